@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Block requests from G (a request was allocated) over D (issued to the driver) to C (completed).
+ *
+ * Where the kernel's own stamps hold, one program at the completion tells all. Where they do not (iostats or
+ * writeback throttling off), G and D are taken here and kept per request; which of the two is decided per device.
+ */
+#include "lib/wptrace.h"
+#include "lib/hist.h"
+#include "lib/block.h"
+
+enum block_stage {
+	BLOCK_STAGE_QUEUE, /* G to D */
+	BLOCK_STAGE_DEVICE, /* D to C */
+	BLOCK_STAGE_REQUEST, /* G to C */
+	BLOCK_STAGES,
+};
+EXPORT_ENUM(block_stage);
+
+enum block_cause {
+	BLOCK_CAUSE_STATE_FULL,
+	BLOCK_CAUSE_RING_FULL,
+	BLOCK_CAUSE_NO_CELL,
+	BLOCK_CAUSE_NO_STAMP,
+	BLOCK_CAUSE_NO_START,
+	BLOCK_CAUSE_UNMATCHED_END,
+	BLOCK_CAUSES,
+};
+EXPORT_ENUM(block_cause);
+EXPORT_ENUM(block_flag);
+
+/* One per device and operation, and CPU. */
+struct block_cell {
+	__u64 started; /* counted for stateful devices alone */
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	struct hist stages[BLOCK_STAGES];
+};
+
+struct block_record {
+	__u64 end_ns;
+	__u64 sector;
+	__u64 queue_ns;
+	__u64 device_ns;
+	__u32 bytes;
+	__u32 dev;
+	__u32 flags;
+	__u32 cpu;
+	__u16 slot;
+	__u16 error;
+	enum block_op op;
+};
+
+const struct block_record *export_block_record __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BLOCK_OPS);
+	__type(key, __u32);
+	__type(value, struct block_cell);
+} cells SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} records SEC(".maps");
+
+/* Stateful devices alone: when a bio got its request, and the requests that are with the driver. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u64);
+} bios SEC(".maps");
+
+struct request_state {
+	__u64 start_ns;
+	__u64 issue_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, struct request_state);
+} requests SEC(".maps");
+
+/* Requests that took at least this long cross the ring; the default is never. */
+__u64 slow_ns = ~0ULL;
+__u64 loss[BLOCK_CAUSES];
+
+/*
+ * Before 5.11 (a54895fa057c, e8a676d61c07) these tracepoints hand over the queue first. Stable kernels took one of the
+ * two changes back to 5.10, so nobody may ask for the version: Python asks BTF.
+ */
+const volatile bool request_is_second;
+const volatile bool bio_is_second;
+
+static __always_inline struct block_cell *cell_of(__u16 slot, enum block_op op)
+{
+	__u32 key = slot * BLOCK_OPS + op;
+	struct block_cell *cell = bpf_map_lookup_elem(&cells, &key);
+
+	if (!cell)
+		COUNT(loss[BLOCK_CAUSE_NO_CELL]);
+	return cell;
+}
+
+static __always_inline int getrq(struct bio *bio, bool direct)
+{
+	__u64 key = (__u64)bio;
+	__u64 now;
+	__u32 dev = bio_disk(bio, direct);
+
+	if (!find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), false).stateful)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (bpf_map_update_elem(&bios, &key, &now, BPF_ANY))
+		COUNT(loss[BLOCK_CAUSE_NO_START]);
+	return 0;
+}
+
+/* A front merge puts another bio before the one that got the request; more than a few of them are rare. */
+#define FRONT_MERGES 8
+
+static __always_inline __u64 take_start(struct request *rq, bool direct)
+{
+	struct bio *bio = FIELD(direct, rq, bio);
+	int place;
+
+	for (place = 0; place < FRONT_MERGES && bio; place++) {
+		__u64 key = (__u64)bio;
+		__u64 *found = bpf_map_lookup_elem(&bios, &key);
+
+		if (found) {
+			__u64 start = *found;
+
+			bpf_map_delete_elem(&bios, &key);
+			return start;
+		}
+		bio = FIELD(direct, bio, bi_next);
+	}
+	return 0;
+}
+
+static __always_inline int issue(struct request *rq, bool direct)
+{
+	enum block_op op = request_op(FIELD(direct, rq, cmd_flags));
+	__u64 key = (__u64)rq;
+	struct request_state fresh = {};
+	struct request_state *known;
+	struct device_match match;
+	struct block_cell *cell;
+
+	match = find_device(request_disk(rq, direct), FIELD(direct, rq, __sector), op == BLOCK_OP_FLUSH);
+	if (!match.stateful)
+		return 0;
+	known = bpf_map_lookup_elem(&requests, &key);
+	if (known) { /* requeued: D is the last time it was issued */
+		known->issue_ns = bpf_ktime_get_ns();
+		return 0;
+	}
+	cell = cell_of(match.slot, op);
+	if (!cell)
+		return 0;
+	cell->started++;
+	fresh.issue_ns = bpf_ktime_get_ns();
+	fresh.start_ns = take_start(rq, direct);
+	if (bpf_map_update_elem(&requests, &key, &fresh, BPF_ANY))
+		COUNT(loss[BLOCK_CAUSE_STATE_FULL]);
+	return 0;
+}
+
+static __always_inline int merge(struct request *rq, bool direct)
+{
+	__u64 key = (__u64)FIELD(direct, rq, bio);
+
+	bpf_map_delete_elem(&bios, &key);
+	return 0;
+}
+
+static __always_inline void send(struct request *rq, bool direct, __u64 now, __u64 queue, __u64 device, __u32 bytes,
+				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, __u16 error)
+{
+	struct block_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+
+	if (!record) {
+		COUNT(loss[BLOCK_CAUSE_RING_FULL]);
+		return;
+	}
+	record->end_ns = now;
+	record->sector = FIELD(direct, rq, __sector);
+	record->queue_ns = queue;
+	record->device_ns = device;
+	record->bytes = bytes;
+	record->dev = dev;
+	record->flags = portable_flags(flags);
+	record->cpu = bpf_get_smp_processor_id();
+	record->slot = slot;
+	record->error = error;
+	record->op = op;
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline int complete(struct request *rq, __u16 error, __u32 bytes, bool direct)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 flags = FIELD(direct, rq, cmd_flags);
+	enum block_op op = request_op(flags);
+	__u64 key = (__u64)rq;
+	__u64 start, issued, queue, device;
+	struct device_match match;
+	struct block_cell *cell;
+	__u32 dev;
+
+	if (bytes < FIELD(direct, rq, __data_len))
+		return 0; /* the rest is still with the device */
+	dev = request_disk(rq, direct);
+	match = find_device(dev, FIELD(direct, rq, __sector), op == BLOCK_OP_FLUSH);
+	if (!match.found)
+		return 0;
+	if (!bytes && op <= BLOCK_OP_WRITE) {
+		/* A flush sequence ends: its data and its flushes were requests of their own. */
+		if (match.stateful)
+			merge(rq, direct);
+		return 0;
+	}
+	if (match.stateful) {
+		struct request_state *state = bpf_map_lookup_elem(&requests, &key);
+
+		if (!state) { /* issued before tracing began */
+			COUNT(loss[BLOCK_CAUSE_UNMATCHED_END]);
+			return 0;
+		}
+		start = state->start_ns;
+		issued = state->issue_ns;
+		bpf_map_delete_elem(&requests, &key);
+	} else {
+		start = FIELD(direct, rq, start_time_ns);
+		issued = FIELD(direct, rq, io_start_time_ns);
+		/* It is never cleared: older than the request means that it is the previous one's. */
+		if (issued < start)
+			issued = 0;
+	}
+	cell = cell_of(match.slot, op);
+	if (!cell)
+		return 0;
+	cell->finished++;
+	cell->bytes += bytes;
+	if (error)
+		cell->failed++;
+	if (!start || !issued) {
+		COUNT(loss[BLOCK_CAUSE_NO_STAMP]);
+		return 0;
+	}
+	/* Clocks of two CPUs may differ by some cycles. */
+	queue = issued > start ? issued - start : 0;
+	device = now > issued ? now - issued : 0;
+	hist_add(&cell->stages[BLOCK_STAGE_QUEUE], queue);
+	hist_add(&cell->stages[BLOCK_STAGE_DEVICE], device);
+	hist_add(&cell->stages[BLOCK_STAGE_REQUEST], queue + device);
+	if (queue + device >= slow_ns)
+		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error);
+	return 0;
+}
+
+/* The pointer to an argument that stands first or second; the verifier forbids to compute the place. */
+#define FIRST_OR_SECOND(ctx, second) \
+	({ \
+		void *__argument; \
+		if (second) { \
+			__argument = (void *)(ctx)[1]; \
+			barrier_var(__argument); \
+		} else { \
+			__argument = (void *)(ctx)[0]; \
+			barrier_var(__argument); \
+		} \
+		__argument; \
+	})
+
+SEC("tp_btf/block_rq_complete")
+int complete_tp_btf(__u64 *ctx)
+{
+	return complete((void *)ctx[0], ctx[1], ctx[2], true);
+}
+
+SEC("raw_tp/block_rq_complete")
+int complete_raw_tp(__u64 *ctx)
+{
+	return complete((void *)ctx[0], ctx[1], ctx[2], false);
+}
+
+SEC("tp_btf/block_rq_issue")
+int issue_tp_btf(__u64 *ctx)
+{
+	return issue(FIRST_OR_SECOND(ctx, request_is_second), true);
+}
+
+SEC("raw_tp/block_rq_issue")
+int issue_raw_tp(__u64 *ctx)
+{
+	return issue(FIRST_OR_SECOND(ctx, request_is_second), false);
+}
+
+SEC("tp_btf/block_getrq")
+int getrq_tp_btf(__u64 *ctx)
+{
+	return getrq(FIRST_OR_SECOND(ctx, bio_is_second), true);
+}
+
+SEC("raw_tp/block_getrq")
+int getrq_raw_tp(__u64 *ctx)
+{
+	return getrq(FIRST_OR_SECOND(ctx, bio_is_second), false);
+}
+
+SEC("tp_btf/block_rq_merge")
+int merge_tp_btf(__u64 *ctx)
+{
+	return merge(FIRST_OR_SECOND(ctx, request_is_second), true);
+}
+
+SEC("raw_tp/block_rq_merge")
+int merge_raw_tp(__u64 *ctx)
+{
+	return merge(FIRST_OR_SECOND(ctx, request_is_second), false);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What every object starts with. */
+#ifndef WPT_WPTRACE_H
+#define WPT_WPTRACE_H
+
+#include "vmlinux.h"
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+/*
+ * A field of a kernel object. In a tp_btf or fentry program `direct` is true and the verifier checks a plain load; in a
+ * raw_tp or kprobe program pointers have no type and the field is copied. Both come from one source because `direct` is
+ * a constant after inlining.
+ */
+#define FIELD(direct, object, field) \
+	({ \
+		typeof((object)->field) __value; \
+		if (direct) \
+			__value = (object)->field; \
+		else \
+			__value = BPF_CORE_READ(object, field); \
+		__value; \
+	})
+
+/* Python reads names and values of an enum from BTF, which only has types that something refers to. */
+#define EXPORT_ENUM(name) enum name *export_##name __attribute__((unused))
+
+/* A counter that several CPUs write, seldom. The sum is not used: fetching atomics came with 5.12. */
+#define COUNT(counter) ((void)__sync_fetch_and_add(&(counter), 1))
+
+#endif

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong in the lab, each with the exit code that tells it from the exit code of the command."""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """The lab could not do what it was asked; its text is one sentence for a person."""
+
+    exit_code = 1
+
+
+class UsageError(LabError):
+    """The request makes no sense."""
+
+    exit_code = 2
+
+
+class GuestDied(LabError):
+    """The guest ended before the command did: a panic, a kernel that does not boot, a QEMU that does not start."""
+
+    exit_code = 125
+
+    def __init__(self, message: str, console: str = "", output: bytes = b"") -> None:
+        super().__init__(message)
+        self.console = console
+        self.output = output
+
+
+class GuestHung(GuestDied):
+    """The time limit ran out."""
+
+    exit_code = 124

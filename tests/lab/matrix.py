@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels that wptrace is tested on: the one list that tests, CI and documentation share."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+
+from tests.lab.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel by the name that people use for it, and where Debian keeps it."""
+
+    name: str
+    suites: tuple[str, ...] = ()
+    """Tried in order; suites of old releases leave the mirrors, others get newer kernels."""
+    packages: tuple[str, ...] = ()
+    """Package names, `{}` standing for the kernel's release (`uname -r`)."""
+    release: str = ""
+    """Regular expression of the release."""
+    arch: str = "amd64"
+    lacks: frozenset[str] = frozenset()
+    """Modules that this kernel is known not to have."""
+
+    @property
+    def running(self) -> bool:
+        return not self.packages
+
+    def package_names(self, release: str) -> tuple[str, ...]:
+        return tuple(package.format(release) for package in self.packages)
+
+
+RUNNING = Kernel("running")
+
+KERNELS: tuple[Kernel, ...] = (
+    Kernel(
+        "5.10",
+        suites=("bullseye-security", "bullseye"),
+        packages=("linux-image-{}",),
+        release=r"5\.10\.\d+-\d+-amd64",
+        lacks=frozenset({"nvme_loop", "ublk_drv", "dm_clone", "dm_dust"}),
+    ),
+    Kernel(
+        "6.1",
+        suites=("bookworm-security", "bookworm"),
+        packages=("linux-image-{}",),
+        release=r"6\.1\.\d+-\d+-amd64",
+        lacks=frozenset({"nvme_loop", "ublk_drv", "dm_clone", "dm_dust"}),
+    ),
+    Kernel(
+        "6.12",
+        suites=("bookworm-backports", "trixie-security", "trixie"),
+        packages=("linux-image-{}",),
+        release=r"6\.12\.\d+\+deb\d+-amd64",
+        lacks=frozenset({"dm_clone", "dm_dust"}),
+    ),
+    Kernel(
+        "7.2",
+        suites=("sid", "trixie-backports"),
+        packages=("linux-binary-{}", "linux-modules-{}", "linux-base-{}"),
+        release=r"7\.2\.\d+\+deb\d+-amd64",
+        lacks=frozenset({"dm_dust"}),
+    ),
+    RUNNING,
+)
+
+
+def find(name: str, kernels: tuple[Kernel, ...] = KERNELS) -> Kernel:
+    for kernel in kernels:
+        if kernel.name == name:
+            return kernel
+    raise UsageError(f"no kernel {name!r} in the lab (there are {', '.join(k.name for k in kernels)})")
+
+
+def release_key(release: str) -> tuple[int, ...]:
+    """Sort key: 6.12.107 is newer than 6.12.95, and deb13 newer than deb12 of the same version."""
+    return tuple(int(number) for number in re.findall(r"\d+", release))
+
+
+def host_arch() -> str:
+    machine = platform.machine()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)

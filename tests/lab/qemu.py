@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of QEMU for a guest, and the kernel's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.errors import UsageError
+
+KERNEL_PARAMETERS = (
+    "panic=-1",  # with -no-reboot: a panic ends QEMU at once
+    "oops=panic",
+    # Under emulation the kernel mistrusts the TSC and falls back to a clock that costs a device access.
+    "tsc=reliable",
+    "clocksource=tsc",
+    "random.trust_cpu=on",
+)
+_DISK = re.compile(r"(?P<kind>[a-z]+)(=(?P<count>\d+))?(:(?P<options>.+))?")
+_DEVICES = {"nvme": "nvme", "virtio": "virtio-blk-pci", "scsi": "scsi-hd"}
+
+
+@dataclass(frozen=True)
+class Disk:
+    kind: str
+    options: str = ""
+    """More properties of QEMU's device, as `logical_block_size=4096`."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A directory of this machine that a guest sees."""
+
+    tag: str
+    path: Path
+    mode: str = "ro"
+
+
+@dataclass(frozen=True)
+class Machine:
+    cpus: int = 2
+    memory: str = "2G"
+    icount: str = ""
+    """"on" or "off": one instruction is one nanosecond, and idle time passes or is skipped."""
+    append: str = ""
+
+
+def parse_disk(text: str) -> list[Disk]:
+    """KIND[=COUNT][:OPTIONS]"""
+    match = _DISK.fullmatch(text)
+    if not match or match["kind"] not in _DEVICES:
+        raise UsageError(f"no such disk {text!r}: KIND[=COUNT][:OPTIONS], KIND one of {', '.join(_DEVICES)}")
+    count = int(match["count"] or 1)
+    if not 1 <= count <= 16:
+        raise UsageError(f"{count} disks of one kind are not possible: 1 to 16")
+    return [Disk(match["kind"], match["options"] or "")] * count
+
+
+def disk_names(disks: Iterable[Disk]) -> list[str]:
+    """What the guest's kernel calls them."""
+    seen: Counter[str] = Counter()
+    names = []
+    for disk in disks:
+        number = seen[disk.kind]
+        seen[disk.kind] += 1
+        letter = chr(ord("a") + number)
+        names.append({"nvme": f"nvme{number}n1", "virtio": f"vd{letter}", "scsi": f"sd{letter}"}[disk.kind])
+    return names
+
+
+def disk_arguments(disks: Sequence[Disk], images: Sequence[Path]) -> list[str]:
+    arguments: list[str] = []
+    if any(disk.kind == "scsi" for disk in disks):
+        arguments += ["-device", "virtio-scsi-pci,id=scsi"]
+    for number, (disk, image) in enumerate(zip(disks, images)):
+        arguments += [
+            "-drive",
+            f"file={quoted(image)},if=none,id=disk{number},format=raw,discard=unmap",
+            "-device",
+            f"{_DEVICES[disk.kind]},drive=disk{number},serial=lab{number}"
+            + (",bus=scsi.0" if disk.kind == "scsi" else "")
+            + (f",{disk.options}" if disk.options else ""),
+        ]
+    return arguments
+
+
+def share_arguments(shares: Iterable[Share]) -> list[str]:
+    arguments: list[str] = []
+    for share in shares:
+        arguments += [
+            "-fsdev",
+            f"local,id={share.tag},path={quoted(share.path)},security_model=none,multidevs=remap"
+            + (",readonly=on" if share.mode == "ro" else ""),
+            "-device",
+            f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}",
+        ]
+    return arguments
+
+
+def port_arguments(ports: Iterable[tuple[str, Path]]) -> list[str]:
+    """Virtio serial ports by name, each joined to a unix socket that this side listens on."""
+    arguments = ["-device", "virtio-serial-pci"]
+    for name, socket in ports:
+        arguments += [
+            "-chardev",
+            f"socket,id=port-{name},path={quoted(socket)}",
+            "-device",
+            f"virtserialport,chardev=port-{name},name={name}",
+        ]
+    return arguments
+
+
+def machine_arguments(machine: Machine, arch: str) -> list[str]:
+    threads = "single" if machine.icount else "multi"
+    arguments = {
+        "amd64": ["qemu-system-x86_64", "-machine", "q35", "-cpu", "max"],
+        "arm64": ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max"],
+    }[arch]
+    arguments += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    arguments += ["-accel", f"tcg,thread={threads}", "-smp", str(machine.cpus), "-m", machine.memory]
+    if machine.icount:
+        arguments += ["-icount", f"shift=0,sleep={machine.icount}"]
+    return arguments
+
+
+def kernel_arguments(machine: Machine, arch: str, image: Path, initrd: Path, console: Path) -> list[str]:
+    terminal = {"amd64": "ttyS0", "arm64": "ttyAMA0"}[arch]
+    line = " ".join(word for word in (f"console={terminal}", *KERNEL_PARAMETERS, machine.append) if word)
+    return [
+        *("-chardev", f"file,id=console,path={quoted(console)}", "-serial", "chardev:console"),
+        *("-kernel", str(image), "-initrd", str(initrd), "-append", line),
+    ]
+
+
+def quoted(path: Path) -> str:
+    """QEMU's option syntax: a comma in a value is written twice."""
+    return str(path).replace(",", ",,")

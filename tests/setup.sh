@@ -1,0 +1,59 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Make a bare Debian machine ready to build and test wptrace; quick where nothing is missing.
+#
+#   tests/setup.sh          the packages, then .venv
+#   tests/setup.sh venv     only .venv
+set -eu
+cd "$(dirname "$0")/.."
+
+packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 kmod zstd xz-utils udev busybox-static cpio
+	python3-venv make pkg-config dwarves"
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+install_packages() {
+	if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+		echo "setup: this is not Debian; install the counterparts of:" $packages >&2
+		return
+	fi
+	missing=
+	for package in $packages; do
+		# Virtual packages (pkg-config) have no status of their own: ask for what provides them.
+		dpkg-query -W -f '${db:Status-Status} ${Package} ${Provides}\n' 2>/dev/null |
+			grep -qE "^installed (.* )?$package( |,|$)" || missing="$missing $package"
+	done
+	[ -n "$missing" ] || return 0
+	echo "setup: installing$missing"
+	if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+		echo "setup: run as root: apt-get install$missing" >&2
+		exit 1
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	as_root apt-get update -qq
+	as_root apt-get install -y -qq --no-install-recommends $missing
+}
+
+make_venv() {
+	# Written last, so a broken-off run is done again.
+	stamp=.venv/.wptrace-dev
+	if [ -e "$stamp" ] && [ ! pyproject.toml -nt "$stamp" ]; then return; fi
+	echo "setup: making .venv"
+	[ -x .venv/bin/python ] || python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch "$stamp"
+}
+
+case "${1:-all}" in
+all)
+	install_packages
+	make_venv
+	;;
+venv) make_venv ;;
+*)
+	echo "usage: tests/setup.sh [venv]" >&2
+	exit 2
+	;;
+esac

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to the running kernel's type information, answered by libbpf: parsing its 5 MB here would take seconds."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any, Optional
+
+from wptrace.bpf.lib import libbpf, require_kernel_btf
+
+# BTF kinds asked for by name (include/uapi/linux/btf.h)
+_PTR, _STRUCT, _UNION, _TYPEDEF, _FUNC = 2, 4, 5, 8, 12
+_MODIFIERS = (9, 10, 11, 18)  # volatile, const, restrict, type tag
+
+
+class KernelBtf:
+    """The BTF of vmlinux, or of one module on top of it."""
+
+    def __init__(self, module: Optional[str] = None, base: Optional[KernelBtf] = None) -> None:
+        require_kernel_btf()
+        self._libbpf = libbpf()
+        self._lib, self._ffi = self._libbpf.lib, self._libbpf.ffi
+        self._base = base  # freed after us: our strings and types continue its own
+        if module is None:
+            handle = self._lib.btf__load_vmlinux_btf()
+        else:
+            handle = self._lib.btf__load_module_btf(module.encode(), base._handle if base else self._ffi.NULL)
+        what = f"the type information of {module or 'the kernel'} cannot be read"
+        self._handle = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
+
+    def _find(self, name: str, kind: int) -> Optional[Any]:
+        found = self._lib.btf__find_by_name_kind(self._handle, name.encode(), kind)
+        return self._type(found) if found > 0 else None
+
+    def _type(self, type_id: int) -> Any:
+        return self._lib.btf__type_by_id(self._handle, type_id)
+
+    def _kind(self, kind: Any) -> int:
+        return (int(kind.info) >> 24) & 0x1F
+
+    def _count(self, kind: Any) -> int:
+        return int(kind.info) & 0xFFFF
+
+    def _name(self, offset: int) -> str:
+        return bytes(self._ffi.string(self._lib.btf__name_by_offset(self._handle, offset))).decode()
+
+    def _target(self, type_id: int) -> Any:
+        kind = self._type(type_id)
+        while self._kind(kind) in (*_MODIFIERS, _TYPEDEF):
+            kind = self._type(kind.size_or_type)
+        return kind
+
+    def has_function(self, name: str) -> bool:
+        return self._find(name, _FUNC) is not None
+
+    def has_struct(self, name: str) -> bool:
+        return self._find(name, _STRUCT) is not None
+
+    def tracepoint(self, name: str) -> Optional[tuple[str, ...]]:
+        """The types of a tracepoint's arguments ("request *"), or None where there is no such tracepoint here."""
+        typedef = self._find(f"btf_trace_{name}", _TYPEDEF)
+        if typedef is None:
+            return None
+        proto = self._type(self._type(typedef.size_or_type).size_or_type)
+        words = self._ffi.cast("__u32 *", proto) + 3
+        # The first parameter is the probe's private data.
+        return tuple(self._spell(words[2 * index + 1]) for index in range(1, self._count(proto)))
+
+    def _spell(self, type_id: int) -> str:
+        kind = self._type(type_id)
+        while self._kind(kind) in _MODIFIERS:
+            kind = self._type(kind.size_or_type)
+        if self._kind(kind) == _PTR:
+            return f"{self._spell(kind.size_or_type)} *" if kind.size_or_type else "void *"
+        return self._name(kind.name_off)
+
+    def has_field(self, struct: str, path: str) -> bool:
+        """Whether `struct` has the field `path` ("part", "bi_iter.bi_size"); anonymous members are looked through."""
+        kind = self._find(struct, _STRUCT)
+        for name in path.split("."):
+            if kind is None:
+                return False
+            kind = self._member(kind, name)
+        return kind is not None
+
+    def _member(self, kind: Any, name: str) -> Optional[Any]:
+        if self._kind(kind) not in (_STRUCT, _UNION):
+            return None
+        words = self._ffi.cast("__u32 *", kind) + 3
+        for index in range(self._count(kind)):
+            label, type_id = self._name(words[3 * index]), words[3 * index + 1]
+            if label == name:
+                return self._target(type_id)
+            if not label:
+                found = self._member(self._target(type_id), name)
+                if found is not None:
+                    return found
+        return None
+
+
+@lru_cache(maxsize=1)
+def vmlinux() -> KernelBtf:
+    return KernelBtf()
+
+
+@lru_cache(maxsize=None)
+def module(name: str) -> Optional[KernelBtf]:
+    """The BTF of a loaded module; None where it is built in, not loaded, or the kernel has none for modules."""
+    if not os.path.exists(f"/sys/kernel/btf/{name}"):  # noqa: PTH110
+        return None
+    return KernelBtf(name, vmlinux())

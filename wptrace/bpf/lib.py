@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The system's libbpf: found, checked, and made to speak through Python's logging."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+from collections import deque
+from functools import lru_cache
+from typing import Any, Deque, NoReturn, Optional
+
+from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
+
+log = logging.getLogger("wptrace.libbpf")
+
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_LOG_TAIL = 12
+_PROGRAM = re.compile(r"prog '([^']+)': (?:BPF program load failed|-- BEGIN PROG LOAD LOG)")
+
+# What a reader can do about the refusals that are common.
+_HINTS = (
+    ("null-check it first", "this kernel hands module tracepoints pointers that may be null: check them first"),
+    ("invalid CO-RE relocation", "a field or type that the program reads is not in this kernel"),
+    ("unknown func", "this kernel lacks a helper that the program calls"),
+    ("doesn't have", "the tracepoint or function has fewer arguments on this kernel"),
+    ("too large", "the program exceeds the verifier's limit"),
+    ("BPF_STX uses reserved fields", "this kernel lacks atomic operations that return a value (before 5.12)"),
+)
+
+
+class Libbpf:
+    """The opened library. `call` turns libbpf's error returns into exceptions."""
+
+    def __init__(self, path: Optional[str] = None) -> None:
+        try:
+            from wptrace.bpf import _libbpf
+        except ImportError as error:
+            raise WptraceError(
+                "the libbpf binding is not built", hint="run make in the source tree, or reinstall wptrace"
+            ) from error
+        self.ffi: Any = _libbpf.ffi
+        self.path = path or os.environ.get("WPTRACE_LIBBPF") or "libbpf.so.1"
+        try:
+            self.lib: Any = self.ffi.dlopen(self.path)
+            major = self.lib.libbpf_major_version()
+        except (OSError, AttributeError) as error:
+            raise LibbpfError(_why_no_libbpf(self.ffi, self.path), hint=_INSTALL) from error
+        self.version: tuple[int, int] = (major, self.lib.libbpf_minor_version())
+        if self.version < (1, 0):
+            raise LibbpfError(f"{self.path} is libbpf {major}.{self.version[1]}; 1.0 or newer is needed", _INSTALL)
+        self.recent: Deque[str] = deque(maxlen=64)
+        # cffi frees a callback with its last reference, and libbpf keeps calling it.
+        self._printer = self.ffi.callback("int(int, const char *, void *)", self._print)
+        self.lib.libbpf_set_print(self._printer)
+
+    def _print(self, level: int, form: Any, arguments: Any) -> int:
+        severity = _LEVELS[level] if 0 <= level < len(_LEVELS) else logging.DEBUG
+        if level != 0 and not log.isEnabledFor(severity):
+            return 0
+        text = self._format(form, arguments).rstrip("\n")
+        if level == 0:
+            self.recent.append(text)
+        log.log(severity, "%s", text)
+        return 0
+
+    def _format(self, form: Any, arguments: Any) -> str:
+        # vsnprintf uses its va_list up, and the length is known only after a first pass, so it gets a copy. A
+        # va_list passed as an argument is a pointer to 24 (x86-64) or 32 (arm64) bytes.
+        ffi = self.ffi
+        spare = ffi.new("char[32]")
+        ffi.memmove(spare, arguments, 32)
+        size = self.lib.vsnprintf(ffi.NULL, 0, form, spare) + 1
+        text = ffi.new("char[]", size)
+        self.lib.vsnprintf(text, size, form, arguments)
+        return bytes(ffi.string(text)).decode("utf-8", "replace")
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs the kernel may ever have: the number of values in a per-CPU map's element."""
+        return int(self.check(self.lib.libbpf_num_possible_cpus(), "the number of possible CPUs is unknown"))
+
+    def check(self, result: int, what: str) -> int:
+        """Returns `result`, or raises for a negative one."""
+        if result < 0:
+            self.fail(-result, what)
+        return result
+
+    def pointer(self, result: Any, what: str) -> Any:
+        """Returns `result`, or raises for NULL."""
+        if result == self.ffi.NULL:
+            self.fail(self.ffi.errno, what)
+        return result
+
+    def fail(self, number: int, what: str) -> NoReturn:
+        said = list(self.recent)
+        self.recent.clear()
+        for text in said:
+            match = _PROGRAM.search(text)
+            if match:
+                raise _refusal(match.group(1), "\n".join(said), number)
+        reason = os.strerror(number) if number < 4000 else "libbpf cannot read it"
+        if number in (errno.EPERM, errno.EACCES):
+            raise NotPermittedError(f"{what}: {reason}", hint=privilege_hint())
+        detail = f" ({said[-1].replace('libbpf: ', '')})" if said else ""
+        raise LibbpfError(f"{what}: {reason}{detail}", errno=number)
+
+
+_INSTALL = "install libbpf 1.x (Debian: libbpf1; Fedora, RHEL: libbpf), or name one in WPTRACE_LIBBPF"
+
+
+def _why_no_libbpf(ffi: Any, path: str) -> str:
+    if path != "libbpf.so.1":
+        return f"{path} cannot be opened as libbpf"
+    try:
+        ffi.dlopen("libbpf.so.0")
+    except OSError:
+        return "libbpf.so.1 is not installed"
+    return "only libbpf.so.0 is installed; it is older than 1.0 and cannot read the type information of new kernels"
+
+
+def _refusal(program: str, text: str, number: int) -> WptraceError:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("libbpf: ")]
+    tail = "\n".join(lines[-_LOG_TAIL:])
+    if not tail and number == errno.EPERM:
+        # Refused before the verifier looked at it: a privilege or a policy of this kernel.
+        return NotPermittedError(f"the kernel does not permit the program {program}", privilege_hint(), program)
+    hint = next((hint for sign, hint in _HINTS if sign in text), None)
+    return VerifierError(program, tail, hint, number)
+
+
+def privilege_hint() -> str:
+    if os.geteuid() != 0:
+        return "run it as root, or with CAP_BPF and CAP_PERFMON"
+    return "this kernel's policy (lockdown, an LSM, or missing capabilities) refuses it: see wptrace doctor"
+
+
+@lru_cache(maxsize=1)
+def libbpf() -> Libbpf:
+    """The system's libbpf, opened once."""
+    return Libbpf()
+
+
+def require_kernel_btf() -> None:
+    """Without the kernel's own type information nothing can be relocated."""
+    if not os.path.exists("/sys/kernel/btf/vmlinux"):  # noqa: PTH110 - start-up: no pathlib import for one question
+        raise UnsupportedError(
+            "this kernel has no type information (/sys/kernel/btf/vmlinux)",
+            hint="boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (RHEL 8.2+, Debian 11+, Ubuntu 20.10+ have it)",
+        )

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF maps as Python mappings: keys and values have the types that the object's BTF gives them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from wptrace.bpf.lib import libbpf
+from wptrace.errors import UsageError, WptraceError
+
+if TYPE_CHECKING:
+    from wptrace.bpf.btf import Btf
+
+# enum bpf_map_type
+HASH, ARRAY = 1, 2
+PERCPU_HASH, PERCPU_ARRAY = 5, 6
+LRU_PERCPU_HASH = 10
+RINGBUF = 27
+PER_CPU = frozenset({PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH, 21})
+_ARRAYS = frozenset({ARRAY, PERCPU_ARRAY})
+_BATCH = 256
+
+
+class Raw:
+    """Stands in for a codec where the object's BTF names no type: plain bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def unpack(self, buffer: Any, offset: int = 0) -> bytes:
+        return bytes(buffer[offset : offset + self.size])
+
+    def pack(self, value: bytes) -> bytes:
+        if len(value) != self.size:
+            raise UsageError(f"{len(value)} bytes were given where {self.size} are needed")
+        return bytes(value)
+
+
+class Map:
+    """One map. A value of a per-CPU map is the list of the values of all possible CPUs."""
+
+    def __init__(self, handle: Any, btf: Btf) -> None:
+        self._libbpf = libbpf()
+        self._lib = self._libbpf.lib
+        self._ffi = self._libbpf.ffi
+        self._handle = handle
+        self._btf = btf
+        self.name: str = self._ffi.string(self._lib.bpf_map__name(handle)).decode()
+        self.type: int = self._lib.bpf_map__type(handle)
+        self.per_cpu = self.type in PER_CPU
+        self._cpus = self._libbpf.cpus if self.per_cpu else 1
+        self._key: Any = None
+        self._value: Any = None
+
+    @property
+    def fd(self) -> int:
+        fd = int(self._lib.bpf_map__fd(self._handle))
+        if fd < 0:
+            raise WptraceError(f"map {self.name} does not exist before its object is loaded")
+        return fd
+
+    @property
+    def max_entries(self) -> int:
+        return int(self._lib.bpf_map__max_entries(self._handle))
+
+    @max_entries.setter
+    def max_entries(self, entries: int) -> None:
+        result = self._lib.bpf_map__set_max_entries(self._handle, entries)
+        self._libbpf.check(result, f"map {self.name} cannot be made {entries} entries large")
+
+    def disable(self) -> None:
+        """Leaves the map out of the load."""
+        self._libbpf.check(
+            self._lib.bpf_map__set_autocreate(self._handle, False), f"map {self.name} cannot be left out"
+        )
+
+    @property
+    def key_codec(self) -> Any:
+        if self._key is None:
+            self._key = self._codec(
+                self._lib.bpf_map__btf_key_type_id(self._handle), self._lib.bpf_map__key_size(self._handle)
+            )
+        return self._key
+
+    @property
+    def value_codec(self) -> Any:
+        if self._value is None:
+            self._value = self._codec(
+                self._lib.bpf_map__btf_value_type_id(self._handle), self._lib.bpf_map__value_size(self._handle)
+            )
+        return self._value
+
+    def _codec(self, type_id: int, size: int) -> Any:
+        from wptrace.bpf.layout import codec
+
+        return codec(self._btf, type_id) if type_id else Raw(size)
+
+    @property
+    def _stride(self) -> int:
+        # The kernel pads each CPU's value to 8 bytes.
+        size = int(self.value_codec.size)
+        return (size + 7) & ~7 if self.per_cpu else size
+
+    def _decode(self, buffer: Any, offset: int = 0) -> Any:
+        unpack, stride = self.value_codec.unpack, self._stride
+        if not self.per_cpu:
+            return unpack(buffer, offset)
+        return [unpack(buffer, offset + cpu * stride) for cpu in range(self._cpus)]
+
+    def _encode(self, value: Any) -> bytes:
+        pack = self.value_codec.pack
+        if not self.per_cpu:
+            return bytes(pack(value))
+        if len(value) != self._cpus:
+            raise UsageError(f"map {self.name} takes a list of {self._cpus} values, one a CPU")
+        return b"".join(pack(one).ljust(self._stride, b"\0") for one in value)
+
+    def raw(self, key: Any) -> Optional[memoryview]:
+        """The bytes of an element, all CPUs' values behind each other; None where there is none."""
+        buffer = bytearray(self._stride * self._cpus)
+        result = self._lib.bpf_map_lookup_elem(
+            self.fd, self.key_codec.pack(key), self._ffi.from_buffer(buffer, require_writable=True)
+        )
+        if result == -errno.ENOENT:
+            return None
+        self._libbpf.check(result, f"map {self.name} cannot be read")
+        return memoryview(buffer)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = self.raw(key)
+        return default if found is None else self._decode(found)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self.raw(key)
+        if found is None:
+            raise KeyError(key)
+        return self._decode(found)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        result = self._lib.bpf_map_update_elem(self.fd, self.key_codec.pack(key), self._encode(value), 0)
+        if result == -errno.E2BIG:
+            raise UsageError(f"map {self.name} has no element {key}: it ends at {self.max_entries - 1}")
+        self._libbpf.check(result, f"map {self.name} cannot be written")
+
+    def __delitem__(self, key: Any) -> None:
+        result = self._lib.bpf_map_delete_elem(self.fd, self.key_codec.pack(key))
+        if result == -errno.ENOENT:
+            raise KeyError(key)
+        self._libbpf.check(result, f"an element of map {self.name} cannot be deleted")
+
+    def __contains__(self, key: Any) -> bool:
+        return self.raw(key) is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.keys()
+
+    def keys(self) -> Iterator[Any]:
+        codec = self.key_codec
+        following = self._ffi.new("char[]", codec.size)
+        previous: Any = self._ffi.NULL
+        while True:
+            result = self._lib.bpf_map_get_next_key(self.fd, previous, following)
+            if result == -errno.ENOENT:
+                return
+            self._libbpf.check(result, f"map {self.name} cannot be walked")
+            found = bytes(self._ffi.buffer(following))
+            yield codec.unpack(found)
+            previous = found
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All elements, in batches of many a system call where this kernel has them for this type of map."""
+        batched = self._batches()
+        if batched is not None:
+            yield from batched
+            return
+        for key in self.keys():
+            found = self.raw(key)
+            if found is not None:  # deleted since its key was read
+                yield key, self._decode(found)
+
+    def _batches(self) -> Optional[Iterator[tuple[Any, Any]]]:
+        first = self._batch(self._ffi.NULL)
+        return None if first is None else self._walk(first)
+
+    def _walk(self, batch: tuple[int, bytes, memoryview, Any, bool]) -> Iterator[tuple[Any, Any]]:
+        key, size, stride = self.key_codec, self.key_codec.size, self._stride * self._cpus
+        while True:
+            count, keys, values, position, last = batch
+            for index in range(count):
+                yield key.unpack(keys, index * size), self._decode(values, index * stride)
+            if last:
+                return
+            following = self._batch(position)
+            if following is None:
+                raise WptraceError(f"map {self.name} cannot be read to its end")
+            batch = following
+
+    def _batch(self, position: Any) -> Optional[tuple[int, bytes, memoryview, Any, bool]]:
+        """One batch from `position` on; None where this kernel has none for such a map."""
+        ffi = self._ffi
+        room = min(self.max_entries, _BATCH)
+        while True:
+            keys = bytearray(room * self.key_codec.size)
+            values = bytearray(room * self._stride * self._cpus)
+            count = ffi.new("__u32 *", room)
+            # A hash hands out a bucket number (4 bytes), an array its last key.
+            reached = ffi.new("char[]", max(self.key_codec.size, 4))
+            result = self._lib.bpf_map_lookup_batch(
+                self.fd, position, reached, ffi.from_buffer(keys), ffi.from_buffer(values), count, ffi.NULL
+            )
+            if result == -errno.ENOSPC and room < self.max_entries:  # a bucket holds more than there was room for
+                room = min(room * 2, self.max_entries)
+                continue
+            if result in (-errno.EINVAL, -524, -errno.EOPNOTSUPP):  # 524 is ENOTSUPP, which has no name here
+                return None
+            if result != -errno.ENOENT:
+                self._libbpf.check(result, f"map {self.name} cannot be read")
+            return count[0], bytes(keys), memoryview(values), reached, result == -errno.ENOENT
+
+    def summed(self, key: Any) -> Any:
+        """The values of all CPUs added up, field by field. Only for a per-CPU map of counters."""
+        values = self[key]
+        return _add(values) if self.per_cpu else values
+
+    def memory(self) -> int:
+        """Bytes of kernel memory, as the kernel accounts for them."""
+        with open(f"/proc/self/fdinfo/{self.fd}") as info:  # noqa: PTH123
+            for line in info:
+                if line.startswith("memlock:"):
+                    return int(line.split()[1])
+        return 0
+
+
+def _add(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, (int, float)):
+        return sum(values)
+    if isinstance(first, tuple) and not hasattr(first, "_fields"):
+        return tuple(_add(list(column)) for column in zip(*values))
+    total: dict[str, Union[int, Any]] = {}
+    for name in first._asdict():
+        total[name] = _add([getattr(value, name) for value in values])
+    return type(first)(**total)

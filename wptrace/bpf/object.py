@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A BPF object file as a Python object: sections, maps, programs, from open to close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional, TypeVar
+
+from wptrace.bpf.btf import Btf, Enum, Struct
+from wptrace.bpf.elf import ObjectFile
+from wptrace.bpf.lib import libbpf, require_kernel_btf
+from wptrace.bpf.maps import Map
+from wptrace.bpf.programs import Program
+from wptrace.bpf.sections import Section
+from wptrace.errors import UnsupportedError, WptraceError
+
+Item = TypeVar("Item")
+
+
+class Named(Mapping[str, Item]):
+    """A mapping by name whose KeyError names what there is."""
+
+    def __init__(self, kind: str, items: dict[str, Item]) -> None:
+        self._kind = kind
+        self._items = items
+
+    def __getitem__(self, name: str) -> Item:
+        try:
+            return self._items[name]
+        except KeyError:
+            raise KeyError(f"there is no {self._kind} {name}; there are {', '.join(sorted(self._items))}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class BpfObject:
+    """Open, set globals and choose programs, load, attach; closing detaches and frees everything."""
+
+    bss: Section
+    data: Section
+    rodata: Section
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._libbpf = libbpf()
+        self._lib = self._libbpf.lib
+        file = ObjectFile(path)
+        self.btf = Btf.parse(file.btf)
+        ffi = self._libbpf.ffi
+        opts = ffi.new("struct bpf_object_open_opts *")
+        opts.sz = ffi.sizeof("struct bpf_object_open_opts")
+        name = ffi.new("char[]", path.name.split(".")[0].encode())
+        opts.object_name = name
+        self._handle = self._lib.bpf_object__open_mem(file.data, len(file.data), opts)
+        if self._handle == ffi.NULL:
+            self._libbpf.recent.clear()
+            raise UnsupportedError(f"libbpf cannot open {path}", hint="rebuild it with make, or reinstall wptrace")
+        self._sections: list[Section] = []
+        maps: dict[str, Map] = {}
+        handle = self._lib.bpf_object__next_map(self._handle, ffi.NULL)
+        while handle != ffi.NULL:
+            self._add_map(handle, maps)
+            handle = self._lib.bpf_object__next_map(self._handle, handle)
+        programs: dict[str, Program] = {}
+        handle = self._lib.bpf_object__next_program(self._handle, ffi.NULL)
+        while handle != ffi.NULL:
+            program = Program(handle)
+            programs[program.name] = program
+            handle = self._lib.bpf_object__next_program(self._handle, handle)
+        self.maps: Named[Map] = Named("map", maps)
+        self.progs: Named[Program] = Named("program", programs)
+        self.is_loaded = False
+
+    def _add_map(self, handle: Any, maps: dict[str, Map]) -> None:
+        if not self._lib.bpf_map__is_internal(handle):
+            found = Map(handle, self.btf)
+            maps[found.name] = found
+            return
+        # libbpf calls it by the section's name, or by the object's name before it, cut to the kernel's 15 characters.
+        name = "." + self._libbpf.ffi.string(self._lib.bpf_map__name(handle)).decode().rpartition(".")[2]
+        if name in (".bss", ".data", ".rodata"):
+            section = Section(name, handle, self.btf)
+            self._sections.append(section)
+            setattr(self, name[1:], section)
+
+    def enum(self, name: str) -> list[str]:
+        """The names of an enum that counts from 0, without what they share with its name: BLOCK_OP_READ is read."""
+        found = self.btf.find(name, Enum)
+        if found is None:
+            raise KeyError(f"{self.path.name} has no enum {name}")
+        prefix = f"{name.upper()}_"
+        return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
+
+    def struct(self, name: str) -> Any:
+        """The codec of a struct."""
+        from wptrace.bpf.layout import codec
+
+        found = self.btf.find(name, Struct)
+        if found is None:
+            raise KeyError(f"{self.path.name} has no struct {name}")
+        return codec(self.btf, found.id)
+
+    def load(self) -> None:
+        """Creates the maps and loads the programs whose autoload is on."""
+        require_kernel_btf()
+        self._libbpf.recent.clear()
+        self._libbpf.check(self._lib.bpf_object__load(self._handle), f"{self.path.name} cannot be loaded")
+        self._libbpf.recent.clear()
+        self.is_loaded = True
+        for section in self._sections:
+            section._loaded()
+
+    def attach(self) -> None:
+        """Attaches every loaded program to what its section name says."""
+        for program in self.progs.values():
+            if program.autoload:
+                program.attach()
+
+    def detach(self) -> None:
+        """Detaches all programs; maps and globals stay readable."""
+        for program in self.progs.values():
+            program.close()
+
+    def close(self) -> None:
+        if self._handle is None:
+            return
+        self.detach()
+        for section in self._sections:
+            section._close()
+        self._lib.bpf_object__close(self._handle)
+        self._handle = None
+
+    def __enter__(self) -> BpfObject:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+
+def machine() -> str:
+    """The folder name of this machine's objects."""
+    import os
+
+    name = os.uname().machine
+    known = {"x86_64": "x86_64", "aarch64": "arm64"}
+    if name not in known:
+        raise UnsupportedError(f"wptrace has no BPF objects for {name}", hint="it is built for x86_64 and arm64")
+    return known[name]
+
+
+def folders() -> list[Path]:
+    """Where objects are looked for, in order."""
+    import os
+    import sysconfig
+
+    package = Path(__file__).resolve().parent.parent
+    named = os.environ.get("WPTRACE_BPF_DIR")
+    library = sysconfig.get_config_var("LIBDIR") or "/usr/lib"
+    system = [Path(library), Path("/usr/lib64"), Path(f"/usr/lib/{os.uname().machine}-linux-gnu"), Path("/usr/lib")]
+    places = [package / "objects" / machine(), package.parent / "build" / machine()]
+    places += [base / "wptrace" / machine() for base in dict.fromkeys(system)]
+    return ([Path(named)] if named else []) + places
+
+
+def find(name: str) -> Path:
+    """The object file `name`.bpf.o."""
+    looked = folders()
+    for folder in looked:
+        path = folder / f"{name}.bpf.o"
+        if path.is_file():
+            return path
+    raise WptraceError(
+        f"the BPF object {name}.bpf.o is not installed (looked in {', '.join(map(str, looked))})",
+        hint="run make in the source tree, or name the folder in WPTRACE_BPF_DIR",
+    )
+
+
+def open_object(name: str) -> BpfObject:
+    return BpfObject(find(name))

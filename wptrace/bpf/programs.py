@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF programs: which of them load, where they attach, what they cost."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, NamedTuple, Optional
+
+from wptrace.bpf.lib import libbpf
+from wptrace.errors import WptraceError
+
+_BPF_STATS_RUN_TIME = 0
+
+
+class Statistics(NamedTuple):
+    """What the kernel counted for a program. Runs and time stay 0 unless `run_statistics` are on."""
+
+    id: int
+    run_count: int
+    run_time_ns: int
+    recursion_misses: int
+    verified_instructions: int
+    translated_bytes: int
+
+
+class Link:
+    """A program attached to a hook, until it is closed (or the process ends, in whatever way)."""
+
+    def __init__(self, handle: Any, where: str) -> None:
+        self._handle = handle
+        self.where = where
+
+    def close(self) -> None:
+        if self._handle is not None:
+            libbpf().lib.bpf_link__destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+
+class Program:
+    def __init__(self, handle: Any) -> None:
+        self._libbpf = libbpf()
+        self._lib = self._libbpf.lib
+        self._handle = handle
+        self.name: str = self._libbpf.ffi.string(self._lib.bpf_program__name(handle)).decode()
+        self.section: str = self._libbpf.ffi.string(self._lib.bpf_program__section_name(handle)).decode()
+        self.links: list[Link] = []
+
+    @property
+    def autoload(self) -> bool:
+        return bool(self._lib.bpf_program__autoload(self._handle))
+
+    @autoload.setter
+    def autoload(self, load: bool) -> None:
+        result = self._lib.bpf_program__set_autoload(self._handle, load)
+        self._libbpf.check(result, f"autoload of program {self.name} cannot change after the load")
+
+    def set_attach_target(self, function: str) -> None:
+        """Aims a fentry, fexit or tp_btf program at another function, before the load."""
+        result = self._lib.bpf_program__set_attach_target(self._handle, 0, function.encode())
+        self._libbpf.check(result, f"program {self.name} cannot be aimed at {function}")
+
+    @property
+    def fd(self) -> int:
+        fd = int(self._lib.bpf_program__fd(self._handle))
+        if fd < 0:
+            raise WptraceError(f"program {self.name} is not loaded")
+        return fd
+
+    @property
+    def instructions(self) -> int:
+        return int(self._lib.bpf_program__insn_cnt(self._handle))
+
+    def attach(self) -> Link:
+        """Attaches to what the program's section name says."""
+        return self._keep(self._lib.bpf_program__attach(self._handle), self.section)
+
+    def attach_kprobe(self, function: str, on_return: bool = False) -> Link:
+        handle = self._lib.bpf_program__attach_kprobe(self._handle, on_return, function.encode())
+        return self._keep(handle, f"{'kretprobe' if on_return else 'kprobe'}/{function}")
+
+    def attach_tracepoint(self, category: str, name: str) -> Link:
+        handle = self._lib.bpf_program__attach_tracepoint(self._handle, category.encode(), name.encode())
+        return self._keep(handle, f"tracepoint/{category}/{name}")
+
+    def attach_raw_tracepoint(self, name: str) -> Link:
+        return self._keep(
+            self._lib.bpf_program__attach_raw_tracepoint(self._handle, name.encode()), f"raw_tp/{name}"
+        )
+
+    def attach_trace(self) -> Link:
+        """Attaches a tp_btf, fentry or fexit program to the target that it was loaded for."""
+        return self._keep(self._lib.bpf_program__attach_trace(self._handle), self.section)
+
+    def attach_perf_event(self, fd: int) -> Link:
+        """Runs the program on each overflow of the perf event `fd`, which the link then owns."""
+        return self._keep(self._lib.bpf_program__attach_perf_event(self._handle, fd), f"perf_event/{fd}")
+
+    def _keep(self, handle: Any, where: str) -> Link:
+        link = Link(self._libbpf.pointer(handle, f"program {self.name} cannot be attached to {where}"), where)
+        self.links.append(link)
+        return link
+
+    def statistics(self) -> Statistics:
+        ffi = self._libbpf.ffi
+        info = ffi.new("struct bpf_prog_info *")
+        size = ffi.new("__u32 *", ffi.sizeof("struct bpf_prog_info"))
+        result = self._lib.bpf_obj_get_info_by_fd(self.fd, info, size)
+        self._libbpf.check(result, f"the kernel tells nothing of program {self.name}")
+        return Statistics(
+            info.id,
+            info.run_cnt,
+            info.run_time_ns,
+            info.recursion_misses,
+            info.verified_insns,
+            info.xlated_prog_len,
+        )
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        self.links.clear()
+
+
+class run_statistics:  # noqa: N801 - a context manager reads as a function
+    """Has the kernel count runs and run time of all programs while it is open. They cost some 20 ns a run."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def __enter__(self) -> run_statistics:
+        lib = libbpf()
+        self._fd = lib.check(lib.lib.bpf_enable_stats(_BPF_STATS_RUN_TIME), "run-time statistics cannot be switched on")
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        os.close(self._fd)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The BPF ring buffer, read from its mapped pages: whole batches are decoded in place, with no callback a record.
+
+A ring carries records of one size, so that a batch is one strided look at the headers and one `iter_unpack`. The
+memory is: a page with the consumer's position, which we write; a page with the producer's; then the data, mapped
+twice in a row, so that a record that wraps is contiguous all the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+import select
+import struct
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+from wptrace.errors import WptraceError
+
+if TYPE_CHECKING:
+    from wptrace.bpf.maps import Map
+
+HEADER = 8
+BUSY = 1 << 31
+DISCARD = 1 << 30
+_LENGTH = DISCARD - 1
+
+Record = tuple[Any, ...]
+
+
+class Pages(NamedTuple):
+    """The three parts of a ring's memory. `data` is twice as long as the ring."""
+
+    consumer: memoryview
+    producer: memoryview
+    data: memoryview
+
+
+def map_pages(ring: Map) -> tuple[Pages, list[mmap.mmap]]:
+    size = ring.max_entries
+    consumer = mmap.mmap(ring.fd, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    rest = mmap.mmap(
+        ring.fd, mmap.PAGESIZE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=mmap.PAGESIZE
+    )
+    view = memoryview(rest)
+    pages = Pages(memoryview(consumer), view[: mmap.PAGESIZE], view[mmap.PAGESIZE :])
+    return pages, [rest, consumer]
+
+
+class Ring:
+    """A reader of records of one layout. `record` unpacks the payload of one record."""
+
+    def __init__(self, pages: Pages, record: struct.Struct) -> None:
+        self._size = len(pages.data) // 2
+        if self._size & (self._size - 1):
+            raise WptraceError(f"a ring of {self._size} bytes is not a power of two")
+        self._length = record.size
+        self._stride = (HEADER + record.size + 7) & ~7
+        tail = self._stride - HEADER - record.size
+        order, fields = ("<", record.format) if record.format[0] not in "<>=@!" else (record.format[0], record.format[1:])
+        self._struct = struct.Struct(f"{order}{HEADER}x{fields}{tail}x")
+        self._consumer = pages.consumer[:8].cast("Q")
+        self._producer = pages.producer[:8].cast("Q")
+        self._data = pages.data
+        self._words = pages.data.cast("I")
+        self._position = int(self._consumer[0])
+        self._fence = Lock()
+        self._mapped: list[mmap.mmap] = []
+        self.fd = -1
+        self.records = 0
+        self.discarded = 0
+        # Records of a size that this ring should not carry: a fault of the programs, counted as lost.
+        self.foreign = 0
+        # How full the ring was at the last read, and ever: what the pace of reading follows.
+        self.fill = 0.0
+        self.peak = 0.0
+
+    @classmethod
+    def of(cls, ring: Map, record: struct.Struct) -> Ring:
+        pages, mapped = map_pages(ring)
+        made = cls(pages, record)
+        made._mapped = mapped
+        made.fd = ring.fd
+        return made
+
+    def _order(self) -> None:
+        # Loads must not pass each other on arm64. Releasing a lock orders what came before it, taking it what comes
+        # after: twice in a row is a full fence. On x86-64 loads are in order anyway.
+        with self._fence:
+            pass
+        with self._fence:
+            pass
+
+    def read(self) -> list[Record]:
+        """All records that are ready, oldest first; their room is free for the kernel again on return."""
+        found: list[Record] = []
+        start = self._position
+        end = int(self._producer[0])
+        self.fill = (end - start) / self._size
+        self.peak = max(self.peak, self.fill)
+        while end > start:
+            batch, start, blocked = self._batch(start, end)
+            found += batch
+            if blocked:
+                break
+        if start != self._position:
+            self._order()
+            self._position = start
+            self._consumer[0] = start
+        self.records += len(found)
+        return found
+
+    def _batch(self, start: int, end: int) -> tuple[Sequence[Record], int, bool]:
+        """Records from `start` on: what was decoded, where the next one begins, and whether that is still busy."""
+        stride, length = self._stride, self._length
+        offset = start & (self._size - 1)
+        self._order()
+        count = (end - start) // stride
+        word, step = offset >> 2, stride >> 2
+        lengths = self._words[word : word + count * step : step].tolist() if count else [int(self._words[word])]
+        discards = False
+        ready = len(lengths)
+        if lengths.count(length) != ready:
+            for index, value in enumerate(lengths):
+                if value & BUSY or value & _LENGTH != length:
+                    ready = index
+                    break
+                discards = discards or value != length
+        if ready == 0:
+            if lengths[0] & BUSY:
+                return (), start, True
+            self.foreign += 1
+            return (), start + ((HEADER + (lengths[0] & _LENGTH) + 7) & ~7), False
+        self._order()
+        batch = list(self._struct.iter_unpack(self._data[offset : offset + ready * stride]))
+        if discards:
+            batch = [record for record, value in zip(batch, lengths) if value == length]
+            self.discarded += ready - len(batch)
+        return batch, start + ready * stride, False
+
+    def close(self) -> None:
+        for view in (self._consumer, self._producer, self._words, self._data):
+            view.release()
+        for mapped in self._mapped:
+            try:
+                mapped.close()
+            except BufferError:
+                # Views that the caller still holds keep the pages; they go with the last of them.
+                continue
+        self._mapped.clear()
+
+
+class Pace:
+    """How long to wait before the next look at a ring, from how full it was: often enough to stay below a quarter,
+    seldom enough to cost nothing when little happens."""
+
+    SHORTEST = 0.001
+    LONGEST = 0.2
+
+    def __init__(self) -> None:
+        self.wait = 0.02
+
+    def after(self, fill: float) -> float:
+        if fill > 0.5:
+            self.wait /= 8
+        elif fill > 0.25:
+            self.wait /= 2
+        elif fill < 0.1:
+            self.wait *= 1.5
+        self.wait = min(max(self.wait, self.SHORTEST), self.LONGEST)
+        return self.wait
+
+
+class Reader:
+    """Drains several rings on one adaptive timer; rings of rare events wake it as well.
+
+    `wake` is a file descriptor that ends a wait at once (the one given to signal.set_wakeup_fd), so that a signal is
+    never held up by a timer.
+    """
+
+    def __init__(self, wake: Optional[int] = None) -> None:
+        self._rings: list[tuple[Ring, Callable[[list[Record]], None]]] = []
+        self._poll = select.poll()
+        self._pace = Pace()
+        self.hung_up = False
+        if wake is not None:
+            self._poll.register(wake, select.POLLIN)
+
+    def watch_hangup(self, fd: int) -> None:
+        """Ends waits and sets `hung_up` when nobody reads the pipe `fd` any more."""
+        self._poll.register(fd, 0)
+
+    def add(self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False) -> None:
+        self._rings.append((ring, handle))
+        if rare:
+            self._poll.register(ring.fd, select.POLLIN)
+
+    def drain(self) -> int:
+        """Reads every ring once; returns how many records there were."""
+        total = 0
+        for ring, handle in self._rings:
+            records = ring.read()
+            if records:
+                total += len(records)
+                handle(records)
+        return total
+
+    def wait(self, at_most: float) -> None:
+        """Waits for the next look: until the pace says so, `at_most` seconds, a rare event or a signal."""
+        timeout = at_most
+        if self._rings:
+            timeout = min(timeout, self._pace.after(max(ring.fill for ring, _ in self._rings)))
+        for _, event in self._poll.poll(max(timeout, 0) * 1000):
+            self.hung_up = self.hung_up or bool(event & select.POLLERR)

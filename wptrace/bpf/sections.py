@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The globals of an object (.bss, .data, .rodata) as attributes: `obj.bss.target_tgid = 42`."""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any, Optional
+
+from wptrace.bpf.lib import libbpf
+from wptrace.errors import WptraceError
+
+if TYPE_CHECKING:
+    from wptrace.bpf.btf import Btf
+
+
+class Section:
+    """One data section. Names, types and ranges come from the object's BTF.
+
+    Before the load a write changes the section's initial content; afterwards the memory that the programs see, which
+    .rodata no longer allows.
+    """
+
+    def __init__(self, name: str, handle: Any, btf: Btf) -> None:
+        from wptrace.bpf.btf import DataSec, Var
+
+        fields: dict[str, tuple[int, int]] = {}
+        found = btf.find(name, DataSec)
+        if found is not None:
+            for variable in found.vars:
+                declared = btf.type(variable.type)
+                if isinstance(declared, Var):
+                    fields[declared.name] = (variable.offset, declared.type)
+        lib = libbpf()
+        size = lib.ffi.new("size_t *")
+        start = lib.pointer(lib.lib.bpf_map__initial_value(handle, size), f"section {name} has no content")
+        # Underscored and set past __setattr__: every other attribute is a global of the BPF program.
+        put = super().__setattr__
+        put("_name", name)
+        put("_handle", handle)
+        put("_btf", btf)
+        put("_fields", fields)
+        put("_codecs", {})
+        put("_memory", memoryview(lib.ffi.buffer(start, size[0])))
+        put("_mapped", None)
+
+    _name: str
+    _handle: Any
+    _btf: Btf
+    _fields: dict[str, tuple[int, int]]
+    _codecs: dict[str, Any]
+    _memory: memoryview
+    _mapped: Optional[mmap.mmap]
+
+    def _find(self, name: str) -> tuple[int, Any]:
+        if name not in self._fields:
+            raise AttributeError(f"{self._name} has no global {name}; it has {', '.join(sorted(self._fields))}")
+        offset, type_id = self._fields[name]
+        if name not in self._codecs:
+            from wptrace.bpf.layout import codec
+
+            self._codecs[name] = codec(self._btf, type_id)
+        return offset, self._codecs[name]
+
+    def __getattr__(self, name: str) -> Any:
+        offset, codec = self._find(name)
+        return codec.unpack(self._memory, offset)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        offset, codec = self._find(name)
+        if self._mapped is not None and self._name == ".rodata":
+            raise WptraceError(
+                f"{name} is a constant of the loaded program and cannot change any more",
+                hint="set it before load(), or make it a plain global",
+            )
+        self._memory[offset : offset + codec.size] = codec.pack(value, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._fields)
+
+    def _loaded(self) -> None:
+        """Switches to the memory that the kernel shares with the programs."""
+        lib = libbpf()
+        size = -(-len(self._memory) // mmap.PAGESIZE) * mmap.PAGESIZE
+        access = mmap.PROT_READ if self._name == ".rodata" else mmap.PROT_READ | mmap.PROT_WRITE
+        mapped = mmap.mmap(lib.lib.bpf_map__fd(self._handle), size, mmap.MAP_SHARED, access)
+        put = super().__setattr__
+        put("_mapped", mapped)
+        put("_memory", memoryview(mapped))
+
+    def _close(self) -> None:
+        self._memory.release()
+        if self._mapped is not None:
+            self._mapped.close()

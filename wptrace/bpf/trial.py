@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether this kernel takes a program: it is loaded and attached for a moment. Claims of any kind are not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Callable, NamedTuple, Optional
+
+from wptrace.bpf.object import BpfObject, open_object
+from wptrace.errors import VerifierError, WptraceError
+
+
+class Trial(NamedTuple):
+    program: str
+    section: str
+    works: bool
+    reason: str
+    """Why not."""
+
+
+def programs(name: str) -> list[str]:
+    with open_object(name) as obj:
+        return list(obj.progs)
+
+
+def attempt(
+    name: str,
+    program: str,
+    prepare: Optional[Callable[[BpfObject], None]] = None,
+    without_maps: Collection[str] = (),
+) -> Trial:
+    """Loads the one program of the object `name` and attaches it; everything is gone again on return."""
+    with open_object(name) as obj:
+        for other in obj.progs.values():
+            other.autoload = other.name == program
+        for unused in without_maps:
+            obj.maps[unused].disable()
+        section = obj.progs[program].section
+        try:
+            if prepare is not None:
+                prepare(obj)
+            obj.load()
+        except WptraceError as error:
+            return Trial(program, section, False, _reason("refused at load", error))
+        try:
+            obj.progs[program].attach()
+        except WptraceError as error:
+            return Trial(program, section, False, _reason("loads, but cannot be attached", error))
+        return Trial(program, section, True, "")
+
+
+def _reason(stage: str, error: WptraceError) -> str:
+    if isinstance(error, VerifierError) and error.log:
+        said = [line for line in error.log.splitlines() if not line.startswith("processed ")]
+        return f"{stage}: {said[-1] if said else error.message}"
+    return f"{stage}: {error.message.rpartition(': ')[2]}"

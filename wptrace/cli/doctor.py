@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-j", "--json", action="store_true", help="the same as one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.errors import NotPermittedError, UnsupportedError
+    from wptrace.flows.diagnosis import diagnose
+    from wptrace.outputs import diagnosis as show
+
+    found = diagnose()
+    if options.json:
+        print(json.dumps(show.as_json(found), separators=(",", ":")))
+    else:
+        print("\n".join(show.lines(found, options.verbose)))
+    if found.io_works:
+        return 0
+    return UnsupportedError.exit_code if found.permitted else NotPermittedError.exit_code

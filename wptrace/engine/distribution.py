@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log-linear distribution of unsigned values, bucket for bucket what the BPF side keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from operator import add, sub
+
+SLOTS = 320
+BEYOND = 1 << 64
+"""No value reaches it: the open end of the last bucket."""
+
+
+def index(value: int) -> int:
+    """The bucket of a value: 8 to each power of two, everything from 2**42 on in the last."""
+    if value < 8:
+        return value
+    shift = value.bit_length() - 4
+    slot = (shift << 3) + (value >> shift)
+    return slot if slot < SLOTS else SLOTS - 1
+
+
+def bounds(slot: int) -> tuple[int, int]:
+    """The values low <= value < high of a bucket."""
+    if slot < 8:
+        return slot, slot + 1
+    shift = (slot >> 3) - 1
+    low = (8 | slot & 7) << shift
+    return low, BEYOND if slot == SLOTS - 1 else low + (1 << shift)
+
+
+class Distribution:
+    """Count, sum, sum of squares and extremes of the values, and how many fell into each bucket.
+
+    An empty distribution answers 0 to everything: ask `count` first.
+    `exact` is False where `min` and `max` are only bounds of the true extremes, see `delta`.
+    """
+
+    __slots__ = ("buckets", "count", "exact", "max", "min", "sum", "sumsq")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * SLOTS
+        self.count = 0
+        self.sum = 0
+        self.sumsq = 0
+        self.min = 0
+        self.max = 0
+        self.exact = True
+
+    def add(self, value: int) -> None:
+        if value < 8:
+            if value < 0:
+                raise ValueError(f"a distribution holds no negative value: {value}")
+            slot = value
+        else:
+            shift = value.bit_length() - 4
+            slot = (shift << 3) + (value >> shift)
+            if slot >= SLOTS:
+                slot = SLOTS - 1
+        self.buckets[slot] += 1
+        if value > self.max:
+            self.max = value
+        if value < self.min or not self.count:
+            self.min = value
+        self.count += 1
+        self.sum += value
+        self.sumsq += value * value
+
+    def add_counts(
+        self, buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int, sumsq: int
+    ) -> None:
+        """Merge what another keeper counted, such as one CPU's cell in the kernel.
+
+        One without a count is ignored: the minimum of 0 in a cell that never saw a value means nothing.
+        """
+        if not count:
+            return
+        if len(buckets) != SLOTS:
+            raise ValueError(f"a distribution has {SLOTS} buckets, not {len(buckets)}")
+        if self.count:
+            self.buckets = list(map(add, self.buckets, buckets))
+            if minimum < self.min:
+                self.min = minimum
+            if maximum > self.max:
+                self.max = maximum
+        else:
+            self.buckets = list(buckets)
+            self.min = minimum
+            self.max = maximum
+        self.count += count
+        self.sum += total
+        self.sumsq += sumsq
+
+    def merge(self, other: Distribution) -> None:
+        self.add_counts(other.buckets, other.count, other.sum, other.min, other.max, other.sumsq)
+        if other.count:
+            self.exact = self.exact and other.exact
+
+    def copy(self) -> Distribution:
+        twin = Distribution()
+        twin.merge(self)
+        return twin
+
+    def delta(self, earlier: Distribution) -> Distribution:
+        """What came since `earlier`, a copy of this distribution taken before.
+
+        Counters subtract exactly. Extremes do not: a maximum is known only if it grew since, a minimum only
+        if it fell. Otherwise each is the outer edge of the outermost bucket that got a value, brought inside
+        the extremes of all time: `min` is never above the true one and `max` never below it, and they are
+        off by an eighth at most. `exact` is True where both are known.
+        """
+        recent = Distribution()
+        recent.count = self.count - earlier.count
+        if not recent.count:
+            return recent
+        recent.buckets = list(map(sub, self.buckets, earlier.buckets))
+        if recent.count < 0 or min(recent.buckets) < 0:
+            raise ValueError("the other distribution is not an earlier copy of this one")
+        recent.sum = self.sum - earlier.sum
+        recent.sumsq = self.sumsq - earlier.sumsq
+        recent.min, recent.max = self.min, self.max
+        first_values = not earlier.count
+        min_known = first_values or self.min < earlier.min
+        max_known = first_values or self.max > earlier.max
+        edges = list(recent.filled())
+        if edges and not min_known:
+            recent.min = max(self.min, edges[0][0])
+        if edges and not max_known:
+            recent.max = min(self.max, edges[-1][1] - 1)
+        recent.exact = self.exact and min_known and max_known
+        return recent
+
+    def filled(self) -> Iterator[tuple[int, int, int]]:
+        """(low, high, count) of each bucket that holds a value, upwards."""
+        for slot, count in enumerate(self.buckets):
+            if count:
+                low, high = bounds(slot)
+                yield low, high, count
+
+    def percentile(self, percent: float) -> int:
+        """The value that at least `percent` of all values do not exceed (nearest rank), within 6.25 %.
+
+        It is the middle of the bucket that holds the rank, or of the part of it between `min` and `max`; the
+        first and last ranks are the extremes themselves where those are exact. Values from 2**42 on share
+        one bucket, so the bound does not hold among those.
+        """
+        if not 0 <= percent <= 100:
+            raise ValueError(f"a percentile lies between 0 and 100, not at {percent}")
+        if not self.count:
+            return 0
+        rank = rank_of(percent, self.count)
+        if self.exact and rank == 1:
+            return self.min
+        if self.exact and rank == self.count:
+            return self.max
+        seen = 0
+        for low, high, count in self.filled():
+            seen += count
+            if seen >= rank:
+                return (max(low, self.min) + min(high - 1, self.max)) // 2
+        return self.max
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.count if self.count else 0.0
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the population."""
+        if not self.count:
+            return 0.0
+        # A cell read while its CPU writes it can have a sum newer than its squares.
+        return math.sqrt(max(0, self.count * self.sumsq - self.sum * self.sum)) / self.count
+
+
+def rank_of(percent: float, count: int) -> int:
+    """The nearest rank, from 1, of a percentile among `count` values."""
+    # 99.9 means 999 of 1000, not the binary fraction just above it, which would be one rank too high.
+    numerator, denominator = Decimal(repr(percent)).as_integer_ratio()
+    return max(1, -(-numerator * count // (100 * denominator)))

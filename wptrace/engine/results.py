@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flow tells the outputs: how it observes, what each interval held, single requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from wptrace.engine.accounting import Accounting
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.stages import StageTable
+
+
+class Source(NamedTuple):
+    """How a stage is observed on this kernel; `how` is empty where it is not."""
+
+    stage: str
+    how: str
+
+
+class Start(NamedTuple):
+    flow: str
+    level: str
+    kernel: str
+    filters: Mapping[str, Any]
+    sources: list[Source]
+    stages: StageTable
+    notes: list[str]
+    """What the reader must know to read the figures: stages that degrade, and why."""
+
+
+class Group(NamedTuple):
+    """What rows are kept apart by."""
+
+    dev: str
+    op: str
+
+
+class Overhead(NamedTuple):
+    """What the tracing itself cost. BPF times are 0 unless the kernel's statistics are on."""
+
+    bpf_ns: int
+    bpf_runs: int
+    reader_cpu_ns: int
+    rss_bytes: int
+    map_bytes: int
+    records: int
+
+    def since(self, earlier: Overhead) -> Overhead:
+        """Times and counts grow; memory is a level."""
+        return Overhead(
+            self.bpf_ns - earlier.bpf_ns,
+            self.bpf_runs - earlier.bpf_runs,
+            self.reader_cpu_ns - earlier.reader_cpu_ns,
+            self.rss_bytes,
+            self.map_bytes,
+            self.records - earlier.records,
+        )
+
+
+class Snapshot(NamedTuple):
+    """Everything counted so far, at one moment of the monotonic clock."""
+
+    at_ns: int
+    accounting: Accounting
+    cells: dict[Group, dict[str, Distribution]]
+    """Distributions by stage name."""
+    bytes: dict[Group, int]
+    failed: int
+    overhead: Overhead
+
+
+class Row(NamedTuple):
+    group: Group
+    stage: str
+    distribution: Distribution
+    share: float
+    """Of the time of all requests of the group."""
+
+
+class Report(NamedTuple):
+    """An interval, or the summary of all of them."""
+
+    kind: str
+    ts_ns: int
+    """Time of day at its end."""
+    duration_ns: int
+    accounting: Accounting
+    rows: list[Row]
+    bytes: dict[Group, int]
+    failed: int
+    overhead: Overhead
+
+
+class Request(NamedTuple):
+    """One finished request, with its stages in nanoseconds."""
+
+    end_ns: int
+    """Time of day."""
+    dev: str
+    op: str
+    fields: Mapping[str, Any]
+    total_ns: int
+    stages: Mapping[str, int]
+
+
+class Output(Protocol):
+    def start(self, start: Start) -> None: ...
+    def request(self, request: Request) -> None: ...
+    def interval(self, report: Report) -> None: ...
+    def summary(self, report: Report) -> None: ...
+    def close(self) -> None: ...
+
+
+def rows_of(cells: Mapping[Group, Mapping[str, Distribution]], table: StageTable) -> list[Row]:
+    """Rows in the order of devices, operations and stages, with each stage's share of the group's time."""
+    rows = []
+    for group in sorted(cells):
+        stages = cells[group]
+        whole = stages[table.total.name].sum
+        for stage in (*table.names, table.total.name):
+            if stage in stages:
+                found = stages[stage]
+                rows.append(Row(group, stage, found, found.sum / whole if whole else 0.0))
+    return rows
+
+
+def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, int]]:
+    """The distributions and bytes that came between two snapshots; groups in which nothing happened are left out."""
+    cells: dict[Group, dict[str, Distribution]] = {}
+    for group, stages in now.cells.items():
+        before = earlier.cells.get(group, {})
+        grown = {
+            name: found.delta(before[name]) if name in before else found.copy()
+            for name, found in stages.items()
+        }
+        if any(found.count for found in grown.values()):
+            cells[group] = grown
+    grown_bytes = {group: count - earlier.bytes.get(group, 0) for group, count in now.bytes.items()}
+    return cells, {group: count for group, count in grown_bytes.items() if count}
+
+
+def without_device(
+    rows: Iterable[tuple[Group, dict[str, Distribution]]],
+) -> dict[Group, dict[str, Distribution]]:
+    """The same with all devices in one group an operation."""
+    merged: dict[Group, dict[str, Distribution]] = {}
+    for group, stages in rows:
+        into = merged.setdefault(Group("", group.op), {})
+        for name, found in stages.items():
+            into.setdefault(name, Distribution()).merge(found)
+    return merged

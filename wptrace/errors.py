@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error wptrace raises on purpose.
+
+    WptraceError                 1  something failed
+     +-- UsageError              2  the command line or an API argument is wrong
+     +-- NotPermittedError       3  the caller lacks a privilege
+     +-- UnsupportedError        4  this kernel or this libbpf cannot do it
+          +-- LibbpfError        4  libbpf is missing, too old, or a call into it failed
+               +-- VerifierError 4  the kernel refused a program
+
+Each class has the exit code of the command line; each error may carry a hint: what the reader can do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Optional
+
+
+class WptraceError(Exception):
+    """An error with one clear sentence, an exit code and, where there is one, a way out."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(WptraceError):
+    exit_code = 2
+
+
+class NotPermittedError(WptraceError):
+    """`program` names the BPF program that was refused, where it was one."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, hint: Optional[str] = None, program: str = "") -> None:
+        super().__init__(message, hint)
+        self.program = program
+
+
+class UnsupportedError(WptraceError):
+    exit_code = 4
+
+
+class LibbpfError(UnsupportedError):
+    """A call into libbpf failed; `errno` is the positive error number, 0 where there is none."""
+
+    def __init__(self, message: str, hint: Optional[str] = None, errno: int = 0) -> None:
+        super().__init__(message, hint)
+        self.errno = errno
+
+
+class VerifierError(LibbpfError):
+    """The kernel refused `program`; `log` holds the last lines of what the verifier said."""
+
+    def __init__(self, program: str, log: str, hint: Optional[str] = None, errno: int = 0) -> None:
+        super().__init__(f"the kernel refused the program {program}", hint, errno)
+        self.program = program
+        self.log = log

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --level block`: every request of the block layer from G over D to C, the cheapest way to watch a disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.engine.accounting import RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
+from wptrace.engine.diagnosis import DEGRADED, OK, Check
+from wptrace.engine.distribution import SLOTS, Distribution
+from wptrace.engine.results import Group, Overhead, Request, Snapshot, Source, Start
+from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load
+from wptrace.kernel import blockdev
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.rwbs import rwbs
+
+_G = Point("G", "request allocated")
+_D = Point("D", "issued to the driver")
+_C = Point("C", "completed")
+
+# As in bpf_src/lib/block.h.
+_DEVICES = 256
+_PROBES = 16
+_HASH = 0x9E3779B1
+_UNLISTED = 0
+# Disks that appear while tracing get the row group "other" until the next start.
+_OTHER = "other"
+_ANY_TIME = (1 << 64) - 1
+# Requests that can be in flight on devices without stamps, and bios on their way to a request.
+_STATES = 16384
+
+_NO_CELL = Cause("no_cell", "a request had no row to count in")
+_NO_STAMP = Cause("no_stamp", "a request finished without usable time stamps: counted, and in no stage")
+_NO_START = Cause("no_start", "the table of bios had no room: a request lacks its start")
+_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+_CAUSES = {
+    cause.name: cause for cause in (STATE_FULL, RING_FULL, _NO_CELL, _NO_STAMP, _NO_START, UNMATCHED_END, RECURSION)
+}
+# Those that cost a request; the others are noted.
+_LOST = (STATE_FULL, _NO_CELL, RECURSION)
+
+# Fields of the cells: struct block_cell and struct hist.
+_COUNTERS = ("started", "finished", "failed", "bytes")
+_HIST = ("count", "sum", "min", "max", "squares", "squares_high")
+
+_STAMPS = "the kernel's stamps"
+_OWN = "own times"
+
+
+AUTO, KERNEL, OWN = "auto", "kernel", "own"
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """As the user named them; none means all disks."""
+    slow_ns: Optional[int] = None
+    """Requests that took at least as long are told one by one."""
+    ring_bytes: int = 1 << 20
+    times: str = AUTO
+    """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
+
+
+def _stateful_hook(name: str, tracepoint: str) -> Hook:
+    return Hook(
+        name,
+        (f"{tracepoint}_tp_btf", f"{tracepoint}_raw_tp"),
+        ("queue", "device"),
+        "devices without iostats or writeback throttling have no stages",
+        required=False,
+    )
+
+
+class BlockFlow(Flow):
+    name = "io"
+    level = "block"
+    object = "io_block"
+    stages = StageTable(
+        (
+            Stage(
+                "queue",
+                _G,
+                _D,
+                "a request waits in the plug and the I/O scheduler",
+                "the scheduler holds requests back, or the device takes no more: look at the queue depth",
+            ),
+            Stage(
+                "device",
+                _D,
+                _C,
+                "the driver and the device work on it, and its completion is handled",
+                "the disk, the fabric or the hypervisor is slow, or the completion interrupt is held up",
+            ),
+        )
+    )
+    hooks = (
+        Hook(
+            "completion of a request (C)",
+            ("complete_tp_btf", "complete_raw_tp"),
+            ("queue", "device"),
+            "no request can be seen",
+        ),
+        _stateful_hook("merge of two requests", "merge"),
+        _stateful_hook("issue of a request (D)", "issue"),
+        _stateful_hook("allocation of a request (G)", "getrq"),
+    )
+
+    fields = (
+        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "devices without the kernel's stamps cannot be traced"),
+        Field(("request.start_time_ns",), "requests are not stamped when they are made"),
+        Field(("request.io_start_time_ns",), "requests are not stamped when they are issued"),
+    )
+
+    @staticmethod
+    def checks() -> list[Check]:
+        found = []
+        for disk in blockdev.disks():
+            if blockdev.is_stamped(disk):
+                found.append(Check(disk, OK, f"traced with {_STAMPS}, the cheapest way"))
+            else:
+                detail = f"iostats or writeback throttling is off: traced with {_OWN}, at a higher cost"
+                found.append(Check(disk, DEGRADED, detail, _stamp_advice(disk)))
+        return found
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._extents = _extents(options.devices)
+        disks = {extent.disk for extent in self._extents}
+        self._stateful = sorted(disk for disk in disks if not _trusts_stamps(disk, options.times))
+        self._loaded: Optional[Loaded] = None
+        self._requests: list[Request] = []
+        self._records = 0
+        self._ring: Optional[Ring] = None
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        """Which argument holds the object is for BTF to say: a wrong guess would read garbage without an error."""
+        obj.rodata.request_is_second = _is_second("block_rq_issue")
+        obj.rodata.bio_is_second = _is_second("block_getrq")
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        obj = loaded.obj
+        self._ops = obj.enum("block_op")
+        self._flags = obj.enum("block_flag")
+        self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
+        self._cells = _Cells(obj, self._names(), self._ops)
+        if self._options.slow_ns is not None:
+            layout = obj.struct("block_record")
+            self._decode = layout.fields
+            self._ring = Ring.of(obj.maps["records"], layout.struct)
+            reader.add(self._ring, self._take)
+        return Start(
+            self.name,
+            self.level,
+            os.uname().release,
+            {"dev": [extent.name for extent in self._extents] if self._options.devices else []},
+            self._sources(loaded),
+            self.stages,
+            self._notes(),
+        )
+
+    def _prepare(self, obj: BpfObject) -> None:
+        if self._stateful:
+            self.configure(obj)
+        slots = len(self._extents) + 1
+        obj.maps["cells"].max_entries = slots * len(obj.enum("block_op"))
+        states = _STATES if self._stateful else 1
+        obj.maps["bios"].max_entries = states
+        obj.maps["requests"].max_entries = states
+        if self._options.slow_ns is not None:
+            obj.maps["records"].max_entries = self._options.ring_bytes
+            obj.data.slow_ns = self._options.slow_ns
+        obj.bss.trace_unlisted = not self._options.devices
+        obj.bss.devices = _table(self._extents, self._stateful)
+
+    def plan(self) -> list[str]:
+        """What a start would do, without doing it."""
+        lines = [f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._extents]
+        hooks = self._hooks()
+        return [*lines, *(f"observe {hook.name} by {' or else '.join(hook.programs)}" for hook in hooks)]
+
+    def _kind(self, disk: str) -> str:
+        return _OWN if disk in self._stateful else _STAMPS
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        return self.hooks if self._stateful else self.hooks[:1]
+
+    def _names(self) -> list[str]:
+        return [_OTHER, *(extent.name for extent in self._extents)]
+
+    def _sources(self, loaded: Loaded) -> list[Source]:
+        sections = [loaded.obj.progs[program].section for program in loaded.chosen.values()]
+        kinds = sorted({self._kind(extent.disk) for extent in self._extents})
+        how = f"{', '.join(sections)} with {' or '.join(kinds)}"
+        return [Source(stage.name, how) for stage in self.stages]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self._stateful and self._options.times == AUTO:
+            notes.append(
+                f"{', '.join(self._stateful)}: iostats or writeback throttling is off, so the kernel stamps no requests"
+                " and wptrace keeps times of its own, which costs more"
+            )
+        # 6.9 (da4c8c3d0975) stamps once for all that a task submits at a time.
+        if len(self._stateful) < len(self._extents) and vmlinux().has_field("blk_plug", "cur_ktime"):
+            notes.append(
+                "this kernel stamps requests of one batch with one time: a short wait in queue reads as 0 and counts to"
+                " device (--times own is exact and costs more)"
+            )
+        notes.append("throttle, fs, wakeup and return are not seen at this level; driver and complete are in device")
+        return notes
+
+    def _take(self, records: list[Record]) -> None:
+        offset = wall_offset_ns()
+        names, ops = self._names(), self._ops
+        at = self._decode.index
+        end, sector, queue, device, size, dev, bits, cpu, slot, error, op = (
+            at(name)
+            for name in (
+                "end_ns", "sector", "queue_ns", "device_ns", "bytes", "dev", "flags", "cpu", "slot", "error", "op",
+            )
+        )  # fmt: skip
+        for record in records:
+            flags = [name for place, name in enumerate(self._flags) if record[bits] >> place & 1]
+            number = record[dev]
+            fields = {
+                "sector": record[sector],
+                "bytes": record[size],
+                "rwbs": rwbs(ops[record[op]], flags),
+                "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
+                "complete_cpu": record[cpu],
+                "error": record[error],
+            }
+            stages = {"queue": record[queue], "device": record[device]}
+            self._requests.append(
+                Request(
+                    record[end] + offset, names[record[slot]], ops[record[op]], fields, sum(stages.values()), stages
+                )
+            )
+        self._records += len(records)
+
+    def requests(self) -> list[Request]:
+        taken, self._requests = self._requests, []
+        return taken
+
+    def snapshot(self) -> Snapshot:
+        loaded = self._loaded
+        if loaded is None:
+            raise WptraceError("the flow has not been started")
+        obj, chosen = loaded.obj, loaded.chosen
+        counted = self._cells.read()
+        missed = {hook: obj.progs[program].statistics() for hook, program in chosen.items()}
+        causes = dict(zip(self._causes, obj.bss.loss))
+        causes[RECURSION] = missed[self.hooks[0].name].recursion_misses
+        lost = {cause: causes[cause] for cause in _LOST}
+        noted = {cause: count for cause, count in causes.items() if cause not in lost}
+        if self._ring is not None:
+            noted[_FOREIGN] = self._ring.foreign
+        # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too.
+        stamped = [extent.name for extent in self._extents if extent.disk not in self._stateful]
+        started = counted.started + counted.stamped + sum(map(blockdev.in_flight, stamped))
+        started += causes[RECURSION] if stamped else 0
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(started, counted.finished, lost, noted),
+            counted.cells,
+            counted.bytes,
+            counted.failed,
+            Overhead(
+                sum(program.run_time_ns for program in missed.values()),
+                sum(program.run_count for program in missed.values()),
+                int((usage.ru_utime + usage.ru_stime) * 1e9),
+                usage.ru_maxrss * 1024,
+                self._map_bytes(obj),
+                self._records,
+            ),
+        )
+
+    def _map_bytes(self, obj: BpfObject) -> int:
+        if not hasattr(self, "_maps_total"):
+            self._maps_total = sum(found.memory() for found in obj.maps.values())
+        return self._maps_total
+
+    def stop(self) -> None:
+        if self._loaded is not None:
+            self._loaded.obj.detach()
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+
+def _extents(devices: Iterable[str]) -> list[blockdev.Extent]:
+    """Where requests of the wanted devices are seen, without doubles."""
+    names = [blockdev.resolve(text) for text in devices] or blockdev.disks()
+    found = blockdev.merged([extent for name in names for extent in blockdev.requests_of(name)])
+    if len(found) > _DEVICES // 2:
+        raise UsageError(
+            f"{len(found)} devices are more than wptrace can tell apart at once ({_DEVICES // 2})",
+            hint="name those of interest with --dev",
+        )
+    return found
+
+
+def _trusts_stamps(disk: str, times: str) -> bool:
+    return times == KERNEL or (times == AUTO and blockdev.is_stamped(disk))
+
+
+def _stamp_advice(disk: str) -> str:
+    queue = f"/sys/block/{disk}/queue"
+    return f"echo 1 > {queue}/iostats; echo -1 > {queue}/wbt_lat_usec (the kernel's default)"
+
+
+def _is_second(tracepoint: str) -> bool:
+    arguments = vmlinux().tracepoint(tracepoint) or ()
+    return bool(arguments) and arguments[0].startswith("request_queue")
+
+
+def _table(extents: list[blockdev.Extent], stateful: list[str]) -> list[dict[str, int]]:
+    """The device table for the BPF side; slot 0 is for disks that are not in it."""
+    table: list[dict[str, int]] = [{} for _ in range(_DEVICES)]
+    for slot, extent in enumerate(extents, start=_UNLISTED + 1):
+        start = (extent.dev * _HASH & 0xFFFFFFFF) >> 24
+        places = [(start + probe) % _DEVICES for probe in range(_PROBES)]
+        place = next((place for place in places if not table[place]), None)
+        if place is None:
+            raise UsageError(f"there is no room left for {extent.name} among so many devices")
+        table[place] = {
+            "dev": extent.dev,
+            "slot": slot,
+            "stateful": extent.disk in stateful,
+            "first": extent.first,
+            "end": extent.end,
+        }
+    return table
+
+
+class _Counted(NamedTuple):
+    cells: dict[Group, dict[str, Distribution]]
+    bytes: dict[Group, int]
+    started: int
+    """Of devices on which starts are seen."""
+    stamped: int
+    """Finished ones of the other devices."""
+    finished: int
+    failed: int
+
+
+class _Cells:
+    """Adds the per-CPU cells up. Their buckets have 32 bits and wrap, so it is differences that are added."""
+
+    def __init__(self, obj: BpfObject, names: list[str], ops: list[str]) -> None:
+        self._map = obj.maps["cells"]
+        layout = self._map.value_codec
+        self._struct = layout.struct
+        self._places = {name: place for place, name in enumerate(layout.fields)}
+        self._stages = obj.enum("block_stage")
+        if f"stages[{len(self._stages) - 1}].slots[{SLOTS - 1}]" not in self._places:
+            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        self._groups = [Group(name, op) for name in names for op in ops]
+        self._before: dict[tuple[int, int], bytes] = {}
+        self._nothing = (0,) * len(layout.fields)
+        self._totals: dict[Group, dict[str, Distribution]] = {}
+        self._counters: dict[Group, dict[str, int]] = {}
+
+    def read(self) -> _Counted:
+        size = self._struct.size
+        for key, group in enumerate(self._groups):
+            memory = self._map.raw(key)
+            if memory is None:
+                continue
+            for cpu in range(len(memory) // size):
+                now = bytes(memory[cpu * size : (cpu + 1) * size])
+                before = self._before.get((key, cpu))
+                if now != before and (before or any(now)):
+                    self._before[key, cpu] = now
+                    was = self._struct.unpack(before) if before else self._nothing
+                    self._add(group, self._struct.unpack(now), was)
+        return self._result()
+
+    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+        places = self._places
+        counters = self._counters.setdefault(group, dict.fromkeys(_COUNTERS, 0))
+        for name in _COUNTERS:
+            counters[name] += now[places[name]] - was[places[name]]
+        totals = self._totals.setdefault(group, {name: Distribution() for name in self._stages})
+        for number, name in enumerate(self._stages):
+            at = {field: places[f"stages[{number}].{field}"] for field in _HIST}
+            slots = places[f"stages[{number}].slots[0]"]
+            grown = {field: now[at[field]] - was[at[field]] for field in _HIST}
+            totals[name].add_counts(
+                [(new - old) & 0xFFFFFFFF for new, old in zip(now[slots : slots + SLOTS], was[slots : slots + SLOTS])],
+                grown["count"],
+                grown["sum"],
+                now[at["min"]],
+                now[at["max"]],
+                (grown["squares_high"] << 64) + grown["squares"],
+            )
+
+    def _result(self) -> _Counted:
+        counters = self._counters
+        return _Counted(
+            {group: {name: found.copy() for name, found in stages.items()} for group, stages in self._totals.items()},
+            {group: count["bytes"] for group, count in counters.items()},
+            sum(count["started"] for count in counters.values()),
+            # A group counts its starts or it does not; one that does cannot have finished without.
+            sum(count["finished"] for count in counters.values() if not count["started"]),
+            sum(count["finished"] for count in counters.values()),
+            sum(count["failed"] for count in counters.values()),
+        )

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block devices as sysfs tells them: disks, partitions, stacks, and what the kernel stamps on their requests."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from wptrace.errors import UsageError
+
+# The kernel's own dev_t (MKDEV) has 20 bits of minor; what stat(2) returns is packed differently.
+MINOR_BITS = 20
+EVERYTHING = (1 << 64) - 1
+
+SYS = Path("/sys")
+
+
+class Extent(NamedTuple):
+    """A device as a range of sectors of a disk: a whole disk, or a partition of it."""
+
+    name: str
+    disk: str
+    dev: int
+    first: int
+    end: int
+
+    def covers(self, other: Extent) -> bool:
+        return self.dev == other.dev and self.first <= other.first and other.end <= self.end
+
+
+def kernel_dev(major: int, minor: int) -> int:
+    return major << MINOR_BITS | minor
+
+
+def _read(path: Path) -> Optional[str]:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def disks(sys: Path = SYS) -> list[str]:
+    """The names of all disks that have a queue of requests and a medium, in natural order.
+
+    A device made of others (dm, md) or without a queue (zram, brd) sees bios only.
+    """
+    names = [path.name for path in (sys / "block").iterdir() if (path / "mq").is_dir()]
+    return sorted((name for name in names if _read(sys / "block" / name / "size") != "0"), key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D+)(\d*)", name)]
+
+
+def extent(name: str, sys: Path = SYS) -> Extent:
+    """The disk or partition that sysfs has under `name`."""
+    folder = (sys / "class" / "block" / name).resolve()
+    if not (folder / "partition").exists():
+        major, minor = (int(part) for part in (_read(folder / "dev") or "0:0").split(":"))
+        return Extent(name, name, kernel_dev(major, minor), 0, EVERYTHING)
+    disk = extent(folder.parent.name, sys)
+    first, length = int(_read(folder / "start") or 0), int(_read(folder / "size") or 0)
+    return Extent(name, disk.name, disk.dev, first, first + length)
+
+
+def resolve(text: str, sys: Path = SYS) -> str:
+    """The sysfs name of what the user calls `/dev/x` (any path to a device node), `x` or `MAJ:MIN`."""
+    if re.fullmatch(r"\d+:\d+", text):
+        folder = sys / "dev" / "block" / text
+        if not folder.exists():
+            raise UsageError(f"there is no block device {text}", hint="lsblk lists the devices with their numbers")
+        return folder.resolve().name
+    if "/" not in text:
+        if not (sys / "class" / "block" / text).exists():
+            raise UsageError(f"there is no block device {text}", hint="lsblk lists the devices of this machine")
+        return text
+    try:
+        found = os.stat(text)  # noqa: PTH116 - follows links, as /dev/mapper and /dev/disk are full of them
+    except OSError as error:
+        raise UsageError(
+            f"there is no block device {text}: {os.strerror(error.errno or 0)}",
+            hint="lsblk lists the devices of this machine",
+        ) from None
+    if not stat.S_ISBLK(found.st_mode):
+        raise UsageError(f"{text} is not a block device", hint="name a disk or partition, such as /dev/sda")
+    return resolve(f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}", sys)
+
+
+def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
+    """Where the requests of a device are seen: on itself, or on the devices below a dm, md or other stack."""
+    folder = sys / "class" / "block" / name
+    below = sorted(path.name for path in (folder / "slaves").glob("*"))
+    if not below:
+        yield extent(name, sys)
+    for lower in below:
+        yield from requests_of(lower, sys)
+
+
+def merged(extents: list[Extent]) -> list[Extent]:
+    """Without those that another one covers."""
+    kept: list[Extent] = []
+    for one in sorted(set(extents), key=lambda one: one.first - one.end):
+        if not any(other.covers(one) for other in kept):
+            kept.append(one)
+    return sorted(kept, key=lambda one: (one.dev, one.first))
+
+
+def is_stamped(disk: str, sys: Path = SYS) -> bool:
+    """Whether the kernel stamps the disk's requests both when they are made and when they are issued.
+
+    The first needs iostats. The second depends on somebody collecting statistics of the queue (blk_mq_start_request
+    tests QUEUE_FLAG_STATS); the one such user that sysfs shows is writeback throttling.
+    """
+    queue = sys / "class" / "block" / disk / "queue"
+    return _read(queue / "iostats") == "1" and int(_read(queue / "wbt_lat_usec") or 0) > 0
+
+
+def in_flight(name: str, sys: Path = SYS) -> int:
+    """How many requests are with the driver now, as the kernel counts them."""
+    counts = _read(sys / "class" / "block" / name / "inflight")
+    return sum(int(count) for count in counts.split()) if counts else 0

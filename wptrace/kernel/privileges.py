@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this process may do, and what the kernel locks away."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Optional
+
+from wptrace.errors import NotPermittedError
+
+# include/uapi/linux/capability.h
+CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, "CAP_BPF": 39}
+
+
+def effective(status: Path = Path("/proc/self/status")) -> set[str]:
+    """Those of CAPABILITIES that this process has."""
+    for line in status.read_text().splitlines():
+        if line.startswith("CapEff:"):
+            mask = int(line.split()[1], 16)
+            return {name for name, bit in CAPABILITIES.items() if mask >> bit & 1}
+    return set()
+
+
+def may_trace(held: set[str]) -> bool:
+    return "CAP_SYS_ADMIN" in held or {"CAP_BPF", "CAP_PERFMON"} <= held
+
+
+def require_tracing() -> None:
+    if not may_trace(effective()):
+        raise NotPermittedError(
+            "tracing needs root, or CAP_BPF and CAP_PERFMON", hint="run it with sudo, or grant both capabilities"
+        )
+
+
+def lockdown(path: Path = Path("/sys/kernel/security/lockdown")) -> Optional[str]:
+    """The lockdown mode in force ("none", "integrity", "confidentiality"); None where the kernel does not tell."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    start, end = text.find("["), text.find("]")
+    return text[start + 1 : end] if 0 <= start < end else None
+
+
+def memlock() -> int:
+    """The soft limit of locked memory in bytes, -1 for none. Kernels before 5.11 charge BPF maps to it."""
+    return resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
