@@ -39,11 +39,13 @@ system_includes = $(call once,system_includes,$(shell $(CLANG) -v -E - </dev/nul
 # A Python that is named brings the tools of lint and test along; else they come from .venv, made when first needed.
 ifdef PYTHON
 tool := $(PYTHON) -m
+install_python := $(PYTHON)
 CLANG_FORMAT ?= clang-format
 else
 PYTHON = $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 CLANG_FORMAT ?= .venv/bin/clang-format
 tool := .venv/bin/python -m
+install_python := python3
 venv := .venv/bin/pytest
 endif
 
@@ -53,8 +55,8 @@ DEFINE_arm64 := -D__TARGET_ARCH_arm64
 # Unknown warnings are switched off first: the rest is what one of clang 14 to 22 says and others do not.
 WARNINGS := -Wall -Wextra $(WERROR) -Wno-unknown-warning-option -Wno-unused-parameter \
 	-Wno-address-of-packed-member -Wno-compare-distinct-pointer-types -Wno-missing-declarations
-# The paths in the line info of .BTF.ext must not depend on where the tree lies.
-REPRODUCIBLE := -ffile-prefix-map=$(CURDIR)/= -fdebug-compilation-dir=.
+# Sources are named relative to the tree: the line info of .BTF.ext must not depend on where it lies.
+REPRODUCIBLE := -fdebug-compilation-dir=.
 BPF_CFLAGS = -g -O2 -target bpf -mcpu=v3 -std=gnu11 -fno-stack-protector $(WARNINGS) $(REPRODUCIBLE) $(LIBBPF_CFLAGS)
 
 ifeq ($(V),1)
@@ -137,8 +139,11 @@ install: all ## install into $(DESTDIR)$(PREFIX), the objects into $(DESTDIR)$(L
 	$(Q)rm -rf $(BUILD)/stage && mkdir -p $(BUILD)/stage
 	$(Q)tar --create --exclude=wptrace/objects --exclude=__pycache__ pyproject.toml README.md LICENSES wptrace \
 		| tar --extract --directory $(BUILD)/stage
-	$(Q)$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --no-index --ignore-installed \
-		--root-user-action=ignore --root=$(or $(DESTDIR),/) --prefix=$(PREFIX) $(BUILD)/stage
+	$(Q)$(install_python) -c 'import setuptools, wheel, pip' 2>/dev/null || { \
+		echo '$(install_python) lacks what installs packages: install python3-pip python3-setuptools' \
+			'python3-wheel, or set PYTHON=' >&2; exit 1; }
+	$(Q)$(install_python) -m pip install --quiet --no-deps --no-build-isolation --no-index --ignore-installed \
+		--root-user-action=ignore --root=$(or $(DESTDIR),/) --prefix=$(PREFIX) ./$(BUILD)/stage
 
 .venv/bin/pytest:
 	$(Q)tests/setup.sh venv

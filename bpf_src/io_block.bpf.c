@@ -166,7 +166,8 @@ static __always_inline int issue(struct request *rq, bool direct)
 		return 0;
 	cell->started++;
 	fresh.issue_ns = bpf_ktime_get_ns();
-	fresh.start_ns = take_start(rq, direct);
+	/* The flush machinery has one request of its own, which never waits for a tag. */
+	fresh.start_ns = op == BLOCK_OP_FLUSH ? fresh.issue_ns : take_start(rq, direct);
 	if (bpf_map_update_elem(&requests, &key, &fresh, BPF_ANY))
 		COUNT(loss[BLOCK_CAUSE_STATE_FULL]);
 	return 0;

@@ -21,9 +21,8 @@ install_packages() {
 	fi
 	missing=
 	for package in $packages; do
-		# Virtual packages (pkg-config) have no status of their own: ask for what provides them.
-		dpkg-query -W -f '${db:Status-Status} ${Package} ${Provides}\n' 2>/dev/null |
-			grep -qE "^installed (.* )?$package( |,|$)" || missing="$missing $package"
+		status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=
+		[ "$status" = installed ] || missing="$missing $package"
 	done
 	[ -n "$missing" ] || return 0
 	echo "setup: installing$missing"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make vmlinux.h of each machine anew from Debian's kernel of the release that the lab calls 6.12 (downloads it)."""
+"""Make vmlinux.h of each machine anew from Debian's 6.12 kernels, which the lab downloads."""
 
 from __future__ import annotations
 

@@ -13,7 +13,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CODENAMES = "bullseye bookworm trixie forky duke sid stable oldstable oldoldstable testing unstable".split()
+CODENAMES = [
+    "bullseye",
+    "bookworm",
+    "trixie",
+    "forky",
+    "duke",
+    "sid",
+    "stable",
+    "oldstable",
+    "oldoldstable",
+    "testing",
+    "unstable",
+]
 _DEBIAN_SUITE = re.compile(rf"({'|'.join(CODENAMES)})(-\w+)*(/updates)?")
 _OPTIONS = re.compile(r"\[([^\]]*)\]")
 
@@ -123,7 +135,7 @@ def stanza(mirror: Mirror, suite: str) -> str:
 
 
 def configuration(state: Path, arch: str) -> str:
-    """An apt.conf that keeps apt inside `state` and leaves the rest of the system's settings (proxies) alone."""
+    """An apt.conf that keeps apt inside `state`; the system's other settings, as proxies, stay."""
     return "".join(
         line + "\n"
         for line in (

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import BinaryIO, NoReturn
 
 from tests.lab import fetch, matrix, qemu
-from tests.lab.errors import GuestDied, LabError, UsageError
+from tests.lab.errors import GuestDiedError, LabError, UsageError
 from tests.lab.guest import Guest, Sink, run
 
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         return int(options.run(options))
-    except GuestDied as error:
+    except GuestDiedError as error:
         if error.console:
             print(f"lab: the console ended with\n{error.console}", file=sys.stderr)
         print(f"lab: {error}", file=sys.stderr)
@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has enough; the interpreter must not write what is left at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        print(f"lab: {error.filename or 'the lab'}: {error.strerror}", file=sys.stderr)
+        return LabError.exit_code
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
@@ -114,6 +117,8 @@ def guest_from(options: argparse.Namespace) -> Guest:
     for directory in options.share:
         if not directory.is_dir():
             raise UsageError(f"--share {directory}: no such directory")
+    if options.console and not options.console.absolute().parent.is_dir():
+        raise UsageError(f"--console {options.console}: no such directory")
     if re.search(r"\s", "".join(str(directory.absolute()) for directory in options.share)):
         raise UsageError("--share: a path with blanks cannot be shared")
     return Guest(

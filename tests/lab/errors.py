@@ -16,8 +16,8 @@ class UsageError(LabError):
     exit_code = 2
 
 
-class GuestDied(LabError):
-    """The guest ended before the command did: a panic, a kernel that does not boot, a QEMU that does not start."""
+class GuestDiedError(LabError):
+    """The guest ended before the command: a panic, or a kernel or QEMU that does not start."""
 
     exit_code = 125
 
@@ -27,7 +27,7 @@ class GuestDied(LabError):
         self.output = output
 
 
-class GuestHung(GuestDied):
+class GuestHungError(GuestDiedError):
     """The time limit ran out."""
 
     exit_code = 124

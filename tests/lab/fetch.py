@@ -109,12 +109,12 @@ def _fetch(kernel: Kernel, found: Installed | None) -> Installed:
                 if found and release_key(release) <= release_key(found.release):
                     return found
                 return _install(kernel, release, private)
-            except _AptFailed as error:
+            except _AptError as error:
                 problems.append(f"{suite}: {error}")
     raise LabError(f"cannot fetch {kernel.name}: {'; '.join(problems)}")
 
 
-class _AptFailed(Exception):
+class _AptError(Exception):
     pass
 
 
@@ -162,7 +162,7 @@ class _Apt:
             raise
         files = list(directory.glob(ours))
         if len(files) != 1:
-            raise _AptFailed(f"apt-get download left {len(files)} files for {package}")
+            raise _AptError(f"apt-get download left {len(files)} files for {package}")
         return files[0]
 
     def _run(self, tool: str, *arguments: str, cwd: Path) -> str:
@@ -170,14 +170,13 @@ class _Apt:
             [tool, "-q", f"-c={self.state}/apt.conf", *arguments],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             errors="replace",
             check=False,
         )
         if done.returncode:
-            raise _AptFailed(first_error(done.stderr) or f"{tool} {arguments[0]} failed")
+            raise _AptError(first_error(done.stderr) or f"{tool} {arguments[0]} failed")
         return done.stdout
 
 

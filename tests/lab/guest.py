@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command in a guest: a kernel of the matrix on this machine's own root file system.
 
-The guest is a QEMU of our own making rather than virtme-ng: the init script here needs no udev and no network, so
-a guest is up in a third of the time, the console is kept apart from what the command prints, and a panic or a hang
-is told from a command that fails. Changes to the root file system go to a RAM disk and are gone afterwards.
+Rather than virtme-ng this runs QEMU itself: with an init script that needs neither udev nor a network a guest
+is up in a third of the time, the console is kept apart from what the command prints, and a panic or a hang is
+told from a command that fails. Changes to the root file system go to a RAM disk and are gone afterwards.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.lab import cache, initrd, qemu
-from tests.lab.errors import GuestDied, GuestHung, LabError, UsageError
+from tests.lab.errors import GuestDiedError, GuestHungError, LabError, UsageError
 from tests.lab.fetch import Installed, fetch
 from tests.lab.matrix import Kernel
 from tests.lab.streams import Marked, console_tail, panic
 
 Sink = Callable[[bytes], object]
 
-# The largest message of virtio 9p, and a guest that trusts what it has read: nothing below changes while it runs.
-ROOT_OPTIONS = "trans=virtio,version=9p2000.L,msize=512000,cache=loose"
+_9P_OPTIONS = "trans=virtio,version=9p2000.L,msize={}"
+# The guest trusts what it has read once: nothing it uses of the root file system changes while it runs.
+_ROOT_OPTIONS = f"{_9P_OPTIONS},cache=loose"
 # This machine sees what the guest wrote as soon as it is written.
-SHARE_OPTIONS = "trans=virtio,version=9p2000.L,msize=512000,cache=mmap"
+_SHARE_OPTIONS = f"{_9P_OPTIONS},cache=mmap"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = ("LANG", "TERM", "VIRTUAL_ENV", "PYTHONPATH", "NO_COLOR", "COLUMNS", "CI")
 _PASSED_PREFIXES = ("WPTRACE_", "LC_", "PYTEST_")
@@ -72,13 +73,10 @@ def run(guest: Guest, command: Sequence[str], out: Sink | None = None, err: Sink
     installed = fetch(guest.kernel)
     binary = qemu.machine_arguments(guest.machine, guest.kernel.arch)[0]
     if not shutil.which(binary):
-        raise LabError(f"{binary} is not there: install the package qemu-system-{_qemu_package(guest.kernel)}")
+        package = {"amd64": "qemu-system-x86", "arm64": "qemu-system-arm"}[guest.kernel.arch]
+        raise LabError(f"{binary} is not there: install the package {package}")
     with cache.guest_slot(lambda: _say("waiting for another guest to finish")), _directory() as directory:
         return _Run(guest, installed, directory).run(command, out, err)
-
-
-def _qemu_package(kernel: Kernel) -> str:
-    return {"amd64": "x86", "arm64": "arm"}[kernel.arch]
 
 
 def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink | None) -> Result:
@@ -88,7 +86,8 @@ def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink |
     environment = {**os.environ, "WPTRACE_LAB_KERNEL": guest.kernel.name}
     try:
         process = subprocess.Popen(
-            command,
+            # As in a guest: what cannot be run is exit code 127.
+            ["/usr/bin/env", *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -115,16 +114,13 @@ def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink |
                 else:
                     selector.unregister(key.fileobj)
             # What the command left running may hold the pipes open.
-            if not events and process.poll() is not None:
+            if (not events and process.poll() is not None) or time.monotonic() > deadline:
                 break
-            if time.monotonic() > deadline:
-                raise GuestHung(f"the command did not end within {guest.timeout:g} s", output=bytes(output))
         try:
             code = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise GuestHung(
-                f"the command did not end within {guest.timeout:g} s", output=bytes(output)
-            ) from None
+            why = f"the command did not end within {guest.timeout:g} s"
+            raise GuestHungError(why, output=bytes(output)) from None
     return Result(128 - code if code < 0 else code, bytes(output))
 
 
@@ -167,12 +163,14 @@ class _Run:
                 self._keep_console()
         return Result(int(ports[2].data), bytes(self.output))
 
-    def _relay(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, ports: list[_Port]) -> None:
+    def _relay(
+        self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, ports: list[_Port]
+    ) -> None:
         deadline = time.monotonic() + self.guest.timeout
         while not all(port.stream.ended for port in ports):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise GuestHung(
+                raise GuestHungError(
                     f"the guest did not finish within {self.guest.timeout:g} s",
                     self._console_tail(),
                     bytes(self.output),
@@ -193,7 +191,8 @@ class _Run:
             if gone and not events:
                 for port in ports[:2]:
                     self.output += port.flush()
-                raise GuestDied(self._last_words(process.returncode), self._console_tail(), bytes(self.output))
+                why = self._last_words(process.returncode)
+                raise GuestDiedError(why, self._console_tail(), bytes(self.output))
 
     def _arguments(self, command: Sequence[str], ports: Sequence[_Port]) -> list[str]:
         guest, installed, directory = self.guest, self.installed, self.directory
@@ -203,8 +202,8 @@ class _Run:
                 file.truncate(guest.disk_size)
         shares = [qemu.Share(f"share{number}", path, "rw") for number, path in enumerate(guest.share)]
         settings = {
-            "LAB_ROOT_OPTIONS": ROOT_OPTIONS,
-            "LAB_SHARE_OPTIONS": SHARE_OPTIONS,
+            "LAB_ROOT_OPTIONS": _ROOT_OPTIONS.format(guest.kernel.message),
+            "LAB_SHARE_OPTIONS": _SHARE_OPTIONS.format(guest.kernel.message),
             "LAB_SHARES": "".join(f"{share.tag} {share.mode} {share.path}\n" for share in shares),
             "LAB_DISKS": " ".join(qemu.disk_names(guest.disks)),
             "LAB_DIRECTORY": str(Path.cwd()),
@@ -214,9 +213,7 @@ class _Run:
         initrd.write(ram_disk, installed, settings, command_script(command, environment(guest.kernel)))
         arguments = [
             *qemu.machine_arguments(guest.machine, guest.kernel.arch),
-            *qemu.kernel_arguments(
-                guest.machine, guest.kernel.arch, installed.image, ram_disk, self.console
-            ),
+            *qemu.kernel_arguments(guest.machine, guest.kernel.arch, installed.image, ram_disk, self.console),
             *qemu.port_arguments((port.name, port.path) for port in ports),
             *qemu.share_arguments(
                 [
@@ -246,6 +243,8 @@ class _Run:
         if code:
             said = self.messages.read_text("utf-8", "replace").strip().splitlines()
             return f"QEMU failed: {said[-1] if said else f'exit code {code}'}"
+        if "Run /init" not in console:
+            return "the guest's kernel did not boot (is --memory large enough?)"
         return "the guest switched itself off before the command ended"
 
     def _keep_console(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest's initial RAM disk: a static busybox, the modules needed to reach the root file system, the init script.
+"""The guest's initial RAM disk: a static busybox, modules to reach the root file system, the init script.
 
-Two cpio archives, one behind the other: the first depends on the kernel alone and is kept in the cache, the second
-holds what differs between runs.
+Two cpio archives, one behind the other: the first depends on the kernel alone and is kept in the cache, the
+second holds what differs between runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ from pathlib import Path
 from tests.lab.errors import LabError
 from tests.lab.fetch import Installed
 
-MODULES = (
-    "virtio_pci virtio_mmio virtio_console 9pnet_virtio 9p overlay virtio_blk virtio_scsi sd_mod nvme".split()
-)
+MODULES = [
+    "virtio_pci",
+    "virtio_mmio",
+    "virtio_console",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "virtio_blk",
+    "virtio_scsi",
+    "sd_mod",
+    "nvme",
+]
 _VERSION = 1
 """Part of the cached file's name: raise it when the first archive changes."""
 
@@ -86,12 +95,11 @@ def kernel_archive(installed: Installed) -> Path:
             directory("modules"),
         ]
         order = load_order((installed.modules / "modules.dep").read_text(), MODULES)
-        entries += [
-            script(f"modules/{module_name(path)}.ko", _uncompressed(installed.modules / path)) for path in order
-        ]
-        entries.append(
-            script("modules/order", "".join(f"{module_name(path)}.ko\n" for path in order).encode())
-        )
+        for path in order:
+            content = _uncompressed(installed.modules / path)
+            entries.append(script(f"modules/{module_name(path)}.ko", content))
+        names = "".join(f"{module_name(path)}.ko\n" for path in order)
+        entries.append(script("modules/order", names.encode()))
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
             file.write(cpio(entries))
         os.replace(file.name, target)  # noqa: PTH105 (two labs may do this at once)

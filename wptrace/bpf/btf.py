@@ -355,7 +355,7 @@ class Btf:
 
     def _member(self, owner: Composite, name: str, depth: int) -> Member | None:
         for member in owner.members:
-            if member.name == name:
+            if name and member.name == name:
                 bit_offset, bit_size = self.bits(member)
                 return Member(name, member.type, bit_offset, bit_size)
             inner = self.resolve(member.type) if not member.name and depth else None
@@ -378,16 +378,13 @@ class Btf:
         for _ in range(MAX_DEPTH):
             entry = self.type(type_id)
             if isinstance(entry, Array):
-                suffix, type_id = f"[{entry.count}]" + suffix, entry.element
+                suffix, type_id = f"{suffix}[{entry.count}]", entry.element
             elif isinstance(entry, Ptr):
-                suffix, type_id = (
-                    " *" + suffix if not suffix.startswith(" *") else " *" + suffix[1:],
-                    entry.type,
-                )
+                suffix, type_id = f"*{suffix}", entry.type
             elif isinstance(entry, (Volatile, Const, Restrict, TypeTag)):
                 type_id = entry.type
             else:
-                return _name(entry) + suffix
+                return f"{_name(entry)} {suffix}" if suffix.startswith("*") else _name(entry) + suffix
         return f"type {type_id}"
 
 

@@ -41,7 +41,7 @@ class ObjectFile:
             raise WptraceError(f"{path} cannot be read: {error.strerror}", hint=REBUILD) from None
         try:
             self._headers = self._section_headers()
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, OverflowError):
             raise self._error("is truncated") from None
         self.sections: dict[str, Section] = {section.name: section for section in self._headers}
         for name in (".BTF", ".BTF.ext"):
@@ -61,7 +61,7 @@ class ObjectFile:
                 (value,) = struct.unpack_from("<Q", symbols, 24 * (info >> 32) + 8)
                 (addend,) = struct.unpack_from("<I", content, place)
                 struct.pack_into("<I", content, place, addend + value)
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, OverflowError):
             raise self._error("has corrupt relocations in .rel.BTF") from None
         return bytes(content)
 

@@ -9,6 +9,7 @@ twice in a row, so that a record that wraps is contiguous all the same.
 from __future__ import annotations
 
 import mmap
+import os
 import select
 import struct
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ HEADER = 8
 BUSY = 1 << 31
 DISCARD = 1 << 30
 _LENGTH = DISCARD - 1
+# poll(2) takes milliseconds in an int.
+_LONGEST_POLL = 3600.0
 
 Record = tuple[Any, ...]
 
@@ -57,7 +60,9 @@ class Ring:
         self._length = record.size
         self._stride = (HEADER + record.size + 7) & ~7
         tail = self._stride - HEADER - record.size
-        order, fields = ("<", record.format) if record.format[0] not in "<>=@!" else (record.format[0], record.format[1:])
+        order, fields = ("@", record.format)
+        if record.format[0] in "<>=@!":
+            order, fields = record.format[0], record.format[1:]
         self._struct = struct.Struct(f"{order}{HEADER}x{fields}{tail}x")
         self._consumer = pages.consumer[:8].cast("Q")
         self._producer = pages.producer[:8].cast("Q")
@@ -129,7 +134,10 @@ class Ring:
         if ready == 0:
             if lengths[0] & BUSY:
                 return (), start, True
-            self.foreign += 1
+            if lengths[0] & DISCARD:
+                self.discarded += 1
+            else:
+                self.foreign += 1
             return (), start + ((HEADER + (lengths[0] & _LENGTH) + 7) & ~7), False
         self._order()
         batch = list(self._struct.iter_unpack(self._data[offset : offset + ready * stride]))
@@ -183,11 +191,14 @@ class Reader:
         self._poll = select.poll()
         self._pace = Pace()
         self.hung_up = False
+        self._wake = wake
+        self._watched = -1
         if wake is not None:
             self._poll.register(wake, select.POLLIN)
 
     def watch_hangup(self, fd: int) -> None:
-        """Ends waits and sets `hung_up` when nobody reads the pipe `fd` any more."""
+        """Ends waits and sets `hung_up` when nobody reads the pipe or socket `fd` any more."""
+        self._watched = fd
         self._poll.register(fd, 0)
 
     def add(self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False) -> None:
@@ -210,5 +221,10 @@ class Reader:
         timeout = at_most
         if self._rings:
             timeout = min(timeout, self._pace.after(max(ring.fill for ring, _ in self._rings)))
-        for _, event in self._poll.poll(max(timeout, 0) * 1000):
-            self.hung_up = self.hung_up or bool(event & select.POLLERR)
+        for fd, event in self._poll.poll(min(max(timeout, 0), _LONGEST_POLL) * 1000):
+            if fd == self._watched:
+                # A pipe without a reader polls as an error, a socket as hung up.
+                self.hung_up = bool(event & (select.POLLERR | select.POLLHUP))
+            elif fd == self._wake:
+                # A byte left there would end every wait to come; the signal may be one that asks for no end.
+                os.read(fd, 4096)

@@ -50,8 +50,8 @@ class Node:
         self.details: tuple[object, ...] = ()
         self.children: list[Node] = []
         self.origins: tuple[Key, ...] = ()
-        # What follows belongs to the builder: the links up, how many children are not complete, whether no end
-        # is awaited any more, whether that goes for all below it too, whether it has left.
+        # What follows belongs to the builder: the links up, how many children are not complete, whether no
+        # end is awaited any more, whether that goes for all below it too, whether it has left.
         self.parents: tuple[Node, ...] = ()
         self.open = 0
         self.closed = False

@@ -95,24 +95,32 @@ class TreeBuilder:
         late = bisect_left(due, (passed_ns + 1,))
         if late:
             self.accounting.note(LATE, late)
-        self._join(due)
+        roots: list[Node] = []
+        self._join(due, roots)
         self._give_up_aged()
-        roots = self._release()
+        self._release(roots)
         # Giving up the older half is enough unless something young keeps the old ones' trees open.
         share = 2
-        while len(self._nodes) > self._max_nodes:
+        while self.accounting.in_flight > self._max_nodes:
             for node in list(self._nodes.values())[: len(self._nodes) // share]:
                 if not node.closed:
                     self._give_up(node, CROWDED_OUT)
-            roots += self._release()
+            self._release(roots)
             share = 1
         return roots
 
-    def _join(self, records: list[Record]) -> None:
+    def _join(self, records: list[Record], roots: list[Node]) -> None:
         nodes = self._nodes
         find = nodes.get
+        ripe = self._ripe
         fresh = 0
+        before_ns = 0
         for time_ns, key, start_ns, end_ns, parents, marks, detail in records:
+            # A tree leaves when time moves on, not at the end of a batch: what becomes of a record that comes
+            # after it must not depend on how records were cut into batches.
+            if ripe and time_ns != before_ns:
+                self._release(roots)
+            before_ns = time_ns
             node = find(key)
             if node is None or (start_ns and self._is_next_life(node, start_ns)):
                 earlier, node = node, Node(key, time_ns)
@@ -122,7 +130,7 @@ class TreeBuilder:
                     self._displace(earlier)
                 nodes[key] = node
                 fresh += 1
-            if start_ns and (start_ns < node.start_ns or not node.start_ns):
+            if not node.start_ns:
                 node.start_ns = start_ns
             if marks:
                 node.marks += marks
@@ -211,8 +219,7 @@ class TreeBuilder:
             if not node.closed and node.seen_ns < oldest_ns:
                 self._give_up(node, UNMATCHED_START if node.start_ns else UNSEEN)
 
-    def _release(self) -> list[Node]:
-        roots = []
+    def _release(self, roots: list[Node]) -> None:
         nodes = self._nodes
         finished = 0
         for root in self._ripe:
@@ -245,7 +252,6 @@ class TreeBuilder:
                     node.parents = ()
         self._ripe.clear()
         self.accounting.finish(finished)
-        return roots
 
 
 def _by_time(node: Node) -> tuple[int, int, Key]:

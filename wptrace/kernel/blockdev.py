@@ -32,6 +32,11 @@ class Extent(NamedTuple):
         return self.dev == other.dev and self.first <= other.first and other.end <= self.end
 
 
+def _missing(name: str, why: str = "") -> UsageError:
+    what = f"there is no block device {name or repr(name)}{why}"
+    return UsageError(what, hint="lsblk lists the devices of this machine")
+
+
 def kernel_dev(major: int, minor: int) -> int:
     return major << MINOR_BITS | minor
 
@@ -48,7 +53,12 @@ def disks(sys: Path = SYS) -> list[str]:
 
     A device made of others (dm, md) or without a queue (zram, brd) sees bios only.
     """
-    names = [path.name for path in (sys / "block").iterdir() if (path / "mq").is_dir()]
+    try:
+        found = list((sys / "block").iterdir())
+    except OSError:  # sysfs is not mounted
+        return []
+    # The paths below a multipath NVMe namespace are hidden: they have a queue, but no number.
+    names = [path.name for path in found if (path / "mq").is_dir() and (path / "dev").exists()]
     return sorted((name for name in names if _read(sys / "block" / name / "size") != "0"), key=_natural)
 
 
@@ -60,7 +70,10 @@ def extent(name: str, sys: Path = SYS) -> Extent:
     """The disk or partition that sysfs has under `name`."""
     folder = (sys / "class" / "block" / name).resolve()
     if not (folder / "partition").exists():
-        major, minor = (int(part) for part in (_read(folder / "dev") or "0:0").split(":"))
+        number = _read(folder / "dev")
+        if not number:
+            raise _missing(name)
+        major, minor = (int(part) for part in number.split(":"))
         return Extent(name, name, kernel_dev(major, minor), 0, EVERYTHING)
     disk = extent(folder.parent.name, sys)
     first, length = int(_read(folder / "start") or 0), int(_read(folder / "size") or 0)
@@ -72,19 +85,17 @@ def resolve(text: str, sys: Path = SYS) -> str:
     if re.fullmatch(r"\d+:\d+", text):
         folder = sys / "dev" / "block" / text
         if not folder.exists():
-            raise UsageError(f"there is no block device {text}", hint="lsblk lists the devices with their numbers")
+            raise _missing(text)
         return folder.resolve().name
     if "/" not in text:
-        if not (sys / "class" / "block" / text).exists():
-            raise UsageError(f"there is no block device {text}", hint="lsblk lists the devices of this machine")
+        # Not the folder itself: "" and ".." are folders as well.
+        if not (sys / "class" / "block" / text / "dev").exists():
+            raise _missing(text)
         return text
     try:
         found = os.stat(text)  # noqa: PTH116 - follows links, as /dev/mapper and /dev/disk are full of them
     except OSError as error:
-        raise UsageError(
-            f"there is no block device {text}: {os.strerror(error.errno or 0)}",
-            hint="lsblk lists the devices of this machine",
-        ) from None
+        raise _missing(text, f": {os.strerror(error.errno or 0)}") from None
     if not stat.S_ISBLK(found.st_mode):
         raise UsageError(f"{text} is not a block device", hint="name a disk or partition, such as /dev/sda")
     return resolve(f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}", sys)
@@ -92,8 +103,10 @@ def resolve(text: str, sys: Path = SYS) -> str:
 
 def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
     """Where the requests of a device are seen: on itself, or on the devices below a dm, md or other stack."""
-    folder = sys / "class" / "block" / name
-    below = sorted(path.name for path in (folder / "slaves").glob("*"))
+    folder = (sys / "class" / "block" / name).resolve()
+    # A partition of a stack lies on the same devices; which of their sectors are its own, the stack knows.
+    whole = folder.parent if (folder / "partition").exists() else folder
+    below = sorted(path.name for path in (whole / "slaves").glob("*"))
     if not below:
         yield extent(name, sys)
     for lower in below:

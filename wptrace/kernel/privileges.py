@@ -15,7 +15,8 @@ CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, 
 
 def effective(status: Path = Path("/proc/self/status")) -> set[str]:
     """Those of CAPABILITIES that this process has."""
-    for line in status.read_text().splitlines():
+    # The name of the process stands there as well, in whatever bytes.
+    for line in status.read_text(errors="replace").splitlines():
         if line.startswith("CapEff:"):
             mask = int(line.split()[1], 16)
             return {name for name, bit in CAPABILITIES.items() if mask >> bit & 1}

@@ -212,6 +212,7 @@ def test_when_the_extremes_of_an_interval_are_known() -> None:
     assert (recent(50).min, recent(50).max) == (50, 51)
     assert (recent(300).min, recent(300).max) == (288, 300)
     assert (recent(101, 198).min, recent(101, 198).max) == (100, 200)
+    assert [recent(111, 150, 120).percentile(percent) for percent in (0, 100)] == [107, 151]
     assert of([5, 9]).delta(Distribution()).exact
     merged = of([5])
     merged.merge(recent(150))

@@ -36,11 +36,16 @@ def test_fine_shows_each_bucket() -> None:
 
 def test_eighths_of_a_character() -> None:
     distribution = of(*[4] * 16, *[2] * 3, *[1])
-    assert rows(distribution, 20) == [
+    assert rows(distribution, 21) == [
         "1 ns - 2 ns :  1 ▎",
         "2 ns - 4 ns :  3 ▊",
         "4 ns - 8 ns : 16 ████",
     ]
+
+
+def test_a_single_value_among_many_leaves_a_trace() -> None:
+    assert rows(of(*[1] * 1000, 2), 30)[1] == "2 ns - 4 ns :    1 ▏"
+    assert rows(of(*[1] * 1000, 2), 30, unicode=False)[1] == "2 ns - 4 ns :    1 #"
 
 
 def test_other_units_and_the_open_end() -> None:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disks to test on, and what the kernel itself counted for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Disk(NamedTuple):
+    name: str
+
+    @property
+    def path(self) -> str:
+        return f"/dev/{self.name}"
+
+    @property
+    def queue(self) -> Path:
+        return Path("/sys/block", self.name, "queue")
+
+    def completed(self) -> dict[str, int]:
+        """Requests and sectors by /sys/block/*/stat (Documentation/block/stat.rst)."""
+        fields = [int(field) for field in Path("/sys/class/block", self.name, "stat").read_text().split()]
+        return {"read": fields[0], "write": fields[4], "read_sectors": fields[2], "write_sectors": fields[6]}
+
+
+@contextmanager
+def loop_device(image: Path, size: str = "64M") -> Iterator[Disk]:
+    with image.open("wb") as file:
+        file.truncate(int(size[:-1]) << 20)
+    command = ["losetup", "--find", "--show", str(image)]
+    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        yield Disk(Path(name).name)
+    finally:
+        subprocess.run(["losetup", "--detach", name], check=True)
+
+
+@contextmanager
+def null_device(**settings: int) -> Iterator[Disk]:
+    """A null_blk disk of its own, configured as /sys/kernel/config/nullb tells."""
+    subprocess.run(["modprobe", "null_blk", "nr_devices=0"], check=True)
+    if not Path("/sys/kernel/config/nullb").is_dir():
+        subprocess.run(["mount", "-t", "configfs", "configfs", "/sys/kernel/config"], check=True)
+    folder = Path("/sys/kernel/config/nullb/wpt0")
+    before = {path.name for path in Path("/sys/block").iterdir()}
+    folder.mkdir()
+    try:
+        for name, value in {"size": 64, "memory_backed": 0, **settings}.items():
+            (folder / name).write_text(str(value))
+        (folder / "power").write_text("1")
+        (made,) = {path.name for path in Path("/sys/block").iterdir()} - before
+        yield Disk(made)
+    finally:
+        (folder / "power").write_text("0")
+        folder.rmdir()
+
+
+@contextmanager
+def setting(path: Path, value: str) -> Iterator[None]:
+    """A sysfs file with another content for a while."""
+    before = path.read_text().strip()
+    path.write_text(value)
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+def fio(disk: str, **options: Any) -> dict[str, Any]:
+    """Runs fio on a device; returns its only job's report."""
+    settings = {
+        "name": "job",
+        "filename": disk,
+        "rw": "randread",
+        "bs": "4k",
+        "direct": 1,
+        "size": "32M",
+        "norandommap": 1,
+        "randrepeat": 1,
+        "ioengine": "psync",
+        "number_ios": 200,
+        **options,
+    }
+    command = ["fio", "--output-format=json", *(f"--{name}={value}" for name, value in settings.items())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr + done.stdout
+    jobs = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+    assert len(jobs) == 1, "give group_reporting=1 to a job of several processes"
+    return dict(jobs[0])
+
+
+def total(job: dict[str, Any]) -> int:
+    """How many requests fio's own count has."""
+    return int(job["read"]["total_ios"] + job["write"]["total_ios"])

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace doctor` says of each kernel what is known of it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, setting
+from tests.kernel.trace import check, wptrace
+
+# What the kernels of the matrix lack. The running one permits neither, as hardened production hosts do.
+LACKING = {"5.10": {"task_storage"}, "": {"fentry", "fexit", "kprobe", "kretprobe"}}
+
+
+def test_doctor_tells_what_works() -> None:
+    done = wptrace("doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    check(found)
+    assert found["kernel"] == os.uname().release
+    assert found["permitted"]
+    assert found["io_works"]
+    missing = {feature["name"] for feature in found["features"] if feature["state"] == "missing"}
+    assert missing == LACKING.get(GUEST, set())
+    assert all(feature["advice"] for feature in found["features"] if feature["state"] == "missing")
+    for flow in found["flows"]:
+        assert flow["works"]
+        assert {stage["state"] for stage in flow["stages"]} == {"ok"}
+        assert all(way["works"] for hook in flow["hooks"] for way in hook["ways"])
+        assert all(field["state"] == "ok" for field in flow["fields"])
+
+
+def test_doctor_knows_the_form_of_the_arguments() -> None:
+    hooks = json.loads(wptrace("doctor", "--json").stdout)["flows"][0]["hooks"]
+    arguments = {hook["ways"][0]["section"].rpartition("/")[2]: hook["arguments"] for hook in hooks}
+    assert arguments["block_rq_complete"][0] == "request *"
+    # 5.10 hands block_getrq the queue first, as no later kernel does.
+    assert arguments["block_getrq"][0] == ("request_queue *" if GUEST == "5.10" else "bio *")
+
+
+def test_doctor_names_the_disk_without_stamps(loop: Disk) -> None:
+    with setting(loop.queue / "iostats", "0"):
+        done = wptrace("doctor")
+    assert done.returncode == 0
+    (line,) = [line for line in done.stdout.splitlines() if line.split()[1:2] == [loop.name]]
+    assert line.split()[0] == "part"
+    assert f"/sys/block/{loop.name}/queue/iostats" in done.stdout

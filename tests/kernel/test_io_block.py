@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --level block` against fio's counts and the kernel's own, on every disk that this kernel has here."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, fio, setting, total
+from tests.kernel.trace import PATIENCE, Trace, count, lossless, programs, wait_until
+from wptrace.engine.distribution import Distribution
+
+SECTOR = 512
+BOTH = pytest.mark.parametrize("times", ["auto", "own"])
+
+
+@BOTH
+@pytest.mark.parametrize("engine", ["psync", "libaio"])
+def test_counts_what_fio_counts(disk: Disk, times: str, engine: str) -> None:
+    before = disk.completed()
+    with Trace("--dev", disk.path, "--times", times) as trace:
+        job = fio(disk.path, rw="randrw", ioengine=engine, iodepth=8 if engine == "libaio" else 1, number_ios=300)
+        trace.stop()
+    after = disk.completed()
+    summary = trace.summary
+    for op in ("read", "write"):
+        assert count(summary, op=op) == job[op]["total_ios"] == after[op] - before[op]
+    assert summary["requests"]["finished"] == total(job)
+    sectors = sum(after[name] - before[name] for name in ("read_sectors", "write_sectors"))
+    assert summary["bytes"] == 4096 * total(job) == sectors * SECTOR
+    assert summary["requests"]["in_flight"] == 0
+    assert lossless(summary)
+    assert {row["dev"] for row in summary["rows"]} == {disk.name}
+
+
+@BOTH
+def test_stages_add_up_to_the_request(disk: Disk, times: str) -> None:
+    with Trace("--dev", disk.name, "--times", times, "--each") as trace:
+        job = fio(disk.path)
+        trace.stop()
+    rows = {row["stage"]: row for row in trace.summary["rows"] if row["op"] == "read"}
+    assert rows["queue"]["sum_ns"] + rows["device"]["sum_ns"] == rows["request"]["sum_ns"]
+    assert {row["count"] for row in rows.values()} == {total(job)}
+    assert rows["request"]["share"] == 1
+    assert abs(rows["queue"]["share"] + rows["device"]["share"] - 1) < 0.001
+    for request in trace.requests:
+        assert sum(request["stages"].values()) == request["total_ns"]
+
+
+def test_each_request_is_told_and_the_histograms_hold_the_same(disk: Disk) -> None:
+    """The kernel's distribution, bucket for bucket, is the one that Python makes of the single requests."""
+    with Trace("--dev", disk.name, "--each") as trace:
+        job = fio(disk.path, rw="randread", number_ios=300)
+        trace.stop()
+    assert len(trace.requests) == total(job) == trace.summary["overhead"]["records"]
+    assert {request["bytes"] for request in trace.requests} == {4096}
+    assert {request["dev"] for request in trace.requests} == {disk.name}
+    assert all(request["rwbs"].startswith("R") for request in trace.requests)
+    assert all(request["sector"] % 8 == 0 and request["error"] == 0 for request in trace.requests)
+    for stage in ("queue", "device", "request"):
+        made = Distribution()
+        for request in trace.requests:
+            made.add(request["total_ns"] if stage == "request" else request["stages"][f"{stage}_ns"])
+        (row,) = [row for row in trace.summary["rows"] if row["stage"] == stage]
+        assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
+        assert row["stddev_ns"] == round(made.stddev)
+        for key, percent in (("p50_ns", 50), ("p90_ns", 90), ("p99_ns", 99), ("p999_ns", 99.9)):
+            assert row[key] == made.percentile(percent)
+
+
+def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
+    with Trace("--dev", disk.name, "--slow", "1h") as trace:
+        fio(disk.path)
+        trace.stop()
+    assert trace.requests == []
+    assert trace.summary["requests"]["finished"] == 200
+
+
+def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
+    """The reader is stopped, so that the ring must overflow; the distributions stay exact."""
+    with Trace("--dev", disk.name, "--each", "--ring-size", "4K") as trace:
+        trace.process.send_signal(signal.SIGSTOP)
+        job = fio(disk.path, number_ios=500)
+        trace.process.send_signal(signal.SIGCONT)
+        trace.stop()
+    lost = trace.summary["loss"]["ring_full"]
+    assert lost > 0
+    assert len(trace.requests) + lost == total(job) == count(trace.summary)
+    assert trace.summary["requests"]["lost"] == 0
+
+
+def test_intervals_sum_to_the_summary(disk: Disk) -> None:
+    with Trace("--dev", disk.name, "0.2", "5") as trace:
+        fio(disk.path, number_ios=100)
+        trace.wait()
+    intervals = [line for line in trace.lines if line["kind"] == "interval"]
+    assert len(intervals) == 5
+    seen = sum(line["requests"]["finished"] for line in intervals)
+    # What finished between the last interval and the detaching is in the summary alone.
+    assert seen <= trace.summary["requests"]["finished"]
+    for earlier, later in zip(intervals, intervals[1:]):
+        assert later["requests"]["carried"] == earlier["requests"]["in_flight"]
+        assert later["ts_ns"] > earlier["ts_ns"]
+
+
+@pytest.mark.parametrize("switch", ["iostats", "wbt_lat_usec"])
+def test_a_disk_without_stamps_gets_own_times(disk: Disk, switch: str) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(setting(disk.queue / switch, "0"))
+        trace = stack.enter_context(Trace("--dev", disk.name))
+        job = fio(disk.path, rw="randrw")
+        trace.stop()
+    hows = {stage["how"] for stage in trace.lines[0]["stages"]}
+    assert all("own times" in how and "block_rq_issue" in how for how in hows)
+    for stage in ("queue", "device", "request"):
+        assert count(trace.summary, stage) == total(job)
+    assert lossless(trace.summary)
+
+
+def test_stale_stamps_are_never_shown(disk: Disk) -> None:
+    """Who insists on stamps that the disk does not make gets counts without stages, and is told so."""
+    with ExitStack() as stack:
+        for switch in ("iostats", "wbt_lat_usec"):
+            stack.enter_context(setting(disk.queue / switch, "0"))
+        trace = stack.enter_context(Trace("--dev", disk.name, "--times", "kernel"))
+        job = fio(disk.path)
+        trace.stop()
+    assert trace.summary["requests"]["finished"] == total(job)
+    unstamped = trace.summary["loss"].get("no_stamp", 0)
+    assert unstamped + count(trace.summary) == total(job)
+    if disk.name.startswith("nvme"):
+        assert unstamped > 0
+
+
+@BOTH
+def test_merged_requests_count_once(disk: Disk, times: str) -> None:
+    """Small sequential writes in a batch merge in the plug: what the device saw is what counts."""
+    before = disk.completed()
+    with Trace("--dev", disk.name, "--times", times) as trace:
+        options = {"rw": "write", "bs": "512" if disk.name.startswith("sd") else "4k", "ioengine": "libaio"}
+        fio(disk.path, iodepth=16, iodepth_batch=16, number_ios=320, norandommap=0, **options)
+        trace.stop()
+    after = disk.completed()
+    assert count(trace.summary, op="write") == after["write"] - before["write"]
+    assert trace.summary["requests"]["in_flight"] == 0
+    assert lossless(trace.summary), trace.summary
+
+
+@BOTH
+def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
+    """Each is one write, and the flushes that the cache of the device makes needed are requests of their own."""
+    with Trace("--dev", disk.name, "--times", times) as trace:
+        job = fio(disk.path, rw="write", sync="dsync", number_ios=50)
+        trace.stop()
+    assert count(trace.summary, op="write") == total(job)
+    cached = (disk.queue / "write_cache").read_text().startswith("write back")
+    fua = (disk.queue / "fua").read_text().strip() == "1"
+    flushes = count(trace.summary, op="flush")
+    # A device with a cache and no FUA needs a flush after each write; one without a cache needs none.
+    assert flushes >= total(job) if cached and not fua else flushes == 0
+    assert trace.summary["requests"]["finished"] == total(job) + flushes
+    assert trace.summary["requests"]["in_flight"] == 0
+
+
+@BOTH
+def test_a_partition_is_a_part_of_its_disk(real_disk: Disk, times: str) -> None:
+    table = "label: gpt\nsize=16MiB\nsize=16MiB\n"
+    with ExitStack() as stack:
+        subprocess.run(
+            ["sfdisk", "--quiet", "--wipe=always", real_disk.path], input=table, text=True, check=True, capture_output=True
+        )
+        subprocess.run(["blockdev", "--rereadpt", real_disk.path], check=False, capture_output=True)
+        subprocess.run(["partx", "--update", real_disk.path], check=False, capture_output=True)
+        stack.callback(lambda: subprocess.run(["partx", "--delete", real_disk.path], check=True, capture_output=True))
+        first, second = f"{real_disk.name}p1", f"{real_disk.name}p2"
+        wait_until(lambda: Path("/sys/class/block", second).exists(), "the partitions")
+        nodes = [_node(name) for name in (first, second)]
+        traces = {
+            name: stack.enter_context(Trace("--dev", name, "--times", times)) for name in (first, second, real_disk.name)
+        }
+        both = stack.enter_context(Trace("--dev", first, "--dev", second, "--times", times))
+        one, two = (fio(node, size="8M", number_ios=number) for node, number in zip(nodes, (70, 130)))
+        for trace in (*traces.values(), both):
+            trace.stop()
+    assert traces[first].summary["requests"]["finished"] == total(one) == 70
+    assert traces[second].summary["requests"]["finished"] == total(two) == 130
+    assert traces[real_disk.name].summary["requests"]["finished"] == 200
+    assert [count(both.summary, dev=name) for name in (first, second)] == [70, 130]
+
+
+def _node(name: str) -> str:
+    """Device nodes are made by whoever runs udev, which a guest may not."""
+    path = Path("/dev", name)
+    if not path.exists():
+        major, minor = Path("/sys/class/block", name, "dev").read_text().split(":")
+        subprocess.run(["mknod", str(path), "b", major, minor.strip()], check=True)
+    return str(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> None:
+    with Trace("--dev", loop.name) as trace:
+        assert programs()
+        trace.stop(number)
+    assert trace.summary["requests"]["finished"] == 0
+    wait_until(lambda: not programs(), "the programs to go")
+
+
+def test_kill_leaves_nothing_behind(loop: Disk) -> None:
+    with Trace("--dev", loop.name, "--times", "own", "--each") as trace:
+        assert len(programs()) >= 4
+        trace.kill()
+    wait_until(lambda: not programs(), "the programs to go")
+
+
+@pytest.mark.parametrize("arguments", [("--json",), (), ("--json", "0.1"), ("0.1",)])
+def test_a_closed_pipe_ends_it(loop: Disk, arguments: tuple[str, ...]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wptrace", "io", "--dev", loop.name, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    with process.stderr:
+        complaint = process.stderr.read()
+    assert process.wait(timeout=PATIENCE) == 0
+    assert complaint == ""
+    wait_until(lambda: not programs(), "the programs to go")

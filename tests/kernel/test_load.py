@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every object loads here, by every way that it offers; what the verifier went through is listed at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, fio, total
+from tests.kernel.trace import object_path
+from wptrace.bpf import trial
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject, find
+from wptrace.bpf.ring import Reader
+from wptrace.errors import UnsupportedError
+from wptrace.flows.base import Hook, discover, load
+from wptrace.flows.io_block import BlockFlow, Options
+
+FLOWS = discover()
+PROGRAMS = [(flow, program) for flow in FLOWS for hook in flow.hooks for program in hook.programs]
+
+
+@pytest.mark.parametrize(("flow", "program"), PROGRAMS, ids=lambda value: getattr(value, "object", value))
+def test_every_program_loads(
+    flow: type[BlockFlow], program: str, record_property: object, pytestconfig: pytest.Config
+) -> None:
+    lib = libbpf()
+    log = lib.ffi.new("char[]", 1 << 16)
+    with BpfObject(find(flow.object)) as obj:
+        for other in obj.progs.values():
+            other.autoload = other.name == program
+        handle = obj.progs[program]._handle
+        assert lib.lib.bpf_program__set_log_buf(handle, log, 1 << 16) == 0
+        assert lib.lib.bpf_program__set_log_level(handle, 4) == 0
+        flow.configure(obj)
+        obj.load()
+        size = obj.progs[program].instructions
+    (verified,) = re.findall(rb"processed (\d+) insns", lib.ffi.string(log))
+    pytestconfig.stash.setdefault(_COUNTS, []).append((f"{flow.object}/{program}", size, int(verified)))
+    assert int(verified) < 100_000
+
+
+_COUNTS = pytest.StashKey[list[tuple[str, int, int]]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _list_counts(pytestconfig: pytest.Config) -> object:
+    yield
+    counts = pytestconfig.stash.get(_COUNTS, [])
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\nverifier on {os.uname().release}: program, instructions, instructions verified")
+        for name, size, verified in counts:
+            print(f"  {name:<36}{size:>6}{verified:>8}")
+
+
+@pytest.mark.parametrize("times", ["kernel", "own"])
+def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
+    hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in BlockFlow.hooks)
+    monkeypatch.setattr(BlockFlow, "hooks", hooks)
+    flow = BlockFlow(Options((disk.path,), slow_ns=0, times=times))
+    try:
+        start = flow.start(Reader())
+        assert all("raw_tp" in source.how and "tp_btf" not in source.how for source in start.sources)
+        job = fio(disk.path, rw="randrw")
+        found = flow.snapshot()
+    finally:
+        flow.close()
+    assert found.accounting.finished == total(job)
+    assert sum(stages["request"].count for stages in found.cells.values()) == total(job)
+    assert found.accounting.lost_total == 0
+
+
+def test_a_refused_program_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WPTRACE_BPF_DIR", str(object_path("binding").parent))
+    hooks = (Hook("calls", ("refused", "on_call"), (), ""), Hook("nothing", ("refused",), (), "", required=False))
+    loaded = load("binding", hooks, lambda obj: None)
+    with loaded.obj as obj:
+        assert loaded.chosen == {"calls": "on_call"}
+        assert set(loaded.refused) == {"refused"}
+        assert obj.progs["on_call"].links
+
+
+def test_nothing_left_to_try_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WPTRACE_BPF_DIR", str(object_path("binding").parent))
+    with pytest.raises(UnsupportedError, match="no way to observe calls"):
+        load("binding", (Hook("calls", ("refused",), (), ""),), lambda obj: None)
+
+
+def test_trials_leave_nothing_attached() -> None:
+    found = [trial.attempt("features", name) for name in ("tp_btf", "raw_tp")]
+    assert all(one.works for one in found)
+    assert trial.programs("features")
+
+
+def test_an_object_without_its_kernel_type_information(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path != "/sys/kernel/btf/vmlinux" and real(path))
+    with BpfObject(find("io_block")) as obj, pytest.raises(UnsupportedError, match="no type information"):
+        obj.load()
+
+
+def test_the_package_finds_its_objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    packaged = find("io_block")
+    assert packaged.parts[-4:-1] == ("wptrace", "objects", packaged.parts[-2])
+    copy = tmp_path / "io_block.bpf.o"
+    copy.write_bytes(packaged.read_bytes())
+    monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path))
+    assert find("io_block") == copy

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the real command and reads what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional
+
+import jsonschema
+
+ROOT = Path(__file__).resolve().parents[2]
+_SCHEMA = json.loads((ROOT / "docs" / "schema.json").read_text())
+_VALIDATOR = jsonschema.Draft202012Validator(_SCHEMA)
+# A guest on a busy machine may take its time; it is a limit, not a measurement.
+PATIENCE = 120.0
+
+Line = dict[str, Any]
+
+
+def object_path(name: str) -> Path:
+    machine = {"x86_64": "x86_64", "aarch64": "arm64"}[os.uname().machine]
+    return ROOT / "build" / "test-objects" / machine / f"{name}.bpf.o"
+
+
+def wptrace(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wptrace", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=ROOT,
+        **options,
+    )
+
+
+def wait_until(condition: Any, what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+class Trace:
+    """`wptrace io --json` in the background, between its first line and its summary."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._file = tempfile.NamedTemporaryFile("w+", prefix="wptrace-")  # noqa: SIM115 - closed in stop
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wptrace", "io", "--json", *arguments],
+            stdout=self._file,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        wait_until(lambda: self._started() or self.process.poll() is not None, "the first line")
+
+    def _started(self) -> bool:
+        return '"kind":"start"' in Path(self._file.name).read_text()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self.process.poll() is None:
+            self.stop() if error is None else self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._file.close()
+
+    def stop(self, number: int = signal.SIGINT) -> list[Line]:
+        """Ends it and returns all lines, each checked against the schema and the law."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> list[Line]:
+        _, complaint = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, complaint
+        assert complaint == ""
+        self.lines = [json.loads(line) for line in Path(self._file.name).read_text().splitlines()]
+        self._file.close()
+        for line in self.lines:
+            check(line)
+        return self.lines
+
+    @property
+    def summary(self) -> Line:
+        assert self.lines[-1]["kind"] == "summary"
+        return self.lines[-1]
+
+    @property
+    def requests(self) -> list[Line]:
+        return [line for line in self.lines if line["kind"] == "request"]
+
+
+def check(line: Line) -> None:
+    _VALIDATOR.validate(line)
+    if line["kind"] in ("interval", "summary"):
+        counts = line["requests"]
+        assert counts["started"] == counts["finished"] + counts["in_flight"] + counts["lost"], line
+        assert counts["in_flight"] >= 0, line
+
+
+def count(summary: Line, stage: str = "request", op: Optional[str] = None, dev: Optional[str] = None) -> int:
+    """How many requests a stage's rows have."""
+    rows = [row for row in summary["rows"] if row["stage"] == stage]
+    return sum(row["count"] for row in rows if op in (None, row["op"]) and dev in (None, row["dev"]))
+
+
+def lossless(summary: Line) -> bool:
+    return summary["requests"]["lost"] == 0 and not any(summary["loss"].values())
+
+
+def programs() -> set[str]:
+    """Names of the BPF programs in the kernel that this project could have loaded."""
+    found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
+    names = {program.get("name", "") for program in json.loads(found.stdout)}
+    return {name for name in names if name.rpartition("_")[0] in ("complete_tp", "complete_raw")} | (
+        names & {"complete_tp_btf", "complete_raw_tp", "issue_tp_btf", "getrq_tp_btf", "merge_tp_btf"}
+    )

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled objects: whole, stripped, the same bytes wherever they are built, by every clang at hand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.objects.building import ARCHES, ROOT, built, compilers, sources
+from wptrace.bpf.btf import Btf, Func
+from wptrace.bpf.elf import ObjectFile
+
+NAMES = [f"{arch}/{name}.bpf.o" for arch in ARCHES for name in sources(ROOT / "bpf_src")]
+
+
+def test_each_source_gives_an_object_for_each_arch(objects: dict[str, Path]) -> None:
+    assert sorted(objects) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_object_is_whole(objects: dict[str, Path], name: str) -> None:
+    file = ObjectFile(objects[name])
+    assert re.search("GPL", file.license), "tracing helpers are for GPL-compatible programs"
+    assert Btf.parse(file.btf).find
+    assert any(isinstance(entry, Func) for entry in Btf.parse(file.btf))
+    assert not [section for section in file.sections if section.startswith(".debug")]
+    assert str(ROOT).encode() not in file.data
+    assert b"/tmp/" not in file.data
+
+
+def copy_of_sources(target: Path) -> Path:
+    for name in ("Makefile", "bpf_src", "vmlinux"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name)
+        else:
+            target.mkdir(parents=True)
+            shutil.copy2(source, target / name)
+    return target
+
+
+def test_the_build_gives_the_same_bytes_anywhere(objects: dict[str, Path], tmp_path: Path) -> None:
+    elsewhere = copy_of_sources(tmp_path / "some" / "other place")
+    again = built(tmp_path / "again", source=elsewhere)
+    assert {name: path.read_bytes() for name, path in again.items()} == {
+        name: path.read_bytes() for name, path in objects.items()
+    }
+
+
+@pytest.mark.parametrize("clang", compilers())
+def test_every_clang_builds_every_object(clang: str, tmp_path: Path) -> None:
+    for source in ("bpf_src", "tests/objects"):
+        made = built(tmp_path / source, f"CLANG={clang}", f"BPF_SRC={source}")
+        assert len(made) == len(ARCHES) * len(sources(ROOT / source))
+        for path in made.values():
+            Btf.parse(ObjectFile(path).btf)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.kernel.sysfs import Sysfs
+from wptrace.errors import UsageError
+from wptrace.kernel import blockdev
+from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
+
+SDA, SDB, NVME = kernel_dev(8, 0), kernel_dev(8, 16), kernel_dev(259, 0)
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Sysfs:
+    made = Sysfs(tmp_path)
+    made.disk("sda", "8:0")
+    made.partition("sda1", "sda", "8:1", 2048, 4096)
+    made.partition("sda2", "sda", "8:2", 6144, 1000)
+    made.disk("sdb", "8:16")
+    made.disk("nvme0n1", "259:0")
+    return made
+
+
+@pytest.fixture
+def stacks(sysfs: Sysfs) -> Sysfs:
+    """A mirror of a partition and a disk, a volume on it, and one that takes all of sda besides."""
+    sysfs.disk("md0", "9:0", queue=False, slaves=("sda2", "sdb"))
+    sysfs.partition("md0p1", "md0", "259:7", 128, 500)
+    sysfs.disk("dm-0", "253:0", queue=False, slaves=("md0",))
+    sysfs.disk("dm-1", "253:1", queue=False, slaves=("dm-0", "sda", "nvme0n1"))
+    return sysfs
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "number"),
+    [(8, 0, 0x800000), (8, 17, 0x800011), (259, 0, 0x10300000), (253, 0xFFFFF, 0xFDFFFFF), (0xFFF, 0, 0xFFF00000)],
+)
+def test_the_kernels_own_numbers_have_20_bits_of_minor(major: int, minor: int, number: int) -> None:
+    assert kernel_dev(major, minor) == number
+
+
+def test_a_disk_is_all_of_its_sectors(sysfs: Sysfs) -> None:
+    assert blockdev.extent("sda", sysfs.root) == Extent("sda", "sda", SDA, 0, EVERYTHING)
+    assert blockdev.extent("nvme0n1", sysfs.root) == Extent("nvme0n1", "nvme0n1", NVME, 0, EVERYTHING)
+
+
+def test_a_partition_is_a_range_of_its_disk(sysfs: Sysfs) -> None:
+    assert blockdev.extent("sda1", sysfs.root) == Extent("sda1", "sda", SDA, 2048, 2048 + 4096)
+    assert blockdev.extent("sda2", sysfs.root) == Extent("sda2", "sda", SDA, 6144, 7144)
+
+
+@pytest.mark.parametrize("name", ["sdz", "", ".", ".."])
+def test_a_device_that_is_gone_has_no_extent(sysfs: Sysfs, name: str) -> None:
+    with pytest.raises(UsageError, match="there is no block device "):
+        blockdev.extent(name, sysfs.root)
+
+
+def test_names_and_numbers_are_resolved(stacks: Sysfs) -> None:
+    for name, number in {"sda": "8:0", "sda2": "8:2", "dm-1": "253:1", "nvme0n1": "259:0"}.items():
+        assert blockdev.resolve(name, stacks.root) == name
+        assert blockdev.resolve(number, stacks.root) == name
+
+
+@pytest.mark.parametrize("text", ["sdz", "8:99", "sda3", "", ".", "..", "8:", ":0", "8:0:0", "sda\n", "٨:٠"])
+def test_unknown_devices_are_refused_in_one_sentence(sysfs: Sysfs, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        blockdev.resolve(text, sysfs.root)
+    assert caught.value.message == f"there is no block device {text or repr(text)}"
+    assert caught.value.hint == "lsblk lists the devices of this machine"
+
+
+def test_paths_that_are_no_block_device_are_refused(sysfs: Sysfs, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, tmp_path, Path("/dev/null")):
+        with pytest.raises(UsageError) as caught:
+            blockdev.resolve(str(path), sysfs.root)
+        assert caught.value.message == f"{path} is not a block device"
+    with pytest.raises(UsageError, match=r"there is no block device /dev/none: No such file or directory$"):
+        blockdev.resolve("/dev/none", sysfs.root)
+    with pytest.raises(UsageError, match=r"there is no block device .*/file/below: Not a directory$"):
+        blockdev.resolve(f"{file}/below", sysfs.root)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(UsageError, match=r"there is no block device .*/loop: Too many levels of symbolic links$"):
+        blockdev.resolve(str(loop), sysfs.root)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /dev in which every file is the device whose number stands in it: to make real ones takes root."""
+    real = os.stat
+
+    def fake(path: Any, **options: Any) -> Any:
+        if isinstance(path, str) and path.startswith(f"{tmp_path}/dev/"):
+            real(path)
+            major, minor = Path(path).read_text().split(":")
+            return SimpleNamespace(st_mode=stat.S_IFBLK | 0o660, st_rdev=os.makedev(int(major), int(minor)))
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", fake)
+    (tmp_path / "dev/mapper").mkdir(parents=True)
+    return tmp_path / "dev"
+
+
+def test_device_nodes_are_resolved_by_their_number(tmp_path: Path, nodes: Path) -> None:
+    sysfs = Sysfs(tmp_path / "sys")
+    sysfs.disk("sda", "8:0")
+    sysfs.partition("sda1", "sda", "8:1", 2048, 4096)
+    sysfs.disk("dm-300", "253:300", queue=False)
+    sysfs.disk("cciss!c0d0", "104:0")
+    (nodes / "sda1").write_text("8:1")
+    (nodes / "mapper/root").write_text("253:300")  # a minor over 255 is packed in two places by stat(2)
+    (nodes / "smart-array").write_text("104:0")
+    (nodes / "by-label").symlink_to(nodes / "sda1")
+    (nodes / "gone").write_text("7:7")
+    assert blockdev.resolve(str(nodes / "sda1"), sysfs.root) == "sda1"
+    assert blockdev.resolve(str(nodes / "by-label"), sysfs.root) == "sda1"
+    assert blockdev.resolve(str(nodes / "mapper/root"), sysfs.root) == "dm-300"
+    assert blockdev.resolve(str(nodes / "smart-array"), sysfs.root) == "cciss!c0d0"
+    with pytest.raises(UsageError, match="there is no block device 7:7"):
+        blockdev.resolve(str(nodes / "gone"), sysfs.root)
+
+
+def names(extents: Any) -> list[str]:
+    return [one.name for one in extents]
+
+
+def test_requests_of_a_plain_device_are_seen_on_itself(sysfs: Sysfs) -> None:
+    for name in ("sda", "sda1", "nvme0n1"):
+        assert list(blockdev.requests_of(name, sysfs.root)) == [blockdev.extent(name, sysfs.root)]
+
+
+def test_requests_of_a_stack_are_seen_below_it(stacks: Sysfs) -> None:
+    assert names(blockdev.requests_of("md0", stacks.root)) == ["sda2", "sdb"]
+    assert names(blockdev.requests_of("dm-0", stacks.root)) == ["sda2", "sdb"]
+    assert names(blockdev.requests_of("dm-1", stacks.root)) == ["sda2", "sdb", "nvme0n1", "sda"]
+    assert names(blockdev.merged(list(blockdev.requests_of("dm-1", stacks.root)))) == ["sda", "sdb", "nvme0n1"]
+
+
+def test_requests_of_a_partition_of_a_stack_are_seen_below_the_stack(stacks: Sysfs) -> None:
+    assert names(blockdev.requests_of("md0p1", stacks.root)) == ["sda2", "sdb"]
+
+
+def test_requests_of_a_missing_device_are_an_error(sysfs: Sysfs) -> None:
+    with pytest.raises(UsageError, match="there is no block device sdz"):
+        list(blockdev.requests_of("sdz", sysfs.root))
+    sysfs.disk("dm-9", "253:9", queue=False)
+    (sysfs.root / "devices/dm-9/slaves/gone").symlink_to(sysfs.root / "devices/gone")
+    with pytest.raises(UsageError, match="there is no block device gone"):
+        list(blockdev.requests_of("dm-9", sysfs.root))
+
+
+def test_disks_are_those_with_a_queue_and_a_medium(stacks: Sysfs) -> None:
+    stacks.disk("zram0", "254:0", queue=False)
+    stacks.disk("sr0", "11:0", size=0)
+    stacks.disk("sdaa", "65:160")
+    stacks.disk("nvme0n10", "259:8")
+    stacks.disk("nvme0n2", "259:9")
+    assert blockdev.disks(stacks.root) == ["nvme0n1", "nvme0n2", "nvme0n10", "sda", "sdaa", "sdb"]
+
+
+def test_hidden_disks_have_no_number_and_are_left_out(sysfs: Sysfs) -> None:
+    sysfs.disk("nvme0c0n1", None)
+    assert "nvme0c0n1" not in blockdev.disks(sysfs.root)
+
+
+def test_without_sysfs_there_are_no_disks(tmp_path: Path) -> None:
+    assert blockdev.disks(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("iostats", "wbt", "stamped"),
+    [("1", "75000", True), ("1", "2000", True), ("0", "75000", False), ("1", "0", False), ("1", None, False)],
+)
+def test_stamps_need_iostats_and_writeback_throttling(
+    sysfs: Sysfs, iostats: str, wbt: str | None, stamped: bool
+) -> None:
+    sysfs.disk("vda", "254:0", iostats=iostats, wbt=wbt)
+    assert blockdev.is_stamped("vda", sysfs.root) is stamped
+
+
+def test_a_missing_disk_has_no_stamps(sysfs: Sysfs) -> None:
+    assert not blockdev.is_stamped("sdz", sysfs.root)
+
+
+def test_in_flight_adds_reads_and_writes(sysfs: Sysfs) -> None:
+    assert blockdev.in_flight("sda", sysfs.root) == 0
+    (sysfs.root / "devices/sda/inflight").write_text("       3       14\n")
+    (sysfs.root / "devices/sda/sda1/inflight").write_text("       1        0\n")
+    assert blockdev.in_flight("sda", sysfs.root) == 17
+    assert blockdev.in_flight("sda1", sysfs.root) == 1
+    assert blockdev.in_flight("sdz", sysfs.root) == 0
+    (sysfs.root / "devices/sda/inflight").write_text("")
+    assert blockdev.in_flight("sda", sysfs.root) == 0
+
+
+ranges = st.tuples(st.integers(0, 12), st.integers(1, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+extents = st.builds(
+    lambda dev, reach: Extent(f"{dev}:{reach[0]}-{reach[1]}", f"{dev}", dev, *reach), st.sampled_from([1, 2]), ranges
+)
+
+
+@given(given_extents=st.lists(extents, max_size=12))
+def test_merged_keeps_what_no_other_covers(given_extents: list[Extent]) -> None:
+    def sectors(some: list[Extent]) -> set[tuple[int, int]]:
+        return {(one.dev, sector) for one in some for sector in range(one.first, one.end)}
+
+    kept = blockdev.merged(given_extents)
+    assert sectors(kept) == sectors(given_extents)
+    assert set(kept) <= set(given_extents)
+    assert not any(one is not other and one.covers(other) for one in kept for other in kept)
+    assert kept == sorted(kept, key=lambda one: (one.dev, one.first))
+    maximal = {one for one in given_extents if not any(o != one and o.covers(one) for o in given_extents)}
+    assert set(kept) == maximal
+
+
+def test_a_disk_covers_its_partitions_and_no_others(sysfs: Sysfs) -> None:
+    def of(*wanted: str) -> list[str]:
+        return names(blockdev.merged([blockdev.extent(name, sysfs.root) for name in wanted]))
+
+    assert of("sda1", "sda", "sda2", "sdb") == ["sda", "sdb"]
+    assert of("sda2", "sda1", "sda1") == ["sda1", "sda2"]
+    assert of("sdb", "sda1") == ["sda1", "sdb"]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from wptrace.errors import NotPermittedError
+from wptrace.kernel import privileges
+
+ADMIN, RESOURCE, PERFMON, BPF = 1 << 21, 1 << 24, 1 << 38, 1 << 39
+
+
+def status(folder: Path, mask: int) -> Path:
+    path = folder / "status"
+    # The other sets are full: only the effective one counts.
+    path.write_bytes(
+        b"Name:\tpython3\nUmask:\t0022\nCapInh:\t000001ffffffffff\nCapPrm:\t000001ffffffffff\n"
+        + f"CapEff:\t{mask:016x}\n".encode()
+        + b"CapBnd:\t000001ffffffffff\nCapAmb:\t000001ffffffffff\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mask", "held"),
+    [
+        (0, set()),
+        ((1 << 41) - 1, {"CAP_SYS_ADMIN", "CAP_SYS_RESOURCE", "CAP_PERFMON", "CAP_BPF"}),
+        (ADMIN, {"CAP_SYS_ADMIN"}),
+        (PERFMON | BPF, {"CAP_PERFMON", "CAP_BPF"}),
+        (RESOURCE | 1 << 20 | 1 << 40, {"CAP_SYS_RESOURCE"}),
+    ],
+)
+def test_effective_capabilities_are_read(tmp_path: Path, mask: int, held: set[str]) -> None:
+    assert privileges.effective(status(tmp_path, mask)) == held
+
+
+def test_a_hostile_process_name_does_not_matter(tmp_path: Path) -> None:
+    path = status(tmp_path, ADMIN)
+    path.write_bytes(path.read_bytes().replace(b"python3", b"\xff\xfe\x1b[31m"))
+    assert privileges.effective(path) == {"CAP_SYS_ADMIN"}
+
+
+def test_a_kernel_that_tells_no_capabilities_grants_none(tmp_path: Path) -> None:
+    path = tmp_path / "status"
+    path.write_text("Name:\tpython3\n")
+    assert privileges.effective(path) == set()
+
+
+def test_this_process_has_a_status() -> None:
+    assert privileges.effective() <= set(privileges.CAPABILITIES)
+
+
+@pytest.mark.parametrize(
+    ("held", "may"),
+    [
+        ({"CAP_SYS_ADMIN"}, True),
+        ({"CAP_BPF", "CAP_PERFMON"}, True),
+        ({"CAP_BPF"}, False),
+        ({"CAP_PERFMON", "CAP_SYS_RESOURCE"}, False),
+        (set(), False),
+    ],
+)
+def test_tracing_needs_admin_or_both_newer_capabilities(
+    held: set[str], may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert privileges.may_trace(held) is may
+    monkeypatch.setattr(privileges, "effective", lambda: held)
+    if may:
+        privileges.require_tracing()
+        return
+    with pytest.raises(NotPermittedError, match="tracing needs root, or CAP_BPF and CAP_PERFMON"):
+        privileges.require_tracing()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("[none] integrity confidentiality\n", "none"),
+        ("none [integrity] confidentiality\n", "integrity"),
+        ("none integrity [confidentiality]\n", "confidentiality"),
+        ("none integrity\n", None),
+        ("]none[\n", None),
+        ("", None),
+    ],
+)
+def test_lockdown_is_the_mode_in_brackets(tmp_path: Path, text: str, mode: str | None) -> None:
+    path = tmp_path / "lockdown"
+    path.write_text(text)
+    assert privileges.lockdown(path) == mode
+
+
+def test_a_kernel_without_lockdown_tells_nothing(tmp_path: Path) -> None:
+    assert privileges.lockdown(tmp_path / "none") is None
+    assert privileges.lockdown(tmp_path) is None
+
+
+def test_memlock_is_the_soft_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (65536, resource.RLIM_INFINITY))
+    assert privileges.memlock() == 65536
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert privileges.memlock() == -1
