@@ -72,12 +72,12 @@ sources := $(sort $(wildcard $(BPF_SRC)/*.bpf.c))
 names := $(patsubst $(BPF_SRC)/%.bpf.c,%,$(sources))
 objects := $(foreach arch,$(ARCHES),$(patsubst %,$(OBJECTS)/$(arch)/%.bpf.o,$(names)))
 binding := wptrace/bpf/_libbpf.py
-c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch]))
-python_files := wptrace tests bench vmlinux
+c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch]))
+python_files := wptrace tests vmlinux
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
 
-.PHONY: all help objects binding clean vmlinux format lint setup test-unit test demo bench install FORCE
+.PHONY: all help objects binding clean vmlinux format lint setup test-unit test-objects test demo install FORCE
 
 all: objects binding ## the BPF objects and the binding to libbpf (default)
 
@@ -118,17 +118,20 @@ lint: | $(venv) ## check style and types
 setup: ## install what a bare Debian machine lacks and make .venv
 	$(Q)tests/setup.sh
 
-test-unit: | $(venv) ## tests that need no root and no kernel: seconds
-	$(Q)$(tool) pytest tests/unit
+test-unit: all | $(venv) ## tests that need no root and no kernel: seconds
+	$(Q)$(tool) pytest -q tests/unit
 
-test: all | $(venv) ## all tests, on this kernel and in guests
-	$(Q)tests/run.sh
+test-objects: ## compile what the tests of the binding load
+	$(Q)$(MAKE) objects BPF_SRC=tests/kernel/bpf OBJECTS=$(BUILD)/test-objects BUILD=$(BUILD)/test
 
-demo: all | $(venv) ## show what wptrace does
+# What these need is there only after the set-up, so it is asked for in a make of its own.
+test: setup ## set up and run all tests, on this kernel and in guests
+	$(Q)$(MAKE) all test-objects
+	$(Q)$(tool) tests.run
+
+demo: setup ## set up and show what wptrace does
+	$(Q)$(MAKE) all
 	$(Q)tests/demo.sh
-
-bench: all | $(venv) ## measure the figures of docs/design.md in a guest
-	$(Q)bench/run.sh
 
 install: all ## install into $(DESTDIR)$(PREFIX), the objects into $(DESTDIR)$(LIBDIR)/wptrace
 	$(call quiet,INSTALL,$(DESTDIR)$(PREFIX))

@@ -91,6 +91,12 @@ __u64 slow_ns = ~0ULL;
 __u64 loss[BLOCK_CAUSES];
 
 /*
+ * Only requests of this process, 0 for all. Who owns a request is known where it is made, so this works with own times
+ * alone: what has no start is somebody else's.
+ */
+__u32 target_tgid;
+
+/*
  * Before 5.11 (a54895fa057c, e8a676d61c07) these tracepoints hand over the queue first. Stable kernels took one of the
  * two changes back to 5.10, so nobody may ask for the version: Python asks BTF.
  */
@@ -113,6 +119,8 @@ static __always_inline int getrq(struct bio *bio, bool direct)
 	__u64 now;
 	__u32 dev = bio_disk(bio, direct);
 
+	if (target_tgid && target_tgid != bpf_get_current_pid_tgid() >> 32)
+		return 0;
 	if (!find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), false).stateful)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -161,13 +169,17 @@ static __always_inline int issue(struct request *rq, bool direct)
 		known->issue_ns = bpf_ktime_get_ns();
 		return 0;
 	}
+	fresh.issue_ns = bpf_ktime_get_ns();
+	fresh.start_ns = take_start(rq, direct);
+	if (!fresh.start_ns && target_tgid)
+		return 0;
+	/* The flush machinery has one request of its own, which never waits for a tag. */
+	if (!fresh.start_ns && op == BLOCK_OP_FLUSH)
+		fresh.start_ns = fresh.issue_ns;
 	cell = cell_of(match.slot, op);
 	if (!cell)
 		return 0;
 	cell->started++;
-	fresh.issue_ns = bpf_ktime_get_ns();
-	/* The flush machinery has one request of its own, which never waits for a tag. */
-	fresh.start_ns = op == BLOCK_OP_FLUSH ? fresh.issue_ns : take_start(rq, direct);
 	if (bpf_map_update_elem(&requests, &key, &fresh, BPF_ANY))
 		COUNT(loss[BLOCK_CAUSE_STATE_FULL]);
 	return 0;
@@ -230,8 +242,9 @@ static __always_inline int complete(struct request *rq, __u16 error, __u32 bytes
 	if (match.stateful) {
 		struct request_state *state = bpf_map_lookup_elem(&requests, &key);
 
-		if (!state) { /* issued before tracing began */
-			COUNT(loss[BLOCK_CAUSE_UNMATCHED_END]);
+		if (!state) { /* issued before tracing began, or somebody else's */
+			if (!target_tgid)
+				COUNT(loss[BLOCK_CAUSE_UNMATCHED_END]);
 			return 0;
 		}
 		start = state->start_ns;

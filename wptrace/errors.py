@@ -13,7 +13,7 @@ Each class has the exit code of the command line; each error may carry a hint: w
 
 from __future__ import annotations
 
-from typing import ClassVar, Optional
+from typing import ClassVar
 
 
 class WptraceError(Exception):
@@ -21,7 +21,7 @@ class WptraceError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, hint: Optional[str] = None) -> None:
+    def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -36,7 +36,7 @@ class NotPermittedError(WptraceError):
 
     exit_code = 3
 
-    def __init__(self, message: str, hint: Optional[str] = None, program: str = "") -> None:
+    def __init__(self, message: str, hint: str | None = None, program: str = "") -> None:
         super().__init__(message, hint)
         self.program = program
 
@@ -48,7 +48,7 @@ class UnsupportedError(WptraceError):
 class LibbpfError(UnsupportedError):
     """A call into libbpf failed; `errno` is the positive error number, 0 where there is none."""
 
-    def __init__(self, message: str, hint: Optional[str] = None, errno: int = 0) -> None:
+    def __init__(self, message: str, hint: str | None = None, errno: int = 0) -> None:
         super().__init__(message, hint)
         self.errno = errno
 
@@ -56,7 +56,7 @@ class LibbpfError(UnsupportedError):
 class VerifierError(LibbpfError):
     """The kernel refused `program`; `log` holds the last lines of what the verifier said."""
 
-    def __init__(self, program: str, log: str, hint: Optional[str] = None, errno: int = 0) -> None:
+    def __init__(self, program: str, log: str, hint: str | None = None, errno: int = 0) -> None:
         super().__init__(f"the kernel refused the program {program}", hint, errno)
         self.program = program
         self.log = log

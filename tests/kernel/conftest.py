@@ -22,6 +22,7 @@ GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "icount: asserts on times; runs in guests whose clock counts instructions")
+    config.addinivalue_line("markers", "guest: needs drivers that only guests have")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,19 +31,13 @@ def _needs_root() -> None:
         pytest.fail("these tests load BPF programs: run them as root")
 
 
-@pytest.fixture(scope="session")
-def guest() -> str:
-    """The guest's kernel by the matrix's name; empty on the running kernel."""
-    return GUEST
-
-
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[Disk]:
     with loop_device(tmp_path / "disk.img") as disk:
         yield disk
 
 
-KINDS = ("nvme", "virtio", "scsi", "null_blk", "loop") if GUEST else ("loop",)
+KINDS = ("nvme", "virtio", "scsi", "null_blk") if GUEST else ("loop",)
 _NAMES = {"nvme": "nvme0n1", "virtio": "vda", "scsi": "sda"}
 
 

@@ -32,6 +32,7 @@ class Disk(NamedTuple):
 def loop_device(image: Path, size: str = "64M") -> Iterator[Disk]:
     with image.open("wb") as file:
         file.truncate(int(size[:-1]) << 20)
+    subprocess.run(["modprobe", "--quiet", "loop"], check=False)  # built in here and there
     command = ["losetup", "--find", "--show", str(image)]
     name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binding to libbpf on a real kernel: globals, maps, programs, rings. The workload is one system call of our own."""
+"""The binding to libbpf on a real kernel: globals, maps, programs, rings. The workload is a system call of ours."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_values_are_checked_against_their_type(binding: BpfObject) -> None:
         binding.bss.target_tgid = "one"
     with pytest.raises(UsageError, match="tiny"):
         binding.data.tiny = 128
-    with pytest.raises(AttributeError, match="has no global nonsense; it has .*target_tgid"):
+    with pytest.raises(AttributeError, match=r"has no global nonsense; it has .*target_tgid"):
         binding.bss.nonsense = 1
     with pytest.raises(UsageError, match="label"):
         binding.bss.label = "x" * 17
@@ -164,7 +164,7 @@ def test_per_cpu_maps(binding: BpfObject) -> None:
 def test_maps_are_not_there_before_the_load(binding: BpfObject) -> None:
     with pytest.raises(WptraceError, match="before its object is loaded"):
         binding.maps["hash"].get(1)
-    with pytest.raises(KeyError, match="there are .*per_cpu"):
+    with pytest.raises(KeyError, match=r"there are .*per_cpu"):
         binding.maps["nonsense"]
 
 
@@ -314,7 +314,8 @@ def test_kprobes_attach_and_run(binding: BpfObject, tmp_path: Path) -> None:
         link = binding.progs["on_kprobe"].attach_kprobe("vfs_fsync_range", on_return)
         with (tmp_path / "file").open("w") as file:
             os.fsync(file.fileno())
-        assert binding.bss.hits == before + 1
+        # An overlay's fsync has another one below it.
+        assert binding.bss.hits > before
         link.close()
 
 
@@ -323,10 +324,7 @@ def test_a_clock_event_runs_its_program(binding: BpfObject) -> None:
     binding.load()
     fd = perf.open_clock(cpu=-1, pid=os.getpid(), period_ns=1_000_000)
     with binding.progs["on_perf_event"].attach_perf_event(fd):
-        total = 0
-        while binding.bss.hits < 3:
-            total += 1
-    assert total > 0
+        wait_until(lambda: sum(range(10_000)) and binding.bss.hits >= 3, "three overflows")
 
 
 def test_attach_to_what_is_not_there(binding: BpfObject) -> None:

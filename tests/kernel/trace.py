@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any
 
 import jsonschema
 
@@ -69,7 +69,7 @@ class Trace:
         return self
 
     def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process.poll() is None:
             self.stop() if error is None else self.kill()
@@ -112,7 +112,7 @@ def check(line: Line) -> None:
         assert counts["in_flight"] >= 0, line
 
 
-def count(summary: Line, stage: str = "request", op: Optional[str] = None, dev: Optional[str] = None) -> int:
+def count(summary: Line, stage: str = "request", op: str | None = None, dev: str | None = None) -> int:
     """How many requests a stage's rows have."""
     rows = [row for row in summary["rows"] if row["stage"] == stage]
     return sum(row["count"] for row in rows if op in (None, row["op"]) and dev in (None, row["dev"]))

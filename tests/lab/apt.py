@@ -156,6 +156,8 @@ def configuration(state: Path, arch: str) -> str:
             f'APT::Architecture "{arch}";',
             "#clear APT::Architectures;",
             f'APT::Architectures:: "{arch}";',
+            # There is nothing of the system's to lock.
+            'Debug::NoLocking "true";',
             "#clear APT::Default-Release;",
             "#clear APT::Update::Pre-Invoke;",
             "#clear APT::Update::Post-Invoke;",

@@ -53,7 +53,7 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def parser() -> argparse.ArgumentParser:
-    names = ", ".join(kernel.name for kernel in matrix.KERNELS)
+    names = ", ".join(kernel.name for kernel in (*matrix.KERNELS, *matrix.OTHER_MACHINES))
     top = _Parser(prog="python3 -m tests.lab", description="Kernels to test on, and guests that run them.")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
 
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("fetch", help="bring kernels into the cache")
     sub.add_argument("--newer", action="store_true", help="ask for newer ones than those in the cache")
-    sub.add_argument("kernel", nargs="*", metavar="KERNEL", help=f"default: all of {names}")
+    sub.add_argument("kernel", nargs="*", metavar="KERNEL", help=f"one of {names}; default: those of this machine")
     sub.set_defaults(run=_fetch)
     return top
 
@@ -164,7 +164,7 @@ def _sink(stream: BinaryIO) -> Sink:
 
 def _kernels(_options: argparse.Namespace) -> int:
     rows = [("NAME", "SUITE", "PACKAGES", "IN CACHE")]
-    for kernel in matrix.KERNELS:
+    for kernel in (*matrix.KERNELS, *matrix.OTHER_MACHINES):
         if kernel.running:
             rows.append((kernel.name, "-", "-", os.uname().release))
             continue

@@ -9,19 +9,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from tests.lab import apt, cache
 from tests.lab.errors import LabError
 from tests.lab.matrix import Kernel, release_key
-
-_TOOLS = {"apt-get": "apt", "apt-cache": "apt", "dpkg-deb": "dpkg", "depmod": "kmod"}
+from tests.lab.packages import Apt, AptError, need_tools, run_tool, waiting
 
 
 @dataclass(frozen=True)
@@ -63,9 +59,7 @@ def releases_on_offer(packages: Iterable[str], kernel: Kernel) -> list[str]:
     offered = set(packages)
     head, _, tail = kernel.packages[0].partition("{}")
     releases = [
-        name[len(head) : len(name) - len(tail)]
-        for name in offered
-        if name.startswith(head) and name.endswith(tail)
+        name[len(head) : len(name) - len(tail)] for name in offered if name.startswith(head) and name.endswith(tail)
     ]
     return [
         release
@@ -79,12 +73,8 @@ def fetch(kernel: Kernel, newer: bool = False) -> Installed:
     found = present(kernel)
     if found and not newer:
         return found
-    for tool, package in _TOOLS.items():
-        if not shutil.which(tool):
-            raise LabError(f"{tool} is not there: install the package {package}")
-    with cache.exclusive(
-        cache.directory() / "fetch.lock", lambda: _say("waiting for another fetch to finish")
-    ):
+    need_tools()
+    with cache.exclusive(cache.directory() / "fetch.lock", waiting):
         found = present(kernel)
         if found and not newer:
             return found
@@ -100,94 +90,23 @@ def _fetch(kernel: Kernel, found: Installed | None) -> Installed:
             problems.append(f"no Debian mirror for {suite} in this system's apt sources")
         for number, mirror in enumerate(mirrors):
             try:
-                private = _Apt(mirror, suite, kernel.arch, number)
+                private = Apt(mirror, suite, kernel.arch, number)
                 private.update()
-                release = newest_release(releases_on_offer(private.packages(kernel), kernel), kernel)
+                prefixes = [package.partition("{}")[0] for package in kernel.packages]
+                names = [name for prefix in prefixes for name in private.names(prefix)]
+                release = newest_release(releases_on_offer(names, kernel), kernel)
                 if release is None:
                     problems.append(f"{suite} has no {kernel.name}")
                     continue
                 if found and release_key(release) <= release_key(found.release):
                     return found
                 return _install(kernel, release, private)
-            except _AptError as error:
+            except AptError as error:
                 problems.append(f"{suite}: {error}")
     raise LabError(f"cannot fetch {kernel.name}: {'; '.join(problems)}")
 
 
-class _AptError(Exception):
-    pass
-
-
-class _Apt:
-    """apt with its own lists, cache and sources: one suite of one mirror."""
-
-    def __init__(self, mirror: apt.Mirror, suite: str, arch: str, number: int) -> None:
-        self.suite = suite
-        self.state = cache.directory() / "apt" / f"{suite}-{arch}-{number}"
-        for directory in ("lists/partial", "cache/archives/partial"):
-            (self.state / directory).mkdir(parents=True, exist_ok=True)
-        self.fresh = self.state / "fresh"
-        wanted = apt.stanza(mirror, suite)
-        source = self.state / "lab.sources"
-        if not source.is_file() or source.read_text() != wanted:
-            self.fresh.unlink(missing_ok=True)
-            source.write_text(wanted)
-        (self.state / "status").touch()
-        (self.state / "apt.conf").write_text(apt.configuration(self.state, arch))
-
-    def update(self) -> None:
-        """Read the lists anew, once a day."""
-        if self.fresh.is_file() and self.fresh.read_text() == _today():
-            return
-        _say(f"reading the package lists of {self.suite}")
-        self._run("apt-get", "update", cwd=self.state)
-        self.fresh.write_text(_today())
-
-    def packages(self, kernel: Kernel) -> list[str]:
-        names: list[str] = []
-        for package in kernel.packages:
-            names += self._run(
-                "apt-cache", "pkgnames", package.partition("{}")[0], cwd=self.state
-            ).splitlines()
-        return names
-
-    def download(self, package: str, directory: Path) -> Path:
-        _say(f"downloading {package} from {self.suite}")
-        ours = f"{package}_*.deb"
-        try:
-            self._run("apt-get", "download", package, cwd=directory)
-        except BaseException:
-            for partial in directory.glob(ours):
-                partial.unlink()
-            raise
-        files = list(directory.glob(ours))
-        if len(files) != 1:
-            raise _AptError(f"apt-get download left {len(files)} files for {package}")
-        return files[0]
-
-    def _run(self, tool: str, *arguments: str, cwd: Path) -> str:
-        done = subprocess.run(
-            [tool, "-q", f"-c={self.state}/apt.conf", *arguments],
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode:
-            raise _AptError(first_error(done.stderr) or f"{tool} {arguments[0]} failed")
-        return done.stdout
-
-
-def first_error(text: str) -> str:
-    for line in text.splitlines():
-        if line.startswith("E: "):
-            return line[3:].strip().rstrip(".")
-    return ""
-
-
-def _install(kernel: Kernel, release: str, private: _Apt) -> Installed:
+def _install(kernel: Kernel, release: str, private: Apt) -> Installed:
     home = cache.directory() / "kernels" / kernel.name
     work = home / f".new-{release}"
     unpacked = work / "unpacked"
@@ -198,9 +117,9 @@ def _install(kernel: Kernel, release: str, private: _Apt) -> Installed:
         leftover.mkdir(parents=True)
     try:
         for package in kernel.package_names(release):
-            unpack(private.download(package, work), unpacked)
+            run_tool("dpkg-deb", "-x", str(private.download(package, work)), str(unpacked))
         arrange(unpacked, done, release)
-        _tool("depmod", "-b", str(done), release)
+        run_tool("depmod", "-b", str(done), release)
         (done / "kernel.json").write_text(
             json.dumps({"suite": private.suite, "packages": kernel.package_names(release)}) + "\n"
         )
@@ -214,10 +133,6 @@ def _install(kernel: Kernel, release: str, private: _Apt) -> Installed:
     done.rename(target)
     shutil.rmtree(work)
     return Installed(kernel, release, target)
-
-
-def unpack(package: Path, directory: Path) -> None:
-    _tool("dpkg-deb", "-x", str(package), str(directory))
 
 
 def arrange(unpacked: Path, target: Path, release: str) -> None:
@@ -238,18 +153,3 @@ def arrange(unpacked: Path, target: Path, release: str) -> None:
         for file in (unpacked / "boot" / f"{name}-{release}", home / release / name):
             if file.is_file():
                 file.rename(target / name)
-
-
-def _tool(*command: str) -> None:
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise LabError(f"{command[0]} failed: {reason[0]}")
-
-
-def _today() -> str:
-    return datetime.now().astimezone().date().isoformat()
-
-
-def _say(text: str) -> None:
-    print(f"lab: {text}", file=sys.stderr, flush=True)

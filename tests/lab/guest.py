@@ -16,7 +16,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +23,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.lab import cache, initrd, qemu
+from tests.lab import cache, initrd, qemu, roots
 from tests.lab.errors import GuestDiedError, GuestHungError, LabError, UsageError
 from tests.lab.fetch import Installed, fetch
-from tests.lab.matrix import Kernel
+from tests.lab.matrix import Kernel, host_arch
+from tests.lab.packages import say
 from tests.lab.streams import Marked, console_tail, panic
 
 Sink = Callable[[bytes], object]
@@ -37,6 +37,7 @@ _9P_OPTIONS = "trans=virtio,version=9p2000.L,msize={}"
 _ROOT_OPTIONS = f"{_9P_OPTIONS},cache=loose"
 # This machine sees what the guest wrote as soon as it is written.
 _SHARE_OPTIONS = f"{_9P_OPTIONS},cache=mmap"
+_TREE = Path(__file__).parents[2]
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = ("LANG", "TERM", "VIRTUAL_ENV", "PYTHONPATH", "NO_COLOR", "COLUMNS", "CI")
 _PASSED_PREFIXES = ("WPTRACE_", "LC_", "PYTEST_")
@@ -70,20 +71,22 @@ def run(guest: Guest, command: Sequence[str], out: Sink | None = None, err: Sink
     """Run the command in the current directory; `out` and `err` get its output while it runs."""
     if guest.kernel.running:
         return run_here(guest, command, out, err)
-    installed = fetch(guest.kernel)
     binary = qemu.machine_arguments(guest.machine, guest.kernel.arch)[0]
     if not shutil.which(binary):
         package = {"amd64": "qemu-system-x86", "arm64": "qemu-system-arm"}[guest.kernel.arch]
         raise LabError(f"{binary} is not there: install the package {package}")
-    with cache.guest_slot(lambda: _say("waiting for another guest to finish")), _directory() as directory:
-        return _Run(guest, installed, directory).run(command, out, err)
+    installed = fetch(guest.kernel)
+    root = Path("/") if guest.kernel.arch == host_arch() else roots.fetch(guest.kernel.arch)
+    with cache.guest_slot(lambda: say("waiting for another guest to finish")), _directory() as directory:
+        return _Run(guest, installed, root, directory).run(command, out, err)
 
 
 def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink | None) -> Result:
     """The same, on the kernel that runs already."""
     if guest.disks:
         raise UsageError("the running kernel is no guest: it gets no disks")
-    environment = {**os.environ, "WPTRACE_LAB_KERNEL": guest.kernel.name}
+    # Only a command in a guest finds the variable, so that it can tell.
+    environment = {name: value for name, value in os.environ.items() if name != "WPTRACE_LAB_KERNEL"}
     try:
         process = subprocess.Popen(
             # As in a guest: what cannot be run is exit code 127.
@@ -127,9 +130,10 @@ def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink |
 class _Run:
     """One guest, from its files to its end."""
 
-    def __init__(self, guest: Guest, installed: Installed, directory: Path) -> None:
+    def __init__(self, guest: Guest, installed: Installed, root: Path, directory: Path) -> None:
         self.guest = guest
         self.installed = installed
+        self.root = root
         self.directory = directory
         self.console = directory / "console"
         self.messages = directory / "qemu"
@@ -163,9 +167,7 @@ class _Run:
                 self._keep_console()
         return Result(int(ports[2].data), bytes(self.output))
 
-    def _relay(
-        self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, ports: list[_Port]
-    ) -> None:
+    def _relay(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, ports: list[_Port]) -> None:
         deadline = time.monotonic() + self.guest.timeout
         while not all(port.stream.ended for port in ports):
             left = deadline - time.monotonic()
@@ -201,6 +203,9 @@ class _Run:
             with image.open("wb") as file:
                 file.truncate(guest.disk_size)
         shares = [qemu.Share(f"share{number}", path, "rw") for number, path in enumerate(guest.share)]
+        if self.root != Path("/"):
+            # Before the others: one of them may lie inside.
+            shares[:0] = [qemu.Share(f"tree{n}", path) for n, path in enumerate(dict.fromkeys((_TREE, Path.cwd())))]
         settings = {
             "LAB_ROOT_OPTIONS": _ROOT_OPTIONS.format(guest.kernel.message),
             "LAB_SHARE_OPTIONS": _SHARE_OPTIONS.format(guest.kernel.message),
@@ -210,14 +215,15 @@ class _Run:
             "LAB_MARK": self.mark,
         }
         ram_disk = directory / "initrd"
-        initrd.write(ram_disk, installed, settings, command_script(command, environment(guest.kernel)))
+        variables = environment(guest.kernel, own_root=self.root != Path("/"))
+        initrd.write(ram_disk, installed, self.root, settings, command_script(command, variables))
         arguments = [
             *qemu.machine_arguments(guest.machine, guest.kernel.arch),
             *qemu.kernel_arguments(guest.machine, guest.kernel.arch, installed.image, ram_disk, self.console),
             *qemu.port_arguments((port.name, port.path) for port in ports),
             *qemu.share_arguments(
                 [
-                    qemu.Share("root", Path("/")),
+                    qemu.Share("root", self.root),
                     qemu.Share("modules", installed.modules),
                     *shares,
                 ]
@@ -302,14 +308,15 @@ def command_script(command: Sequence[str], variables: Mapping[str, str]) -> byte
     return f"exec {shlex.join(words)}\n".encode("utf-8", "surrogateescape")
 
 
-def environment(kernel: Kernel) -> dict[str, str]:
-    """What the command finds in its environment."""
+def environment(kernel: Kernel, own_root: bool = False) -> dict[str, str]:
+    """What the command finds in its environment; paths of this machine lead nowhere in another root file system."""
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name in _PASSED_ON or name.startswith(_PASSED_PREFIXES)
+        if (name in _PASSED_ON or name.startswith(_PASSED_PREFIXES)) and not (own_root and "/" in value)
     }
-    paths = [*os.environ.get("PATH", "").split(":"), *_SYSTEM_PATH.split(":")]
+    paths = [] if own_root else os.environ.get("PATH", "").split(":")
+    paths += _SYSTEM_PATH.split(":")
     variables.update(
         PATH=":".join(dict.fromkeys(path for path in paths if path.startswith("/"))),
         HOME="/root",
@@ -335,7 +342,3 @@ def _killed(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="wptrace-lab-") as name:
         yield Path(name)
-
-
-def _say(text: str) -> None:
-    print(f"lab: {text}", file=sys.stderr, flush=True)

@@ -50,7 +50,16 @@ second_stage() {
 	echo "$LAB_SHARES" | while read -r tag mode path; do
 		[ "$tag" ] || continue
 		mkdir -p "$path"
-		mount -t 9p -o "$mode,$LAB_SHARE_OPTIONS" "$tag" "$path" || give_up "cannot mount $path"
+		case $mode in
+		rw) mount -t 9p -o "rw,$LAB_SHARE_OPTIONS" "$tag" "$path" ;;
+		# Like the root file system: what is written is gone afterwards.
+		ro)
+			over=/run/lab/over/$tag
+			mkdir -p "$over/lower" "$over/upper" "$over/work"
+			mount -t 9p -o "ro,$LAB_ROOT_OPTIONS" "$tag" "$over/lower" &&
+				mount -t overlay -o "lowerdir=$over/lower,upperdir=$over/upper,workdir=$over/work" "$tag" "$path"
+			;;
+		esac || give_up "cannot mount $path"
 	done
 
 	for disk in $LAB_DISKS; do

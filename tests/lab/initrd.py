@@ -31,7 +31,7 @@ MODULES = [
     "sd_mod",
     "nvme",
 ]
-_VERSION = 1
+_VERSION = 2
 """Part of the cached file's name: raise it when the first archive changes."""
 
 
@@ -82,16 +82,13 @@ def load_order(modules_dep: str, wanted: Iterable[str]) -> list[str]:
     return list(order)
 
 
-def kernel_archive(installed: Installed) -> Path:
-    """The first archive, made when it is not there."""
+def kernel_archive(installed: Installed, root: Path) -> Path:
+    """The first archive, made when it is not there; busybox comes from the guest's root file system."""
     target = installed.directory / f"initrd-{_VERSION}.cpio"
     if not target.is_file():
         entries = [
             directory("lab"),
-            script("lab/busybox", _busybox().read_bytes()),
-            directory("dev"),
-            # The kernel opens this before init runs; without it what init prints is lost.
-            ("dev/console", stat.S_IFCHR | 0o600, b""),
+            script("lab/busybox", _busybox(root).read_bytes()),
             directory("modules"),
         ]
         order = load_order((installed.modules / "modules.dep").read_text(), MODULES)
@@ -108,12 +105,12 @@ def kernel_archive(installed: Installed) -> Path:
 
 def settings_text(settings: Mapping[str, str]) -> bytes:
     """Shell assignments; single quotes keep every character as it is."""
-    return "".join(
-        "{}='{}'\n".format(name, value.replace("'", "'\\''")) for name, value in settings.items()
-    ).encode("utf-8", "surrogateescape")
+    return "".join("{}='{}'\n".format(name, value.replace("'", "'\\''")) for name, value in settings.items()).encode(
+        "utf-8", "surrogateescape"
+    )
 
 
-def write(target: Path, installed: Installed, settings: Mapping[str, str], command: bytes) -> None:
+def write(target: Path, installed: Installed, root: Path, settings: Mapping[str, str], command: bytes) -> None:
     init = (Path(__file__).parent / "init.sh").read_bytes()
     run_archive = cpio(
         [
@@ -124,16 +121,16 @@ def write(target: Path, installed: Installed, settings: Mapping[str, str], comma
         ]
     )
     with target.open("wb") as file:
-        with kernel_archive(installed).open("rb") as first:
+        with kernel_archive(installed, root).open("rb") as first:
             shutil.copyfileobj(first, file)
         file.write(run_archive)
 
 
-def _busybox() -> Path:
+def _busybox(root: Path) -> Path:
     # The static one: the initial RAM disk has no libraries.
-    for path in ("/bin/busybox", "/usr/bin/busybox"):
-        if Path(path).is_file():
-            return Path(path)
+    for path in (root / "bin/busybox", root / "usr/bin/busybox"):
+        if path.is_file():
+            return path
     raise LabError("busybox is not there: install the package busybox-static")
 
 

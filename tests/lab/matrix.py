@@ -71,12 +71,24 @@ KERNELS: tuple[Kernel, ...] = (
     RUNNING,
 )
 
+OTHER_MACHINES: tuple[Kernel, ...] = (
+    Kernel(
+        "6.12-arm64",
+        suites=("bookworm-backports", "trixie-security", "trixie"),
+        packages=("linux-image-{}",),
+        release=r"6\.12\.\d+\+deb\d+-arm64",
+        arch="arm64",
+    ),
+)
+"""Other machines: their guests have a root file system of their own."""
 
-def find(name: str, kernels: tuple[Kernel, ...] = KERNELS) -> Kernel:
-    for kernel in kernels:
+
+def find(name: str) -> Kernel:
+    known = (*KERNELS, *OTHER_MACHINES)
+    for kernel in known:
         if kernel.name == name:
             return kernel
-    raise UsageError(f"no kernel {name!r} in the lab (there are {', '.join(k.name for k in kernels)})")
+    raise UsageError(f"no kernel {name!r} in the lab (there are {', '.join(k.name for k in known)})")
 
 
 def release_key(release: str) -> tuple[int, ...]:

@@ -14,11 +14,21 @@ from tests.lab.errors import UsageError
 KERNEL_PARAMETERS = (
     "panic=-1",  # with -no-reboot: a panic ends QEMU at once
     "oops=panic",
-    # Under emulation the kernel mistrusts the TSC and falls back to a clock that costs a device access.
-    "tsc=reliable",
-    "clocksource=tsc",
     "random.trust_cpu=on",
 )
+_MACHINES = {
+    # Under emulation the kernel mistrusts the TSC and falls back to a clock that costs a device access.
+    "amd64": (
+        ("qemu-system-x86_64", "-machine", "q35", "-cpu", "max"),
+        ("console=ttyS0", "tsc=reliable", "clocksource=tsc"),
+    ),
+    # The architected pointer authentication takes most of the time of an emulated CPU.
+    "arm64": (
+        ("qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"),
+        ("console=ttyAMA0",),
+    ),
+}
+"""QEMU and what it emulates, and what that needs on the kernel's command line."""
 _DISK = re.compile(r"(?P<kind>[a-z]+)(=(?P<count>\d+))?(:(?P<options>.+))?")
 _DEVICES = {"nvme": "nvme", "virtio": "virtio-blk-pci", "scsi": "scsi-hd"}
 
@@ -115,11 +125,7 @@ def port_arguments(ports: Iterable[tuple[str, Path]]) -> list[str]:
 
 def machine_arguments(machine: Machine, arch: str) -> list[str]:
     threads = "single" if machine.icount else "multi"
-    arguments = {
-        "amd64": ["qemu-system-x86_64", "-machine", "q35", "-cpu", "max"],
-        "arm64": ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max"],
-    }[arch]
-    arguments += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    arguments = [*_MACHINES[arch][0], "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     arguments += ["-accel", f"tcg,thread={threads}", "-smp", str(machine.cpus), "-m", machine.memory]
     if machine.icount:
         arguments += ["-icount", f"shift=0,sleep={machine.icount}"]
@@ -127,8 +133,7 @@ def machine_arguments(machine: Machine, arch: str) -> list[str]:
 
 
 def kernel_arguments(machine: Machine, arch: str, image: Path, initrd: Path, console: Path) -> list[str]:
-    terminal = {"amd64": "ttyS0", "arm64": "ttyAMA0"}[arch]
-    line = " ".join(word for word in (f"console={terminal}", *KERNEL_PARAMETERS, machine.append) if word)
+    line = " ".join(word for word in (*_MACHINES[arch][1], *KERNEL_PARAMETERS, machine.append) if word)
     return [
         *("-chardev", f"file,id=console,path={quoted(console)}", "-serial", "chardev:console"),
         *("-kernel", str(image), "-initrd", str(initrd), "-append", line),

@@ -110,9 +110,7 @@ class Enum(Sized):
 
     __slots__ = ("signed", "values")
 
-    def __init__(
-        self, type_id: int, name: str, size: int, signed: bool, values: Sequence[Enumerator]
-    ) -> None:
+    def __init__(self, type_id: int, name: str, size: int, signed: bool, values: Sequence[Enumerator]) -> None:
         super().__init__(type_id, name, size)
         self.signed = signed
         self.values = values
@@ -408,9 +406,7 @@ def _sections(data: bytes) -> tuple[bytes, bytes]:
         raise UnsupportedError("the BTF is big-endian; only little-endian machines are supported")
     if len(data) < 24 or data[:2] != MAGIC.to_bytes(2, "little"):
         raise WptraceError("this is not BTF: the header is missing")
-    _, version, _, header, type_offset, type_size, string_offset, string_size = struct.unpack_from(
-        "<HBBIIIII", data
-    )
+    _, version, _, header, type_offset, type_size, string_offset, string_size = struct.unpack_from("<HBBIIIII", data)
     if version != 1:
         raise UnsupportedError(f"BTF version {version} is unknown; only version 1 is supported")
     types = data[header + type_offset : header + type_offset + type_size]
@@ -474,9 +470,7 @@ class _Parser:
 
     def _int(self, head: _Head, rest: tuple[int, ...]) -> Type:
         if not 0 < head.extra <= 16 or (rest[0] & 0xFF) + (rest[0] >> 16 & 0xFF) > 8 * head.extra:
-            raise WptraceError(
-                f"the BTF is corrupt: the integer {head.name} does not fit its {head.extra} bytes"
-            )
+            raise WptraceError(f"the BTF is corrupt: the integer {head.name} does not fit its {head.extra} bytes")
         return Int(head.id, head.name, head.extra, rest[0])
 
     def _ptr(self, head: _Head, rest: tuple[int, ...]) -> Type:
@@ -501,9 +495,7 @@ class _Parser:
 
     def _enum(self, head: _Head, rest: tuple[int, ...]) -> Type:
         wrap = 1 << 31 if head.flag else 0
-        values = [
-            Enumerator(self._name(name), (value ^ wrap) - wrap) for name, value in zip(rest[::2], rest[1::2])
-        ]
+        values = [Enumerator(self._name(name), (value ^ wrap) - wrap) for name, value in zip(rest[::2], rest[1::2])]
         return Enum(head.id, head.name, head.extra, head.flag, values)
 
     def _enum64(self, head: _Head, rest: tuple[int, ...]) -> Type:
@@ -540,9 +532,7 @@ class _Parser:
         return Var(head.id, head.name, self._ref(head.extra), rest[0])
 
     def _datasec(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        places = [
-            SecVar(self._ref(var), at, size) for var, at, size in zip(rest[::3], rest[1::3], rest[2::3])
-        ]
+        places = [SecVar(self._ref(var), at, size) for var, at, size in zip(rest[::3], rest[1::3], rest[2::3])]
         return DataSec(head.id, head.name, head.extra, places)
 
     def _float(self, head: _Head, rest: tuple[int, ...]) -> Type:

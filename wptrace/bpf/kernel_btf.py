@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
-from typing import Any, Optional
+from functools import cache, lru_cache
+from typing import Any
 
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 
@@ -17,7 +17,7 @@ _MODIFIERS = (9, 10, 11, 18)  # volatile, const, restrict, type tag
 class KernelBtf:
     """The BTF of vmlinux, or of one module on top of it."""
 
-    def __init__(self, module: Optional[str] = None, base: Optional[KernelBtf] = None) -> None:
+    def __init__(self, module: str | None = None, base: KernelBtf | None = None) -> None:
         require_kernel_btf()
         self._libbpf = libbpf()
         self._lib, self._ffi = self._libbpf.lib, self._libbpf.ffi
@@ -27,9 +27,9 @@ class KernelBtf:
         else:
             handle = self._lib.btf__load_module_btf(module.encode(), base._handle if base else self._ffi.NULL)
         what = f"the type information of {module or 'the kernel'} cannot be read"
-        self._handle = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
+        self._handle: Any = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
 
-    def _find(self, name: str, kind: int) -> Optional[Any]:
+    def _find(self, name: str, kind: int) -> Any | None:
         found = self._lib.btf__find_by_name_kind(self._handle, name.encode(), kind)
         return self._type(found) if found > 0 else None
 
@@ -57,7 +57,7 @@ class KernelBtf:
     def has_struct(self, name: str) -> bool:
         return self._find(name, _STRUCT) is not None
 
-    def tracepoint(self, name: str) -> Optional[tuple[str, ...]]:
+    def tracepoint(self, name: str) -> tuple[str, ...] | None:
         """The types of a tracepoint's arguments ("request *"), or None where there is no such tracepoint here."""
         typedef = self._find(f"btf_trace_{name}", _TYPEDEF)
         if typedef is None:
@@ -84,7 +84,7 @@ class KernelBtf:
             kind = self._member(kind, name)
         return kind is not None
 
-    def _member(self, kind: Any, name: str) -> Optional[Any]:
+    def _member(self, kind: Any, name: str) -> Any | None:
         if self._kind(kind) not in (_STRUCT, _UNION):
             return None
         words = self._ffi.cast("__u32 *", kind) + 3
@@ -104,8 +104,8 @@ def vmlinux() -> KernelBtf:
     return KernelBtf()
 
 
-@lru_cache(maxsize=None)
-def module(name: str) -> Optional[KernelBtf]:
+@cache
+def module(name: str) -> KernelBtf | None:
     """The BTF of a loaded module; None where it is built in, not loaded, or the kernel has none for modules."""
     if not os.path.exists(f"/sys/kernel/btf/{name}"):  # noqa: PTH110
         return None

@@ -267,9 +267,7 @@ class Tuple(Codec):
         if not inner or self.count * len(inner.fields) > MAX_FLAT_FIELDS:
             return None
         layout = f"{self.count}{inner.format}" if len(inner.format) == 1 else inner.format * self.count
-        return Flat(
-            layout, tuple(_join(f"[{i}]", field) for i in range(self.count) for field in inner.fields)
-        )
+        return Flat(layout, tuple(_join(f"[{i}]", field) for i in range(self.count) for field in inner.fields))
 
 
 class Record:
@@ -279,9 +277,7 @@ class Record:
         self.__dict__.update(members)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-        )
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if isinstance(other, Record) else NotImplemented
@@ -358,9 +354,7 @@ class Structure(Aggregate):
     @cached_property
     def _plain(self) -> bool:
         """Each value of the format is the value of a member."""
-        return self.flat is not None and all(
-            isinstance(place.codec, (Integer, Real)) for place in self.places
-        )
+        return self.flat is not None and all(isinstance(place.codec, (Integer, Real)) for place in self.places)
 
     @cached_property
     def flat(self) -> Flat | None:

@@ -9,7 +9,7 @@ import os
 import re
 from collections import deque
 from functools import lru_cache
-from typing import Any, Deque, NoReturn, Optional
+from typing import Any, NoReturn, cast
 
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 
@@ -33,24 +33,24 @@ _HINTS = (
 class Libbpf:
     """The opened library. `call` turns libbpf's error returns into exceptions."""
 
-    def __init__(self, path: Optional[str] = None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         try:
             from wptrace.bpf import _libbpf
         except ImportError as error:
             raise WptraceError(
                 "the libbpf binding is not built", hint="run make in the source tree, or reinstall wptrace"
             ) from error
-        self.ffi: Any = _libbpf.ffi
+        self.ffi = cast("Any", _libbpf.ffi)
         self.path = path or os.environ.get("WPTRACE_LIBBPF") or "libbpf.so.1"
         try:
-            self.lib: Any = self.ffi.dlopen(self.path)
+            self.lib = self.ffi.dlopen(self.path)
             major = self.lib.libbpf_major_version()
         except (OSError, AttributeError) as error:
             raise LibbpfError(_why_no_libbpf(self.ffi, self.path), hint=_INSTALL) from error
         self.version: tuple[int, int] = (major, self.lib.libbpf_minor_version())
         if self.version < (1, 0):
             raise LibbpfError(f"{self.path} is libbpf {major}.{self.version[1]}; 1.0 or newer is needed", _INSTALL)
-        self.recent: Deque[str] = deque(maxlen=64)
+        self.recent: deque[str] = deque(maxlen=64)
         # cffi frees a callback with its last reference, and libbpf keeps calling it.
         self._printer = self.ffi.callback("int(int, const char *, void *)", self._print)
         self.lib.libbpf_set_print(self._printer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import UsageError, WptraceError
@@ -117,7 +117,7 @@ class Map:
             raise UsageError(f"map {self.name} takes a list of {self._cpus} values, one a CPU")
         return b"".join(pack(one).ljust(self._stride, b"\0") for one in value)
 
-    def raw(self, key: Any) -> Optional[memoryview]:
+    def raw(self, key: Any) -> memoryview | None:
         """The bytes of an element, all CPUs' values behind each other; None where there is none."""
         buffer = bytearray(self._stride * self._cpus)
         result = self._lib.bpf_map_lookup_elem(
@@ -180,7 +180,7 @@ class Map:
             if found is not None:  # deleted since its key was read
                 yield key, self._decode(found)
 
-    def _batches(self) -> Optional[Iterator[tuple[Any, Any]]]:
+    def _batches(self) -> Iterator[tuple[Any, Any]] | None:
         first = self._batch(self._ffi.NULL)
         return None if first is None else self._walk(first)
 
@@ -197,7 +197,7 @@ class Map:
                 raise WptraceError(f"map {self.name} cannot be read to its end")
             batch = following
 
-    def _batch(self, position: Any) -> Optional[tuple[int, bytes, memoryview, Any, bool]]:
+    def _batch(self, position: Any) -> tuple[int, bytes, memoryview, Any, bool] | None:
         """One batch from `position` on; None where this kernel has none for such a map."""
         ffi = self._ffi
         room = min(self.max_entries, _BATCH)
@@ -239,7 +239,7 @@ def _add(values: list[Any]) -> Any:
         return sum(values)
     if isinstance(first, tuple) and not hasattr(first, "_fields"):
         return tuple(_add(list(column)) for column in zip(*values))
-    total: dict[str, Union[int, Any]] = {}
+    total: dict[str, int | Any] = {}
     for name in first._asdict():
         total[name] = _add([getattr(value, name) for value in values])
     return type(first)(**total)

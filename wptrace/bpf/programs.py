@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
@@ -40,7 +40,7 @@ class Link:
         return self
 
     def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -92,9 +92,7 @@ class Program:
         return self._keep(handle, f"tracepoint/{category}/{name}")
 
     def attach_raw_tracepoint(self, name: str) -> Link:
-        return self._keep(
-            self._lib.bpf_program__attach_raw_tracepoint(self._handle, name.encode()), f"raw_tp/{name}"
-        )
+        return self._keep(self._lib.bpf_program__attach_raw_tracepoint(self._handle, name.encode()), f"raw_tp/{name}")
 
     def attach_trace(self) -> Link:
         """Attaches a tp_btf, fentry or fexit program to the target that it was loaded for."""
@@ -142,6 +140,6 @@ class run_statistics:  # noqa: N801 - a context manager reads as a function
         return self
 
     def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._fd)

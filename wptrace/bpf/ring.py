@@ -14,7 +14,7 @@ import select
 import struct
 from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.errors import WptraceError
 
@@ -42,9 +42,7 @@ class Pages(NamedTuple):
 def map_pages(ring: Map) -> tuple[Pages, list[mmap.mmap]]:
     size = ring.max_entries
     consumer = mmap.mmap(ring.fd, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    rest = mmap.mmap(
-        ring.fd, mmap.PAGESIZE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=mmap.PAGESIZE
-    )
+    rest = mmap.mmap(ring.fd, mmap.PAGESIZE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=mmap.PAGESIZE)
     view = memoryview(rest)
     pages = Pages(memoryview(consumer), view[: mmap.PAGESIZE], view[mmap.PAGESIZE :])
     return pages, [rest, consumer]
@@ -186,7 +184,7 @@ class Reader:
     never held up by a timer.
     """
 
-    def __init__(self, wake: Optional[int] = None) -> None:
+    def __init__(self, wake: int | None = None) -> None:
         self._rings: list[tuple[Ring, Callable[[list[Record]], None]]] = []
         self._poll = select.poll()
         self._pace = Pace()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
@@ -49,7 +49,7 @@ class Section:
     _fields: dict[str, tuple[int, int]]
     _codecs: dict[str, Any]
     _memory: memoryview
-    _mapped: Optional[mmap.mmap]
+    _mapped: mmap.mmap | None
 
     def _find(self, name: str) -> tuple[int, Any]:
         if name not in self._fields:

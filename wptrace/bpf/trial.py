@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.errors import VerifierError, WptraceError
@@ -26,7 +26,7 @@ def programs(name: str) -> list[str]:
 def attempt(
     name: str,
     program: str,
-    prepare: Optional[Callable[[BpfObject], None]] = None,
+    prepare: Callable[[BpfObject], None] | None = None,
     without_maps: Collection[str] = (),
 ) -> Trial:
     """Loads the one program of the object `name` and attaches it; everything is gone again on return."""

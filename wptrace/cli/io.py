@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TextIO
 
 from wptrace.cli import options as common
 from wptrace.engine.results import Output
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
     )
+    which.add_argument("-p", "--pid", metavar="PID", help="only requests that this process makes (direct I/O, reads)")
     which.add_argument(
         "--times",
         choices=("auto", "kernel", "own"),
@@ -32,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the kernel's own time stamps (cheapest), times taken by wptrace (exact), or by disk (default: auto)",
     )
     show = parser.add_argument_group("what to show")
-    show.add_argument("--slow", metavar="DURATION", help="also tell each request that took at least so long (5ms)")
-    show.add_argument("--each", action="store_true", help="also tell every request")
+    single = show.add_mutually_exclusive_group()
+    single.add_argument("--slow", metavar="DURATION", help="also tell each request that took at least so long (5ms)")
+    single.add_argument("--each", action="store_true", help="also tell every request")
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
@@ -46,25 +49,31 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.flows.io_block import BlockFlow, Options
     from wptrace.flows.run import run as trace
     from wptrace.kernel.privileges import require_tracing
+    from wptrace.kernel.tasks import process
 
     seconds, count = common.interval(options)
-    if options.hist is not None and options.hist not in BlockFlow.stages:
-        raise UsageError(f"there is no stage {options.hist}; there are {', '.join(BlockFlow.stages.names)} and request")
-    slow_ns = 0 if options.each else parse_duration(options.slow) if options.slow else None
-    flow = BlockFlow(Options(tuple(options.dev), slow_ns, common.size(options.ring_size), options.times))
+    drawn = (*BlockFlow.stages.names, BlockFlow.stages.total.name)
+    if options.hist is not None and options.hist not in drawn:
+        raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
+    slow_ns = 0 if options.each else None if options.slow is None else parse_duration(options.slow)
+    pid = 0 if options.pid is None else process(options.pid)
+    if pid and options.times == "kernel":
+        raise UsageError("--pid needs times of wptrace's own: the kernel's stamps do not tell whose a request is")
+    ring = common.size(options.ring_size)
+    flow = BlockFlow(Options(tuple(options.dev), slow_ns=slow_ns, ring_bytes=ring, pid=pid, times=options.times))
     require_tracing()
     if options.dry_run:
         print("\n".join(flow.plan()))
         return 0
-    stream = common.stream(options)
-    live = not options.json and stream.isatty()
-    if live and seconds is None:
-        seconds = _LIVE_S
-    trace(flow, _output(options, stream, live), seconds, count, options.stats, stream.fileno())
+    with common.stream(options) as stream:
+        live = not options.json and stream.isatty()
+        if live and seconds is None:
+            seconds = _LIVE_S
+        trace(flow, _output(options, stream, live), seconds, count, options.stats, stream.fileno())
     return 0
 
 
-def _output(options: argparse.Namespace, stream: common.TextIO, live: bool) -> Output:
+def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:
     if options.json:
         from wptrace.outputs.ndjson import NdjsonOutput
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, Optional
+from typing import NoReturn
 
 from wptrace import __version__
 from wptrace.errors import UsageError, VerifierError, WptraceError
+
+log = logging.getLogger("wptrace")
 
 # One module each; its name is the command's. Only the one that is asked for is imported.
 COMMANDS = {
@@ -25,10 +28,11 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence instead of a page of usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"{self.prog} --help")
+        command = self.prog.partition(" ")[2]
+        raise UsageError(f"{command}: {message}" if command else message, hint=f"{self.prog} --help")
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = Parser(prog="wptrace", description="Follow I/O requests through the Linux kernel, stage by stage.")
     parser.add_argument("--version", action="version", version=f"wptrace {__version__}")
@@ -41,7 +45,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: libbpf's debug log")
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     _log(options.verbose)
     return int(options.run(options))
 
@@ -53,12 +59,18 @@ def _log(verbosity: int) -> None:
 
 def run() -> NoReturn:
     """The entry point."""
+    _open_streams()
     try:
-        code = main()
+        code = _main()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+        _discard_output()
+    except OSError as error:
+        # Only what writes results may get here: a disk that is full, say.
+        log.debug("where it failed", exc_info=True)
+        code = _complain(WptraceError(f"{_place(error)}{error.strerror or error}"))
+        _discard_output()
     except WptraceError as error:
         code = _complain(error)
     except KeyboardInterrupt:
@@ -66,10 +78,40 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
+def _main() -> int:
+    try:
+        return main()
+    except SystemExit as end:  # what argparse does after --help and --version
+        return end.code if isinstance(end.code, int) else 0
+
+
+def _open_streams() -> None:
+    """Closed ones (`>&-`) would be None, and the next file to be opened would get their number."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, closefd=False))
+    # What a terminal's encoding lacks is no reason to end.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """What is left in the buffer cannot be written; without this the interpreter would try once more and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _place(error: OSError) -> str:
+    return f"{error.filename}: " if error.filename else "the output cannot be written: "
+
+
 def _complain(error: WptraceError) -> int:
-    print(f"wptrace: {error.message}", file=sys.stderr)
+    """One line of what is wrong, and one of what to do; a name in it may hold anything, but not end a line."""
+    from wptrace.outputs.text import printable
+
+    print(f"wptrace: {printable(error.message)}", file=sys.stderr)
     if isinstance(error, VerifierError) and error.log:
-        print(error.log, file=sys.stderr)
+        print("\n".join(map(printable, error.log.splitlines())), file=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        print(f"hint: {printable(error.hint)}", file=sys.stderr)
     return error.exit_code

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 OK, DEGRADED, MISSING = "ok", "degraded", "missing"
 
@@ -28,7 +28,7 @@ class Way(NamedTuple):
 class HookFinding(NamedTuple):
     hook: str
     state: str
-    arguments: Optional[tuple[str, ...]]
+    arguments: tuple[str, ...] | None
     """Of its tracepoint, where BTF tells."""
     ways: list[Way]
 

@@ -92,7 +92,8 @@ def _capabilities(held: set[str], permitted: bool) -> Check:
 def _lockdown() -> Check:
     mode = privileges.lockdown()
     if mode == "confidentiality":
-        return Check("lockdown", MISSING, mode, "BPF cannot read kernel memory in this mode: boot with lockdown=integrity")
+        advice = "BPF cannot read kernel memory in this mode: boot with lockdown=integrity"
+        return Check("lockdown", MISSING, mode, advice)
     return Check("lockdown", OK, mode or "not told by this kernel")
 
 
@@ -146,6 +147,7 @@ def _field(field: Field) -> Check:
 def _stage(name: str, hooks: dict[Hook, HookFinding], works: bool) -> StageFinding:
     serving = {hook: found for hook, found in hooks.items() if name in hook.serves}
     lacks = sorted({hook.without for hook, found in serving.items() if found.state == MISSING})
-    sections = [next(way.section for way in found.ways if way.works) for found in serving.values() if found.state != MISSING]
+    working = [found for found in serving.values() if found.state != MISSING]
+    sections = [next(way.section for way in found.ways if way.works) for found in working]
     state = MISSING if not works else DEGRADED if lacks else OK
     return StageFinding(name, state, ", ".join(dict.fromkeys(sections)), lacks)

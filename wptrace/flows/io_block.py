@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Iterable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
@@ -62,9 +62,11 @@ AUTO, KERNEL, OWN = "auto", "kernel", "own"
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()
     """As the user named them; none means all disks."""
-    slow_ns: Optional[int] = None
+    slow_ns: int | None = None
     """Requests that took at least as long are told one by one."""
     ring_bytes: int = 1 << 20
+    pid: int = 0
+    """Only requests that this process makes; needs times of its own. 0 means all."""
     times: str = AUTO
     """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
 
@@ -134,12 +136,12 @@ class BlockFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = _extents(options.devices)
-        disks = {extent.disk for extent in self._extents}
-        self._stateful = sorted(disk for disk in disks if not _trusts_stamps(disk, options.times))
-        self._loaded: Optional[Loaded] = None
+        times = OWN if options.pid else options.times
+        self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
+        self._loaded: Loaded | None = None
         self._requests: list[Request] = []
         self._records = 0
-        self._ring: Optional[Ring] = None
+        self._ring: Ring | None = None
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -163,11 +165,15 @@ class BlockFlow(Flow):
             self.name,
             self.level,
             os.uname().release,
-            {"dev": [extent.name for extent in self._extents] if self._options.devices else []},
+            self._filters(),
             self._sources(loaded),
             self.stages,
             self._notes(),
         )
+
+    def _filters(self) -> dict[str, Any]:
+        wanted = [extent.name for extent in self._extents] if self._options.devices else []
+        return {"dev": wanted, **({"pid": self._options.pid} if self._options.pid else {})}
 
     def _prepare(self, obj: BpfObject) -> None:
         if self._stateful:
@@ -180,7 +186,8 @@ class BlockFlow(Flow):
         if self._options.slow_ns is not None:
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
-        obj.bss.trace_unlisted = not self._options.devices
+        obj.bss.target_tgid = self._options.pid
+        obj.bss.trace_unlisted = not self._options.devices and not self._options.pid
         obj.bss.devices = _table(self._extents, self._stateful)
 
     def plan(self) -> list[str]:
@@ -205,8 +212,16 @@ class BlockFlow(Flow):
         return [Source(stage.name, how) for stage in self.stages]
 
     def _notes(self) -> list[str]:
-        notes = []
-        if self._stateful and self._options.times == AUTO:
+        notes = [
+            f"{device} has no requests of its own: they are shown on {', '.join(below)}"
+            for device, below in _stacked(self._options.devices).items()
+        ]
+        if self._options.pid:
+            notes.append(
+                f"only requests that process {self._options.pid} makes itself: others write out what it leaves in the"
+                " page cache"
+            )
+        elif self._stateful and self._options.times == AUTO:
             notes.append(
                 f"{', '.join(self._stateful)}: iostats or writeback throttling is off, so the kernel stamps no requests"
                 " and wptrace keeps times of its own, which costs more"
@@ -323,6 +338,12 @@ def _trusts_stamps(disk: str, times: str) -> bool:
 def _stamp_advice(disk: str) -> str:
     queue = f"/sys/block/{disk}/queue"
     return f"echo 1 > {queue}/iostats; echo -1 > {queue}/wbt_lat_usec (the kernel's default)"
+
+
+def _stacked(devices: Iterable[str]) -> dict[str, list[str]]:
+    """Those of the wanted devices that are made of others, with the ones below."""
+    found = {name: [extent.name for extent in blockdev.requests_of(name)] for name in map(blockdev.resolve, devices)}
+    return {name: below for name, below in found.items() if below != [name]}
 
 
 def _is_second(tracepoint: str) -> bool:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import stat
 import time
+from contextlib import ExitStack
 from types import FrameType
-from typing import Any, Optional
+from typing import Any
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
@@ -31,23 +33,27 @@ class Stop:
         self._read.setblocking(False)
         self._write.setblocking(False)
         self._before: dict[int, Any] = {}
+        self._woken = -1
 
     @property
     def fd(self) -> int:
         return self._read.fileno()
 
     def __enter__(self) -> Stop:
-        signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        self._woken = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        # Under nohup a hang-up is ignored, and stays so. An ignored SIGINT is what a shell gives to its background
+        # jobs; who sends one to us by hand means it.
+        kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS if number not in kept}
         return self
 
-    def _handle(self, number: int, frame: Optional[FrameType]) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         # Whoever asks twice does not want to wait for the summary.
         signal.signal(number, signal.SIG_DFL)
 
     def __exit__(self, *error: object) -> None:
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._woken)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._read.close()
@@ -55,48 +61,44 @@ class Stop:
 
 
 def run(
-    flow: Flow, output: Output, interval_s: Optional[float], count: Optional[int], statistics: bool, watch_fd: int = -1
+    flow: Flow, output: Output, interval_s: float | None, count: int | None, statistics: bool, watch_fd: int = -1
 ) -> None:
     """`watch_fd` is the output's descriptor: where it is a pipe, its reader's end is noticed without a write."""
-    with Stop() as stop:
+    with Stop() as stop, ExitStack() as cleanup:
+        cleanup.callback(output.close)
+        if statistics:
+            cleanup.enter_context(run_statistics())
+        cleanup.callback(flow.close)
         reader = Reader(stop.fd)
         if watch_fd >= 0 and _is_pipe(watch_fd):
             reader.watch_hangup(watch_fd)
-        kept = run_statistics() if statistics else None
-        try:
-            if kept is not None:
-                kept.__enter__()
-            _run(flow, output, reader, stop, interval_s, count)
-        finally:
-            flow.close()
-            if kept is not None:
-                kept.__exit__(None, None, None)
-            output.close()
+        _run(flow, output, reader, stop, interval_s, count)
 
 
-def _run(
-    flow: Flow, output: Output, reader: Reader, stop: Stop, interval_s: Optional[float], count: Optional[int]
-) -> None:
+def _run(flow: Flow, output: Output, reader: Reader, stop: Stop, interval_s: float | None, count: int | None) -> None:
     start = flow.start(reader)
     first = latest = flow.snapshot()
     output.start(start)
     done = 0
-    due = time.monotonic() + (interval_s or _LONGEST_WAIT)
+    now = time.monotonic()
+    due = now + interval_s if interval_s else math.inf
+    read_by = now + _LONGEST_WAIT
     while not stop.asked and not reader.hung_up and (count is None or done < count):
-        reader.wait(due - time.monotonic())
+        reader.wait(min(due, read_by) - time.monotonic())
         reader.drain()
         _requests(flow, output)
-        if time.monotonic() < due:
+        now = time.monotonic()
+        if now < min(due, read_by):
             continue
-        now = flow.snapshot()
-        if interval_s is None:
-            due = time.monotonic() + _LONGEST_WAIT
+        taken = flow.snapshot()
+        read_by = now + _LONGEST_WAIT
+        if interval_s is None or now < due:
             continue
-        output.interval(_report("interval", flow, now, latest))
-        latest = now
+        output.interval(_report("interval", flow, taken, latest))
+        latest = taken
         done += 1
         # After a stop (SIGSTOP, a suspended machine) intervals go on from now, they are not made up for.
-        due = max(due + interval_s, time.monotonic())
+        due = due + interval_s if due + interval_s > now else now + interval_s
     flow.stop()
     reader.drain()
     _requests(flow, output)

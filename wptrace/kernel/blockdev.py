@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from wptrace.errors import UsageError
 
@@ -41,7 +41,7 @@ def kernel_dev(major: int, minor: int) -> int:
     return major << MINOR_BITS | minor
 
 
-def _read(path: Path) -> Optional[str]:
+def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip()
     except OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import Optional
 
 from wptrace.errors import NotPermittedError
 
@@ -34,7 +33,7 @@ def require_tracing() -> None:
         )
 
 
-def lockdown(path: Path = Path("/sys/kernel/security/lockdown")) -> Optional[str]:
+def lockdown(path: Path = Path("/sys/kernel/security/lockdown")) -> str | None:
     """The lockdown mode in force ("none", "integrity", "confidentiality"); None where the kernel does not tell."""
     try:
         text = path.read_text()

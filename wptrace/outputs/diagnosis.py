@@ -8,11 +8,17 @@ from typing import Any
 
 from wptrace import __version__
 from wptrace.engine.diagnosis import DEGRADED, MISSING, OK, Check, Diagnosis, FlowFinding
+from wptrace.outputs.text import printable
 
 _MARKS = {OK: "ok  ", DEGRADED: "part", MISSING: "NO  "}
 
 
 def lines(found: Diagnosis, verbose: bool) -> Iterator[str]:
+    """Names and reasons come from the kernel, so no line may hold what moves a cursor."""
+    yield from map(printable, _lines(found, verbose))
+
+
+def _lines(found: Diagnosis, verbose: bool) -> Iterator[str]:
     yield f"wptrace {__version__} on Linux {found.kernel} ({found.machine})"
     yield ""
     yield "system"

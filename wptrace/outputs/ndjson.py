@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any, TextIO
 
 from wptrace import __version__
@@ -66,7 +67,8 @@ class NdjsonOutput:
             "carried": book.carried,
             "failed": report.failed,
         }
-        causes = {**book.lost, **book.noted}
+        causes = Counter(book.lost)
+        causes.update(book.noted)
         self._write(
             {
                 "kind": report.kind,

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Deque, NamedTuple, Optional, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from wptrace.engine import histogram
 from wptrace.engine.results import Report, Request, Row, Start, rows_of, without_device
@@ -14,6 +15,9 @@ from wptrace.engine.stages import StageTable
 from wptrace.outputs import text
 
 _LAST_REQUESTS = 5
+# What bars are made of where the output's encoding has no blocks.
+_BLOCKS = "▏▎▍▌▋▊▉█"
+_WITHOUT_BLOCKS = str.maketrans(dict.fromkeys(_BLOCKS, "#"))
 
 
 class View(NamedTuple):
@@ -23,15 +27,16 @@ class View(NamedTuple):
     per_device: bool
     dates: bool
     statistics: bool
-    hist: Optional[str]
+    hist: str | None
 
 
 class TerminalOutput:
     def __init__(self, stream: TextIO, view: View) -> None:
         self._stream = stream
         self._view = view
-        self._table: Optional[StageTable] = None
-        self._recent: Deque[Request] = deque(maxlen=_LAST_REQUESTS)
+        self._table: StageTable | None = None
+        self._recent: deque[Request] = deque(maxlen=_LAST_REQUESTS)
+        self._characters = {} if _has_blocks(stream) else _WITHOUT_BLOCKS
         self._live: Any = _live(stream) if view.live else None
 
     @property
@@ -39,9 +44,17 @@ class TerminalOutput:
         return shutil.get_terminal_size((100, 24)).columns if self._stream.isatty() else 100
 
     def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._stream.write(line + "\n")
+        for line in self._folded(lines):
+            self._stream.write(line.translate(self._characters) + "\n")
         self._stream.flush()
+
+    def _folded(self, lines: Iterable[str]) -> Iterable[str]:
+        """Sentences fit the terminal; a pipe's reader wants each on one line."""
+        for line in lines:
+            if self._stream.isatty() and len(line) > self._width:
+                yield from textwrap.wrap(line, self._width, subsequent_indent="  ", drop_whitespace=True)
+            else:
+                yield line
 
     def start(self, start: Start) -> None:
         self._table = start.stages
@@ -66,7 +79,8 @@ class TerminalOutput:
                 lines += text.request(request, self._table, self._width, self._view.dates)
         from rich.text import Text
 
-        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
+        shown = "\n".join(self._folded(lines)).translate(self._characters)
+        self._live.update(Text(shown, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _report(self, report: Report) -> Iterable[str]:
         yield from text.report(report._replace(rows=self._rows(report)), self._width, self._view.dates)
@@ -93,7 +107,7 @@ class TerminalOutput:
         for row in self._rows(report):
             if row.stage == self._view.hist and row.distribution.count:
                 yield ""
-                yield f"{row.group.dev} {row.group.op} {row.stage}:".strip()
+                yield f"{text.printable(row.group.dev)} {row.group.op} {row.stage}:".strip()
                 yield from histogram.rows(row.distribution, self._width)
 
     def _end_live(self) -> None:
@@ -103,6 +117,14 @@ class TerminalOutput:
 
     def close(self) -> None:
         self._end_live()
+
+
+def _has_blocks(stream: TextIO) -> bool:
+    try:
+        _BLOCKS.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _live(stream: TextIO) -> Any:

@@ -13,7 +13,9 @@ from wptrace.engine.stages import StageTable
 from wptrace.kernel.clock import clock_time
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
-_HEADER = f"  {'stage':<10}{'count':>10}{'mean':>10}{'p50':>10}{'p99':>10}{'max':>10}{'share':>7}"
+# With the widest figures that a trace can bring a line has 79 columns, the bar takes what is left.
+_HEADER = f"  {'stage':<12} {'count':>11} {'mean':>8} {'p50':>8} {'p99':>8} {'max':>8} {'share':>6}"
+_WIDEST_BAR = 30
 
 
 def printable(text: str) -> str:
@@ -31,9 +33,9 @@ def bar(share: float, width: int) -> str:
 def introduction(start: Start) -> Iterator[str]:
     wanted = start.filters.get("dev") or ["all disks"]
     level = f" (level {start.level})" if start.level else ""
-    yield f"Tracing {start.flow}{level} on {', '.join(map(printable, wanted))}, Linux {start.kernel}. Ctrl-C ends."
+    yield f"Tracing {start.flow}{level} on {', '.join(map(printable, wanted))}, Linux {printable(start.kernel)}. Ctrl-C ends."
     for note in start.notes:
-        yield f"note: {note}"
+        yield f"note: {printable(note)}"
 
 
 def report(report: Report, width: int, dates: bool) -> Iterator[str]:
@@ -60,13 +62,12 @@ def _group(group: Group, rows: list[Row], sizes: Mapping[Group, int], seconds: f
         seconds
     ) else f"{name}: {count:,} requests"
     yield _HEADER
-    room = max(width - len(_HEADER) - 2, 0)
     for row in rows:
         found = row.distribution
         figures = (found.mean, found.percentile(50), found.percentile(99), found.max)
-        line = f"  {row.stage:<10}{found.count:>10,}" + "".join(f"{units.duration(value):>10}" for value in figures)
-        line += f"{row.share:>7.1%}  {bar(row.share, min(room, 30))}"
-        yield line.rstrip()
+        line = f"  {row.stage:<12} {found.count:>11,}"
+        line += "".join(f" {units.duration(value):>8}" for value in figures) + f" {row.share:>6.1%}"
+        yield f"{line}  {bar(row.share, min(max(width - len(line) - 2, 0), _WIDEST_BAR))}".rstrip()
 
 
 def _losses(causes: Mapping[Cause, int], verb: str) -> Iterator[str]:
@@ -99,7 +100,18 @@ def request(request: Request, table: StageTable, width: int, dates: bool) -> Ite
         value = request.stages.get(stage.name, 0)
         share = value / request.total_ns if request.total_ns else 0.0
         parts.append(f"{stage.name} {units.duration(value)} {share:.0%} {bar(share, max(width // 6, 4))}")
-    yield "    " + "  ".join(parts)
+    yield from _wrapped(parts, width)
+
+
+def _wrapped(parts: Iterable[str], width: int) -> Iterator[str]:
+    """As many parts on a line as fit."""
+    line = ""
+    for part in (part.rstrip() for part in parts):
+        if line and len(line) + 2 + len(part) > width:
+            yield line
+            line = ""
+        line += f"{'  ' if line else '    '}{part}"
+    yield line
 
 
 def verdict(rows: Iterable[Row], table: StageTable) -> str:

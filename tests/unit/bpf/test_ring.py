@@ -9,8 +9,10 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +55,7 @@ class Producer:
             place = (position + index) % self.size
             self.data[place] = self.data[self.size + place] = value
 
-    def reserve(self, payload: bytes) -> Optional[int]:
+    def reserve(self, payload: bytes) -> int | None:
         """Where the record is, still busy; None where the ring has no room."""
         room = (HEADER + len(payload) + 7) & ~7
         if self.position + room - self.consumed > self.size - 1:
@@ -96,7 +98,7 @@ class Entry(NamedTuple):
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Whatever the kernel does, each committed record comes once, in order, and none that follows a busy one."""
+    """Each committed record comes once, in order, and none that follows a busy one."""
 
     @initialize(
         length=st.integers(8, 200),
@@ -257,9 +259,7 @@ def test_every_byte_order_is_kept(form: str) -> None:
 
 
 def test_a_size_that_is_no_power_of_two_is_refused() -> None:
-    pages = Pages(
-        memoryview(bytearray(4096)), memoryview(bytearray(4096)), memoryview(bytearray(2 * 4096 * 3))
-    )
+    pages = Pages(memoryview(bytearray(4096)), memoryview(bytearray(4096)), memoryview(bytearray(2 * 4096 * 3)))
     with pytest.raises(WptraceError, match="12288 bytes is not a power of two"):
         Ring(pages, layout(24))
 
@@ -279,13 +279,12 @@ def test_a_ring_of_a_map_is_mapped_and_unmapped() -> None:
         assert POSITION.unpack(os.pread(fd, 8, 0)) == (32,)
         ring.close()
         ring.close()
-        with open("/proc/self/maps") as maps:
-            assert "memfd:ring" not in maps.read()
+        assert "memfd:ring" not in Path("/proc/self/maps").read_text()
     finally:
         os.close(fd)
 
 
-# --- How often it is read ---------------------------------------------------------------------------------------------
+# --- How often it is read -----------------------------------------------------------------------------------
 
 
 def test_pace_slows_down_to_its_bound_while_nothing_comes() -> None:
@@ -333,7 +332,7 @@ def test_pace_settles_for_every_rate_that_it_can_serve(filled_per_second: float,
     assert fill >= 0.1 or pace.wait == Pace.LONGEST
 
 
-# --- Reader -----------------------------------------------------------------------------------------------------------
+# --- Reader -------------------------------------------------------------------------------------------------
 
 
 class Signal:
@@ -495,7 +494,7 @@ def test_a_full_pipe_is_no_hang_up() -> None:
     read, write = os.pipe()
     try:
         os.set_blocking(write, False)
-        with pytest.raises(BlockingIOError):
+        with suppress(BlockingIOError):
             while True:
                 os.write(write, bytes(65536))
         reader = Reader()

@@ -119,9 +119,7 @@ def test_system_sources_reads_both_kinds(tmp_path: Path, monkeypatch: pytest.Mon
     parts.mkdir()
     (tmp_path / "sources.list").write_text("deb http://a.example/debian sid main\n")
     (parts / "b.list").write_text("deb http://b.example/debian sid main\n")
-    (parts / "c.sources").write_text(
-        "Types: deb\nURIs: http://c.example/debian\nSuites: sid\nComponents: main\n"
-    )
+    (parts / "c.sources").write_text("Types: deb\nURIs: http://c.example/debian\nSuites: sid\nComponents: main\n")
     (parts / "d.list.disabled").write_text("deb http://d.example/debian sid main\n")
     assert [source.uris[0][7] for source in apt.system_sources(tmp_path)] == ["a", "b", "c"]
     monkeypatch.setenv("WPTRACE_LAB_SOURCES", str(parts / "c.sources"))

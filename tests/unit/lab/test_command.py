@@ -76,20 +76,20 @@ def test_sizes_that_make_no_sense(text: str) -> None:
         command.size(text)
 
 
-def test_kernels_lists_all(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_lists_all(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WPTRACE_LAB_CACHE", str(tmp_path))
+    known = (*matrix.KERNELS, *matrix.OTHER_MACHINES)
     assert command.main(["kernels"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [kernel.name for kernel in matrix.KERNELS]
+    assert [line.split()[0] for line in lines[1:]] == [kernel.name for kernel in known]
     assert lines[1].endswith("no")
 
 
-def test_the_running_kernel_runs_the_command_here() -> None:
+def test_the_running_kernel_runs_the_command_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WPTRACE_LAB_KERNEL", "6.12")
     out = bytearray()
-    result = guest.run(HERE, ["sh", "-c", "printf $WPTRACE_LAB_KERNEL; exit 42"], out.extend)
-    assert (result.code, result.output, bytes(out)) == (42, b"running", b"running")
+    result = guest.run(HERE, ["sh", "-c", 'printf "here$WPTRACE_LAB_KERNEL"; exit 42'], out.extend)
+    assert (result.code, result.output, bytes(out)) == (42, b"here", b"here")
     assert guest.run(HERE, ["sh", "-c", "kill -9 $$"]).code == 137
     assert guest.run(HERE, ["no-such-command"]).code == 127
 
@@ -124,6 +124,9 @@ def test_the_environment_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SECRET_TOKEN" not in variables
     assert variables["WPTRACE_LIBBPF"] == "/lib/libbpf.so.1"
     assert variables["WPTRACE_LAB_KERNEL"] == "6.12"
+    apart = guest.environment(matrix.find("6.12"), own_root=True)
+    assert apart["PATH"].startswith("/usr/local/sbin:")
+    assert "WPTRACE_LIBBPF" not in apart
 
 
 def test_at_most_two_guests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import fetch, matrix
+from tests.lab import fetch, matrix, packages
 from tests.lab.errors import LabError, UsageError
 
 
@@ -28,18 +28,13 @@ def test_the_newest_release_is_not_the_last_by_name() -> None:
 )
 def test_release_patterns(name: str, release: str) -> None:
     kernel = matrix.find(name)
-    assert (
-        fetch.newest_release([release, release.replace("amd64", "rt-amd64"), ".new-" + release], kernel)
-        == release
-    )
+    assert fetch.newest_release([release, release.replace("amd64", "rt-amd64"), ".new-" + release], kernel) == release
 
 
 def test_a_release_that_came_only_in_part_is_not_offered() -> None:
     kernel = matrix.find("7.2")
     whole = list(kernel.package_names("7.2.11+deb13-amd64"))
-    assert fetch.releases_on_offer([*whole, "linux-modules-7.2.12+deb13-amd64"], kernel) == [
-        "7.2.11+deb13-amd64"
-    ]
+    assert fetch.releases_on_offer([*whole, "linux-modules-7.2.12+deb13-amd64"], kernel) == ["7.2.11+deb13-amd64"]
     assert fetch.releases_on_offer([*whole[1:], "linux-binary-amd64"], kernel) == []
 
 
@@ -79,8 +74,8 @@ def test_arrange_wants_an_image_and_modules(tmp_path: Path) -> None:
 
 def test_the_first_error_of_apt() -> None:
     said = "W: something\nE: Unable to locate package x.\nE: more\n"
-    assert fetch.first_error(said) == "Unable to locate package x"
-    assert fetch.first_error("W: only a warning") == ""
+    assert packages.first_error(said) == "Unable to locate package x"
+    assert packages.first_error("W: only a warning") == ""
 
 
 def test_an_unknown_kernel_names_the_known_ones() -> None:
@@ -89,9 +84,9 @@ def test_an_unknown_kernel_names_the_known_ones() -> None:
 
 
 def test_names_are_unique_and_patterns_whole() -> None:
-    names = [kernel.name for kernel in matrix.KERNELS]
-    assert len(set(names)) == len(names)
-    for kernel in matrix.KERNELS:
+    kernels = (*matrix.KERNELS, *matrix.OTHER_MACHINES)
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+    for kernel in kernels:
         if not kernel.running:
             assert kernel.suites
             assert all("{}" in package for package in kernel.packages)

@@ -45,9 +45,7 @@ def test_cpio_is_padded_to_words() -> None:
 def test_the_shell_reads_settings_back(tmp_path: Path, value: str) -> None:
     file = tmp_path / "settings"
     file.write_bytes(initrd.settings_text({"LAB_X": value}))
-    shown = subprocess.run(
-        ["sh", "-c", f'. {file}; printf %s "$LAB_X"'], stdout=subprocess.PIPE, text=True, check=True
-    )
+    shown = subprocess.run(["sh", "-c", f'. {file}; printf %s "$LAB_X"'], stdout=subprocess.PIPE, text=True, check=True)
     assert shown.stdout == value
 
 

@@ -67,9 +67,7 @@ def test_machine(machine: qemu.Machine, there: list[str]) -> None:
 
 
 def test_the_kernel_command_line() -> None:
-    words = qemu.kernel_arguments(
-        qemu.Machine(append="nokaslr"), "amd64", Path("/k"), Path("/i"), Path("/t/console")
-    )
+    words = qemu.kernel_arguments(qemu.Machine(append="nokaslr"), "amd64", Path("/k"), Path("/i"), Path("/t/console"))
     line = words[words.index("-append") + 1].split()
     assert {"console=ttyS0", "tsc=reliable", "clocksource=tsc", "panic=-1"} < set(line)
     assert line[-1] == "nokaslr"

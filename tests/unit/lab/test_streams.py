@@ -9,9 +9,7 @@ MARK = b"\0abcd\0"
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize(
-    "body", [b"", b"hello\n", b"\0", b"\0abc", b"x\0ab\0abc", b"\0\0\0", b"\0abc" * 3 + b"z"]
-)
+@pytest.mark.parametrize("body", [b"", b"hello\n", b"\0", b"\0abc", b"x\0ab\0abc", b"\0\0\0", b"\0abc" * 3 + b"z"])
 def test_a_mark_is_found_however_the_data_is_cut(body: bytes, step: int) -> None:
     stream = Marked(MARK)
     whole = body + MARK + b"later"
@@ -43,8 +41,6 @@ def test_the_tail_of_a_console() -> None:
 
 
 def test_the_words_of_a_panic() -> None:
-    console = (
-        "[ 4.5] sysrq: Trigger\n[ 4.6] Kernel panic - not syncing: sysrq triggered crash\r\n[ 4.7] CPU: 1"
-    )
+    console = "[ 4.5] sysrq: Trigger\n[ 4.6] Kernel panic - not syncing: sysrq triggered crash\r\n[ 4.7] CPU: 1"
     assert panic(console) == "sysrq triggered crash"
     assert panic("all is well") == ""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All tests: style, units, objects, the running kernel, and every guest of the matrix, two guests at a time.
+
+`python3 -m tests.run [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.lab.matrix import KERNELS
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / "build" / "test-logs"
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+DISKS = ("--disk", "nvme", "--disk", "virtio", "--disk", "scsi")
+GUEST_LIMIT_S = 2400
+_SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d.]+s", re.MULTILINE)
+
+
+class Job(NamedTuple):
+    name: str
+    command: Sequence[str]
+
+
+class Result(NamedTuple):
+    name: str
+    code: int
+    passed: int
+    failed: int
+    seconds: float
+
+
+def here() -> list[Job]:
+    return [
+        Job("lint", ("make", "lint")),
+        Job("unit", (*PYTEST, "tests/unit")),
+        Job("objects", (*PYTEST, "tests/objects")),
+        Job("running", (*PYTEST, "tests/kernel", "-m", "not icount and not guest")),
+    ]
+
+
+def guests() -> list[Job]:
+    lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S))
+    jobs = []
+    for kernel in KERNELS:
+        if kernel.running:
+            continue
+        if kernel.arch == "amd64":
+            every = (*lab, "--kernel", kernel.name, *DISKS, "--", *PYTEST, "tests/kernel", "-m", "not icount")
+            timed = (*lab, "--kernel", kernel.name, "--icount=off", "--", *PYTEST, "tests/kernel/test_latency.py")
+            jobs += [Job(kernel.name, every), Job(f"{kernel.name}-icount", timed)]
+        else:
+            jobs.append(Job(kernel.name, (*lab, "--kernel", kernel.name, "--", "sh", "tests/lab/foreign.sh")))
+    return jobs
+
+
+def run(job: Job) -> Result:
+    start = time.monotonic()
+    log = LOGS / f"{job.name}.log"
+    with log.open("wb") as out:
+        code = subprocess.run(job.command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+    text = log.read_text(errors="replace")
+    found = _SUMMARY.findall(text)
+    last = found[-1] if found else ""
+    passed, failed = (sum(map(int, re.findall(rf"(\d+) {word}", last))) for word in ("passed", "(?:failed|errors?)"))
+    if code != 0 and not failed:
+        failed = 1
+    result = Result(job.name, code, passed, failed, time.monotonic() - start)
+    print(_shown(result, text), flush=True)
+    return result
+
+
+def _shown(result: Result, text: str) -> str:
+    lines = [f"== {result.name}: {'ok' if result.code == 0 else 'FAILED'} in {result.seconds:.0f} s"]
+    if result.code != 0:
+        lines += text.splitlines()[-150:]
+    else:
+        told = ("verifier on", "  io")
+        lines += [line for line in text.splitlines() if _SUMMARY.match(line) or line.startswith(told)]
+    return "\n".join(lines)
+
+
+def main(names: Sequence[str]) -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    first, rest = here(), guests()
+    known = {job.name for job in first + rest}
+    if set(names) - known:
+        unknown = ", ".join(sorted(set(names) - known))
+        print(f"run: no such job: {unknown} (there are {', '.join(sorted(known))})", file=sys.stderr)
+        return 2
+    wanted = set(names) or known
+    results = [run(job) for job in first if job.name in wanted]
+    boots = [job for job in rest if job.name in wanted]
+    if boots:
+        kernels = dict.fromkeys(job.name.removesuffix("-icount") for job in boots)
+        subprocess.run([sys.executable, "-m", "tests.lab", "fetch", *kernels], cwd=ROOT, check=True)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        results += pool.map(run, boots)
+    print()
+    for result in results:
+        verdict = "ok" if result.code == 0 else "FAILED"
+        print(f"{result.name:<14} {verdict:<7} {result.passed:>5} passed {result.seconds:>6.0f} s")
+    failed = sum(result.failed for result in results)
+    print(f"{sum(result.passed for result in results)} passed, {failed} failed")
+    return 1 if any(result.code for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command with a block flow that counts by itself: everything around the kernel is real."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
+from wptrace.bpf.ring import Reader
+from wptrace.cli import main
+from wptrace.engine.accounting import Accounting
+from wptrace.engine.results import Group, Request, Snapshot, Start
+from wptrace.flows import io_block
+from wptrace.flows.base import Flow
+from wptrace.kernel import privileges
+
+
+class FakeFlow(Flow):
+    name = "io"
+    stages = TABLE
+
+    def __init__(self, options: io_block.Options) -> None:
+        self.options = options
+        self.looks = 0
+        self.told = options.slow_ns is None
+
+    def start(self, reader: Reader) -> Start:
+        return start(dev=self.options.devices)
+
+    def snapshot(self) -> Snapshot:
+        self.looks += 1
+        group = Group(os.environ.get("FAKE_DEVICE", "sda"), "read")
+        book = Accounting.read(self.looks, self.looks, {}, {})
+        cells = {group: cell([1000] * self.looks, [3000] * self.looks)}
+        return Snapshot(time.monotonic_ns(), book, cells, {group: 4096 * self.looks}, 0, OVERHEAD)
+
+    def requests(self) -> list[Request]:
+        if self.told:
+            return []
+        self.told = True
+        return [request()]
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if "FAKE_TELL_CLOSE" in os.environ:
+            print("closed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    io_block.BlockFlow = FakeFlow  # type: ignore[assignment,misc]
+    privileges.effective = lambda: {"CAP_SYS_ADMIN"}  # type: ignore[assignment]
+    main.run()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A libbpf or a BPF object that is missing, old or broken is said in one sentence."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.command import ROOT, UNPRIVILEGED, run, sentence
+from wptrace.bpf import lib
+from wptrace.bpf import object as objects
+from wptrace.bpf.lib import Libbpf, libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.cli.main import main
+from wptrace.errors import LibbpfError, UnsupportedError, WptraceError
+from wptrace.kernel import privileges
+
+INSTALL = "install libbpf 1.x (Debian: libbpf1; Fedora, RHEL: libbpf), or name one in WPTRACE_LIBBPF"
+REBUILD = "rebuild it with make, or reinstall wptrace"
+# A process that believes it may trace; nothing of what is tested here gets as far as to try it.
+BELIEVES = "import wptrace.kernel.privileges as p; p.effective = lambda: {'CAP_SYS_ADMIN'}; "
+ALLOWED = [*UNPRIVILEGED, sys.executable, "-W", "error", "-c", f"{BELIEVES}from wptrace.cli.main import run; run()"]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Opens libbpf anew, for tests and for those after them; and believes that this process may trace."""
+    libbpf.cache_clear()
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_SYS_ADMIN"})
+    yield
+    monkeypatch.undo()
+    libbpf.cache_clear()
+
+
+def test_a_libbpf_that_is_not_there() -> None:
+    with pytest.raises(LibbpfError) as caught:
+        Libbpf("/nonexistent/libbpf.so")
+    assert caught.value.message == "/nonexistent/libbpf.so cannot be opened as libbpf"
+    assert caught.value.hint == INSTALL
+    assert caught.value.exit_code == 4
+
+
+def test_a_file_that_is_no_library(tmp_path: Path) -> None:
+    path = tmp_path / "libbpf.so"
+    path.write_text("text")
+    with pytest.raises(LibbpfError, match=r"libbpf\.so cannot be opened as libbpf"):
+        Libbpf(str(path))
+
+
+def test_the_environment_names_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WPTRACE_LIBBPF", "/nonexistent/libbpf.so")
+    with pytest.raises(LibbpfError, match=r"^/nonexistent/libbpf\.so cannot"):
+        libbpf()
+    monkeypatch.setenv("WPTRACE_LIBBPF", "")
+    assert libbpf().path == "libbpf.so.1"
+
+
+class FakeFfi:
+    """A machine with these versions of libbpf."""
+
+    def __init__(self, libraries: dict[str, tuple[int, int]]) -> None:
+        self.libraries = libraries
+
+    def dlopen(self, path: str) -> Any:
+        if path not in self.libraries:
+            raise OSError(f"cannot load library '{path}'")
+        major, minor = self.libraries[path]
+        return SimpleNamespace(
+            libbpf_major_version=lambda: major,
+            libbpf_minor_version=lambda: minor,
+            libbpf_set_print=lambda printer: None,
+        )
+
+    def callback(self, kind: str, function: object) -> object:
+        return function
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **libraries: tuple[int, int]) -> None:
+    named = {f"libbpf.so.{name[3:]}": version for name, version in libraries.items()}
+    monkeypatch.setitem(sys.modules, "wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)))
+    monkeypatch.setattr("wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)))
+
+
+@pytest.mark.parametrize(
+    ("libraries", "problem"),
+    [
+        ({}, "libbpf.so.1 is not installed"),
+        ({"lib0": (0, 8)}, "only libbpf.so.0 is installed; it is older than 1.0"),
+        ({"lib1": (0, 8)}, "libbpf.so.1 is libbpf 0.8; 1.0 or newer is needed"),
+    ],
+)
+def test_a_libbpf_that_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, libraries: dict[str, tuple[int, int]], problem: str
+) -> None:
+    install(monkeypatch, **libraries)
+    with pytest.raises(LibbpfError) as caught:
+        Libbpf()
+    assert caught.value.message.startswith(problem)
+    assert caught.value.hint == INSTALL
+
+
+@pytest.mark.parametrize("version", [(1, 0), (1, 7), (2, 0)])
+def test_a_libbpf_that_is_new_enough(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int]) -> None:
+    install(monkeypatch, lib1=version)
+    assert Libbpf().version == version
+
+
+def test_a_binding_that_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wptrace.bpf._libbpf", None)
+    monkeypatch.delattr("wptrace.bpf._libbpf", raising=False)
+    with pytest.raises(WptraceError, match="the libbpf binding is not built"):
+        Libbpf()
+
+
+def test_a_kernel_without_type_information(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lib.os.path, "exists", lambda path: False)
+    with pytest.raises(UnsupportedError, match="this kernel has no type information") as caught:
+        lib.require_kernel_btf()
+    assert caught.value.exit_code == 4
+
+
+# --- Objects --------------------------------------------------------------------------------------------------
+
+
+def broken(folder: Path, how: str) -> Path:
+    path = folder / "io_block.bpf.o"
+    whole = objects.find("io_block").read_bytes()
+    if how == "text":
+        path.write_text("int main(void) { return 0; }\n")
+    elif how == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "program":
+        path.write_bytes(Path(sys.executable).read_bytes()[:65536])
+    return path
+
+
+BROKEN = {
+    "text": "is not a 64-bit little-endian ELF file",
+    "truncated": "is truncated",
+    "empty": "is not a 64-bit little-endian ELF file",
+    "program": "is an ELF file, but not a relocatable BPF object",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_object(tmp_path: Path, how: str) -> None:
+    path = broken(tmp_path, how)
+    with pytest.raises(WptraceError) as caught:
+        BpfObject(path)
+    assert (caught.value.message, caught.value.hint) == (f"{path} {BROKEN[how]}", REBUILD)
+
+
+def test_an_object_that_only_libbpf_finds_broken(tmp_path: Path) -> None:
+    """Without the sections that make its BTF fit, libbpf refuses it, and says so in its own log alone."""
+    whole = bytearray(objects.find("io_block").read_bytes())
+    at = whole.index(b"\x00.maps\x00") + 1
+    whole[at : at + 5] = b".mops"
+    path = tmp_path / "io_block.bpf.o"
+    path.write_bytes(whole)
+    with pytest.raises(WptraceError, match=rf"^libbpf cannot open {re.escape(str(path))}$") as caught:
+        BpfObject(path)
+    assert caught.value.hint == REBUILD
+
+
+def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path))
+    assert objects.find("io_block").parent != tmp_path
+    path = broken(tmp_path, "text")
+    assert objects.find("io_block") == path
+
+
+def test_an_object_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "folders", lambda: [tmp_path, tmp_path / "none"])
+    with pytest.raises(WptraceError) as caught:
+        objects.find("io_block")
+    assert caught.value.message == (
+        f"the BPF object io_block.bpf.o is not installed (looked in {tmp_path}, {tmp_path}/none)"
+    )
+    assert caught.value.hint == "run make in the source tree, or name the folder in WPTRACE_BPF_DIR"
+
+
+def test_a_machine_without_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64", release="6.12"))
+    with pytest.raises(UnsupportedError, match="wptrace has no BPF objects for riscv64"):
+        objects.machine()
+
+
+# --- The same from the command line ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["io", "1", "1"], ["io", "--json", "1", "1"]])
+def test_io_without_libbpf(words: list[str]) -> None:
+    found = run(ALLOWED, *words, WPTRACE_LIBBPF="/nonexistent")
+    assert (found.returncode, found.stdout) == (4, "")
+    assert sentence(found.stderr) == "/nonexistent cannot be opened as libbpf"
+    assert found.stderr.endswith(f"hint: {INSTALL}\n")
+
+
+def test_doctor_without_libbpf() -> None:
+    found = run(ALLOWED, "doctor", WPTRACE_LIBBPF="/nonexistent")
+    assert (found.returncode, found.stderr) == (4, "")
+    assert "\n  NO    libbpf         /nonexistent cannot be opened as libbpf\n" in found.stdout
+    assert found.stdout.endswith("\nverdict: wptrace io cannot work on this machine\n")
+
+
+@pytest.mark.parametrize("how", ["text", "truncated"])
+def test_io_with_a_broken_object(tmp_path: Path, how: str) -> None:
+    path = broken(tmp_path, how)
+    found = run(ALLOWED, "io", "1", "1", WPTRACE_BPF_DIR=str(tmp_path))
+    assert (found.returncode, found.stdout) == (1, "")
+    assert sentence(found.stderr) == f"{path} {BROKEN[how]}"
+    assert found.stderr.endswith(f"hint: {REBUILD}\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("/nonexistent/results", "No such file or directory"),
+        (str(ROOT), "Is a directory"),
+        (f"{ROOT}/pyproject.toml/x", "Not a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_found_out_before_anything_is_opened(
+    file: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*given: object) -> None:
+        raise AssertionError("BPF was loaded first")
+
+    monkeypatch.setattr("wptrace.flows.io_block.load", load)
+    with pytest.raises(WptraceError) as caught:
+        main(["io", "1", "1", "-o", file])
+    assert (caught.value.message, caught.value.exit_code) == (f"{file} cannot be written: {reason}", 1)
+
+
+def test_a_dry_run_tells_the_plan_and_loads_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wptrace.flows.io_block.load", lambda *given: pytest.fail("BPF was loaded"))
+    assert main(["io", "--dry-run", "--times", "own"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("trace ", "observe ")) for line in lines)
+    assert "observe completion of a request (C) by complete_tp_btf or else complete_raw_tp" in lines

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a trace ends, and where its results go: with real processes, pipes, files and signals, and a flow without BPF."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.unit.cli.command import FAKE, TIMEOUT, WPTRACE, environment, popen, run, sentence
+
+PIPE = subprocess.PIPE
+
+
+def closed_pipe() -> int:
+    """The end of a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    return write
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["--help"], ["--version"], ["io", "--help"]])
+def test_a_closed_pipe_ends_quietly(words: list[str]) -> None:
+    write = closed_pipe()
+    process = popen(WPTRACE, *words, stdout=write, stderr=PIPE)
+    os.close(write)
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("words", [["io"], ["io", "0.05"], ["io", "--json"], ["io", "0.05", "--json", "--each"]])
+def test_a_trace_into_a_closed_pipe_ends_quietly(words: list[str]) -> None:
+    write = closed_pipe()
+    process = popen(FAKE, *words, stdout=write, stderr=PIPE)
+    os.close(write)
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("words", [["io", "1000h"], ["io", "--json"]])
+def test_a_trace_ends_when_its_reader_leaves(words: list[str]) -> None:
+    """As in `wptrace io --json | head -n 1`: nothing more is written for a long time."""
+    process = popen(FAKE, *words, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(TIMEOUT) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("command", [[*WPTRACE, "doctor"], [*FAKE, "io", "0.05", "2"]])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors_are_no_reason_to_fail(command: list[str], closed: str) -> None:
+    script = f'exec "$@" {closed}'
+    found = subprocess.run(
+        ["sh", "-c", script, "sh", *command],
+        cwd=Path(__file__).parents[3],
+        env=environment(),
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert found.returncode == (3 if command[-1] == "doctor" else 0)
+    assert found.stderr == b""
+    assert bool(found.stdout) is (">&-" not in closed.replace("2>&-", ""))
+
+
+@pytest.mark.parametrize("words", [["io", "0.05", "2"], ["io", "0.05", "2", "--json"]])
+@pytest.mark.parametrize("to_a_file", [True, False])
+def test_a_full_disk_is_told_in_one_sentence(words: list[str], to_a_file: bool) -> None:
+    with Path("/dev/full").open("w") as full:
+        more = ["-o", "/dev/full"] if to_a_file else []
+        process = popen(FAKE, *words, *more, stdout=PIPE if to_a_file else full, stderr=PIPE)
+        _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert sentence(errors.decode()) == "the output cannot be written: No space left on device"
+
+
+def test_doctor_tells_of_a_full_disk_as_well() -> None:
+    with Path("/dev/full").open("w") as full:
+        process = popen(WPTRACE, "doctor", stdout=full, stderr=PIPE)
+        _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert sentence(errors.decode()) == "the output cannot be written: No space left on device"
+
+
+def test_results_go_into_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    found = run(FAKE, "io", "0.05", "2", "--json", "-o", str(path))
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+    assert kinds == ["start", "interval", "interval", "summary"]
+
+
+def test_a_file_may_be_a_pipe_whose_reader_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    process = popen(FAKE, "io", "0.05", "--json", "-o", str(path), stdout=PIPE, stderr=PIPE)
+    with path.open() as reader:
+        assert json.loads(reader.readline())["kind"] == "start"
+    written, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, written, errors) == (0, b"", b"")
+
+
+def test_hostile_names_go_into_a_file_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    found = run(FAKE, "io", "0.05", "1", "-D", "-o", str(path), FAKE_DEVICE="\udcff\x1b[31m")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert r"\udcff\x1b[31m read: " in path.read_text()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
+def test_every_encoding_of_a_terminal_will_do(encoding: str) -> None:
+    found = run(FAKE, "io", "0.05", "1", "-D", PYTHONIOENCODING=encoding, FAKE_DEVICE="\u4e2d\u6587")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert ("\u4e2d\u6587 read" if encoding == "utf-8" else r"\u4e2d\u6587 read") in found.stdout
+    assert "Summary" in found.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("words", [["io"], ["io", "1000h", "--json"]])
+def test_a_signal_ends_with_the_summary(number: signal.Signals, words: list[str]) -> None:
+    process = popen(FAKE, *words, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(number)
+    written, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors) == (0, b"")
+    assert b'"kind":"summary"' in written if "--json" in words else b"\nSummary\n" in written
+
+
+def test_an_interrupt_before_the_trace_is_130() -> None:
+    code = "import wptrace.cli.main as m\ndef interrupt(): raise KeyboardInterrupt\nm.main = interrupt\nm.run()"
+    command = [*WPTRACE[:-2], "-c", code]
+    found = run(command)
+    assert (found.returncode, found.stderr) == (130, "")
+
+
+def test_a_fault_of_the_kernel_is_told_with_what_the_verifier_said() -> None:
+    code = (
+        "import wptrace.cli.main as m\nfrom wptrace.errors import VerifierError\n"
+        "def refuse(): raise VerifierError('issue', 'R1 \\x1b[31minvalid\\nat 7', 'try this')\nm.main = refuse\nm.run()"
+    )
+    found = run([*WPTRACE[:-2], "-c", code])
+    assert found.returncode == 4
+    assert found.stderr.splitlines() == [
+        "wptrace: the kernel refused the program issue",
+        r"R1 \x1b[31minvalid",
+        "at 7",
+        "hint: try this",
+    ]
+
+
+def all_of(file: IO[bytes]) -> bytes:
+    """What comes out of a terminal until its other side is closed, which reads as an error."""
+    found = b""
+    while True:
+        try:
+            chunk = os.read(file.fileno(), 65536)
+        except OSError:
+            return found
+        found += chunk
+        if not chunk:
+            return found
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_terminal_gets_a_live_screen_and_json_does_not(live: bool) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        words = ["io", "0.05", "2", *([] if live else ["--json"])]
+        process = popen(FAKE, *words, stdin=theirs, stdout=theirs, stderr=PIPE)
+        os.close(theirs)
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.append(all_of(screen)))
+        reader.start()
+        _, errors = process.communicate(timeout=TIMEOUT)
+        reader.join(TIMEOUT)
+    assert (process.returncode, errors) == (0, b"")
+    (written,) = got
+    assert (b"\x1b[" in written) is live
+    assert (b"Summary" in written) is live
+    assert (b'"kind":"summary"' in written) is not live

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is wrong with a command line is said in one sentence, before any privilege is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+
+from tests.unit.cli.command import ROOT, WPTRACE, run, sentence
+from wptrace import __version__
+from wptrace.cli import options as common
+from wptrace.cli.main import COMMANDS, main
+from wptrace.errors import NotPermittedError, UsageError, WptraceError
+
+FILE = str(ROOT / "pyproject.toml")
+NO_DEVICE = "there is no block device "
+BAD = [
+    ([], "the following arguments are required: COMMAND"),
+    (["blah"], "argument COMMAND: invalid choice: 'blah'"),
+    (["--blah"], "the following arguments are required: COMMAND"),
+    (["io", "--blah"], "io: unrecognized arguments: --blah"),
+    (["--blah", "io"], "io: unrecognized arguments: --blah"),
+    (["io", "1", "2", "3"], "io: unrecognized arguments: 3"),
+    (["io", "0"], "an interval of 0 is too short: 10ms is the least"),
+    (["io", "9ms"], "an interval of 9ms is too short: 10ms is the least"),
+    (["io", "-1"], "'-1' is not a duration such as 5ms or 1.5s"),
+    (["io", "abc"], "'abc' is not a duration such as 5ms or 1.5s"),
+    (["io", ""], "'' is not a duration such as 5ms or 1.5s"),
+    (["io", "1x"], "the duration '1x' has an unknown unit: the units are ns, us, ms, s, m, h"),
+    (["io", "9" * 5000], "is not a duration such as 5ms or 1.5s"),
+    (["io", "1", "0"], "the count '0' is not a whole number above 0"),
+    (["io", "1", "-3"], "the count '-3' is not a whole number above 0"),
+    (["io", "1", "1.5"], "the count '1.5' is not a whole number above 0"),
+    (["io", "1", "ten"], "the count 'ten' is not a whole number above 0"),
+    (["io", "1", "\u0663"], "the count '\u0663' is not a whole number above 0"),
+    (["io", "1", "9" * 5000], "is not a whole number above 0"),
+    (["io", "-d", "nope"], f"{NO_DEVICE}nope"),
+    (["io", "-d", "99999:1"], f"{NO_DEVICE}99999:1"),
+    (["io", "-d", ""], f"{NO_DEVICE}''"),
+    (["io", "-d", ".."], f"{NO_DEVICE}.."),
+    (["io", "-d", "/dev/none"], f"{NO_DEVICE}/dev/none: No such file or directory"),
+    (["io", "-d", "/tmp"], "/tmp is not a block device"),  # noqa: S108
+    (["io", "-d", "/dev/null"], "/dev/null is not a block device"),
+    (["io", "-d", FILE], f"{FILE} is not a block device"),
+    (["io", "-d", "a\nb\x1b[31m"], rf"{NO_DEVICE}a\nb\x1b[31m"),
+    (["io", "-d", "\udcff"], rf"{NO_DEVICE}\udcff"),
+    (["io", "-d"], "io: argument -d/--dev: expected one argument"),
+    (["io", "--hist", "fsync"], "there is no stage fsync; there are queue, device, request"),
+    (["io", "--hist", "unattributed"], "there is no stage unattributed; there are queue, device, request"),
+    (["io", "--slow", "5"], "the duration '5' has no unit: the units are ns, us, ms, s, m, h"),
+    (["io", "--slow", "abc"], "'abc' is not a duration such as 5ms or 1.5s"),
+    (["io", "--slow", ""], "'' is not a duration such as 5ms or 1.5s"),
+    (["io", "--slow", "-5ms"], "io: argument --slow: expected one argument"),
+    (["io", "--slow", "5ms", "--each"], "io: argument --each: not allowed with argument --slow"),
+    (["io", "--ring-size", "abc"], "'abc' is not a size such as 64K or 1M"),
+    (["io", "--ring-size", ""], "'' is not a size such as 64K or 1M"),
+    (["io", "--ring-size", "K"], "'K' is not a size such as 64K or 1M"),
+    (["io", "--ring-size", "-1"], "'-1' is not a size such as 64K or 1M"),
+    (["io", "--ring-size", "9" * 5000], "is not a size such as 64K or 1M"),
+    (["io", "--ring-size", "3M"], "a ring of 3M is not possible: it takes a power of two between 4K and 1G"),
+    (["io", "--ring-size", "2K"], "a ring of 2K is not possible: it takes a power of two between 4K and 1G"),
+    (["io", "--ring-size", "2G"], "a ring of 2G is not possible: it takes a power of two between 4K and 1G"),
+    (["io", "--level", "all"], "io: argument --level: invalid choice: 'all'"),
+    (["io", "--times", "mine"], "io: argument --times: invalid choice: 'mine'"),
+    (["doctor", "--blah"], "doctor: unrecognized arguments: --blah"),
+    (["doctor", "now"], "doctor: unrecognized arguments: now"),
+]
+# A new process for each would take long; these differ in where they are found out.
+ALSO_AS_A_PROCESS = [
+    [],
+    ["blah"],
+    ["io", "--blah"],
+    ["io", "0"],
+    ["io", "1", "ten"],
+    ["io", "-d", "nope"],
+    ["io", "-d", "/tmp"],  # noqa: S108
+    ["io", "-d", "a\nb\x1b[31m"],
+    ["io", "-d", "\udcff"],
+    ["io", "--hist", "fsync"],
+    ["io", "--slow", "5"],
+    ["io", "--slow", "5ms", "--each"],
+    ["io", "--ring-size", "3M"],
+]
+
+
+def name(value: object) -> str:
+    return " ".join(value)[:40] if isinstance(value, list) else ""
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=name)
+def test_a_bad_command_line_is_a_usage_error(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        main(words)
+    assert caught.value.exit_code == 2
+    from wptrace.outputs.text import printable
+
+    assert message in printable(caught.value.message)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("words", ALSO_AS_A_PROCESS, ids=name)
+def test_a_bad_command_line_is_told_in_one_sentence(words: list[str]) -> None:
+    found = run(WPTRACE, *words)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    said = sentence(found.stderr)
+    assert any(message in said for given, message in BAD if given == words)
+
+
+@pytest.mark.parametrize("words", [["io"], ["io", "--dry-run"], ["io", "1", "--json", "-o", "/nonexistent/file"]])
+def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
+    found = run(WPTRACE, *words)
+    assert found.returncode == 3
+    assert found.stdout == ""
+    assert sentence(found.stderr) == "tracing needs root, or CAP_BPF and CAP_PERFMON"
+    assert found.stderr.endswith("hint: run it with sudo, or grant both capabilities\n")
+
+
+def test_without_privileges_doctor_says_so_and_what_it_can() -> None:
+    found = run(WPTRACE, "doctor")
+    assert found.returncode == NotPermittedError.exit_code == 3
+    assert found.stderr == ""
+    assert found.stdout.startswith(f"wptrace {__version__} on Linux ")
+    assert found.stdout.endswith("\nverdict: more cannot be told without privileges: run it as root\n")
+
+
+def test_an_output_that_cannot_be_written_is_left_alone_without_privileges(tmp_path: object) -> None:
+    path = f"{tmp_path}/results"
+    assert run(WPTRACE, "io", "-o", path).returncode == 3
+    with pytest.raises(FileNotFoundError):
+        open(path).close()  # noqa: PTH123
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert not caught.value.code
+    written = capsys.readouterr()
+    assert written.err == ""
+    assert written.out.startswith("wptrace 0." if words == ["--version"] else "usage: wptrace ")
+
+
+def test_help_and_version_of_the_process() -> None:
+    found = run(WPTRACE, "--help", COLUMNS="200")
+    assert (found.returncode, found.stderr) == (0, "")
+    for command, what in COMMANDS.items():
+        assert re.search(rf"^    {command} +{re.escape(what)}$", found.stdout, re.M)
+    found = run(WPTRACE, "--version")
+    assert (found.returncode, found.stdout, found.stderr) == (0, f"wptrace {__version__}\n", "")
+
+
+# --- What a good one means ------------------------------------------------------------------------------------
+
+
+def interval(*words: str) -> tuple[float | None, int | None]:
+    given = [*words, None, None]
+    return common.interval(argparse.Namespace(interval=given[0], count=given[1]))
+
+
+def test_intervals() -> None:
+    assert interval() == (None, None)
+    assert interval("1") == (1.0, None)
+    assert interval("0.5", "10") == (0.5, 10)
+    assert interval("500ms", "007") == (0.5, 7)
+    assert interval("2m") == (120.0, None)
+    assert interval("10ms") == (0.01, None)
+
+
+def test_ring_sizes() -> None:
+    assert common.size("4096") == common.size("4K") == common.size("4k") == 4096
+    assert common.size("1M") == 1 << 20
+    assert common.size("1G") == common.size("1024m") == 1 << 30
+
+
+def test_every_error_has_an_exit_code_of_the_documented_ones() -> None:
+    def kinds(kind: type[WptraceError]) -> list[type[WptraceError]]:
+        return [kind, *(found for below in kind.__subclasses__() for found in kinds(below))]
+
+    assert {kind.exit_code for kind in kinds(WptraceError)} == {1, 2, 3, 4}

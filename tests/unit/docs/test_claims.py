@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the README and the other pages say of commands, imports, versions and licences is so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.command import parser as lab_parser
+from tests.unit.docs.pages import PAGES, ROOT, section, tables
+from tests.unit.docs.test_man import command_parser, spellings
+from wptrace import __version__
+from wptrace.cli.main import COMMANDS
+
+PACKAGE = ROOT / "wptrace"
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"(?:^|`)(?:sudo )?make ([a-z-]+)\b", page.read_text(), re.M)
+    assert set(named) <= targets()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_option_in_a_command_exists(page: Path) -> None:
+    for command, words in re.findall(r"wptrace (\w+)([^`|\n#]*)", page.read_text()):
+        if command not in COMMANDS:
+            continue
+        known = {option for options in spellings(command_parser(command)) for option in options}
+        for word in re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", words):
+            assert word in known, f"wptrace {command}{words}"
+
+
+def test_the_options_of_the_lab_are_those_of_its_parser() -> None:
+    commands = next(action for action in lab_parser()._actions if action.choices)
+    assert commands.choices
+    known = {option for action in dict(commands.choices)["run"]._actions for option in action.option_strings}
+    documented = {
+        option
+        for table in tables(section("testing.md", "## The lab"))
+        for row in table
+        for option in re.findall(r"--[\w-]+", row[0])
+    }
+    assert documented == known - {"-h", "--help"}
+
+
+def imports(package: str) -> Iterator[str]:
+    """The packages of wptrace that a package imports anywhere."""
+    path = PACKAGE / package
+    for file in path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                first, _, rest = name.partition(".")
+                if first == "wptrace":
+                    yield rest.partition(".")[0]
+
+
+def test_the_packages_import_what_the_design_says() -> None:
+    (rows,) = tables(section("design.md", "## The house"))
+    packages = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    told: set[str] = set()
+    for names, allowed in rows:
+        for name in names.split(", "):
+            told.add(name)
+            if allowed == "everything":
+                continue
+            may = set(re.findall(r"\w+", allowed.partition(";")[0])) & packages
+            if name not in ("errors", "bpf"):
+                may.add("errors")
+            assert set(imports(name)) - {name, "__version__"} <= may, name
+    assert told == packages - {"__init__", "__main__"}
+
+
+def test_the_changelog_has_this_version() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in changes
+    assert f"## [{__version__}]" in changes
+
+
+def test_every_licence_that_a_file_names_is_there() -> None:
+    named: set[str] = set()
+    for folder, pattern in (("wptrace", "*.py"), ("bpf_src", "*.[ch]"), ("tests", "*.py"), ("vmlinux", "*.[ch]")):
+        for file in (ROOT / folder).rglob(pattern):
+            head = "\n".join(file.read_text(errors="replace").splitlines()[:3])
+            found = re.search(r"SPDX-License-Identifier: (.*?)(?: \*/)?$", head, re.M)
+            if found:
+                named |= set(re.findall(r"[\w.-]+", found[1])) - {"OR", "AND"}
+    assert named == {path.stem for path in (ROOT / "LICENSES").glob("*.txt")}
+    readme = (ROOT / "README.md").read_text()
+    for name in named:
+        assert f"(LICENSES/{name}.txt)" in readme

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/kernels.md lists the kernels that tests run on."""
+
+from __future__ import annotations
+
+from tests.lab.matrix import KERNELS
+from tests.unit.docs.pages import section, tables
+
+
+def test_the_kernels_are_those_of_the_matrix() -> None:
+    (rows,) = tables(section("kernels.md", "## Tested"))
+    assert rows == [
+        [
+            kernel.name,
+            ", ".join(kernel.suites),
+            ", ".join(kernel.package_names("*")),
+            "" if kernel.running else kernel.arch,
+        ]
+        for kernel in KERNELS
+    ]
+
+
+def test_the_hooks_of_each_kernel_are_told() -> None:
+    rows = tables(section("stages.md", "## By which hooks"))[1]
+    told = [row[0] for row in rows]
+    assert told == list(dict.fromkeys(kernel.name.partition("-")[0] for kernel in KERNELS if not kernel.running))

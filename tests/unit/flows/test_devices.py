@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of devices: Python fills it, BPF looks things up in it. Both sides have to agree on the places."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wptrace.errors import UsageError
+from wptrace.flows import io_block
+from wptrace.kernel import blockdev
+from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
+
+SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/block.h").read_text()
+DEVICES, PROBES, HASH = 256, 16, 0x9E3779B1
+Table = list[dict[str, int]]
+
+
+class Match(NamedTuple):
+    slot: int
+    stateful: int
+
+
+def find_device(table: Table, dev: int, sector: int, any_sector: bool = False) -> Match | None:
+    """find_device() of bpf_src/lib/block.h, line by line."""
+    at = (dev * HASH & 0xFFFFFFFF) >> 24
+    for probe in range(PROBES):
+        entry = table[(at + probe) & (DEVICES - 1)] or dict.fromkeys(("dev", "slot", "stateful", "first", "end"), 0)
+        if not entry["dev"]:
+            break
+        if entry["dev"] == dev and (any_sector or entry["first"] <= sector < entry["end"]):
+            return Match(entry["slot"], entry["stateful"])
+    return None
+
+
+def test_the_source_still_says_what_is_tested_here() -> None:
+    def constant(name: str) -> int:
+        found = re.search(rf"#define {name} (\d+)", SOURCE)
+        assert found
+        return int(found.group(1))
+
+    assert constant("DEVICES") == io_block._DEVICES == DEVICES
+    assert constant("DEVICE_PROBES") == io_block._PROBES == PROBES
+    assert constant("MINOR_BITS") == blockdev.MINOR_BITS
+    assert constant("UNLISTED_SLOT") == io_block._UNLISTED
+    assert f"at = (dev * {HASH:#x}u) >> 24;" in SOURCE
+    assert io_block._HASH == HASH
+    assert "devices[(at + probe) & (DEVICES - 1)]" in SOURCE
+    assert "if (!entry->dev)\n\t\t\tbreak;" in SOURCE
+    assert "entry->dev == dev && (any_sector || (sector >= entry->first && sector < entry->end))" in SOURCE
+
+
+def place(dev: int) -> int:
+    return (dev * HASH & 0xFFFFFFFF) >> 24
+
+
+# Numbers that all begin at the same place or just before it, of disks as they are numbered in real life.
+_ALL = [kernel_dev(major, minor) for major in (7, 8, 65, 253, 254, 259) for minor in range(0, 4096, 1)]
+CROWD = [dev for dev in _ALL if place(dev) in (250, 251, 255, 0)]
+
+numbers = st.one_of(
+    st.sampled_from(CROWD),
+    st.builds(kernel_dev, st.integers(1, 4095), st.integers(0, (1 << 20) - 1)),
+)
+cuts = st.lists(st.integers(1, 1 << 40), min_size=2, max_size=6, unique=True).map(sorted)
+
+
+@st.composite
+def extents(draw: st.DrawFn, most: int = 60) -> list[Extent]:
+    """Whole disks and disks of which some partitions are traced."""
+    found = []
+    for dev in draw(st.lists(numbers, max_size=most, unique=True)):
+        if draw(st.booleans()):
+            found.append(Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING))
+            continue
+        edges = draw(cuts)
+        for number, (first, end) in enumerate(zip(edges, edges[1:])):
+            found.append(Extent(f"{dev:x}p{number}", f"{dev:x}", dev, first, end))
+    return found
+
+
+@given(wanted=extents(), data=st.data())
+def test_every_device_is_found_where_bpf_looks_for_it(wanted: list[Extent], data: st.DataObject) -> None:
+    stateful = data.draw(st.sets(st.sampled_from([one.disk for one in wanted]))) if wanted else set()
+    try:
+        table = io_block._table(wanted, sorted(stateful))
+    except UsageError:
+        assert crowded(wanted)
+        return
+    assert len(table) == DEVICES
+    assert sum(map(bool, table)) == len(wanted)
+    for slot, one in enumerate(wanted, start=1):
+        expected = Match(slot, one.disk in stateful)
+        for sector in {one.first, one.end - 1, (one.first + one.end) // 2}:
+            assert find_device(table, one.dev, sector) == expected
+        found = find_device(table, one.dev, 0, any_sector=True)
+        assert found is not None
+        assert wanted[found.slot - 1].dev == one.dev
+    listed = {one.dev: [other for other in wanted if other.dev == one.dev] for one in wanted}
+    for dev, ranges in listed.items():
+        for sector in {ranges[0].first - 1, ranges[-1].end}:
+            if 0 <= sector < EVERYTHING:
+                assert find_device(table, dev, sector) is None
+    for dev in data.draw(st.lists(numbers, max_size=10)):
+        if dev not in listed:
+            assert find_device(table, dev, 0) is None
+            assert find_device(table, dev, 0, any_sector=True) is None
+
+
+def crowded(wanted: list[Extent]) -> bool:
+    """Whether the devices, put in one after the other, fill all the places of one of them."""
+    taken: set[int] = set()
+    for one in wanted:
+        free = [at for at in ((place(one.dev) + probe) % DEVICES for probe in range(PROBES)) if at not in taken]
+        if not free:
+            return True
+        taken.add(free[0])
+    return False
+
+
+def test_sixteen_partitions_of_a_disk_have_room_and_no_more() -> None:
+    parts = [Extent(f"sda{number}", "sda", kernel_dev(8, 0), number * 10, number * 10 + 10) for number in range(17)]
+    table = io_block._table(parts[:16], [])
+    found = [find_device(table, kernel_dev(8, 0), number * 10 + 5) for number in range(17)]
+    assert found == [*(Match(slot, 0) for slot in range(1, 17)), None]
+    with pytest.raises(UsageError, match="no room left for sda16 among so many devices"):
+        io_block._table(parts, [])
+
+
+def test_a_table_wraps_around_its_end() -> None:
+    last = [dev for dev in _ALL if place(dev) == 255][:3]
+    wanted = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in last]
+    table = io_block._table(wanted, [])
+    assert table[255]
+    assert table[0]
+    assert table[1]
+    assert [find_device(table, dev, 7) for dev in last] == [Match(slot, 0) for slot in (1, 2, 3)]
+
+
+def test_an_empty_table_knows_no_device() -> None:
+    table = io_block._table([], [])
+    assert table == [{}] * DEVICES
+    assert find_device(table, kernel_dev(8, 0), 0) is None
+
+
+def test_too_many_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {f"sd{number}": Extent(f"sd{number}", f"sd{number}", number, 0, EVERYTHING) for number in range(1, 130)}
+    monkeypatch.setattr(blockdev, "disks", lambda: list(found))
+    monkeypatch.setattr(blockdev, "requests_of", lambda name: iter([found[name]]))
+    with pytest.raises(UsageError, match=r"129 devices are more than wptrace can tell apart at once \(128\)"):
+        io_block._extents([])
+    del found["sd1"]
+    assert len(io_block._extents([])) == 128
+
+
+def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
+    part = Extent("sda1", "sda", kernel_dev(8, 0), 2048, 4096)
+    below = {"dm-0": [part], "sda": [disk], "sda1": [part]}
+    monkeypatch.setattr(blockdev, "resolve", lambda text: text)
+    monkeypatch.setattr(blockdev, "requests_of", lambda name: iter(below[name]))
+    assert io_block._extents(["dm-0", "sda1"]) == [part]
+    assert io_block._extents(["dm-0", "sda", "sda"]) == [disk]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the flows say of their objects, against the objects themselves. They must have been built: `make objects`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wptrace.bpf.btf import Btf, Enum, Func, Struct
+from wptrace.bpf.elf import ObjectFile
+from wptrace.engine.distribution import SLOTS
+from wptrace.flows.base import Flow, Hook, discover
+from wptrace.flows.diagnosis import _FEATURES
+from wptrace.flows.io_block import _CAUSES, BlockFlow
+
+OBJECTS = Path(__file__).resolve().parents[3] / "wptrace/objects"
+ARCHES = ("x86_64", "arm64")
+HOOKS = [(flow, hook) for flow in discover() for hook in flow.hooks]
+
+
+def parsed(name: str, arch: str) -> tuple[ObjectFile, Btf]:
+    file = ObjectFile(OBJECTS / arch / f"{name}.bpf.o")
+    return file, Btf.parse(file.btf)
+
+
+def test_flows_are_found_by_themselves() -> None:
+    found = discover()
+    assert BlockFlow in found
+    assert Flow not in found
+    assert len(found) == len(set(found))
+    assert len({(flow.name, flow.level) for flow in found}) == len(found)
+
+
+@pytest.mark.parametrize("flow", discover())
+def test_a_flow_is_complete(flow: type[Flow]) -> None:
+    assert flow.name
+    assert flow.object
+    assert flow.hooks
+    stages = set(flow.stages.names)
+    for hook in flow.hooks:
+        assert hook.programs
+        assert set(hook.serves) <= stages
+        assert hook.without
+    assert any(hook.required for hook in flow.hooks)
+    served = {stage for hook in flow.hooks for stage in hook.serves}
+    assert served == stages, "a stage that no hook serves can never be seen"
+    assert all(stage.description and stage.meaning for stage in flow.stages)
+    assert all("." in name for field in flow.fields for name in field.names)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize(("flow", "hook"), HOOKS, ids=[f"{flow.object}-{hook.name}" for flow, hook in HOOKS])
+def test_every_program_of_a_hook_is_in_the_object(flow: type[Flow], hook: Hook, arch: str) -> None:
+    file, btf = parsed(flow.object, arch)
+    tracepoints = set()
+    for program in hook.programs:
+        assert btf.find(program, Func) is not None, f"{flow.object}.bpf.o has no program {program}"
+        kind = program.partition("_")[2]
+        sections = [section for section in file.sections if section.partition("/")[0] == kind]
+        assert sections, f"nothing in {flow.object}.bpf.o attaches by {kind}"
+        tracepoints |= {section.partition("/")[2] for section in sections}
+    assert tracepoints
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_doctor_tries_programs_that_there_are(arch: str) -> None:
+    _, btf = parsed("features", arch)
+    assert all(btf.find(name, Func) is not None for name in _FEATURES)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
+    file, btf = parsed("io_block", arch)
+
+    def names(enum: str) -> list[str]:
+        found = btf.find(enum, Enum)
+        assert found is not None
+        prefix = f"{enum.upper()}_"
+        return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
+
+    assert names("block_stage") == [*BlockFlow.stages.names, BlockFlow.stages.total.name]
+    assert set(names("block_cause")) <= set(_CAUSES)
+    assert names("block_op")[:4] == ["read", "write", "flush", "discard"]
+    assert set(names("block_flag")) == {"sync", "meta", "fua", "preflush", "rahead"}
+    hist = btf.find("hist", Struct)
+    assert hist is not None
+    assert btf.size(hist.id) == 6 * 8 + SLOTS * 4
+    assert "GPL" in file.license

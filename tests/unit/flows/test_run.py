@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop around a flow: intervals, ends, and what is cleaned up."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
+from wptrace.bpf.ring import Reader
+from wptrace.engine.accounting import Accounting
+from wptrace.engine.results import Group, Report, Request, Snapshot, Start
+from wptrace.errors import UnsupportedError, WptraceError
+from wptrace.flows import run as module
+from wptrace.flows.base import Flow
+from wptrace.flows.run import Stop, run
+
+SDA_READ = Group("sda", "read")
+SECOND = 1_000_000_000
+
+
+class Time:
+    """Passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.waits: list[float] = []
+        self.events: list[tuple[float, Callable[[], object]]] = []
+        """What happens in the world, and when; it ends a wait as a signal does."""
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, at_most: float) -> None:
+        self.waits.append(at_most)
+        assert len(self.waits) < 10_000, "the loop does not end"
+        end = self.now + max(at_most, 0.0)
+        if self.events and self.events[0][0] <= end:
+            when, event = self.events.pop(0)
+            self.now = max(self.now, when)
+            event()
+        else:
+            self.now = end
+
+    def at(self, seconds: float, event: Callable[[], object]) -> None:
+        self.events.append((1000.0 + seconds, event))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    made = Time()
+    monkeypatch.setattr(module.time, "monotonic", made.monotonic)
+    monkeypatch.setattr(module, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr(Reader, "wait", lambda reader, at_most: made.wait(at_most))
+    return made
+
+
+class Fake(Flow):
+    """Finishes one request at each look."""
+
+    name = "fake"
+    stages = TABLE
+
+    def __init__(self, clock: Time, told: list[str]) -> None:
+        self.clock = clock
+        self.told = told
+        self.looks = 0
+        self.pending: list[Request] = []
+        self.reader: Reader | None = None
+
+    def start(self, reader: Reader) -> Start:
+        self.told.append("start")
+        self.reader = reader
+        return start()
+
+    def snapshot(self) -> Snapshot:
+        self.looks += 1
+        self.told.append("snapshot")
+        book = Accounting.read(self.looks + 1, self.looks, {}, {})
+        cells = {SDA_READ: cell([1] * self.looks, [2] * self.looks)}
+        return Snapshot(int(self.clock.now * SECOND), book, cells, {SDA_READ: 512 * self.looks}, 0, OVERHEAD)
+
+    def requests(self) -> list[Request]:
+        found, self.pending = self.pending, []
+        return found
+
+    def stop(self) -> None:
+        self.told.append("stop")
+        self.pending.append(request(dev="last"))
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+class Collected:
+    def __init__(self, told: list[str], fail: str = "") -> None:
+        self.told = told
+        self.fail = fail
+        self.reports: list[Report] = []
+        self.requests: list[Request] = []
+
+    def _tell(self, what: str) -> None:
+        self.told.append(f"output {what}")
+        if what == self.fail:
+            raise BrokenPipeError
+
+    def start(self, start: Start) -> None:
+        self._tell("start")
+
+    def request(self, request: Request) -> None:
+        self._tell("request")
+        self.requests.append(request)
+
+    def interval(self, report: Report) -> None:
+        self._tell("interval")
+        self.reports.append(report)
+
+    def summary(self, report: Report) -> None:
+        self._tell("summary")
+        self.reports.append(report)
+
+    def close(self) -> None:
+        self._tell("close")
+
+
+class World:
+    def __init__(self, clock: Time, fail: str = "") -> None:
+        self.told: list[str] = []
+        self.clock = clock
+        self.flow = Fake(clock, self.told)
+        self.output = Collected(self.told, fail)
+
+    def run(self, interval_s: float | None, count: int | None, statistics: bool = False, watch: int = -1) -> None:
+        run(self.flow, self.output, interval_s, count, statistics, watch)
+
+    @property
+    def lengths(self) -> list[float]:
+        return [report.duration_ns / SECOND for report in self.output.reports]
+
+
+@pytest.fixture
+def world(clock: Time) -> World:
+    return World(clock)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_so_many_intervals_and_a_summary(world: World) -> None:
+    world.run(0.5, 3)
+    assert [report.kind for report in world.output.reports] == ["interval"] * 3 + ["summary"]
+    assert world.lengths == [0.5, 0.5, 0.5, 1.5]
+    assert world.told[:3] == ["start", "snapshot", "output start"]
+    assert world.told[-6:] == ["stop", "output request", "snapshot", "output summary", "close", "output close"]
+
+
+def test_each_interval_holds_what_came_in_it(world: World) -> None:
+    world.run(1.0, 2)
+    first, second, summary = world.output.reports
+    assert [report.accounting.finished for report in world.output.reports] == [1, 1, 3]
+    assert [report.bytes for report in (first, second, summary)] == [{SDA_READ: 512}, {SDA_READ: 512}, {SDA_READ: 1536}]
+    assert [row.stage for row in first.rows] == ["queue", "device", "request"]
+    assert summary.rows[0].distribution.count == 3
+    for report in world.output.reports:
+        book = report.accounting
+        assert book.started == book.finished + book.in_flight + book.lost_total
+
+
+def test_requests_are_told_as_they_come_and_the_last_ones_before_the_summary(world: World) -> None:
+    world.clock.at(0.3, lambda: world.flow.pending.append(request(dev="first")))
+    world.run(1.0, 1)
+    assert [one.dev for one in world.output.requests] == ["first", "last"]
+    told = [word for word in world.told if word.startswith("output")]
+    assert told == [f"output {word}" for word in ("start", "request", "interval", "request", "summary", "close")]
+
+
+def test_a_signal_ends_the_trace_with_a_summary(world: World) -> None:
+    world.clock.at(2.5, interrupt)
+    world.run(1.0, None)
+    assert world.lengths == [1.0, 1.0, 2.5]
+
+
+def test_without_an_interval_there_is_a_summary_alone(world: World) -> None:
+    world.clock.at(200.0, interrupt)
+    world.run(None, None)
+    assert world.lengths == [200.0]
+
+
+@pytest.mark.parametrize("interval_s", [None, 3600.0, 1e9])
+def test_counters_are_read_before_they_can_wrap(world: World, interval_s: float | None) -> None:
+    """Buckets have 32 bits: at ten million requests a second they are full after seven minutes."""
+    world.clock.at(1000.0, interrupt)
+    world.run(interval_s, None)
+    assert max(world.clock.waits) <= 60.0
+    assert world.told.count("snapshot") >= 16
+    assert world.lengths == [1000.0]
+
+
+def test_long_intervals_are_kept(world: World) -> None:
+    world.run(150.0, 2)
+    assert world.lengths == [150.0, 150.0, 300.0]
+
+
+def test_intervals_do_not_drift(world: World) -> None:
+    """A report that takes its time does not move the next one."""
+    slow = world.output.interval
+
+    def interval(report: Report) -> None:
+        slow(report)
+        world.clock.now += 0.3
+
+    world.output.interval = interval  # type: ignore[method-assign]
+    world.run(1.0, 4)
+    assert world.lengths[:4] == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_suspended_machine_gets_one_long_interval_and_goes_on(world: World) -> None:
+    def suspend() -> None:
+        world.clock.now += 100.0
+
+    world.clock.at(1.5, suspend)
+    world.run(1.0, 4)
+    assert world.lengths[:4] == [1.0, 100.5, 1.0, 1.0]
+
+
+def test_a_reader_that_left_ends_the_trace(world: World) -> None:
+    def leave() -> None:
+        assert world.flow.reader is not None
+        world.flow.reader.hung_up = True
+
+    world.clock.at(1.5, leave)
+    world.run(1.0, None)
+    assert world.lengths == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("fail", ["start", "request", "interval", "summary", "close"])
+def test_all_is_cleaned_up_whatever_the_output_does(clock: Time, fail: str) -> None:
+    world = World(clock, fail)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(BrokenPipeError):
+        world.run(1.0, 1)
+    assert world.told[-2:] == ["close", "output close"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_all_is_cleaned_up_when_the_flow_cannot_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(reader: Reader) -> Start:
+        raise UnsupportedError("this kernel cannot")
+
+    monkeypatch.setattr(world.flow, "start", refuse)
+    with pytest.raises(UnsupportedError):
+        world.run(1.0, 1)
+    assert world.told == ["close", "output close"]
+
+
+class Statistics:
+    def __init__(self, told: list[str], fail: bool = False) -> None:
+        self.told = told
+        self.fail = fail
+
+    def __enter__(self) -> None:
+        if self.fail:
+            raise WptraceError("run-time statistics cannot be switched on")
+        self.told.append("statistics on")
+
+    def __exit__(self, *error: object) -> None:
+        self.told.append("statistics off")
+
+
+def test_statistics_are_on_from_before_the_first_program_to_after_the_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.told))
+    world.run(1.0, 1, statistics=True)
+    assert world.told[:2] == ["statistics on", "start"]
+    assert world.told[-3:] == ["close", "statistics off", "output close"]
+
+
+def test_statistics_that_cannot_be_had_are_one_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.told, fail=True))
+    with pytest.raises(WptraceError, match="run-time statistics cannot be switched on") as caught:
+        world.run(1.0, 1, statistics=True)
+    assert caught.value.__context__ is None
+    assert "start" not in world.told
+
+
+def test_pipes_and_sockets_are_watched_and_files_are_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(Reader, "watch_hangup", lambda reader, fd: watched.append(fd))
+    read, write = os.pipe()
+    ours, theirs = socket.socketpair()
+    with (tmp_path / "file").open("w") as file, ours, theirs:
+        for fd in (write, ours.fileno(), file.fileno(), -1):
+            world.run(1.0, 1, watch=fd)
+        assert watched == [write, ours.fileno()]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(Time())
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        world.run(5.0, 1, watch=write)  # an interval, if it went unnoticed
+    finally:
+        os.close(write)
+    assert [report.kind for report in world.output.reports] == ["summary"]
+
+
+# --- Stop -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Whatever a test does, the signals of this process are as before."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    assert {number: signal.getsignal(number) for number in numbers} == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_asks_for_the_end_and_wakes(number: signal.Signals) -> None:
+    with Stop() as stop:
+        assert not stop.asked
+        assert not readable(stop.fd)
+        os.kill(os.getpid(), number)
+        assert stop.asked
+        assert readable(stop.fd)
+        # Whoever asks twice does not want to wait.
+        assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.asked
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_works_in_a_background_job_as_well() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.asked
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_signals_do_not_end_and_wake_once() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert readable(stop.fd)
+            Reader(stop.fd).wait(60.0)
+            assert not stop.asked
+            assert not readable(stop.fd)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_whoever_was_woken_by_signals_before_is_so_again() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        signal.set_wakeup_fd(ours.fileno())
+        try:
+            with Stop():
+                pass
+        finally:
+            assert signal.set_wakeup_fd(-1) == ours.fileno()

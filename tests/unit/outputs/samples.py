@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as a flow would hand them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from wptrace.engine.accounting import RING_FULL, STATE_FULL, Accounting
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import Group, Overhead, Report, Request, Source, Start, rows_of
+from wptrace.engine.stages import Point, Stage, StageTable
+
+G, D, C = Point("G", "request allocated"), Point("D", "issued"), Point("C", "completed")
+TABLE = StageTable(
+    (
+        Stage("queue", G, D, "it waits", "the scheduler holds requests back"),
+        Stage("device", D, C, "the device works", "the disk is slow"),
+    )
+)
+OVERHEAD = Overhead(1_400_000, 1000, 250_000_000, 30 << 20, 3 << 20, 17)
+MS = 1_000_000
+SECOND = 1_000 * MS
+# 2023-11-14 22:13:20 UTC
+NOON = 1_700_000_000 * SECOND
+
+# What a kernel may hand out as a name: escape codes, ends of lines, bytes that are no UTF-8, turned text.
+HOSTILE = [
+    "\x1b[31mred\x1b[0m",
+    "a\nb",
+    "a\r\x08b",
+    "\udcff\udc80",
+    "\u202egnp",
+    "\x9b31m",
+    "\u2028",
+    "[red]x[/]",
+]
+
+
+def distribution(values: Iterable[int]) -> Distribution:
+    made = Distribution()
+    for value in values:
+        made.add(value)
+    return made
+
+
+def cell(queue: Iterable[int], device: Iterable[int]) -> dict[str, Distribution]:
+    queue, device = list(queue), list(device)
+    return {
+        "queue": distribution(queue),
+        "device": distribution(device),
+        "request": distribution(a + b for a, b in zip(queue, device)),
+    }
+
+
+def start(dev: Iterable[str] = (), notes: Iterable[str] = (), kernel: str = "6.12.9") -> Start:
+    sources = [Source(stage.name, "tp_btf/block_rq_complete") for stage in TABLE]
+    return Start("io", "block", kernel, {"dev": list(dev)}, sources, TABLE, list(notes))
+
+
+def book() -> Accounting:
+    return Accounting.read(20, 12, {STATE_FULL: 3}, {RING_FULL: 2})
+
+
+def report(
+    cells: Mapping[Group, Mapping[str, Distribution]],
+    sizes: Mapping[Group, int] | None = None,
+    kind: str = "interval",
+    accounting: Accounting | None = None,
+    duration_ns: int = SECOND,
+    failed: int = 0,
+) -> Report:
+    return Report(
+        kind,
+        NOON,
+        duration_ns,
+        book() if accounting is None else accounting,
+        rows_of(cells, TABLE),
+        dict(sizes or {}),
+        failed,
+        OVERHEAD,
+    )
+
+
+def request(dev: str = "sda", queue: int = MS, device: int = 3 * MS, error: int = 0) -> Request:
+    fields = {"rwbs": "WS", "sector": 123456, "bytes": 4096, "cpu": 1, "error": error}
+    return Request(NOON, dev, "write", fields, queue + device, {"queue": queue, "device": device})

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, book, cell, report, request, start
+from wptrace import __version__
+from wptrace.engine.accounting import CAUSES, Accounting
+from wptrace.engine.results import Group
+from wptrace.outputs.ndjson import NdjsonOutput
+
+SDA_READ = Group("sda", "read")
+
+
+def written(*results: tuple[str, Any]) -> list[dict[str, Any]]:
+    """What the output writes, each line parsed on its own."""
+    stream = io.StringIO()
+    output = NdjsonOutput(stream)
+    for method, result in results:
+        getattr(output, method)(result)
+    output.close()
+    text = stream.getvalue()
+    assert text.isascii()
+    assert text.endswith("\n")
+    lines = text[:-1].split("\n")
+    assert all(line.isprintable() for line in lines)
+    return [json.loads(line, parse_constant=pytest.fail) for line in lines]
+
+
+def test_start_says_what_is_traced_and_how() -> None:
+    (line,) = written(("start", start(dev=["sda"], notes=["read this"])))
+    assert line == {
+        "kind": "start",
+        "version": __version__,
+        "kernel": "6.12.9",
+        "flow": "io",
+        "level": "block",
+        "filters": {"dev": ["sda"]},
+        "stages": [
+            {"stage": "queue", "how": "tp_btf/block_rq_complete"},
+            {"stage": "device", "how": "tp_btf/block_rq_complete"},
+        ],
+        "notes": ["read this"],
+    }
+
+
+def test_a_request_has_its_stages_in_nanoseconds() -> None:
+    (line,) = written(("request", request()))
+    assert line == {
+        "kind": "request",
+        "ts_ns": NOON,
+        "dev": "sda",
+        "op": "write",
+        "total_ns": 4 * MS,
+        "stages": {"queue_ns": MS, "device_ns": 3 * MS},
+        "rwbs": "WS",
+        "sector": 123456,
+        "bytes": 4096,
+        "cpu": 1,
+        "error": 0,
+    }
+
+
+@pytest.mark.parametrize("kind", ["interval", "summary"])
+def test_a_report_has_all_figures(kind: str) -> None:
+    found = report({SDA_READ: cell([MS], [3 * MS])}, {SDA_READ: 4096, Group("sdb", "read"): 512}, kind, failed=2)
+    (line,) = written((kind, found))
+    rows = line.pop("rows")
+    assert line == {
+        "kind": kind,
+        "ts_ns": NOON,
+        "duration_ns": SECOND,
+        "requests": {"started": 20, "finished": 12, "in_flight": 5, "lost": 3, "carried": 0, "failed": 2},
+        "loss": {"state_full": 3, "ring_full": 2},
+        "bytes": 4608,
+        "overhead": {
+            "bpf_ns": 1_400_000,
+            "bpf_runs": 1000,
+            "reader_cpu_ns": 250_000_000,
+            "rss_bytes": 30 << 20,
+            "map_bytes": 3 << 20,
+            "records": 17,
+        },
+    }
+    assert [row["stage"] for row in rows] == ["queue", "device", "request"]
+    assert rows[1] == {
+        "dev": "sda",
+        "op": "read",
+        "stage": "device",
+        "count": 1,
+        "sum_ns": 3 * MS,
+        "min_ns": 3 * MS,
+        "max_ns": 3 * MS,
+        "mean_ns": 3 * MS,
+        "stddev_ns": 0,
+        "p50_ns": 3 * MS,
+        "p90_ns": 3 * MS,
+        "p99_ns": 3 * MS,
+        "p999_ns": 3 * MS,
+        "share": 0.75,
+    }
+
+
+def test_percentiles_are_those_of_the_distribution() -> None:
+    stages = cell([number * 1000 for number in range(2000)], [0] * 2000)
+    (line,) = written(("interval", report({SDA_READ: stages})))
+    for key, percent in {"p50_ns": 50, "p90_ns": 90, "p99_ns": 99, "p999_ns": 99.9}.items():
+        assert line["rows"][0][key] == stages["queue"].percentile(percent)
+
+
+counts = st.dictionaries(st.sampled_from(CAUSES), st.integers(0, 50))
+figures = st.lists(st.tuples(st.integers(0, 1 << 50), st.integers(0, 1 << 50)), max_size=8)
+
+
+def books() -> st.SearchStrategy[Accounting]:
+    return st.builds(Accounting.read, st.integers(0, 1 << 40), st.integers(0, 1 << 40), counts, counts)
+
+
+def numbers(value: Any, key: str = "") -> list[tuple[str, Any]]:
+    """Every number in a line by its key."""
+    if isinstance(value, dict):
+        return [found for name, item in value.items() for found in numbers(item, name)]
+    if isinstance(value, list):
+        return [found for item in value for found in numbers(item, key)]
+    return [(key, value)] if isinstance(value, (int, float)) else []
+
+
+@given(now=books(), pairs=figures, dev=st.text(), duration=st.integers(0, 1 << 60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_report_obeys_the_law_and_is_whole_numbers(
+    now: Accounting, pairs: list[tuple[int, int]], dev: str, duration: int
+) -> None:
+    cells = {Group(dev, "read"): cell([a for a, _ in pairs], [b for _, b in pairs])}
+    (line,) = written(("interval", report(cells, accounting=now, duration_ns=duration)))
+    requests = line["requests"]
+    assert requests["started"] == requests["finished"] + requests["in_flight"] + requests["lost"]
+    assert requests["in_flight"] >= 0
+    for key, value in numbers(line):
+        if key == "share":
+            assert 0 <= value <= 1
+        else:
+            assert type(value) is int, key
+    for key in (key for row in line["rows"] for key in row):
+        assert key.endswith("_ns") or key in {"dev", "op", "stage", "count", "share"}
+
+
+def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
+    cause = CAUSES[0]
+    both = Accounting.read(9, 1, {cause: 3}, {cause: 2})
+    (line,) = written(("summary", report({}, accounting=both)))
+    assert line["loss"] == {cause.name: 5}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_come_through_as_they_are(name: str) -> None:
+    group = Group(name, "read")
+    lines = written(
+        ("start", start(dev=[name], notes=[name])),
+        ("request", request(dev=name)),
+        ("interval", report({group: cell([1], [2])})),
+    )
+    assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [name]
+    assert lines[1]["dev"] == lines[2]["rows"][0]["dev"] == name
+
+
+class Unbuffered(io.StringIO):
+    """Knows how many characters whoever reads the pipe has got."""
+
+    arrived = 0
+
+    def flush(self) -> None:
+        self.arrived = self.tell()
+
+
+def test_every_line_leaves_at_once() -> None:
+    stream = Unbuffered()
+    output = NdjsonOutput(stream)
+    for send in (
+        lambda: output.start(start()),
+        lambda: output.request(request()),
+        lambda: output.interval(report({})),
+        lambda: output.summary(report({}, accounting=book())),
+    ):
+        before = stream.arrived
+        send()
+        assert stream.arrived == stream.tell() > before
