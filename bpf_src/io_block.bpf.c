@@ -47,8 +47,8 @@ struct block_record {
 	__u32 dev;
 	__u32 flags;
 	__u32 cpu;
+	__s32 error; /* a negative errno or a blk_status_t */
 	__u16 slot;
-	__u16 error;
 	enum block_op op;
 };
 
@@ -194,7 +194,7 @@ static __always_inline int merge(struct request *rq, bool direct)
 }
 
 static __always_inline void send(struct request *rq, bool direct, __u64 now, __u64 queue, __u64 device, __u32 bytes,
-				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, __u16 error)
+				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, int error)
 {
 	struct block_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
@@ -216,7 +216,7 @@ static __always_inline void send(struct request *rq, bool direct, __u64 now, __u
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
-static __always_inline int complete(struct request *rq, __u16 error, __u32 bytes, bool direct)
+static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 flags = FIELD(direct, rq, cmd_flags);
@@ -230,6 +230,8 @@ static __always_inline int complete(struct request *rq, __u16 error, __u32 bytes
 	if (bytes < FIELD(direct, rq, __data_len))
 		return 0; /* the rest is still with the device */
 	dev = request_disk(rq, direct);
+	if (!dev)
+		return 0; /* a command to a controller, not to a disk */
 	match = find_device(dev, FIELD(direct, rq, __sector), op == BLOCK_OP_FLUSH);
 	if (!match.found)
 		return 0;

@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 kmod zstd xz-utils udev busybox-static cpio
-	python3-venv make pkg-config dwarves fdisk dmsetup"
+	python3-venv make pkg-config dwarves fdisk dmsetup groff-base"
 
 as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

@@ -108,9 +108,7 @@ def read_list(text: str, arch: str) -> list[tuple[str, str, list[str]]]:
             lines.append(line)
     entries = []
     for line in lines:
-        match = re.fullmatch(
-            r"(?:(x86_64|arm64): )?(struct|union|enum|typedef) (with \w+|\w+)(?::((?: +\w+)+))?", line
-        )
+        match = re.fullmatch(r"(?:(x86_64|arm64): )?(struct|union|enum|typedef) (with \w+|\w+)(?::((?: +\w+)+))?", line)
         if not match:
             raise UsageError(f"types.txt: cannot read '{line}'")
         if match[1] in (None, arch):
@@ -236,8 +234,7 @@ class Header:
             return qualifiers + self._declare(entry.element, f"{nested}[{entry.count}]", indent)
         if isinstance(entry, FuncProto):
             params = ", ".join(
-                self._declare(param.type, param.name, indent) if param.type else "..."
-                for param in entry.params
+                self._declare(param.type, param.name, indent) if param.type else "..." for param in entry.params
             )
             return self._declare(entry.type, f"{nested}({params or 'void'})", indent)
         named = entry.name or isinstance(entry, Void)
@@ -300,9 +297,7 @@ TEMPLATE = """\
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", type=Path, help="raw BTF, an ELF file with BTF, or a boot image")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--types", type=Path, default=HERE / "types.txt", help="default: beside this script")

@@ -18,9 +18,7 @@ from tests.lab.errors import LabError  # noqa: E402
 from tests.lab.matrix import find  # noqa: E402
 
 AMD64 = find("6.12")
-ARM64 = dataclasses.replace(
-    AMD64, name="6.12-arm64", arch="arm64", release=AMD64.release.replace("amd64", "arm64")
-)
+ARM64 = dataclasses.replace(AMD64, name="6.12-arm64", arch="arm64", release=AMD64.release.replace("amd64", "arm64"))
 
 
 def main() -> None:

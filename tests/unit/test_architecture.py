@@ -153,8 +153,7 @@ def test_the_reader_of_imports_sees_all_of_them() -> None:
 @pytest.mark.parametrize("path", modules(), ids=relative)
 def test_what_is_slow_to_import_is_imported_late(path: Path) -> None:
     for found in of(path.read_text()):
-        top = found.module.partition(".")[0]
-        if top in {"rich", "elftools", "numpy"}:
+        if found.module.partition(".")[0] in {"rich", "numpy"}:
             assert found.lazy or found.typing, f"{relative(path)}:{found.line} imports {found.module} at once"
 
 
@@ -171,6 +170,12 @@ def test_the_command_line_starts_without_what_is_slow() -> None:
     found = imported("import wptrace.cli.main")
     assert "wptrace.cli.main" in found
     assert not found & (SLOW | {"wptrace.flows", "wptrace.outputs", "wptrace.bpf", "asyncio", "hypothesis"})
+
+
+def test_a_flow_is_imported_without_what_a_start_does_not_need() -> None:
+    found = imported("from wptrace.flows.base import discover; discover()")
+    assert "wptrace.flows.io_block" in found
+    assert not found & {"rich", "elftools", "numpy", "wptrace.bpf.elf", "wptrace.outputs", "wptrace.cli", "asyncio"}
 
 
 def test_engine_needs_no_kernel() -> None:

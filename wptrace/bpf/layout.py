@@ -48,6 +48,13 @@ _UNSIGNED: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _FLOATS: Final = {2: "e", 4: "f", 8: "d"}
 
 
+def _certain(layout: packing.Struct | None) -> packing.Struct:
+    """The layout of a codec whose kind always has one."""
+    if layout is None:
+        raise WptraceError("a flat codec has no layout")
+    return layout
+
+
 def codec(btf: Btf, type_id: int) -> Codec:
     """The codec of a type; of a variable's type where the id is a variable's."""
     return _Builder(btf).build(type_id, 0)
@@ -188,13 +195,11 @@ class Real(Codec):
         return Flat(_FLOATS[self.size], ("",))
 
     def read(self, buffer: Any, offset: int) -> float:
-        assert self.struct
-        return float(self.struct.unpack_from(buffer, offset)[0])
+        return float(_certain(self.struct).unpack_from(buffer, offset)[0])
 
     def write(self, data: bytearray, offset: int, value: Any, path: str) -> None:
-        assert self.struct
         try:
-            self.struct.pack_into(data, offset, value)
+            _certain(self.struct).pack_into(data, offset, value)
         except (packing.error, OverflowError):
             raise self._error(path, f"{value!r} is not a number of {self.size} bytes") from None
 
@@ -339,9 +344,8 @@ class Structure(Aggregate):
     def read(self, buffer: Any, offset: int) -> Record:
         if not self._plain:
             return super().read(buffer, offset)
-        assert self.struct
         record = self.record()
-        record.__dict__.update(zip(self.names, self.struct.unpack_from(buffer, offset)))
+        record.__dict__.update(zip(self.names, _certain(self.struct).unpack_from(buffer, offset)))
         return record
 
     def write_members(self, data: bytearray, offset: int, members: Mapping[str, Any], path: str) -> None:

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from wptrace.bpf.btf import Btf, Enum, Struct
-from wptrace.bpf.elf import ObjectFile
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.programs import Program
@@ -50,17 +49,19 @@ class BpfObject:
         self.path = path
         self._libbpf = libbpf()
         self._lib = self._libbpf.lib
-        file = ObjectFile(path)
-        self.btf = Btf.parse(file.btf)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
         ffi = self._libbpf.ffi
         opts = ffi.new("struct bpf_object_open_opts *")
         opts.sz = ffi.sizeof("struct bpf_object_open_opts")
         name = ffi.new("char[]", path.name.split(".")[0].encode())
         opts.object_name = name
-        self._handle = self._lib.bpf_object__open_mem(file.data, len(file.data), opts)
+        self._handle = self._lib.bpf_object__open_mem(data, len(data), opts)
         if self._handle == ffi.NULL:
-            self._libbpf.recent.clear()
-            raise UnsupportedError(f"libbpf cannot open {path}", hint="rebuild it with make, or reinstall wptrace")
+            raise self._unreadable()
+        self.btf = self._own_btf()
         self._sections: list[Section] = []
         maps: dict[str, Map] = {}
         handle = self._lib.bpf_object__next_map(self._handle, ffi.NULL)
@@ -76,6 +77,30 @@ class BpfObject:
         self.maps: Named[Map] = Named("map", maps)
         self.progs: Named[Program] = Named("program", programs)
         self.is_loaded = False
+
+    def _unreadable(self) -> WptraceError:
+        """What is wrong with the file, more exactly than libbpf says."""
+        from wptrace.bpf.elf import REBUILD, ObjectFile
+
+        self._libbpf.recent.clear()
+        try:
+            ObjectFile(self.path)
+        except WptraceError as error:
+            return error
+        return UnsupportedError(
+            f"libbpf {self._libbpf.version[0]}.{self._libbpf.version[1]} cannot open {self.path}", REBUILD
+        )
+
+    def _own_btf(self) -> Btf:
+        """The object's BTF as libbpf has it: with the places of the variables, which compilers leave open."""
+        size = self._libbpf.ffi.new("__u32 *")
+        found = self._lib.bpf_object__btf(self._handle)
+        raw = self._lib.btf__raw_data(found, size) if found != self._libbpf.ffi.NULL else self._libbpf.ffi.NULL
+        if raw == self._libbpf.ffi.NULL:
+            error = self._unreadable()
+            self._lib.bpf_object__close(self._handle)
+            raise error
+        return Btf.parse(bytes(self._libbpf.ffi.buffer(raw, size[0])))
 
     def _add_map(self, handle: Any, maps: dict[str, Map]) -> None:
         if not self._lib.bpf_map__is_internal(handle):
@@ -122,15 +147,11 @@ class BpfObject:
             if program.autoload:
                 program.attach()
 
-    def detach(self) -> None:
-        """Detaches all programs; maps and globals stay readable."""
-        for program in self.progs.values():
-            program.close()
-
     def close(self) -> None:
         if self._handle is None:
             return
-        self.detach()
+        for program in self.progs.values():
+            program.close()
         for section in self._sections:
             section._close()
         self._lib.bpf_object__close(self._handle)

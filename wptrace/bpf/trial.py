@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import Callable, NamedTuple
 
 from wptrace.bpf.object import BpfObject, open_object
-from wptrace.errors import VerifierError, WptraceError
+from wptrace.errors import NotPermittedError, VerifierError, WptraceError
 
 
 class Trial(NamedTuple):
@@ -53,4 +54,7 @@ def _reason(stage: str, error: WptraceError) -> str:
     if isinstance(error, VerifierError) and error.log:
         said = [line for line in error.log.splitlines() if not line.startswith("processed ")]
         return f"{stage}: {said[-1] if said else error.message}"
-    return f"{stage}: {error.message.rpartition(': ')[2]}"
+    if isinstance(error, NotPermittedError):
+        return f"{stage}: not permitted"
+    number = getattr(error, "errno", 0)
+    return f"{stage}: {os.strerror(number) if number else error.message}"

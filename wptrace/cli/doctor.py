@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import json
 
+SUMMARY = "tell what this kernel lets wptrace see, and what to do about the rest"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", "--json", action="store_true", help="the same as one JSON object")

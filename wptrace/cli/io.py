@@ -11,6 +11,8 @@ from wptrace.engine.results import Output
 from wptrace.engine.units import parse_duration
 from wptrace.errors import UsageError
 
+SUMMARY = "follow block I/O through the kernel, stage by stage"
+
 _LIVE_S = 1.0
 
 

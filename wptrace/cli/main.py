@@ -8,6 +8,7 @@ import importlib
 import io
 import logging
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -17,11 +18,8 @@ from wptrace.errors import UsageError, VerifierError, WptraceError
 
 log = logging.getLogger("wptrace")
 
-# One module each; its name is the command's. Only the one that is asked for is imported.
-COMMANDS = {
-    "io": "follow block I/O through the kernel, stage by stage",
-    "doctor": "tell what this kernel lets wptrace see, and what to do about the rest",
-}
+# Modules of this package that are no commands.
+_OTHERS = {"main", "options"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,18 +30,26 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{command}: {message}" if command else message, hint=f"{self.prog} --help")
 
 
+def command_names() -> list[str]:
+    """A command is a module here with SUMMARY, add_arguments and run; its name is the command's."""
+    import wptrace.cli
+
+    return sorted({module.name for module in pkgutil.iter_modules(wptrace.cli.__path__)} - _OTHERS)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = Parser(prog="wptrace", description="Follow I/O requests through the Linux kernel, stage by stage.")
     parser.add_argument("--version", action="version", version=f"wptrace {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    asked = next((word for word in words if not word.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
-        if name == asked:
-            module = importlib.import_module(f"wptrace.cli.{name}")
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
+    known = command_names()
+    asked = next((word for word in words if not word.startswith("-")), "")
+    # One command is imported to be run, all of them to be listed.
+    for name in [asked] if asked in known else known:
+        module = importlib.import_module(f"wptrace.cli.{name}")
+        command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: libbpf's debug log")
     options, unknown = parser.parse_known_args(words)
     if unknown:

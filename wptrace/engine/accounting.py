@@ -46,9 +46,7 @@ class Accounting:
         """How many of `started` were already in flight when the interval began."""
 
     @classmethod
-    def read(
-        cls, started: int, finished: int, lost: Mapping[Cause, int], noted: Mapping[Cause, int]
-    ) -> Accounting:
+    def read(cls, started: int, finished: int, lost: Mapping[Cause, int], noted: Mapping[Cause, int]) -> Accounting:
         """From counters of the kernel, which are not read at one moment.
 
         `started` includes the lost. An end may be counted without its start; that request did start, so it

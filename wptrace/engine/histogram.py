@@ -32,8 +32,7 @@ def rows(
     room = width - low_width - high_width - count_width - len(" -  :  ")
     most = max(count for _, _, count in groups)
     return [
-        f"{low:>{low_width}} - {high:<{high_width}} : {text:>{count_width}} "
-        f"{_bar(count, most, room, unicode)}".rstrip()
+        f"{low:>{low_width}} - {high:<{high_width}} : {text:>{count_width}} {_bar(count, most, room, unicode)}".rstrip()
         for low, high, text, (_, _, count) in zip(lows, highs, counts, groups)
     ]
 

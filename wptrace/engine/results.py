@@ -130,10 +130,7 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
     cells: dict[Group, dict[str, Distribution]] = {}
     for group, stages in now.cells.items():
         before = earlier.cells.get(group, {})
-        grown = {
-            name: found.delta(before[name]) if name in before else found.copy()
-            for name, found in stages.items()
-        }
+        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
         if any(found.count for found in grown.values()):
             cells[group] = grown
     grown_bytes = {group: count - earlier.bytes.get(group, 0) for group, count in now.bytes.items()}

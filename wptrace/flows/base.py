@@ -96,6 +96,11 @@ class Loaded(NamedTuple):
     refused: dict[str, str]
     """By program: why not."""
 
+    def detach(self) -> None:
+        """Starts before ends, so that what was seen to start can still be seen to end."""
+        for program in reversed(list(self.chosen.values())):
+            self.obj.progs[program].close()
+
 
 def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None]) -> Loaded:
     """Loads and attaches an object with the best program that this kernel takes for each hook.

@@ -20,6 +20,7 @@ from wptrace.engine.stages import Point, Stage, StageTable
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load
 from wptrace.kernel import blockdev
+from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
 
@@ -254,7 +255,7 @@ class BlockFlow(Flow):
                 "rwbs": rwbs(ops[record[op]], flags),
                 "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
                 "complete_cpu": record[cpu],
-                "error": record[error],
+                "error": to_errno(record[error]),
             }
             stages = {"queue": record[queue], "device": record[device]}
             self._requests.append(
@@ -309,7 +310,7 @@ class BlockFlow(Flow):
 
     def stop(self) -> None:
         if self._loaded is not None:
-            self._loaded.obj.detach()
+            self._loaded.detach()
 
     def close(self) -> None:
         if self._ring is not None:

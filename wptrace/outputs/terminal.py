@@ -41,7 +41,8 @@ class TerminalOutput:
 
     @property
     def _width(self) -> int:
-        return shutil.get_terminal_size((100, 24)).columns if self._stream.isatty() else 100
+        # A serial console does not know its size, and Python before 3.10 hands that 0 on.
+        return (shutil.get_terminal_size((100, 24)).columns or 100) if self._stream.isatty() else 100
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in self._folded(lines):

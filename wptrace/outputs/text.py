@@ -10,6 +10,7 @@ from wptrace.engine import units
 from wptrace.engine.accounting import Cause
 from wptrace.engine.results import Group, Overhead, Report, Request, Row, Start
 from wptrace.engine.stages import StageTable
+from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -31,9 +32,13 @@ def bar(share: float, width: int) -> str:
 
 
 def introduction(start: Start) -> Iterator[str]:
-    wanted = start.filters.get("dev") or ["all disks"]
     level = f" (level {start.level})" if start.level else ""
-    yield f"Tracing {start.flow}{level} on {', '.join(map(printable, wanted))}, Linux {printable(start.kernel)}. Ctrl-C ends."
+    where = ""
+    if "dev" in start.filters:
+        where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
+    if "pid" in start.filters:
+        where += f" by process {start.filters['pid']}"
+    yield f"Tracing {start.flow}{level}{where}, Linux {printable(start.kernel)}. Ctrl-C ends."
     for note in start.notes:
         yield f"note: {printable(note)}"
 
@@ -42,8 +47,9 @@ def report(report: Report, width: int, dates: bool) -> Iterator[str]:
     """The table of one interval or summary."""
     book = report.accounting
     seconds = report.duration_ns / 1e9
-    head = f"{clock_time(report.ts_ns, dates).partition('.')[0]}  {book.finished:,} requests in {units.duration(report.duration_ns)}"
-    head += f", {units.size(sum(report.bytes.values()))}, {book.in_flight:,} in flight"
+    head = f"{clock_time(report.ts_ns, dates).partition('.')[0]}  {book.finished:,} requests"
+    head += f" in {units.duration(report.duration_ns)}, {units.size(sum(report.bytes.values()))}"
+    head += f", {book.in_flight:,} in flight"
     if report.failed:
         head += f", {report.failed:,} failed"
     yield head
@@ -58,9 +64,11 @@ def _group(group: Group, rows: list[Row], sizes: Mapping[Group, int], seconds: f
     name = f"{printable(group.dev)} {group.op}".strip()
     amount = sum(size for key, size in sizes.items() if key.op == group.op and group.dev in ("", key.dev))
     yield ""
-    yield f"{name}: {count:,} requests, {units.rate(count / seconds)}, {units.size(amount / seconds)}/s" if (
-        seconds
-    ) else f"{name}: {count:,} requests"
+    yield (
+        f"{name}: {count:,} requests, {units.rate(count / seconds)}, {units.size(amount / seconds)}/s"
+        if (seconds)
+        else f"{name}: {count:,} requests"
+    )
     yield _HEADER
     for row in rows:
         found = row.distribution
@@ -93,7 +101,7 @@ def request(request: Request, table: StageTable, width: int, dates: bool) -> Ite
     line = f"{clock_time(request.end_ns, dates)}  {printable(request.dev)} {fields['rwbs']:<4} "
     line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(request.total_ns)}"
     if fields["error"]:
-        line += f"  failed ({fields['error']})"
+        line += f"  failed ({blkstatus.name(fields['error'])})"
     yield line
     parts = []
     for stage in table.partition:

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from tests.unit.bpf.blob import Blob
 from wptrace.bpf.btf import Btf, DataSec
-from wptrace.bpf.elf import EM_BPF, ET_REL, ObjectFile
+from wptrace.bpf.elf import ObjectFile
 from wptrace.errors import WptraceError
 
-NOBITS = 8
+ET_REL = 1
+EM_BPF = 247
 PROGBITS = 1
+# Section types and the size of their entries.
+SECTIONS = {".bss": (8, 0), ".symtab": (2, 24), ".rel.BTF": (9, 16), ".strtab": (3, 0)}
 
 
 def blob() -> bytes:
@@ -37,12 +40,10 @@ def elf(
     body = bytearray(64)
     headers = b""
     for name, content in zip(names, contents):
-        kind_of_section = NOBITS if name == ".bss" else PROGBITS
+        kind_of_section, entry = SECTIONS.get(name, (PROGBITS if name else 0, 0))
         link = names.index((links or {}).get(name, ""))
         at = strings.index(b"\0" + name.encode() + b"\0") + 1 if name else 0
-        headers += struct.pack(
-            "<IIQQQQIIQQ", at, kind_of_section, 0, 0, len(body), len(content), link, 0, 1, 0
-        )
+        headers += struct.pack("<IIQQQQIIQQ", at, kind_of_section, 0, 0, len(body), len(content), link, 0, 1, entry)
         body += b"" if name == ".bss" else content
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     struct.pack_into(
@@ -66,7 +67,7 @@ def relocated() -> bytes:
             ".symtab": symbols,
             ".rel.BTF": struct.pack("<QQ", place, 1 << 32 | 4),
         },
-        links={".rel.BTF": ".symtab"},
+        links={".rel.BTF": ".symtab", ".symtab": ".strtab"},
     )
 
 

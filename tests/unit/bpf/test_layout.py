@@ -275,9 +275,7 @@ def test_bit_fields_of_old_compilers(types: Types) -> None:
 
 def test_unions_show_all_members_and_take_one(types: Types) -> None:
     halves = types.blob.composite("", 8, [("low", types.u32, 0), ("high", types.u32, 32)])
-    union = types.codec(
-        types.struct(8, [("", halves, 0), ("whole", types.u64, 0), ("byte", types.u8, 0)], union=True)
-    )
+    union = types.codec(types.struct(8, [("", halves, 0), ("whole", types.u64, 0), ("byte", types.u8, 0)], union=True))
     value = union.unpack(b"\1\0\0\0\2\0\0\0")
     assert value._asdict() == {"low": 1, "high": 2, "whole": 1 | 2 << 32, "byte": 1}
     assert union.pack(value) == b"\1\0\0\0\2\0\0\0"

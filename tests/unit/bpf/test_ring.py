@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,19 +26,21 @@ from wptrace.errors import WptraceError
 COMMIT = 0
 WORD = struct.Struct("<I")
 POSITION = struct.Struct("<Q")
-# Longer than a test may take: a wait that nothing ends fails the test by its own clock.
+# A wait that nothing ends; to end early means to end long before.
 LONG = 60.0
+EARLY = 30.0
 
 
 class Producer:
     """The kernel's side: reserves room, then commits or discards it."""
 
-    def __init__(self, size: int, start: int = 0) -> None:
+    def __init__(self, size: int, start: int = 0, stale: int = 0) -> None:
+        """`stale` is the length of records that once were everywhere."""
         self.size = size
         self.consumer = bytearray(4096)
         self.producer = bytearray(4096)
         # What was there before must never be taken for a record.
-        self.data = bytearray(b"\xa5" * (2 * size))
+        self.data = bytearray(WORD.pack(stale) * (2 * size // WORD.size))
         self.position = start
         POSITION.pack_into(self.consumer, 0, start)
         POSITION.pack_into(self.producer, 0, start)
@@ -110,7 +113,7 @@ class RingMachine(RuleBasedStateMachine):
     )
     def open(self, length: int, power: int, start: int) -> None:
         self.length = length
-        self.kernel = Producer(1 << power, start)
+        self.kernel = Producer(1 << power, start, length)
         self.ring = Ring(self.kernel.pages, layout(length))
         self.waiting: list[Entry] = []
         self.number = 0
@@ -195,7 +198,7 @@ TestRing.settings = settings(max_examples=60, stateful_step_count=25)
 
 @given(length=st.integers(8, 200), offset=st.integers(0, 511), count=st.integers(1, 400))
 def test_batches_that_wrap_arrive_whole(length: int, offset: int, count: int) -> None:
-    kernel = Producer(4096, start=4096 * 5 + offset * 8)
+    kernel = Producer(4096, 4096 * 5 + offset * 8, length)
     ring = Ring(kernel.pages, layout(length))
     count = min(count, (kernel.size - 1) // ((HEADER + length + 7) & ~7))
     for number in range(count):
@@ -405,7 +408,9 @@ def test_reader_drains_all_its_rings() -> None:
 def test_reader_is_woken_by_its_wake_descriptor(signal: Signal) -> None:
     reader = Reader(signal.fd)
     signal.send()
-    reader.wait(LONG)  # would be the test's end if it did not wake
+    before = time.monotonic()
+    reader.wait(LONG)
+    assert time.monotonic() - before < EARLY
     assert not reader.hung_up
 
 
@@ -424,7 +429,9 @@ def test_reader_is_woken_by_a_rare_ring(signal: Signal) -> None:
     reader._pace.wait = LONG
     reader._pace.LONGEST = LONG  # type: ignore[misc]
     signal.send()
+    before = time.monotonic()
     reader.wait(LONG)
+    assert time.monotonic() - before < EARLY
     assert not reader.hung_up
 
 

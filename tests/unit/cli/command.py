@@ -21,8 +21,9 @@ FAKE = [*UNPRIVILEGED, sys.executable, "-W", "error", "-m", "tests.unit.cli.fake
 
 
 def environment(**variables: str) -> dict[str, str]:
-    # The locale is set because a test's outcome must not depend on who runs it.
-    return {**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    """A test's outcome must not depend on who runs it: no settings of Python (unbuffered output), one locale."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **variables}
 
 
 def run(command: list[str], *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,8 @@ def run(command: list[str], *arguments: str, **variables: str) -> subprocess.Com
 
 
 def popen(command: list[str], *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment(), **options)
+    options.setdefault("env", environment())
+    return subprocess.Popen([*command, *arguments], cwd=ROOT, **options)
 
 
 def sentence(stderr: str) -> str:

@@ -27,9 +27,10 @@ def closed_pipe() -> int:
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["--help"], ["--version"], ["io", "--help"]])
-def test_a_closed_pipe_ends_quietly(words: list[str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_quietly(words: list[str], unbuffered: str) -> None:
     write = closed_pipe()
-    process = popen(WPTRACE, *words, stdout=write, stderr=PIPE)
+    process = popen(WPTRACE, *words, stdout=write, stderr=PIPE, env=environment(PYTHONUNBUFFERED=unbuffered))
     os.close(write)
     _, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors) == (0, b"")
@@ -85,9 +86,10 @@ def test_a_full_disk_is_told_in_one_sentence(words: list[str], to_a_file: bool) 
     assert sentence(errors.decode()) == "the output cannot be written: No space left on device"
 
 
-def test_doctor_tells_of_a_full_disk_as_well() -> None:
+@pytest.mark.parametrize("words", [["doctor"], ["--help"]])
+def test_every_command_tells_of_a_full_disk(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        process = popen(WPTRACE, "doctor", stdout=full, stderr=PIPE)
+        process = popen(WPTRACE, *words, stdout=full, stderr=PIPE)
         _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
     assert sentence(errors.decode()) == "the output cannot be written: No space left on device"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.cli.command import ROOT, WPTRACE, run, sentence
 from wptrace import __version__
 from wptrace.cli import options as common
-from wptrace.cli.main import COMMANDS, main
+from wptrace.cli.main import command_names, main
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
 
 FILE = str(ROOT / "pyproject.toml")
@@ -84,6 +85,8 @@ ALSO_AS_A_PROCESS = [
     ["io", "--ring-size", "3M"],
 ]
 
+COMMANDS = {name: importlib.import_module(f"wptrace.cli.{name}").SUMMARY for name in command_names()}
+
 
 def name(value: object) -> str:
     return " ".join(value)[:40] if isinstance(value, list) else ""
@@ -135,7 +138,9 @@ def test_an_output_that_cannot_be_written_is_left_alone_without_privileges(tmp_p
         open(path).close()  # noqa: PTH123
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["-h"], ["--version"], *([command, "--help"] for command in command_names())]
+)
 def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)
@@ -148,8 +153,9 @@ def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFix
 def test_help_and_version_of_the_process() -> None:
     found = run(WPTRACE, "--help", COLUMNS="200")
     assert (found.returncode, found.stderr) == (0, "")
-    for command, what in COMMANDS.items():
-        assert re.search(rf"^    {command} +{re.escape(what)}$", found.stdout, re.M)
+    for command in command_names():
+        summary = importlib.import_module(f"wptrace.cli.{command}").SUMMARY
+        assert re.search(rf"^    {command} +{re.escape(summary)}$", found.stdout, re.M)
     found = run(WPTRACE, "--version")
     assert (found.returncode, found.stdout, found.stderr) == (0, f"wptrace {__version__}\n", "")
 

@@ -21,7 +21,7 @@ from wptrace.outputs.terminal import TerminalOutput
 
 PAGE = text("adding-a-flow.md")
 (SOURCE,) = blocks(PAGE, "c")
-FLOW, COMMAND, _ENTRY, TEST = blocks(PAGE, "python")
+FLOW, COMMAND, TEST = blocks(PAGE, "python")
 
 
 def module(name: str, source: str) -> ModuleType:
@@ -128,15 +128,3 @@ def test_the_command_hands_the_flow_to_the_runner(
 
 def test_the_test_imports_what_there_is(flow: ModuleType) -> None:
     assert module("test_irq", TEST).test_every_interrupt_is_timed
-
-
-def test_the_entry_of_the_command_has_the_form_of_the_others() -> None:
-    from pathlib import Path
-
-    from wptrace.cli import main
-
-    assert re.search(r'^    "irq": "[a-z].*",$', _ENTRY, re.M)
-    written = Path(main.__file__).read_text()
-    assert _ENTRY.splitlines()[0] in written
-    for name, summary in main.COMMANDS.items():
-        assert f'    "{name}": "{summary}",' in written

@@ -14,7 +14,7 @@ from tests.lab.command import parser as lab_parser
 from tests.unit.docs.pages import PAGES, ROOT, section, tables
 from tests.unit.docs.test_man import command_parser, spellings
 from wptrace import __version__
-from wptrace.cli.main import COMMANDS
+from wptrace.cli.main import command_names
 
 PACKAGE = ROOT / "wptrace"
 
@@ -32,7 +32,7 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_option_in_a_command_exists(page: Path) -> None:
     for command, words in re.findall(r"wptrace (\w+)([^`|\n#]*)", page.read_text()):
-        if command not in COMMANDS:
+        if command not in command_names():
             continue
         known = {option for options in spellings(command_parser(command)) for option in options}
         for word in re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", words):

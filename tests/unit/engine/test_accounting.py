@@ -99,9 +99,7 @@ def test_an_interval_names_only_what_it_lost() -> None:
 
 
 def test_counters_that_were_not_read_at_one_moment() -> None:
-    book = Accounting.read(
-        started=5, finished=4, lost={STATE_FULL: 3, UNMATCHED_END: 0}, noted={RECURSION: 0}
-    )
+    book = Accounting.read(started=5, finished=4, lost={STATE_FULL: 3, UNMATCHED_END: 0}, noted={RECURSION: 0})
     assert (book.started, book.in_flight) == (7, 0)
     assert (book.lost, book.noted) == ({STATE_FULL: 3}, {})
     later = Accounting.read(started=8, finished=5, lost={STATE_FULL: 3}, noted={RECURSION: 2})

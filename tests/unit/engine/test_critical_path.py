@@ -110,9 +110,10 @@ def test_what_ended_just_before_made_the_rest_possible() -> None:
 
 
 def test_of_two_wakeups_the_one_of_the_last_request() -> None:
-    assert path(
-        stage("device", 0, 10), stage("wakeup", 10, 100), stage("device", 0, 90), stage("wakeup", 90, 100)
-    ) == [(0, 90, "device"), (90, 100, "wakeup")]
+    assert path(stage("device", 0, 10), stage("wakeup", 10, 100), stage("device", 0, 90), stage("wakeup", 90, 100)) == [
+        (0, 90, "device"),
+        (90, 100, "wakeup"),
+    ]
 
 
 def test_a_request_that_still_runs_fills_a_gap() -> None:

@@ -74,6 +74,4 @@ def test_rows_fit_and_count_everything(numbers: list[int], width: int, fine: boo
     assert counts[0]
     assert counts[-1]
     if width > narrowest + 1:
-        assert all(
-            (len(line.split(" : ")[1].split()) == 2) == bool(count) for line, count in zip(lines, counts)
-        )
+        assert all((len(line.split(" : ")[1].split()) == 2) == bool(count) for line, count in zip(lines, counts))

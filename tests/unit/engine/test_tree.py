@@ -29,9 +29,7 @@ def ended(key: Key, end: int, *, marks: tuple[Mark, ...] = ()) -> Record:
     return end, key, 0, end, (), marks, None
 
 
-def whole(
-    key: Key, start: int, end: int, *parents: Key, marks: tuple[Mark, ...] = (), detail: object = None
-) -> Record:
+def whole(key: Key, start: int, end: int, *parents: Key, marks: tuple[Mark, ...] = (), detail: object = None) -> Record:
     return end, key, start, end, parents, marks, detail
 
 
@@ -299,9 +297,7 @@ def test_a_request_that_completes_in_parts_ends_with_the_last() -> None:
 
 
 def test_two_hooks_that_differ_about_one_life() -> None:
-    (root,) = builder().feed(
-        [began(OP, 1), whole(REQUEST, 2, 10, OP), whole(REQUEST, 4, 11, OP), ended(OP, 20)]
-    )
+    (root,) = builder().feed([began(OP, 1), whole(REQUEST, 2, 10, OP), whole(REQUEST, 4, 11, OP), ended(OP, 20)])
     assert [(node.start_ns, node.end_ns) for node in root.walk()] == [(1, 20), (2, 11)]
 
 

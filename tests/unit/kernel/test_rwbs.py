@@ -12,6 +12,7 @@ from wptrace.kernel.rwbs import rwbs
         ("read", [], "R"),
         ("read", ["rahead"], "RA"),
         ("read", ["sync", "meta"], "RSM"),
+        ("read", ["meta", "sync", "rahead", "fua"], "RFASM"),
         ("write", [], "W"),
         ("write", ["sync"], "WS"),
         ("write", ["fua", "sync"], "WFS"),

@@ -90,6 +90,14 @@ def test_a_terminal_that_is_not_live_is_plain_text_as_well() -> None:
     assert max(len(line) for line in lines if line.startswith("  ")) == 80
 
 
+@pytest.mark.parametrize("width", [0, 1, 3, 40])
+def test_a_terminal_of_any_size_gets_all_of_it(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size((width, width)))
+    stream = Tty()
+    run(stream, view(hist="device"))
+    assert "".join(stream.getvalue().split()).endswith("thediskisslow")
+
+
 def test_a_live_screen_is_redrawn_and_ends_in_the_summary() -> None:
     stream = Tty()
     run(stream, view(live=True))

@@ -207,7 +207,7 @@ def test_a_request_is_a_line_and_its_stages_one_bar() -> None:
         "    queue 1.00 ms 25% ███▎  device 3.00 ms 75% █████████▊",
     ]
     failed, _ = text.request(request(error=5), TABLE, 80, True)
-    assert failed == "2023-11-14 22:13:20.000000  sda WS   sector 123456 +8  4.00 ms  failed (5)"
+    assert failed == "2023-11-14 22:13:20.000000  sda WS   sector 123456 +8  4.00 ms  failed (EIO)"
 
 
 def test_a_request_without_length_is_shown() -> None:
