@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+import resource
+from collections.abc import Iterable, Iterator
 from typing import Callable, ClassVar, NamedTuple
 
 from wptrace.bpf.object import BpfObject, open_object
+from wptrace.bpf.programs import Statistics
 from wptrace.bpf.ring import Reader
 from wptrace.engine.diagnosis import Check
-from wptrace.engine.results import Request, Snapshot, Start
+from wptrace.engine.results import Overhead, Request, Snapshot, Start
 from wptrace.engine.stages import StageTable
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 
@@ -132,6 +134,20 @@ def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None
         except BaseException:
             obj.close()
             raise
+
+
+def overhead(programs: Iterable[Statistics], map_bytes: int, records: int) -> Overhead:
+    """What a flow cost so far: its programs as the kernel counted them, and this process."""
+    ran = list(programs)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Overhead(
+        bpf_ns=sum(program.run_time_ns for program in ran),
+        bpf_runs=sum(program.run_count for program in ran),
+        reader_cpu_ns=int((usage.ru_utime + usage.ru_stime) * 1e9),
+        rss_bytes=usage.ru_maxrss * 1024,
+        map_bytes=map_bytes,
+        records=records,
+    )
 
 
 def _attach(obj: BpfObject, program: str) -> None:

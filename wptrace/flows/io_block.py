@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from wptrace.bpf.kernel_btf import vmlinux
@@ -14,11 +12,12 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine.accounting import RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
 from wptrace.engine.diagnosis import DEGRADED, OK, Check
-from wptrace.engine.distribution import SLOTS, Distribution
-from wptrace.engine.results import Group, Overhead, Request, Snapshot, Source, Start
+from wptrace.engine.results import Group, Request, Snapshot, Source, Start
 from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.base import Field, Flow, Hook, Loaded, load
+from wptrace.errors import WptraceError
+from wptrace.flows import devices
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.flows.cells import Cells
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
@@ -28,14 +27,8 @@ _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
 _C = Point("C", "completed")
 
-# As in bpf_src/lib/block.h.
-_DEVICES = 256
-_PROBES = 16
-_HASH = 0x9E3779B1
-_UNLISTED = 0
 # Disks that appear while tracing get the row group "other" until the next start.
 _OTHER = "other"
-_ANY_TIME = (1 << 64) - 1
 # Requests that can be in flight on devices without stamps, and bios on their way to a request.
 _STATES = 16384
 
@@ -49,13 +42,8 @@ _CAUSES = {
 # Those that cost a request; the others are noted.
 _LOST = (STATE_FULL, _NO_CELL, RECURSION)
 
-# Fields of the cells: struct block_cell and struct hist.
-_COUNTERS = ("started", "finished", "failed", "bytes")
-_HIST = ("count", "sum", "min", "max", "squares", "squares_high")
-
 _STAMPS = "the kernel's stamps"
 _OWN = "own times"
-
 
 AUTO, KERNEL, OWN = "auto", "kernel", "own"
 
@@ -136,7 +124,7 @@ class BlockFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._extents = _extents(options.devices)
+        self._extents = devices.extents(options.devices)
         times = OWN if options.pid else options.times
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
         self._loaded: Loaded | None = None
@@ -156,7 +144,8 @@ class BlockFlow(Flow):
         self._ops = obj.enum("block_op")
         self._flags = obj.enum("block_flag")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
-        self._cells = _Cells(obj, self._names(), self._ops)
+        groups = [Group(name, op) for name in self._names() for op in self._ops]
+        self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
         if self._options.slow_ns is not None:
             layout = obj.struct("block_record")
             self._decode = layout.fields
@@ -189,7 +178,7 @@ class BlockFlow(Flow):
             obj.data.slow_ns = self._options.slow_ns
         obj.bss.target_tgid = self._options.pid
         obj.bss.trace_unlisted = not self._options.devices and not self._options.pid
-        obj.bss.devices = _table(self._extents, self._stateful)
+        obj.bss.devices = devices.table(self._extents, self._stateful)
 
     def plan(self) -> list[str]:
         """What a start would do, without doing it."""
@@ -215,7 +204,7 @@ class BlockFlow(Flow):
     def _notes(self) -> list[str]:
         notes = [
             f"{device} has no requests of its own: they are shown on {', '.join(below)}"
-            for device, below in _stacked(self._options.devices).items()
+            for device, below in devices.stacked(self._options.devices).items()
         ]
         if self._options.pid:
             notes.append(
@@ -273,34 +262,27 @@ class BlockFlow(Flow):
         loaded = self._loaded
         if loaded is None:
             raise WptraceError("the flow has not been started")
-        obj, chosen = loaded.obj, loaded.chosen
-        counted = self._cells.read()
-        missed = {hook: obj.progs[program].statistics() for hook, program in chosen.items()}
+        obj, counters = loaded.obj, self._cells.counters
+        self._cells.read()
+        ran = {hook: obj.progs[program].statistics() for hook, program in loaded.chosen.items()}
         causes = dict(zip(self._causes, obj.bss.loss))
-        causes[RECURSION] = missed[self.hooks[0].name].recursion_misses
+        causes[RECURSION] = ran[self.hooks[0].name].recursion_misses
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         if self._ring is not None:
             noted[_FOREIGN] = self._ring.foreign
-        # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too.
+        # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too. A group
+        # counts its starts or it does not; one that does cannot have finished without.
         stamped = [extent.name for extent in self._extents if extent.disk not in self._stateful]
-        started = counted.started + counted.stamped + sum(map(blockdev.in_flight, stamped))
-        started += causes[RECURSION] if stamped else 0
-        usage = resource.getrusage(resource.RUSAGE_SELF)
+        started = sum(count["started"] or count["finished"] for count in counters.values())
+        started += sum(map(blockdev.in_flight, stamped)) + (causes[RECURSION] if stamped else 0)
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(started, counted.finished, lost, noted),
-            counted.cells,
-            counted.bytes,
-            counted.failed,
-            Overhead(
-                sum(program.run_time_ns for program in missed.values()),
-                sum(program.run_count for program in missed.values()),
-                int((usage.ru_utime + usage.ru_stime) * 1e9),
-                usage.ru_maxrss * 1024,
-                self._map_bytes(obj),
-                self._records,
-            ),
+            Accounting.read(started, self._cells.total("finished"), lost, noted),
+            self._cells.copy(),
+            {group: count["bytes"] for group, count in counters.items()},
+            self._cells.total("failed"),
+            overhead(ran.values(), self._map_bytes(obj), self._records),
         )
 
     def _map_bytes(self, obj: BpfObject) -> int:
@@ -320,18 +302,6 @@ class BlockFlow(Flow):
             self._loaded = None
 
 
-def _extents(devices: Iterable[str]) -> list[blockdev.Extent]:
-    """Where requests of the wanted devices are seen, without doubles."""
-    names = [blockdev.resolve(text) for text in devices] or blockdev.disks()
-    found = blockdev.merged([extent for name in names for extent in blockdev.requests_of(name)])
-    if len(found) > _DEVICES // 2:
-        raise UsageError(
-            f"{len(found)} devices are more than wptrace can tell apart at once ({_DEVICES // 2})",
-            hint="name those of interest with --dev",
-        )
-    return found
-
-
 def _trusts_stamps(disk: str, times: str) -> bool:
     return times == KERNEL or (times == AUTO and blockdev.is_stamped(disk))
 
@@ -341,106 +311,6 @@ def _stamp_advice(disk: str) -> str:
     return f"echo 1 > {queue}/iostats; echo -1 > {queue}/wbt_lat_usec (the kernel's default)"
 
 
-def _stacked(devices: Iterable[str]) -> dict[str, list[str]]:
-    """Those of the wanted devices that are made of others, with the ones below."""
-    found = {name: [extent.name for extent in blockdev.requests_of(name)] for name in map(blockdev.resolve, devices)}
-    return {name: below for name, below in found.items() if below != [name]}
-
-
 def _is_second(tracepoint: str) -> bool:
     arguments = vmlinux().tracepoint(tracepoint) or ()
     return bool(arguments) and arguments[0].startswith("request_queue")
-
-
-def _table(extents: list[blockdev.Extent], stateful: list[str]) -> list[dict[str, int]]:
-    """The device table for the BPF side; slot 0 is for disks that are not in it."""
-    table: list[dict[str, int]] = [{} for _ in range(_DEVICES)]
-    for slot, extent in enumerate(extents, start=_UNLISTED + 1):
-        start = (extent.dev * _HASH & 0xFFFFFFFF) >> 24
-        places = [(start + probe) % _DEVICES for probe in range(_PROBES)]
-        place = next((place for place in places if not table[place]), None)
-        if place is None:
-            raise UsageError(f"there is no room left for {extent.name} among so many devices")
-        table[place] = {
-            "dev": extent.dev,
-            "slot": slot,
-            "stateful": extent.disk in stateful,
-            "first": extent.first,
-            "end": extent.end,
-        }
-    return table
-
-
-class _Counted(NamedTuple):
-    cells: dict[Group, dict[str, Distribution]]
-    bytes: dict[Group, int]
-    started: int
-    """Of devices on which starts are seen."""
-    stamped: int
-    """Finished ones of the other devices."""
-    finished: int
-    failed: int
-
-
-class _Cells:
-    """Adds the per-CPU cells up. Their buckets have 32 bits and wrap, so it is differences that are added."""
-
-    def __init__(self, obj: BpfObject, names: list[str], ops: list[str]) -> None:
-        self._map = obj.maps["cells"]
-        layout = self._map.value_codec
-        self._struct = layout.struct
-        self._places = {name: place for place, name in enumerate(layout.fields)}
-        self._stages = obj.enum("block_stage")
-        if f"stages[{len(self._stages) - 1}].slots[{SLOTS - 1}]" not in self._places:
-            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
-        self._groups = [Group(name, op) for name in names for op in ops]
-        self._before: dict[tuple[int, int], bytes] = {}
-        self._nothing = (0,) * len(layout.fields)
-        self._totals: dict[Group, dict[str, Distribution]] = {}
-        self._counters: dict[Group, dict[str, int]] = {}
-
-    def read(self) -> _Counted:
-        size = self._struct.size
-        for key, group in enumerate(self._groups):
-            memory = self._map.raw(key)
-            if memory is None:
-                continue
-            for cpu in range(len(memory) // size):
-                now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((key, cpu))
-                if now != before and (before or any(now)):
-                    self._before[key, cpu] = now
-                    was = self._struct.unpack(before) if before else self._nothing
-                    self._add(group, self._struct.unpack(now), was)
-        return self._result()
-
-    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
-        places = self._places
-        counters = self._counters.setdefault(group, dict.fromkeys(_COUNTERS, 0))
-        for name in _COUNTERS:
-            counters[name] += now[places[name]] - was[places[name]]
-        totals = self._totals.setdefault(group, {name: Distribution() for name in self._stages})
-        for number, name in enumerate(self._stages):
-            at = {field: places[f"stages[{number}].{field}"] for field in _HIST}
-            slots = places[f"stages[{number}].slots[0]"]
-            grown = {field: now[at[field]] - was[at[field]] for field in _HIST}
-            totals[name].add_counts(
-                [(new - old) & 0xFFFFFFFF for new, old in zip(now[slots : slots + SLOTS], was[slots : slots + SLOTS])],
-                grown["count"],
-                grown["sum"],
-                now[at["min"]],
-                now[at["max"]],
-                (grown["squares_high"] << 64) + grown["squares"],
-            )
-
-    def _result(self) -> _Counted:
-        counters = self._counters
-        return _Counted(
-            {group: {name: found.copy() for name, found in stages.items()} for group, stages in self._totals.items()},
-            {group: count["bytes"] for group, count in counters.items()},
-            sum(count["started"] for count in counters.values()),
-            # A group counts its starts or it does not; one that does cannot have finished without.
-            sum(count["finished"] for count in counters.values() if not count["started"]),
-            sum(count["finished"] for count in counters.values()),
-            sum(count["failed"] for count in counters.values()),
-        )

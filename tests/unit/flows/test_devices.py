@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wptrace.errors import UsageError
-from wptrace.flows import io_block
+from wptrace.flows import devices
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
@@ -44,12 +44,12 @@ def test_the_source_still_says_what_is_tested_here() -> None:
         assert found
         return int(found.group(1))
 
-    assert constant("DEVICES") == io_block._DEVICES == DEVICES
-    assert constant("DEVICE_PROBES") == io_block._PROBES == PROBES
+    assert constant("DEVICES") == devices.DEVICES == DEVICES
+    assert constant("DEVICE_PROBES") == devices.PROBES == PROBES
     assert constant("MINOR_BITS") == blockdev.MINOR_BITS
-    assert constant("UNLISTED_SLOT") == io_block._UNLISTED
+    assert constant("UNLISTED_SLOT") == devices.UNLISTED
     assert f"at = (dev * {HASH:#x}u) >> 24;" in SOURCE
-    assert io_block._HASH == HASH
+    assert devices.HASH == HASH
     assert "devices[(at + probe) & (DEVICES - 1)]" in SOURCE
     assert "if (!entry->dev)\n\t\t\tbreak;" in SOURCE
     assert "entry->dev == dev && (any_sector || (sector >= entry->first && sector < entry->end))" in SOURCE
@@ -88,7 +88,7 @@ def extents(draw: st.DrawFn, most: int = 60) -> list[Extent]:
 def test_every_device_is_found_where_bpf_looks_for_it(wanted: list[Extent], data: st.DataObject) -> None:
     stateful = data.draw(st.sets(st.sampled_from([one.disk for one in wanted]))) if wanted else set()
     try:
-        table = io_block._table(wanted, sorted(stateful))
+        table = devices.table(wanted, sorted(stateful))
     except UsageError:
         assert crowded(wanted)
         return
@@ -125,17 +125,17 @@ def crowded(wanted: list[Extent]) -> bool:
 
 def test_sixteen_partitions_of_a_disk_have_room_and_no_more() -> None:
     parts = [Extent(f"sda{number}", "sda", kernel_dev(8, 0), number * 10, number * 10 + 10) for number in range(17)]
-    table = io_block._table(parts[:16], [])
+    table = devices.table(parts[:16], [])
     found = [find_device(table, kernel_dev(8, 0), number * 10 + 5) for number in range(17)]
     assert found == [*(Match(slot, 0) for slot in range(1, 17)), None]
     with pytest.raises(UsageError, match="no room left for sda16 among so many devices"):
-        io_block._table(parts, [])
+        devices.table(parts, [])
 
 
 def test_a_table_wraps_around_its_end() -> None:
     last = [dev for dev in _ALL if place(dev) == 255][:3]
     wanted = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in last]
-    table = io_block._table(wanted, [])
+    table = devices.table(wanted, [])
     assert table[255]
     assert table[0]
     assert table[1]
@@ -143,7 +143,7 @@ def test_a_table_wraps_around_its_end() -> None:
 
 
 def test_an_empty_table_knows_no_device() -> None:
-    table = io_block._table([], [])
+    table = devices.table([], [])
     assert table == [{}] * DEVICES
     assert find_device(table, kernel_dev(8, 0), 0) is None
 
@@ -153,9 +153,9 @@ def test_too_many_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockdev, "disks", lambda: list(found))
     monkeypatch.setattr(blockdev, "requests_of", lambda name: iter([found[name]]))
     with pytest.raises(UsageError, match=r"129 devices are more than wptrace can tell apart at once \(128\)"):
-        io_block._extents([])
+        devices.extents([])
     del found["sd1"]
-    assert len(io_block._extents([])) == 128
+    assert len(devices.extents([])) == 128
 
 
 def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,5 +164,5 @@ def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     below = {"dm-0": [part], "sda": [disk], "sda1": [part]}
     monkeypatch.setattr(blockdev, "resolve", lambda text: text)
     monkeypatch.setattr(blockdev, "requests_of", lambda name: iter(below[name]))
-    assert io_block._extents(["dm-0", "sda1"]) == [part]
-    assert io_block._extents(["dm-0", "sda", "sda"]) == [disk]
+    assert devices.extents(["dm-0", "sda1"]) == [part]
+    assert devices.extents(["dm-0", "sda", "sda"]) == [disk]

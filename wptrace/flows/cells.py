@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-CPU cells of a flow: counters and one `struct hist` a stage for each group, added up over CPUs and time.
+
+The element of group number n is element n of the map. Its counters are all fields but `stages`. The buckets of
+`struct hist` have 32 bits and wrap, so it is differences that are added.
+"""
+
+from __future__ import annotations
+
+from wptrace.bpf.maps import Map
+from wptrace.engine.distribution import SLOTS, Distribution
+from wptrace.engine.results import Group
+from wptrace.errors import WptraceError
+
+_HIST = ("count", "sum", "min", "max", "squares", "squares_high")
+
+
+class Cells:
+    """`counters` and `distributions` hold, by group, what `read` found so far; untouched groups are not in them."""
+
+    def __init__(self, cells: Map, groups: list[Group], stages: list[str]) -> None:
+        self._map = cells
+        self._groups = groups
+        layout = cells.value_codec
+        self._struct = layout.struct
+        places = {name: place for place, name in enumerate(layout.fields)}
+        if f"stages[{len(stages) - 1}].slots[{SLOTS - 1}]" not in places:
+            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        self._counters = {name: place for name, place in places.items() if not name.startswith("stages[")}
+        self._hists = {
+            name: ([places[f"stages[{number}].{field}"] for field in _HIST], places[f"stages[{number}].slots[0]"])
+            for number, name in enumerate(stages)
+        }
+        self._before: dict[tuple[int, int], bytes] = {}
+        self._nothing = (0,) * len(places)
+        self.counters: dict[Group, dict[str, int]] = {}
+        self.distributions: dict[Group, dict[str, Distribution]] = {}
+
+    def read(self) -> None:
+        size = self._struct.size
+        for key, group in enumerate(self._groups):
+            memory = self._map.raw(key)
+            if memory is None:
+                continue
+            for cpu in range(len(memory) // size):
+                now = bytes(memory[cpu * size : (cpu + 1) * size])
+                before = self._before.get((key, cpu))
+                if now != before and (before or any(now)):
+                    self._before[key, cpu] = now
+                    self._add(group, self._struct.unpack(now), self._struct.unpack(before) if before else self._nothing)
+
+    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+        counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
+        for name, place in self._counters.items():
+            counters[name] += now[place] - was[place]
+        distributions = self.distributions.setdefault(group, {name: Distribution() for name in self._hists})
+        for name, (fields, first) in self._hists.items():
+            count, total, low, high, squares, squares_high = (now[place] for place in fields)
+            old_count, old_total, _, _, old_squares, old_squares_high = (was[place] for place in fields)
+            slots = slice(first, first + SLOTS)
+            distributions[name].add_counts(
+                [(new - old) & 0xFFFFFFFF for new, old in zip(now[slots], was[slots])],
+                count - old_count,
+                total - old_total,
+                low,
+                high,
+                (squares_high - old_squares_high << 64) + squares - old_squares,
+            )
+
+    def total(self, counter: str) -> int:
+        return sum(counters[counter] for counters in self.counters.values())
+
+    def copy(self) -> dict[Group, dict[str, Distribution]]:
+        return {
+            group: {name: found.copy() for name, found in stages.items()}
+            for group, stages in self.distributions.items()
+        }
