@@ -24,15 +24,18 @@ install_packages() {
 		status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=
 		[ "$status" = installed ] || missing="$missing $package"
 	done
-	[ -n "$missing" ] || return 0
-	echo "setup: installing$missing"
+	# Objects are compiled by the distribution's clang and by its newest one.
+	compilers=$(ls /usr/bin/clang-[0-9]* 2>/dev/null | grep -c 'clang-[0-9]*$' || true)
+	[ -n "$missing" ] || [ "$compilers" -lt 2 ] || return 0
+	echo "setup: installing$missing and the newest clang"
 	if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
 		echo "setup: run as root: apt-get install$missing" >&2
 		exit 1
 	fi
 	export DEBIAN_FRONTEND=noninteractive
 	as_root apt-get update -qq
-	as_root apt-get install -y -qq --no-install-recommends $missing
+	newest=$(apt-cache search --names-only '^clang-[0-9]+$' | cut -d ' ' -f 1 | sort -V | tail -n 1)
+	as_root apt-get install -y -qq --no-install-recommends $missing $newest
 }
 
 make_venv() {

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,6 @@ def as_bpftool_says(parsed: Btf, entry: btf.Type) -> dict[str, Any]:
     return words
 
 
-@pytest.mark.skipif(not shutil.which("bpftool"), reason="bpftool is not there")
 @pytest.mark.parametrize("name", NAMES)
 def test_bpftool_reads_the_same_types(types_objects: dict[str, Path], name: str) -> None:
     path = types_objects[name]
