@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 kmod zstd xz-utils udev busybox-static cpio
+packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-arm kmod zstd xz-utils busybox-static
 	python3-venv make pkg-config dwarves fdisk dmsetup groff-base"
 
 as_root() {

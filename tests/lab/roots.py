@@ -20,7 +20,8 @@ SUITES = ("trixie",)
 PACKAGES = (
     *("base-files", "bash", "dash", "coreutils", "util-linux", "mount", "procps", "kmod", "busybox-static"),
     *("grep", "sed", "gawk", "findutils", "tar", "iproute2", "e2fsprogs", "dmsetup", "fio", "libbpf1"),
-    *("python3", "python3-cffi", "python3-pyelftools", "python3-rich", "python3-pytest"),
+    *("python3", "python3-cffi", "python3-pyelftools", "python3-rich", "python3-pytest", "python3-jsonschema"),
+    *("bpftool", "fdisk"),
 )
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",

@@ -45,7 +45,7 @@ class Libbpf:
         try:
             self.lib = self.ffi.dlopen(self.path)
             major = self.lib.libbpf_major_version()
-        except (OSError, AttributeError) as error:
+        except (OSError, AttributeError, self.ffi.error) as error:
             raise LibbpfError(_why_no_libbpf(self.ffi, self.path), hint=_INSTALL) from error
         self.version: tuple[int, int] = (major, self.lib.libbpf_minor_version())
         if self.version < (1, 0):

@@ -19,7 +19,7 @@ PERCPU_HASH, PERCPU_ARRAY = 5, 6
 LRU_PERCPU_HASH = 10
 RINGBUF = 27
 PER_CPU = frozenset({PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH, 21})
-_ARRAYS = frozenset({ARRAY, PERCPU_ARRAY})
+ARRAYS = frozenset({ARRAY, PERCPU_ARRAY})
 _BATCH = 256
 
 
@@ -140,8 +140,10 @@ class Map:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         result = self._lib.bpf_map_update_elem(self.fd, self.key_codec.pack(key), self._encode(value), 0)
-        if result == -errno.E2BIG:
+        if result == -errno.E2BIG and self.type in ARRAYS:
             raise UsageError(f"map {self.name} has no element {key}: it ends at {self.max_entries - 1}")
+        if result == -errno.E2BIG:
+            raise WptraceError(f"map {self.name} is full: it holds {self.max_entries} elements")
         self._libbpf.check(result, f"map {self.name} cannot be written")
 
     def __delitem__(self, key: Any) -> None:

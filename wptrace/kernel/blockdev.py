@@ -108,7 +108,13 @@ def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
     whole = folder.parent if (folder / "partition").exists() else folder
     below = sorted(path.name for path in (whole / "slaves").glob("*"))
     if not below:
-        yield extent(name, sys)
+        found = extent(name, sys)
+        if not (whole / "mq").is_dir():
+            raise UsageError(
+                f"{name} has no queue of requests: like zram or the head of an NVMe multipath it works on bios",
+                hint="trace the disks below it; lsblk lists the devices of this machine",
+            )
+        yield found
     for lower in below:
         yield from requests_of(lower, sys)
 

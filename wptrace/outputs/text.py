@@ -47,7 +47,7 @@ def report(report: Report, width: int, dates: bool) -> Iterator[str]:
     """The table of one interval or summary."""
     book = report.accounting
     seconds = report.duration_ns / 1e9
-    head = f"{clock_time(report.ts_ns, dates).partition('.')[0]}  {book.finished:,} requests"
+    head = f"{clock_time(report.ts_ns, dates).partition('.')[0]}  {_requests(book.finished)}"
     head += f" in {units.duration(report.duration_ns)}, {units.size(sum(report.bytes.values()))}"
     head += f", {book.in_flight:,} in flight"
     if report.failed:
@@ -59,15 +59,19 @@ def report(report: Report, width: int, dates: bool) -> Iterator[str]:
     yield from _losses(book.noted, "noted")
 
 
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
 def _group(group: Group, rows: list[Row], sizes: Mapping[Group, int], seconds: float, width: int) -> Iterator[str]:
     count = max(row.distribution.count for row in rows)
     name = f"{printable(group.dev)} {group.op}".strip()
     amount = sum(size for key, size in sizes.items() if key.op == group.op and group.dev in ("", key.dev))
     yield ""
     yield (
-        f"{name}: {count:,} requests, {units.rate(count / seconds)}, {units.size(amount / seconds)}/s"
+        f"{name}: {_requests(count)}, {units.rate(count / seconds)}, {units.size(amount / seconds)}/s"
         if (seconds)
-        else f"{name}: {count:,} requests"
+        else f"{name}: {_requests(count)}"
     )
     yield _HEADER
     for row in rows:

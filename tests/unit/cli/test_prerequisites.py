@@ -64,6 +64,8 @@ def test_the_environment_names_the_library(monkeypatch: pytest.MonkeyPatch) -> N
 class FakeFfi:
     """A machine with these versions of libbpf."""
 
+    error = type("error", (Exception,), {})
+
     def __init__(self, libraries: dict[str, tuple[int, int]]) -> None:
         self.libraries = libraries
 

@@ -161,6 +161,14 @@ def test_requests_of_a_partition_of_a_stack_are_seen_below_the_stack(stacks: Sys
     assert names(blockdev.requests_of("md0p1", stacks.root)) == ["sda2", "sdb"]
 
 
+def test_a_device_without_requests_is_an_error(sysfs: Sysfs) -> None:
+    """Tracing it would show nothing for ever."""
+    sysfs.disk("zram0", "252:0", queue=False)
+    with pytest.raises(UsageError, match="zram0 has no queue of requests") as caught:
+        list(blockdev.requests_of("zram0", sysfs.root))
+    assert caught.value.hint
+
+
 def test_requests_of_a_missing_device_are_an_error(sysfs: Sysfs) -> None:
     with pytest.raises(UsageError, match="there is no block device sdz"):
         list(blockdev.requests_of("sdz", sysfs.root))

@@ -114,7 +114,7 @@ def test_a_live_screen_needs_rich(rich: bool) -> None:
     stream = Tty()
     run(stream, view(live=True))
     assert ("\x1b[" in stream.getvalue()) is rich
-    assert "sda read: 1 requests" in stream.getvalue()
+    assert "sda read: 1 request" in stream.getvalue()
 
 
 def test_a_live_screen_shows_the_last_requests_alone() -> None:
@@ -141,8 +141,8 @@ def test_devices_are_added_up_unless_asked_for() -> None:
     together, apart = shown(view(per_device=False)), shown(view(per_device=True))
     assert "\nread: 2 requests, 2 /s, 12 KiB/s\n" in together
     assert "sda" not in together.partition("Summary")[2]
-    assert "\nsda read: 1 requests, 1 /s, 4 KiB/s\n" in apart
-    assert "\nsdb read: 1 requests, 1 /s, 8 KiB/s\n" in apart
+    assert "\nsda read: 1 request, 1 /s, 4 KiB/s\n" in apart
+    assert "\nsdb read: 1 request, 1 /s, 8 KiB/s\n" in apart
     assert "verdict: device takes 62% of the time of read requests" in together
 
 

@@ -89,7 +89,7 @@ def test_report_is_a_table_for_each_group() -> None:
         "  device                 2  2.00 ms  2.00 ms  2.00 ms  2.00 ms  50.0%  █████████▌",
         "  request                2  4.00 ms  3.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
         "",
-        "sda write: 1 requests, 1 /s, 4 KiB/s",
+        "sda write: 1 request, 1 /s, 4 KiB/s",
         "  stage              count     mean      p50      p99      max  share",
         "  queue                  1     0 ns     0 ns     0 ns     0 ns   0.0%",
         "  device                 1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
@@ -117,12 +117,12 @@ def test_an_idle_interval_has_no_table() -> None:
 
 def test_an_interval_without_length_has_no_rates() -> None:
     found = lines(report({SDA_READ: cell([1], [1])}, {SDA_READ: 512}, duration_ns=0))
-    assert "sda read: 1 requests" in found
+    assert "sda read: 1 request" in found
 
 
 def test_groups_without_device_add_the_bytes_of_all() -> None:
     merged = report({Group("", "read"): cell([1], [1])}, {SDA_READ: 1024, SDB_READ: 2048, SDA_WRITE: 9})
-    assert "read: 1 requests, 1 /s, 3 KiB/s" in lines(merged)
+    assert "read: 1 request, 1 /s, 3 KiB/s" in lines(merged)
 
 
 def test_nothing_lost_is_not_mentioned() -> None:
