@@ -21,6 +21,7 @@ OBJECTS ?= wptrace/objects
 DESTDIR ?=
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
+MANDIR ?= $(PREFIX)/share/man
 
 # --- How it is found --------------------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ format: | $(venv) ## format Python and C
 	$(Q)$(if $(c_files),$(CLANG_FORMAT) -i $(c_files))
 
 lint: | $(venv) ## check style and types
-	$(call quiet,RUFF,$(python_files))
+	$(call quiet,RUFF,"$(python_files)")
 	$(Q)$(tool) ruff check --quiet $(python_files)
 	$(Q)$(tool) ruff format --check --quiet $(python_files)
 	$(call quiet,MYPY,wptrace)
@@ -134,7 +135,11 @@ demo: setup ## set up and show what wptrace does
 	$(Q)tests/demo.sh
 
 install: all ## install into $(DESTDIR)$(PREFIX), the objects into $(DESTDIR)$(LIBDIR)/wptrace
+	$(Q)$(install_python) -c 'import setuptools, wheel, pip' 2>/dev/null || { \
+		echo '$(install_python) lacks what installs packages: install python3-pip python3-setuptools' \
+			'python3-wheel, or set PYTHON=' >&2; exit 1; }
 	$(call quiet,INSTALL,$(DESTDIR)$(PREFIX))
+	$(Q)install -d $(DESTDIR)$(MANDIR)/man1 && install -m 644 docs/man/*.1 $(DESTDIR)$(MANDIR)/man1/
 	$(Q)for arch in $(ARCHES); do \
 		install -d $(DESTDIR)$(LIBDIR)/wptrace/$$arch && \
 		install -m 644 $(OBJECTS)/$$arch/*.bpf.o $(DESTDIR)$(LIBDIR)/wptrace/$$arch/ || exit; \
@@ -142,9 +147,6 @@ install: all ## install into $(DESTDIR)$(PREFIX), the objects into $(DESTDIR)$(L
 	$(Q)rm -rf $(BUILD)/stage && mkdir -p $(BUILD)/stage
 	$(Q)tar --create --exclude=wptrace/objects --exclude=__pycache__ pyproject.toml README.md LICENSES wptrace \
 		| tar --extract --directory $(BUILD)/stage
-	$(Q)$(install_python) -c 'import setuptools, wheel, pip' 2>/dev/null || { \
-		echo '$(install_python) lacks what installs packages: install python3-pip python3-setuptools' \
-			'python3-wheel, or set PYTHON=' >&2; exit 1; }
 	$(Q)$(install_python) -m pip install --quiet --no-deps --no-build-isolation --no-index --ignore-installed \
 		--root-user-action=ignore --root=$(or $(DESTDIR),/) --prefix=$(PREFIX) ./$(BUILD)/stage
 

@@ -184,8 +184,16 @@ def folders() -> list[Path]:
 
     package = Path(__file__).resolve().parent.parent
     named = os.environ.get("WPTRACE_BPF_DIR")
+    # Beside the Python that the package was installed for, which may be below another prefix than the running one.
+    own = package.parents[min(2, len(package.parents) - 1)]
     library = sysconfig.get_config_var("LIBDIR") or "/usr/lib"
-    system = [Path(library), Path("/usr/lib64"), Path(f"/usr/lib/{os.uname().machine}-linux-gnu"), Path("/usr/lib")]
+    system = [
+        own,
+        Path(library),
+        Path("/usr/lib64"),
+        Path(f"/usr/lib/{os.uname().machine}-linux-gnu"),
+        Path("/usr/lib"),
+    ]
     places = [package / "objects" / machine(), package.parent / "build" / machine()]
     places += [base / "wptrace" / machine() for base in dict.fromkeys(system)]
     return ([Path(named)] if named else []) + places
