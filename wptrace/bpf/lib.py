@@ -126,7 +126,7 @@ def _refusal(program: str, text: str, number: int) -> WptraceError:
     if not tail and number == errno.EPERM:
         # Refused before the verifier looked at it: a privilege or a policy of this kernel.
         return NotPermittedError(f"the kernel does not permit the program {program}", privilege_hint(), program)
-    hint = next((hint for sign, hint in _HINTS if sign in text), None)
+    hint = next((hint for sign, hint in _HINTS if sign in text), "wptrace doctor shows which ways work on this kernel")
     return VerifierError(program, tail, hint, number)
 
 
