@@ -301,6 +301,21 @@ def test_program_types_attach_and_run(binding: BpfObject, program: str, tmp_path
     assert binding.bss.hits == before
 
 
+def test_a_program_can_be_aimed_at_another_hook(binding: BpfObject) -> None:
+    """The section says sys_enter; sys_exit counts as many calls of ours."""
+    binding.progs["on_tp_btf"].autoload = True
+    binding.progs["on_tp_btf"].set_attach_target("sys_exit")
+    binding.load()
+    with binding.progs["on_tp_btf"].attach():
+        binding.bss.target_tgid = os.getpid()
+        for _ in range(10):
+            call()
+        binding.bss.target_tgid = 0
+        assert binding.bss.hits >= 10
+    with pytest.raises(LibbpfError, match="cannot be aimed at sys_enter"):
+        binding.progs["on_tp_btf"].set_attach_target("sys_enter")
+
+
 def test_kprobes_attach_and_run(binding: BpfObject, tmp_path: Path) -> None:
     binding.progs["on_kprobe"].autoload = True
     binding.bss.target_tgid = os.getpid()

@@ -95,7 +95,6 @@ def test_trials_leave_nothing_attached() -> None:
     unused = ("ring", "storage")
     found = [trial.attempt("features", name, without_maps=unused) for name in ("tp_btf", "raw_tp")]
     assert all(one.works for one in found)
-    assert trial.programs("features")
 
 
 def test_an_object_without_its_kernel_type_information(monkeypatch: pytest.MonkeyPatch) -> None:

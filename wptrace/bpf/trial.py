@@ -19,11 +19,6 @@ class Trial(NamedTuple):
     """Why not."""
 
 
-def programs(name: str) -> list[str]:
-    with open_object(name) as obj:
-        return list(obj.progs)
-
-
 def attempt(
     name: str,
     program: str,
