@@ -255,7 +255,13 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	} else {
 		start = FIELD(direct, rq, start_time_ns);
 		issued = FIELD(direct, rq, io_start_time_ns);
-		/* It is never cleared: older than the request means that it is the previous one's. */
+		/*
+		 * Neither stamp is cleared when a request's memory is used again. Only with iostats is a request stamped
+		 * when it is made, and then it has its partition (7.2 leaves an old stamp, others 0); the flush machinery
+		 * stamps its own always. An issue before that is the previous request's.
+		 */
+		if (op != BLOCK_OP_FLUSH && !FIELD(direct, rq, part))
+			start = 0;
 		if (issued < start)
 			issued = 0;
 	}

@@ -139,7 +139,7 @@ def test_a_disk_without_stamps_gets_own_times(disk: Disk, switch: str) -> None:
 
 
 def test_stale_stamps_are_never_shown(disk: Disk) -> None:
-    """Who insists on stamps that the disk does not make gets counts without stages, and is told so."""
+    """Who insists on stamps that the disk may not make gets counts without stages, and is told so."""
     with ExitStack() as stack:
         for switch in ("iostats", "wbt_lat_usec"):
             stack.enter_context(setting(disk.queue / switch, "0"))
@@ -147,10 +147,9 @@ def test_stale_stamps_are_never_shown(disk: Disk) -> None:
         job = fio(disk.path)
         trace.stop()
     assert trace.summary["requests"]["finished"] == total(job)
-    unstamped = trace.summary["loss"].get("no_stamp", 0)
-    assert unstamped + count(trace.summary) == total(job)
-    if disk.name.startswith("nvme"):
-        assert unstamped > 0
+    # A stamp of 0, or one of the request that used the same memory before, would be a time longer than the trace.
+    assert trace.summary["loss"]["no_stamp"] == total(job)
+    assert count(trace.summary) == 0
 
 
 def test_merged_requests_count_once(disk: Disk) -> None:
