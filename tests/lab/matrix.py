@@ -24,8 +24,6 @@ class Kernel:
     arch: str = "amd64"
     message: int = 512000
     """Bytes in a message of the root file system: the most that virtio 9p takes."""
-    lacks: frozenset[str] = frozenset()
-    """Modules that this kernel is known not to have."""
 
     @property
     def running(self) -> bool:
@@ -45,28 +43,24 @@ KERNELS: tuple[Kernel, ...] = (
         release=r"5\.10\.\d+-\d+-amd64",
         # Until 6.0 the kernel clears two buffers of this size for every request, however small it is.
         message=65536,
-        lacks=frozenset({"nvme_loop", "ublk_drv", "dm_clone", "dm_dust"}),
     ),
     Kernel(
         "6.1",
         suites=("bookworm-security", "bookworm"),
         packages=("linux-image-{}",),
         release=r"6\.1\.\d+-\d+-amd64",
-        lacks=frozenset({"nvme_loop", "ublk_drv", "dm_clone", "dm_dust"}),
     ),
     Kernel(
         "6.12",
         suites=("bookworm-backports", "trixie-security", "trixie"),
         packages=("linux-image-{}",),
         release=r"6\.12\.\d+\+deb\d+-amd64",
-        lacks=frozenset({"dm_clone", "dm_dust"}),
     ),
     Kernel(
         "7.2",
         suites=("sid", "trixie-backports"),
         packages=("linux-binary-{}", "linux-modules-{}", "linux-base-{}"),
         release=r"7\.2\.\d+\+deb\d+-amd64",
-        lacks=frozenset({"dm_dust"}),
     ),
     RUNNING,
 )

@@ -127,9 +127,9 @@ class BlockFlow(Flow):
         self._extents = devices.extents(options.devices)
         times = OWN if options.pid else options.times
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
+        self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
         self._loaded: Loaded | None = None
         self._requests: list[Request] = []
-        self._records = 0
         self._ring: Ring | None = None
 
     @staticmethod
@@ -146,6 +146,7 @@ class BlockFlow(Flow):
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
         groups = [Group(name, op) for name in self._names() for op in self._ops]
         self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
             layout = obj.struct("block_record")
             self._decode = layout.fields
@@ -217,7 +218,7 @@ class BlockFlow(Flow):
                 " and wptrace keeps times of its own, which costs more"
             )
         # 6.9 (da4c8c3d0975) stamps once for all that a task submits at a time.
-        if len(self._stateful) < len(self._extents) and vmlinux().has_field("blk_plug", "cur_ktime"):
+        if self._stamped and vmlinux().has_field("blk_plug", "cur_ktime"):
             notes.append(
                 "this kernel stamps requests of one batch with one time: a short wait in queue reads as 0 and counts to"
                 " device (--times own is exact and costs more)"
@@ -252,7 +253,6 @@ class BlockFlow(Flow):
                     record[end] + offset, names[record[slot]], ops[record[op]], fields, sum(stages.values()), stages
                 )
             )
-        self._records += len(records)
 
     def requests(self) -> list[Request]:
         taken, self._requests = self._requests, []
@@ -273,22 +273,16 @@ class BlockFlow(Flow):
             noted[_FOREIGN] = self._ring.foreign
         # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too. A group
         # counts its starts or it does not; one that does cannot have finished without.
-        stamped = [extent.name for extent in self._extents if extent.disk not in self._stateful]
         started = sum(count["started"] or count["finished"] for count in counters.values())
-        started += sum(map(blockdev.in_flight, stamped)) + (causes[RECURSION] if stamped else 0)
+        started += sum(map(blockdev.in_flight, self._stamped)) + (causes[RECURSION] if self._stamped else 0)
         return Snapshot(
             time.monotonic_ns(),
             Accounting.read(started, self._cells.total("finished"), lost, noted),
             self._cells.copy(),
             {group: count["bytes"] for group, count in counters.items()},
             self._cells.total("failed"),
-            overhead(ran.values(), self._map_bytes(obj), self._records),
+            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
-
-    def _map_bytes(self, obj: BpfObject) -> int:
-        if not hasattr(self, "_maps_total"):
-            self._maps_total = sum(found.memory() for found in obj.maps.values())
-        return self._maps_total
 
     def stop(self) -> None:
         if self._loaded is not None:
