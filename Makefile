@@ -73,7 +73,8 @@ sources := $(sort $(wildcard $(BPF_SRC)/*.bpf.c))
 names := $(patsubst $(BPF_SRC)/%.bpf.c,%,$(sources))
 objects := $(foreach arch,$(ARCHES),$(patsubst %,$(OBJECTS)/$(arch)/%.bpf.o,$(names)))
 binding := wptrace/bpf/_libbpf.py
-c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch]))
+c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch] \
+	tests/modules/*.[ch]))
 python_files := wptrace tests vmlinux bench
 
 # --- Targets ----------------------------------------------------------------------------------------------------------

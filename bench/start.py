@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 
-def once(device: str, times: str) -> tuple[float, int]:
+def once(device: str, options: tuple[str, ...]) -> tuple[float, int]:
     begin = time.monotonic()
-    command = [sys.executable, "-m", "wptrace", "io", "--json", "--dev", device, "--times", times]
+    command = [sys.executable, "-m", "wptrace", "io", "--json", "--dev", device, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the first line comes when everything is attached
@@ -31,13 +31,13 @@ def once(device: str, times: str) -> tuple[float, int]:
 
 def main() -> None:
     device, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10
-    for times in ("kernel", "own"):
-        results = [once(device, times) for _ in range(runs)]
+    for options in ((), ("--interference",), ("--level=block", "--times=kernel"), ("--level=block", "--times=own")):
+        results = [once(device, options) for _ in range(runs)]
         seconds = [result[0] for result in results]
         resident = max(result[1] for result in results)
         print(
-            f"--times {times}: {statistics.median(seconds):.3f} s to attached (worst of {runs}: {max(seconds):.3f} s),"
-            f" {resident / 1024:.1f} MiB resident"
+            f"io {' '.join(options)}: {statistics.median(seconds):.3f} s to attached"
+            f" (worst of {runs}: {max(seconds):.3f} s), {resident / 1024:.1f} MiB resident"
         )
 
 

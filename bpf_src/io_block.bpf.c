@@ -12,7 +12,7 @@
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
 	BLOCK_STAGE_DEVICE, /* D to C */
-	BLOCK_STAGE_REQUEST, /* G to C */
+	BLOCK_STAGE_TOTAL, /* G to C */
 	BLOCK_STAGES,
 };
 EXPORT_ENUM(block_stage);
@@ -281,7 +281,7 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	device = now > issued ? now - issued : 0;
 	hist_add(&cell->stages[BLOCK_STAGE_QUEUE], queue);
 	hist_add(&cell->stages[BLOCK_STAGE_DEVICE], device);
-	hist_add(&cell->stages[BLOCK_STAGE_REQUEST], queue + device);
+	hist_add(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
 	if (queue + device >= slow_ns)
 		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error);
 	return 0;

@@ -19,7 +19,7 @@ trace() {
 		work deep --rw=randrw --bs=16k --ioengine=libaio --iodepth=32 --runtime=3
 		work synced --rw=randwrite --bs=4k --ioengine=psync --sync=dsync --runtime=2
 	) &
-	$python -m wptrace io --dev "$disk" --times own --hist device --stats 2 6
+	$python -m wptrace io --dev "$disk" --hist device --stats 2 6
 	wait
 }
 

@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-arm kmod zstd xz-utils busybox-static
-	python3-venv make pkg-config dwarves fdisk dmsetup groff-base"
+	python3-venv make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs"
 
 as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

@@ -23,6 +23,7 @@ GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "icount: asserts on times; runs in guests whose clock counts instructions")
     config.addinivalue_line("markers", "guest: needs drivers that only guests have")
+    config.addinivalue_line("markers", "here: about sysfs alone; the running kernel is enough")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,8 +43,8 @@ _NAMES = {"nvme": "nvme0n1", "virtio": "vda", "scsi": "sda"}
 
 
 @pytest.fixture(params=KINDS)
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """A disk of each kind that this kernel has here."""
+def every_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A disk of each kind that this kernel has here, for what drivers may do differently."""
     kind = request.param
     if kind == "loop":
         with loop_device(tmp_path / "disk.img") as made:
@@ -56,8 +57,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def real_disk(tmp_path: Path) -> Iterator[Disk]:
-    """One disk whose driver has all features: nvme in guests."""
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """One disk, whose driver has all features: nvme in guests."""
     if GUEST:
         yield Disk("nvme0n1")
     else:

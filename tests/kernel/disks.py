@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,23 +43,42 @@ def loop_device(image: Path, size: str = "64M") -> Iterator[Disk]:
 
 
 @contextmanager
-def null_device(**settings: int) -> Iterator[Disk]:
-    """A null_blk disk of its own, configured as /sys/kernel/config/nullb tells."""
+def null_device(name: str = "wpt0", **settings: int) -> Iterator[Disk]:
+    """A null_blk disk of its own, configured as /sys/kernel/config/nullb tells. Several at once want names."""
     subprocess.run(["modprobe", "null_blk", "nr_devices=0"], check=True)
     if not Path("/sys/kernel/config/nullb").is_dir():
         subprocess.run(["mount", "-t", "configfs", "configfs", "/sys/kernel/config"], check=True)
-    folder = Path("/sys/kernel/config/nullb/wpt0")
+    folder = Path("/sys/kernel/config/nullb", name)
     before = {path.name for path in Path("/sys/block").iterdir()}
     folder.mkdir()
     try:
-        for name, value in {"size": 64, "memory_backed": 0, **settings}.items():
-            (folder / name).write_text(str(value))
+        for key, value in {"size": 64, "memory_backed": 0, **settings}.items():
+            (folder / key).write_text(str(value))
         (folder / "power").write_text("1")
         (made,) = {path.name for path in Path("/sys/block").iterdir()} - before
         yield Disk(made)
     finally:
         (folder / "power").write_text("0")
         folder.rmdir()
+
+
+@contextmanager
+def scsi_debug(**settings: int) -> Iterator[Disk]:
+    """A disk of the SCSI layer's own test driver, with its module parameters."""
+    before = {path.name for path in Path("/sys/block").iterdir()}
+    parameters = [f"{name}={value}" for name, value in settings.items()]
+    subprocess.run(["modprobe", "scsi_debug", "delay=0", *parameters], check=True)
+    try:
+        made: set[str] = set()
+        for _ in range(600):
+            made = {path.name for path in Path("/sys/block").iterdir()} - before
+            if made and Path("/dev", *made).exists():
+                break
+            time.sleep(0.1)
+        (name,) = made
+        yield Disk(name)
+    finally:
+        subprocess.run(["modprobe", "--remove", "scsi_debug"], check=True)
 
 
 @contextmanager

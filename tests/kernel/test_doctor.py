@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
+
+import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, setting
@@ -25,21 +28,28 @@ def test_doctor_tells_what_works() -> None:
     missing = {feature["name"] for feature in found["features"] if feature["state"] == "missing"}
     assert missing == LACKING.get(GUEST, set())
     assert all(feature["advice"] for feature in found["features"] if feature["state"] == "missing")
+    _knows_the_arguments(found["flows"])
     for flow in found["flows"]:
+        if flow["flow"] != "io":
+            continue
         assert flow["works"]
-        assert {stage["state"] for stage in flow["stages"]} == {"ok"}
-        assert all(way["works"] for hook in flow["hooks"] for way in hook["ways"])
         assert all(field["state"] == "ok" for field in flow["fields"])
+        # What the running kernel refuses costs the whole path some stages; the block layer is seen everywhere.
+        if GUEST or flow["level"] == "block":
+            assert {stage["state"] for stage in flow["stages"]} == {"ok"}
+        if flow["level"] == "block":
+            assert all(way["works"] for hook in flow["hooks"] for way in hook["ways"])
 
 
-def test_doctor_knows_the_form_of_the_arguments() -> None:
-    hooks = json.loads(wptrace("doctor", "--json").stdout)["flows"][0]["hooks"]
+def _knows_the_arguments(flows: list[dict[str, Any]]) -> None:
+    (hooks,) = [flow["hooks"] for flow in flows if flow["level"] == "block"]
     arguments = {hook["ways"][0]["section"].rpartition("/")[2]: hook["arguments"] for hook in hooks}
     assert arguments["block_rq_complete"][0] == "request *"
     # 5.10 hands block_getrq the queue first, as no later kernel does.
     assert arguments["block_getrq"][0] == ("request_queue *" if GUEST == "5.10" else "bio *")
 
 
+@pytest.mark.here
 def test_doctor_names_the_disk_without_stamps(loop: Disk) -> None:
     with setting(loop.queue / "iostats", "0"):
         done = wptrace("doctor")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio, setting, total
-from tests.kernel.trace import PATIENCE, Trace, count, lossless, programs, wait_until
+from tests.kernel.trace import PATIENCE, BlockTrace, count, lossless, programs, wait_until
 from wptrace.engine.distribution import Distribution
 
 SECTOR = 512
@@ -21,9 +21,10 @@ BOTH = pytest.mark.parametrize("times", ["auto", "own"])
 
 @BOTH
 @pytest.mark.parametrize("engine", ["psync", "libaio"])
-def test_counts_what_fio_counts(disk: Disk, times: str, engine: str) -> None:
+def test_counts_what_fio_counts(every_disk: Disk, times: str, engine: str) -> None:
+    disk = every_disk
     before = disk.completed()
-    with Trace("--dev", disk.path, "--times", times) as trace:
+    with BlockTrace("--dev", disk.path, "--times", times) as trace:
         job = fio(disk.path, rw="randrw", ioengine=engine, iodepth=8 if engine == "libaio" else 1, number_ios=300)
         trace.stop()
     after = disk.completed()
@@ -41,7 +42,7 @@ def test_counts_what_fio_counts(disk: Disk, times: str, engine: str) -> None:
 @BOTH
 def test_each_request_is_told_and_the_histograms_hold_the_same(disk: Disk, times: str) -> None:
     """The kernel's distribution, bucket for bucket, is the one that Python makes of the single requests."""
-    with Trace("--dev", disk.name, "--times", times, "--each") as trace:
+    with BlockTrace("--dev", disk.name, "--times", times, "--each") as trace:
         job = fio(disk.path, rw="randread", number_ios=300)
         trace.stop()
     assert len(trace.requests) == total(job) == trace.summary["overhead"]["records"]
@@ -51,12 +52,12 @@ def test_each_request_is_told_and_the_histograms_hold_the_same(disk: Disk, times
     assert all(request["sector"] % 8 == 0 and request["error"] == 0 for request in trace.requests)
     assert all(sum(request["stages"].values()) == request["total_ns"] for request in trace.requests)
     rows = {row["stage"]: row for row in trace.summary["rows"]}
-    assert rows["queue"]["sum_ns"] + rows["device"]["sum_ns"] == rows["request"]["sum_ns"]
-    assert rows["request"]["share"] == 1
-    for stage in ("queue", "device", "request"):
+    assert rows["queue"]["sum_ns"] + rows["device"]["sum_ns"] == rows["total"]["sum_ns"]
+    assert rows["total"]["share"] == 1
+    for stage in ("queue", "device", "total"):
         made = Distribution()
         for request in trace.requests:
-            made.add(request["total_ns"] if stage == "request" else request["stages"][f"{stage}_ns"])
+            made.add(request["total_ns"] if stage == "total" else request["stages"][f"{stage}_ns"])
         row = rows[stage]
         assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
         assert row["stddev_ns"] == round(made.stddev)
@@ -79,7 +80,7 @@ def test_a_process_is_told_from_its_neighbour(disk: Disk) -> None:
     # fio waits for a newline on this pipe, so that its pid is known before its first request.
     gate = "read line; exec " + " ".join(command)
     wanted = subprocess.Popen(["sh", "-c", gate], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with Trace("--dev", disk.name, "--pid", str(wanted.pid)) as trace:
+    with BlockTrace("--dev", disk.name, "--pid", str(wanted.pid)) as trace:
         other = subprocess.Popen([word.replace("wanted", "other") for word in command], stdout=subprocess.PIPE)
         wanted.communicate("\n", timeout=PATIENCE)
         other.communicate(timeout=PATIENCE)
@@ -90,7 +91,7 @@ def test_a_process_is_told_from_its_neighbour(disk: Disk) -> None:
 
 
 def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
-    with Trace("--dev", disk.name, "--slow", "1h") as trace:
+    with BlockTrace("--dev", disk.name, "--slow", "1h") as trace:
         fio(disk.path)
         trace.stop()
     assert trace.requests == []
@@ -99,7 +100,7 @@ def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
 
 def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
     """The reader is stopped, so that the ring must overflow; the distributions stay exact."""
-    with Trace("--dev", disk.name, "--each", "--ring-size", "4K") as trace:
+    with BlockTrace("--dev", disk.name, "--each", "--ring-size", "4K") as trace:
         trace.process.send_signal(signal.SIGSTOP)
         job = fio(disk.path, number_ios=500)
         trace.process.send_signal(signal.SIGCONT)
@@ -111,7 +112,7 @@ def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
 
 
 def test_intervals_sum_to_the_summary(disk: Disk) -> None:
-    with Trace("--dev", disk.name, "0.2", "5") as trace:
+    with BlockTrace("--dev", disk.name, "0.2", "5") as trace:
         fio(disk.path, number_ios=100)
         trace.wait()
     intervals = [line for line in trace.lines if line["kind"] == "interval"]
@@ -128,12 +129,12 @@ def test_intervals_sum_to_the_summary(disk: Disk) -> None:
 def test_a_disk_without_stamps_gets_own_times(disk: Disk, switch: str) -> None:
     with ExitStack() as stack:
         stack.enter_context(setting(disk.queue / switch, "0"))
-        trace = stack.enter_context(Trace("--dev", disk.name))
+        trace = stack.enter_context(BlockTrace("--dev", disk.name))
         job = fio(disk.path, rw="randrw")
         trace.stop()
     hows = {stage["how"] for stage in trace.lines[0]["stages"]}
     assert all("own times" in how and "block_rq_issue" in how for how in hows)
-    for stage in ("queue", "device", "request"):
+    for stage in ("queue", "device", "total"):
         assert count(trace.summary, stage) == total(job)
     assert lossless(trace.summary)
 
@@ -143,7 +144,7 @@ def test_stale_stamps_are_never_shown(disk: Disk) -> None:
     with ExitStack() as stack:
         for switch in ("iostats", "wbt_lat_usec"):
             stack.enter_context(setting(disk.queue / switch, "0"))
-        trace = stack.enter_context(Trace("--dev", disk.name, "--times", "kernel"))
+        trace = stack.enter_context(BlockTrace("--dev", disk.name, "--times", "kernel"))
         job = fio(disk.path)
         trace.stop()
     assert trace.summary["requests"]["finished"] == total(job)
@@ -155,7 +156,7 @@ def test_stale_stamps_are_never_shown(disk: Disk) -> None:
 def test_merged_requests_count_once(disk: Disk) -> None:
     """Small sequential writes in a batch merge in the plug: what the device saw is what counts."""
     before = disk.completed()
-    with Trace("--dev", disk.name, "--times", "own") as trace:
+    with BlockTrace("--dev", disk.name, "--times", "own") as trace:
         options = {"rw": "write", "bs": "512" if disk.name.startswith("sd") else "4k", "ioengine": "libaio"}
         fio(disk.path, iodepth=16, iodepth_batch=16, number_ios=320, norandommap=0, **options)
         trace.stop()
@@ -168,7 +169,7 @@ def test_merged_requests_count_once(disk: Disk) -> None:
 @BOTH
 def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
     """Each is one write, and the flushes that the cache of the device makes needed are requests of their own."""
-    with Trace("--dev", disk.name, "--times", times) as trace:
+    with BlockTrace("--dev", disk.name, "--times", times) as trace:
         job = fio(disk.path, rw="write", sync="dsync", number_ios=50)
         trace.stop()
     assert count(trace.summary, op="write") == total(job)
@@ -179,48 +180,50 @@ def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
     assert trace.summary["requests"]["in_flight"] == 0
 
 
-def test_a_partition_is_a_part_of_its_disk(real_disk: Disk) -> None:
+def test_a_partition_is_a_part_of_its_disk(disk: Disk) -> None:
     table = "label: gpt\nsize=16MiB\nsize=16MiB\n"
     with ExitStack() as stack:
         subprocess.run(
-            ["sfdisk", "--quiet", "--wipe=always", real_disk.path],
+            ["sfdisk", "--quiet", "--wipe=always", disk.path],
             input=table,
             text=True,
             check=True,
             capture_output=True,
         )
-        subprocess.run(["blockdev", "--rereadpt", real_disk.path], check=False, capture_output=True)
-        subprocess.run(["partx", "--update", real_disk.path], check=False, capture_output=True)
-        stack.callback(lambda: subprocess.run(["partx", "--delete", real_disk.path], check=True, capture_output=True))
-        first, second = f"{real_disk.name}p1", f"{real_disk.name}p2"
+        subprocess.run(["blockdev", "--rereadpt", disk.path], check=False, capture_output=True)
+        subprocess.run(["partx", "--update", disk.path], check=False, capture_output=True)
+        stack.callback(lambda: subprocess.run(["partx", "--delete", disk.path], check=True, capture_output=True))
+        first, second = f"{disk.name}p1", f"{disk.name}p2"
         wait_until(lambda: Path("/sys/class/block", second).exists(), "the partitions")
         nodes = [_node(name) for name in (first, second)]
-        wanted = {first: "own", second: "kernel", real_disk.name: "own"}
-        traces = {name: stack.enter_context(Trace("--dev", name, "--times", times)) for name, times in wanted.items()}
-        both = stack.enter_context(Trace("--dev", first, "--dev", second))
+        wanted = {first: "own", second: "kernel", disk.name: "own"}
+        traces = {
+            name: stack.enter_context(BlockTrace("--dev", name, "--times", times)) for name, times in wanted.items()
+        }
+        both = stack.enter_context(BlockTrace("--dev", first, "--dev", second))
         one, two = (fio(node, size="8M", number_ios=number) for node, number in zip(nodes, (70, 130)))
         for trace in (*traces.values(), both):
             trace.stop()
     assert traces[first].summary["requests"]["finished"] == total(one) == 70
     assert traces[second].summary["requests"]["finished"] == total(two) == 130
-    assert traces[real_disk.name].summary["requests"]["finished"] == 200
+    assert traces[disk.name].summary["requests"]["finished"] == 200
     assert [count(both.summary, dev=name) for name in (first, second)] == [70, 130]
 
 
 @pytest.mark.guest
-def test_a_stack_is_shown_on_the_disk_below(real_disk: Disk) -> None:
+def test_a_stack_is_shown_on_the_disk_below(disk: Disk) -> None:
     """A dm device passes bios on; its requests are those of the disks that it is made of."""
     subprocess.run(["modprobe", "dm-mod"], check=True)
-    table = f"0 16384 linear {real_disk.path} 2048"
+    table = f"0 16384 linear {disk.path} 2048"
     with ExitStack() as stack:
         subprocess.run(["dmsetup", "create", "--noudevsync", "wpt"], input=table, text=True, check=True)
         stack.callback(lambda: subprocess.run(["dmsetup", "remove", "--noudevsync", "wpt"], check=True))
         (name,) = [path.parent.parent.name for path in Path("/sys/block").glob("dm-*/dm/name")]
-        trace = stack.enter_context(Trace("--dev", name))
+        trace = stack.enter_context(BlockTrace("--dev", name))
         job = fio(_node(name), size="4M", number_ios=60)
         trace.stop()
-    assert any(f"shown on {real_disk.name}" in note for note in trace.lines[0]["notes"])
-    assert count(trace.summary, dev=real_disk.name) == total(job) == 60
+    assert any(f"shown on {disk.name}" in note for note in trace.lines[0]["notes"])
+    assert count(trace.summary, dev=disk.name) == total(job) == 60
 
 
 def _node(name: str) -> str:
@@ -234,7 +237,7 @@ def _node(name: str) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> None:
-    with Trace("--dev", loop.name) as trace:
+    with BlockTrace("--dev", loop.name) as trace:
         assert programs()
         trace.stop(number)
     assert trace.summary["requests"]["finished"] == 0
@@ -242,7 +245,7 @@ def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> N
 
 
 def test_kill_leaves_nothing_behind(loop: Disk) -> None:
-    with Trace("--dev", loop.name, "--times", "own", "--each") as trace:
+    with BlockTrace("--dev", loop.name, "--times", "own", "--each") as trace:
         assert len(programs()) >= 4
         trace.kill()
     wait_until(lambda: not programs(), "the programs to go")

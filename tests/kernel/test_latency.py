@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import fio, null_device
-from tests.kernel.trace import Trace, count
+from tests.kernel.trace import PATIENCE, BlockTrace, Trace, count
 from wptrace.engine.distribution import bounds, index
 
 LATENCY_NS = 5_000_000
@@ -29,18 +30,35 @@ def test_a_device_of_5_ms(times: str, engine: str) -> None:
     """Q to C is fio's completion latency: the mean within 5 %, percentiles within a bucket."""
     with (
         null_device(irqmode=2, completion_nsec=LATENCY_NS) as disk,
-        Trace("--dev", disk.name, "--times", times) as trace,
+        BlockTrace("--dev", disk.name, "--times", times) as trace,
     ):
         job = fio(disk.path, ioengine=engine, iodepth=4 if engine == "libaio" else 1, number_ios=400)
         trace.stop()
     clat = job["read"]["clat_ns"]
     rows: dict[str, dict[str, Any]] = {row["stage"]: row for row in trace.summary["rows"]}
     assert count(trace.summary) == clat["N"]
-    assert rows["request"]["mean_ns"] == pytest.approx(clat["mean"], rel=0.05)
-    assert rows["request"]["min_ns"] >= LATENCY_NS
+    assert rows["total"]["mean_ns"] == pytest.approx(clat["mean"], rel=0.05)
+    assert rows["total"]["min_ns"] >= LATENCY_NS
     assert rows["device"]["min_ns"] >= LATENCY_NS
     assert rows["device"]["share"] > 0.95
     for key, name in (("p50_ns", "50.000000"), ("p90_ns", "90.000000"), ("p99_ns", "99.000000")):
-        low, high = bounds(index(rows["request"][key]))
+        low, high = bounds(index(rows["total"][key]))
         width = high - low
         assert low - width <= clat["percentile"][name] <= high + width
+
+
+def test_stuck_requests_are_listed() -> None:
+    """A device that takes seconds: what waits for it is in flight, with its age and where it is."""
+    with (
+        null_device(irqmode=2, completion_nsec=8_000_000_000) as disk,
+        Trace(f"--dev={disk.name}", "--stuck=1s") as trace,
+    ):
+        reader = subprocess.Popen(["dd", f"if={disk.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"])
+        reader.wait(PATIENCE)
+        trace.stop()
+    found = next(line for line in trace.lines if line["kind"] == "in_flight")["found"]
+    assert {one["kind"] for one in found} == {"operation", "request"}
+    for one in found:
+        assert (one["dev"], one["op"], one["stage"], one["comm"]) == (disk.name, "read", "device", "dd")
+        assert one["age_ns"] >= 1_000_000_000
+    assert trace.summary["operations"]["in_flight"] == 0

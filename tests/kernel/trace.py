@@ -49,12 +49,14 @@ def wait_until(condition: Any, what: str) -> None:
 
 
 class Trace:
-    """`wptrace io --json` in the background, between its first line and its summary."""
+    """`wptrace io --json` in the background, between its first line and its summary; or another command's."""
+
+    command = "io"
 
     def __init__(self, *arguments: str) -> None:
         self._file = tempfile.NamedTemporaryFile("w+", prefix="wptrace-")  # noqa: SIM115 - closed in stop
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "wptrace", "io", "--json", *arguments],
+            [sys.executable, "-m", "wptrace", self.command, "--json", *arguments],
             stdout=self._file,
             stderr=subprocess.PIPE,
             text=True,
@@ -64,6 +66,10 @@ class Trace:
 
     def _started(self) -> bool:
         return '"kind":"start"' in Path(self._file.name).read_text()
+
+    def written(self) -> str:
+        """What it has written so far."""
+        return Path(self._file.name).read_text()
 
     def __enter__(self) -> Trace:
         return self
@@ -100,21 +106,35 @@ class Trace:
         return self.lines[-1]
 
     @property
+    def operations(self) -> list[Line]:
+        return [line for line in self.lines if line["kind"] in ("operation", "hit")]
+
+    @property
     def requests(self) -> list[Line]:
         return [line for line in self.lines if line["kind"] == "request"]
 
 
+class BlockTrace(Trace):
+    """`wptrace io --level block`."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__("--level", "block", *arguments)
+
+
 def check(line: Line) -> None:
-    _VALIDATOR.validate(line)
+    wrong = jsonschema.exceptions.best_match(_VALIDATOR.iter_errors(line))
+    assert wrong is None, f"{line['kind']} line, {wrong.json_path}: {wrong.message[:500]}"
     if line["kind"] in ("interval", "summary"):
-        counts = line["requests"]
-        assert counts["started"] == counts["finished"] + counts["in_flight"] + counts["lost"], line
-        assert counts["in_flight"] >= 0, line
+        for counts in filter(None, (line["requests"], line.get("operations"))):
+            assert counts["started"] == counts["finished"] + counts["in_flight"] + counts["lost"], line
+            assert counts["in_flight"] >= 0, line
 
 
-def count(summary: Line, stage: str = "request", op: str | None = None, dev: str | None = None) -> int:
-    """How many requests a stage's rows have."""
-    rows = [row for row in summary["rows"] if row["stage"] == stage]
+def count(
+    summary: Line, stage: str = "total", op: str | None = None, dev: str | None = None, kind: str = "request"
+) -> int:
+    """How many requests, operations or page-cache hits a stage's rows have."""
+    rows = [row for row in summary["rows"] if row["stage"] == stage and row["kind"] == kind]
     return sum(row["count"] for row in rows if op in (None, row["op"]) and dev in (None, row["dev"]))
 
 

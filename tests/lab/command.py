@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
-from tests.lab import fetch, matrix, qemu
+from tests.lab import fetch, matrix, modules, qemu
 from tests.lab.errors import GuestDiedError, LabError, UsageError
 from tests.lab.guest import Guest, Sink, run
 
@@ -98,6 +98,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--newer", action="store_true", help="ask for newer ones than those in the cache")
     sub.add_argument("kernel", nargs="*", metavar="KERNEL", help=f"one of {names}; default: those of this machine")
     sub.set_defaults(run=_fetch)
+
+    sub = commands.add_parser("modules", help="build the tests' kernel modules")
+    can = ", ".join(kernel.name for kernel in matrix.KERNELS if kernel.headers)
+    sub.add_argument("kernel", nargs="*", metavar="KERNEL", help=f"one of {can}; default: all of them")
+    sub.set_defaults(run=_modules)
     return top
 
 
@@ -189,4 +194,11 @@ def _fetch(options: argparse.Namespace) -> int:
         if not kernel.running:
             found = fetch.fetch(kernel, newer=options.newer)
             print(f"{kernel.name}  {found.release}  {found.suite}")
+    return 0
+
+
+def _modules(options: argparse.Namespace) -> int:
+    chosen = [matrix.find(name) for name in options.kernel] or [k for k in matrix.KERNELS if k.headers]
+    for kernel in chosen:
+        print(f"{kernel.name}  {modules.build(kernel)}")
     return 0

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.lab import cache, initrd, qemu, roots
+from tests.lab import cache, initrd, modules, qemu, roots
 from tests.lab.errors import GuestDiedError, GuestHungError, LabError, UsageError
 from tests.lab.fetch import Installed, fetch
 from tests.lab.matrix import Kernel, host_arch
@@ -76,7 +76,7 @@ def run(guest: Guest, command: Sequence[str], out: Sink | None = None, err: Sink
         package = {"amd64": "qemu-system-x86", "arm64": "qemu-system-arm"}[guest.kernel.arch]
         raise LabError(f"{binary} is not there: install the package {package}")
     installed = fetch(guest.kernel)
-    root = Path("/") if guest.kernel.arch == host_arch() else roots.fetch(guest.kernel.arch)
+    root = Path("/") if guest.kernel.arch == host_arch() else roots.fetch(roots.GUEST, guest.kernel.arch)
     with cache.guest_slot(lambda: say("waiting for another guest to finish")), _directory() as directory:
         return _Run(guest, installed, root, directory).run(command, out, err)
 
@@ -216,6 +216,9 @@ class _Run:
         }
         ram_disk = directory / "initrd"
         variables = environment(guest.kernel, own_root=self.root != Path("/"))
+        if self.root == Path("/"):
+            variables["WPTRACE_LAB_MODULES"] = str(modules.directory(installed))
+            variables["WPTRACE_LAB_CACHE"] = str(cache.directory())
         initrd.write(ram_disk, installed, self.root, settings, command_script(command, variables))
         arguments = [
             *qemu.machine_arguments(guest.machine, guest.kernel.arch),

@@ -22,6 +22,8 @@ class Kernel:
     release: str = ""
     """Regular expression of the release."""
     arch: str = "amd64"
+    headers: tuple[str, ...] = ()
+    """Packages to build modules against, `{}` standing for the release and `{version}` for it without the machine."""
     message: int = 512000
     """Bytes in a message of the root file system: the most that virtio 9p takes."""
 
@@ -32,8 +34,13 @@ class Kernel:
     def package_names(self, release: str) -> tuple[str, ...]:
         return tuple(package.format(release) for package in self.packages)
 
+    def header_names(self, release: str) -> tuple[str, ...]:
+        version = release.removesuffix(f"-{self.arch}")
+        return tuple(package.format(release, version=version) for package in self.headers)
+
 
 RUNNING = Kernel("running")
+_HEADERS = ("linux-headers-{}", "linux-headers-{version}-common")
 
 KERNELS: tuple[Kernel, ...] = (
     Kernel(
@@ -41,6 +48,7 @@ KERNELS: tuple[Kernel, ...] = (
         suites=("bullseye-security", "bullseye"),
         packages=("linux-image-{}",),
         release=r"5\.10\.\d+-\d+-amd64",
+        headers=(*_HEADERS, "linux-kbuild-5.10"),
         # Until 6.0 the kernel clears two buffers of this size for every request, however small it is.
         message=65536,
     ),
@@ -49,18 +57,21 @@ KERNELS: tuple[Kernel, ...] = (
         suites=("bookworm-security", "bookworm"),
         packages=("linux-image-{}",),
         release=r"6\.1\.\d+-\d+-amd64",
+        headers=(*_HEADERS, "linux-kbuild-6.1"),
     ),
     Kernel(
         "6.12",
         suites=("bookworm-backports", "trixie-security", "trixie"),
         packages=("linux-image-{}",),
         release=r"6\.12\.\d+\+deb\d+-amd64",
+        headers=(*_HEADERS, "linux-kbuild-{version}"),
     ),
     Kernel(
         "7.2",
         suites=("sid", "trixie-backports"),
         packages=("linux-binary-{}", "linux-modules-{}", "linux-base-{}"),
         release=r"7\.2\.\d+\+deb\d+-amd64",
+        headers=(*_HEADERS, "linux-kbuild-{version}"),
     ),
     RUNNING,
 )

@@ -63,7 +63,7 @@ class Apt:
         return files[0]
 
     def download_with_all_they_need(self, packages: Sequence[str]) -> list[Path]:
-        say(f"downloading packages of {self.suite} for another machine")
+        say(f"downloading {len(packages)} packages of {self.suite} and what they need")
         archives = self.state / "cache" / "archives"
         for old in archives.glob("*.deb"):
             old.unlink()

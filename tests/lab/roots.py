@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root file systems for guests of another machine: packages of Debian, unpacked and nothing more.
+"""Root file systems, for guests of another machine and to build modules in: packages of Debian, unpacked, nothing more.
 
 No maintainer script runs, so this needs neither root nor an emulator; what they would have made is made here.
 """
@@ -9,19 +9,43 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import apt, cache
 from tests.lab.errors import LabError
 from tests.lab.packages import Apt, AptError, need_tools, waiting
 
-SUITES = ("trixie",)
-"""Usrmerged in the packages themselves: older ones leave that to a script."""
-PACKAGES = (
-    *("base-files", "bash", "dash", "coreutils", "util-linux", "mount", "procps", "kmod", "busybox-static"),
-    *("grep", "sed", "gawk", "findutils", "tar", "iproute2", "e2fsprogs", "dmsetup", "fio", "libbpf1"),
-    *("python3", "python3-cffi", "python3-pyelftools", "python3-rich", "python3-pytest", "python3-jsonschema"),
-    *("bpftool", "fdisk"),
+
+@dataclass(frozen=True)
+class Recipe:
+    """What lies in a root file system. Suites are usrmerged in the packages themselves: trixie and newer."""
+
+    suites: tuple[str, ...]
+    packages: tuple[str, ...]
+    links: tuple[tuple[str, str], ...] = ()
+    """Path and target: what the alternatives system would have linked."""
+    name: str = ""
+
+
+GUEST = Recipe(
+    suites=("trixie",),
+    packages=(
+        *("base-files", "bash", "dash", "coreutils", "util-linux", "mount", "procps", "kmod", "busybox-static"),
+        *("grep", "sed", "gawk", "findutils", "tar", "iproute2", "e2fsprogs", "dmsetup", "fio", "libbpf1"),
+        *("python3", "python3-cffi", "python3-pyelftools", "python3-rich", "python3-pytest", "python3-jsonschema"),
+        *("bpftool", "fdisk"),
+    ),
+)
+# The newest kernel of the matrix wants the compiler it was built with; older ones take it too.
+BUILDER = Recipe(
+    name="builder-",
+    suites=("sid",),
+    packages=(
+        *("base-files", "bash", "dash", "coreutils", "grep", "sed", "mawk", "findutils"),
+        *("make", "gcc-16-for-host", "pahole"),
+    ),
+    links=(("usr/bin/awk", "mawk"),),
 )
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
@@ -30,45 +54,47 @@ _FILES = {
 }
 
 
-def fetch(arch: str) -> Path:
-    """Have the root file system of this machine in the cache."""
-    recipe = hashlib.sha256(repr((SUITES, PACKAGES, _FILES)).encode()).hexdigest()[:8]
-    target = cache.directory() / "roots" / f"{arch}-{recipe}"
+def fetch(recipe: Recipe, arch: str) -> Path:
+    """Have a root file system for this machine in the cache."""
+    digest = hashlib.sha256(repr((recipe, _FILES)).encode()).hexdigest()[:8]
+    target = cache.directory() / "roots" / f"{recipe.name}{arch}-{digest}"
     if target.is_dir():
         return target
     need_tools()
     with cache.exclusive(cache.directory() / "fetch.lock", waiting):
         if not target.is_dir():
-            _make(arch, target)
+            _make(recipe, arch, target)
     return target
 
 
-def _make(arch: str, target: Path) -> None:
+def _make(recipe: Recipe, arch: str, target: Path) -> None:
     work = target.with_name(f".new-{target.name}")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        packages = _download(arch)
+        packages = _download(recipe, arch)
         # The links from /bin to /usr/bin and the like come first: later packages must find them.
         for package in sorted(packages, key=lambda path: not path.name.startswith("base-files_")):
             unpack(package, work)
             package.unlink()
         for name, text in _FILES.items():
             (work / name).write_text(text)
+        for name, place in recipe.links:
+            (work / name).symlink_to(place)
         work.rename(target)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
 
 
-def _download(arch: str) -> list[Path]:
+def _download(recipe: Recipe, arch: str) -> list[Path]:
     problems: list[str] = []
-    for suite in SUITES:
+    for suite in recipe.suites:
         for number, mirror in enumerate(apt.mirrors(apt.system_sources(), suite)):
             private = Apt(mirror, suite, arch, number)
             try:
                 private.update()
-                return private.download_with_all_they_need(PACKAGES)
+                return private.download_with_all_they_need(recipe.packages)
             except AptError as error:
                 problems.append(f"{suite}: {error}")
     raise LabError(f"cannot fetch a root file system: {'; '.join(problems) or 'no Debian mirror for it'}")

@@ -65,6 +65,7 @@ struct list_head;
 struct llist_node;
 struct mm_struct;
 struct mnt_namespace;
+struct mount;
 struct nsproxy;
 struct page;
 struct pid;
@@ -894,6 +895,12 @@ struct vfsmount {
 	int mnt_flags;
 };
 
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
 struct qstr {
 	union {
 		struct {
@@ -921,6 +928,9 @@ struct inode {
 	struct super_block *i_sb;
 	struct address_space *i_mapping;
 	long unsigned int i_ino;
+	union {
+		const unsigned int i_nlink;
+	};
 	dev_t i_rdev;
 	loff_t i_size;
 	union {

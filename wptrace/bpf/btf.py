@@ -493,12 +493,18 @@ class _Parser:
             for name, target, place in zip(rest[::3], rest[1::3], rest[2::3])
         ]
 
+    def _require_enum_size(self, head: _Head) -> None:
+        if head.extra not in (1, 2, 4, 8):
+            raise WptraceError(f"the BTF is corrupt: the enum {head.name} has {head.extra} bytes")
+
     def _enum(self, head: _Head, rest: tuple[int, ...]) -> Type:
+        self._require_enum_size(head)
         wrap = 1 << 31 if head.flag else 0
         values = [Enumerator(self._name(name), (value ^ wrap) - wrap) for name, value in zip(rest[::2], rest[1::2])]
         return Enum(head.id, head.name, head.extra, head.flag, values)
 
     def _enum64(self, head: _Head, rest: tuple[int, ...]) -> Type:
+        self._require_enum_size(head)
         wrap = 1 << 63 if head.flag else 0
         values = [
             Enumerator(self._name(name), ((high << 32 | low) ^ wrap) - wrap)

@@ -130,8 +130,68 @@ struct bpf_prog_info {
     __u32 attach_btf_obj_id;
     __u32 attach_btf_id;
 };
+struct bpf_map_info {
+    __u32 type;
+    __u32 id;
+    __u32 key_size;
+    __u32 value_size;
+    __u32 max_entries;
+    __u32 map_flags;
+    char name[16];
+    __u32 ifindex;
+    __u32 btf_vmlinux_value_type_id;
+    __u64 netns_dev;
+    __u64 netns_ino;
+    __u32 btf_id;
+    __u32 btf_key_type_id;
+    __u32 btf_value_type_id;
+    __u32 btf_vmlinux_id;
+    __u64 map_extra;
+};
+
+struct bpf_link_info {
+    __u32 type;
+    __u32 id;
+    __u32 prog_id;
+    __u32 padding;
+    union {
+        struct { __u64 tp_name; __u32 tp_name_len; } raw_tracepoint;
+        struct { __u32 attach_type; __u32 target_obj_id; __u32 target_btf_id; } tracing;
+        struct { __u64 cgroup_id; __u32 attach_type; } cgroup;
+        struct { __u64 target_name; __u32 target_name_len; } iter;
+        struct { __u32 netns_ino; __u32 attach_type; } netns;
+        struct { __u32 ifindex; } xdp;
+        struct { __u32 ifindex; __u32 attach_type; } tcx;
+        struct { __u32 map_id; } struct_ops;
+        struct { __u64 addrs; __u32 count; __u32 flags; } kprobe_multi;
+        struct { __u32 type; __u32 padding; __u64 name; __u32 name_len; __u32 offset; __u64 more[3]; } perf_event;
+    };
+};
+
+struct bpf_btf_info {
+    __u64 btf;
+    __u32 btf_size;
+    __u32 id;
+    __u64 name;
+    __u32 name_len;
+    __u32 kernel_btf;
+};
+
+int bpf_prog_get_next_id(__u32 start, __u32 *next);
+int bpf_map_get_next_id(__u32 start, __u32 *next);
+int bpf_link_get_next_id(__u32 start, __u32 *next);
+int bpf_prog_get_fd_by_id(__u32 id);
+int bpf_map_get_fd_by_id(__u32 id);
+int bpf_link_get_fd_by_id(__u32 id);
+int bpf_btf_get_fd_by_id(__u32 id);
 int bpf_obj_get_info_by_fd(int fd, void *info, __u32 *size);
+int bpf_task_fd_query(int pid, int fd, __u32 flags, char *buffer, __u32 *size, __u32 *prog_id, __u32 *type,
+                      __u64 *offset, __u64 *address);
 int bpf_enable_stats(int type);
+const char *libbpf_bpf_prog_type_str(int type);
+const char *libbpf_bpf_map_type_str(int type);
+const char *libbpf_bpf_link_type_str(int type);
+const char *libbpf_bpf_attach_type_str(int type);
 
 struct btf_type {
     __u32 name_off;
@@ -141,6 +201,7 @@ struct btf_type {
 struct btf *bpf_object__btf(const struct bpf_object *object);
 struct btf *btf__load_vmlinux_btf(void);
 struct btf *btf__load_module_btf(const char *module, struct btf *base);
+struct btf *btf__load_from_kernel_by_id(__u32 id);
 void btf__free(struct btf *btf);
 __u32 btf__type_cnt(const struct btf *btf);
 const void *btf__raw_data(const struct btf *btf, __u32 *size);

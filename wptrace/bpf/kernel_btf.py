@@ -10,7 +10,7 @@ from typing import Any
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 
 # BTF kinds asked for by name (include/uapi/linux/btf.h)
-_PTR, _STRUCT, _UNION, _TYPEDEF, _FUNC = 2, 4, 5, 8, 12
+_PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _FUNC = 2, 4, 5, 6, 8, 12
 _MODIFIERS = (9, 10, 11, 18)  # volatile, const, restrict, type tag
 
 
@@ -51,11 +51,25 @@ class KernelBtf:
             kind = self._type(kind.size_or_type)
         return kind
 
+    def name_of(self, type_id: int) -> str:
+        """The name of a type, a function for one; empty where there is none."""
+        kind = self._type(type_id)
+        return "" if kind == self._ffi.NULL else self._name(kind.name_off)
+
     def has_function(self, name: str) -> bool:
         return self._find(name, _FUNC) is not None
 
     def has_struct(self, name: str) -> bool:
         return self._find(name, _STRUCT) is not None
+
+    def enum_value(self, enum: str, name: str) -> int | None:
+        """The value that has this name; None where the enum lacks it, or there is no such enum."""
+        kind = self._find(enum, _ENUM)
+        if kind is None:
+            return None
+        words = self._ffi.cast("__u32 *", kind) + 3
+        pairs = ((words[2 * index], words[2 * index + 1]) for index in range(self._count(kind)))
+        return next((int(value) for offset, value in pairs if self._name(offset) == name), None)
 
     def tracepoint(self, name: str) -> tuple[str, ...] | None:
         """The types of a tracepoint's arguments ("request *"), or None where there is no such tracepoint here."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class Map:
         self.per_cpu = self.type in PER_CPU
         self._cpus = self._libbpf.cpus if self.per_cpu else 1
         self._key: Any = None
+        self._pages: mmap.mmap | None = None
         self._value: Any = None
 
     @property
@@ -225,6 +227,14 @@ class Map:
         """The values of all CPUs added up, field by field. Only for a per-CPU map of counters."""
         values = self[key]
         return _add(values) if self.per_cpu else values
+
+    def memory_view(self) -> memoryview:
+        """The elements of an array with BPF_F_MMAPABLE as the programs see them, each padded to 8 bytes."""
+        length = (int(self.value_codec.size) + 7 & ~7) * self.max_entries
+        if self._pages is None:
+            size = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._pages = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        return memoryview(self._pages)[:length]
 
     def memory(self) -> int:
         """Bytes of kernel memory, as the kernel accounts for them."""

@@ -3,23 +3,42 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from pathlib import Path
+from typing import NamedTuple
 
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import UnsupportedError
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 # include/uapi/linux/perf_event.h
-_SOFTWARE, _CPU_CLOCK = 1, 0
 _ATTRIBUTE_SIZE = 64  # PERF_ATTR_SIZE_VER0 is the smallest that every kernel takes
+_PINNED = 1 << 2
 _CLOSE_ON_EXEC = 1 << 3
+_SET_PERIOD = 0x40082404  # PERF_EVENT_IOC_PERIOD
 
 
-def open_clock(cpu: int, period_ns: int, pid: int = -1) -> int:
-    """A descriptor of a software clock that overflows every `period_ns` on a CPU, or in a process on any (cpu -1)."""
+class Event(NamedTuple):
+    """What is counted; on x86-64 and arm64 these have the same numbers."""
+
+    name: str
+    type: int
+    config: int
+
+
+CPU_CLOCK = Event("cpu-clock", 1, 0)
+"""A timer of the kernel: its unit is the nanosecond."""
+CYCLES = Event("cycles", 0, 0)
+"""A counter of the CPU, which interrupts it by an NMI where there are some. An idle CPU counts none."""
+
+
+def open_event(event: Event, cpu: int, period: int, pid: int = -1, pinned: bool = False) -> int:
+    """A descriptor of an event that overflows after every `period` on a CPU, or in a process on any (cpu -1)."""
     lib = libbpf()
     attribute = bytearray(_ATTRIBUTE_SIZE)
-    for offset, size, value in ((0, 4, _SOFTWARE), (4, 4, _ATTRIBUTE_SIZE), (8, 8, _CPU_CLOCK), (16, 8, period_ns)):
+    fields = ((0, 4, event.type), (4, 4, _ATTRIBUTE_SIZE), (8, 8, event.config), (16, 8, period))
+    for offset, size, value in (*fields, (40, 8, _PINNED if pinned else 0)):
         attribute[offset : offset + size] = value.to_bytes(size, "little")
     number = _PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
@@ -28,5 +47,41 @@ def open_clock(cpu: int, period_ns: int, pid: int = -1) -> int:
     arguments = [ffi.cast("long", value) for value in (pid, cpu, -1, _CLOSE_ON_EXEC)]
     fd = lib.lib.syscall(number, ffi.from_buffer(attribute), *arguments)
     if fd < 0:
-        lib.fail(ffi.errno, f"a clock event on CPU {cpu} cannot be opened")
+        lib.fail(ffi.errno, f"an event of {event.name} on CPU {cpu} cannot be opened")
     return int(fd)
+
+
+def open_clock(cpu: int, period_ns: int, pid: int = -1) -> int:
+    """A descriptor of a software clock that overflows every `period_ns` on a CPU, or in a process on any (cpu -1)."""
+    return open_event(CPU_CLOCK, cpu, period_ns, pid)
+
+
+class Ticks:
+    """A clock on each CPU on which no program runs: all that comes of it is that a timer expires there."""
+
+    def __init__(self, period_ns: int) -> None:
+        self._period_ns = period_ns
+        self._fds: dict[int, int] = {}
+
+    def start(self, cpu: int) -> None:
+        """Anew where the kernel took the event away when the CPU went."""
+        self._end(cpu)
+        self._fds[cpu] = open_clock(cpu, self._period_ns)
+
+    def _end(self, cpu: int) -> None:
+        if cpu in self._fds:
+            os.close(self._fds.pop(cpu))
+
+    def close(self) -> None:
+        for cpu in list(self._fds):
+            self._end(cpu)
+
+
+def set_period(fd: int, period: int) -> None:
+    """From the next overflow on."""
+    fcntl.ioctl(fd, _SET_PERIOD, period.to_bytes(8, "little"))
+
+
+def most_a_second(path: Path = Path("/proc/sys/kernel/perf_event_max_sample_rate")) -> int:
+    """How often an event may overflow before the kernel holds it back; it lowers this when they take too long."""
+    return int(path.read_text())

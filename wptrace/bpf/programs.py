@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from wptrace.bpf import perf
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
 
@@ -53,6 +55,8 @@ class Program:
         self.name: str = self._libbpf.ffi.string(self._lib.bpf_program__name(handle)).decode()
         self.section: str = self._libbpf.ffi.string(self._lib.bpf_program__section_name(handle)).decode()
         self.links: list[Link] = []
+        self._event: tuple[perf.Event, int, tuple[int, ...]] | None = None
+        self._on_cpus: dict[int, tuple[int, Link]] = {}
 
     @property
     def autoload(self) -> bool:
@@ -79,8 +83,15 @@ class Program:
     def instructions(self) -> int:
         return int(self._lib.bpf_program__insn_cnt(self._handle))
 
+    def run_on(self, event: perf.Event, period: int, cpus: Iterable[int]) -> None:
+        """Says what a program of the section `perf_event` attaches to: an event on each of these CPUs."""
+        self._event = (event, period, tuple(cpus))
+        self.section = f"perf_event/{event.name}"
+
     def attach(self) -> Link:
-        """Attaches to what the program's section name says."""
+        """Attaches to what the program's section name says, or `run_on`."""
+        if self._event is not None:
+            return [self.attach_cpu(cpu) for cpu in self._event[2]][-1]
         return self._keep(self._lib.bpf_program__attach(self._handle), self.section)
 
     def attach_kprobe(self, function: str, on_return: bool = False) -> Link:
@@ -101,6 +112,29 @@ class Program:
     def attach_perf_event(self, fd: int) -> Link:
         """Runs the program on each overflow of the perf event `fd`, which the link then owns."""
         return self._keep(self._lib.bpf_program__attach_perf_event(self._handle, fd), f"perf_event/{fd}")
+
+    def attach_cpu(self, cpu: int) -> Link:
+        """Attaches to the event of `run_on` on one CPU; anew where the kernel took it away when the CPU went."""
+        if self._event is None:
+            raise WptraceError(f"program {self.name} runs on no event")
+        event, period, _ = self._event
+        if cpu in self._on_cpus:
+            _, old = self._on_cpus.pop(cpu)
+            old.close()
+            self.links.remove(old)
+        fd = perf.open_event(event, cpu, period, pinned=True)
+        try:
+            link = self.attach_perf_event(fd)
+        except WptraceError:
+            os.close(fd)
+            raise
+        self._on_cpus[cpu] = (fd, link)
+        return link
+
+    def set_period(self, cpu: int, period: int) -> None:
+        """Of the event on a CPU to which the program is attached."""
+        if cpu in self._on_cpus:
+            perf.set_period(self._on_cpus[cpu][0], period)
 
     def _keep(self, handle: Any, where: str) -> Link:
         link = Link(self._libbpf.pointer(handle, f"program {self.name} cannot be attached to {where}"), where)
@@ -126,6 +160,7 @@ class Program:
         for link in self.links:
             link.close()
         self.links.clear()
+        self._on_cpus.clear()
 
 
 class run_statistics:  # noqa: N801 - a context manager reads as a function

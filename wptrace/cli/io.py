@@ -4,22 +4,34 @@
 from __future__ import annotations
 
 import argparse
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
 from wptrace.engine.results import Output
 from wptrace.engine.units import parse_duration
 from wptrace.errors import UsageError
 
-SUMMARY = "follow block I/O through the kernel, stage by stage"
+if TYPE_CHECKING:
+    from wptrace.flows.io_block import BlockFlow
+    from wptrace.flows.io_path import PathFlow
+
+SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
 _LIVE_S = 1.0
+# What a person can take in; --each and --sample have no limit unless one is named.
+_SLOW_LIMIT = 1000
+_PATH_ONLY = ("tid", "comm", "cgroup", "file", "dir", "op", "size", "sample", "limit", "stuck")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
-    which.add_argument("--level", choices=("block",), default="block", help="how much of the path (default: block)")
+    which.add_argument(
+        "--level",
+        choices=("path", "block"),
+        default="path",
+        help="how much of the way: from the system call on, or the block layer alone, the cheapest (default: path)",
+    )
     which.add_argument(
         "-d",
         "--dev",
@@ -28,41 +40,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
     )
-    which.add_argument("-p", "--pid", metavar="PID", help="only requests that this process makes (direct I/O, reads)")
+    common.add_filters(which)
+    which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     which.add_argument(
         "--times",
         choices=("auto", "kernel", "own"),
         default="auto",
-        help="the kernel's own time stamps (cheapest), times taken by wptrace (exact), or by disk (default: auto)",
+        help="with --level block: the kernel's own time stamps (cheapest), times taken by wptrace (exact), or by disk "
+        "(default: auto)",
     )
     show = parser.add_argument_group("what to show")
     single = show.add_mutually_exclusive_group()
-    single.add_argument("--slow", metavar="DURATION", help="also tell each request that took at least so long (5ms)")
-    single.add_argument("--each", action="store_true", help="also tell every request")
+    single.add_argument("--slow", metavar="DURATION", help="also tell each one that took at least so long (5ms)")
+    single.add_argument("--each", action="store_true", help="also tell every one")
+    show.add_argument("--sample", metavar="1/N", help="also tell one in N, whatever it took")
+    show.add_argument(
+        "--limit",
+        metavar="COUNT",
+        help=f"tell so many a second at most, count the others (default: {_SLOW_LIMIT} with --slow, else 0 for all)",
+    )
+    show.add_argument("--stuck", metavar="DURATION", help="list what has been in flight for at least so long")
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
     common.add_output(show)
-    parser.add_argument("--ring-size", default="1M", metavar="SIZE", help="room for requests that are told (1M)")
+    parser.add_argument(
+        "--ring-size", default="4M", metavar="SIZE", help="room for what is told one by one (default: 4M)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, and end")
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io_block import BlockFlow, Options
     from wptrace.flows.run import run as trace
     from wptrace.kernel.privileges import require_tracing
-    from wptrace.kernel.tasks import process
 
     seconds, count = common.interval(options)
-    drawn = (*BlockFlow.stages.names, BlockFlow.stages.total.name)
+    stuck_ns = None if options.stuck is None else parse_duration(options.stuck)
+    flow = _block(options) if options.level == "block" else _path(options)
+    drawn = (*flow.stages.names, flow.stages.total.name)
     if options.hist is not None and options.hist not in drawn:
         raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
-    slow_ns = 0 if options.each else None if options.slow is None else parse_duration(options.slow)
-    pid = 0 if options.pid is None else process(options.pid)
-    if pid and options.times == "kernel":
-        raise UsageError("--pid needs times of wptrace's own: the kernel's stamps do not tell whose a request is")
-    ring = common.size(options.ring_size)
-    flow = BlockFlow(Options(tuple(options.dev), slow_ns=slow_ns, ring_bytes=ring, pid=pid, times=options.times))
     require_tracing()
     if options.dry_run:
         print("\n".join(flow.plan()))
@@ -71,8 +88,48 @@ def run(options: argparse.Namespace) -> int:
         live = not options.json and stream.isatty()
         if live and seconds is None:
             seconds = _LIVE_S
-        trace(flow, _output(options, stream, live), seconds, count, options.stats, stream.fileno())
+        output = _output(options, stream, live)
+        trace(flow, output, seconds, count, options.stats, stream.fileno(), stuck_ns)
     return 0
+
+
+def _block(options: argparse.Namespace) -> BlockFlow:
+    from wptrace.flows.io_block import BlockFlow, Options
+    from wptrace.kernel.tasks import process
+
+    unknown = [name for name in _PATH_ONLY if getattr(options, name) is not None]
+    unknown += ["interference"] if options.interference else []
+    if unknown:
+        raise UsageError(f"--{unknown[0]} needs --level path: the block layer alone does not tell it")
+    pid = 0 if options.pid is None else process(options.pid)
+    if pid and options.times == "kernel":
+        raise UsageError("--pid needs times of wptrace's own: the kernel's stamps do not tell whose a request is")
+    ring = common.size(options.ring_size)
+    return BlockFlow(Options(tuple(options.dev), slow_ns=_slow(options), ring_bytes=ring, pid=pid, times=options.times))
+
+
+def _path(options: argparse.Namespace) -> PathFlow:
+    from wptrace.flows.io_path import Options, PathFlow
+
+    if options.times != "auto":
+        raise UsageError("--times needs --level block: the whole path always takes its own times")
+    limit = common.number(options.limit, "--limit") if options.limit is not None else None
+    if limit is None:
+        limit = _SLOW_LIMIT if options.slow is not None and options.sample is None else 0
+    wanted = Options(
+        devices=tuple(options.dev),
+        filter=common.filters(options),
+        slow_ns=_slow(options),
+        sample=common.sample(options.sample) if options.sample is not None else 0,
+        limit=limit,
+        interference=options.interference,
+        ring_bytes=common.size(options.ring_size),
+    )
+    return PathFlow(wanted)
+
+
+def _slow(options: argparse.Namespace) -> int | None:
+    return 0 if options.each else None if options.slow is None else parse_duration(options.slow)
 
 
 def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from wptrace import __version__
+from wptrace.cli.options import joined
 from wptrace.errors import UsageError, VerifierError, WptraceError
 
 log = logging.getLogger("wptrace")
@@ -38,7 +39,7 @@ def command_names() -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = joined(sys.argv[1:] if arguments is None else arguments)
     parser = Parser(prog="wptrace", description="Follow I/O requests through the Linux kernel, stage by stage.")
     parser.add_argument("--version", action="version", version=f"wptrace {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)

@@ -6,15 +6,19 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from wptrace.engine.units import NS_PER, parse_duration
 from wptrace.errors import UsageError, WptraceError
 
+if TYPE_CHECKING:
+    from wptrace.flows.filters import Filter
+
 # Nobody means more digits, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +68,92 @@ def stream(options: argparse.Namespace) -> Iterator[TextIO]:
 
 def size(text: str) -> int:
     """Bytes from 64K, 1M or a plain number; a ring has to be a power of two of at least a page."""
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    number, unit = (text[:-1], units[text[-1:].upper()]) if text[-1:].upper() in units else (text, 1)
-    if not _NUMBER.fullmatch(number):
+    count = _bytes(text)
+    if count is None:
         raise UsageError(f"{text!r} is not a size such as 64K or 1M")
-    count = int(number) * unit
     if count < 4096 or count & (count - 1) or count > 1 << 30:
         raise UsageError(f"a ring of {text} is not possible: it takes a power of two between 4K and 1G")
     return count
+
+
+def number(text: str, option: str) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > 0xFFFFFFFF:
+        raise UsageError(f"{option} takes a whole number, not {text!r}")
+    return int(text)
+
+
+def sample(text: str) -> int:
+    """The N of 1/N."""
+    one, slash, count = text.partition("/")
+    if one != "1" or not slash or not _NUMBER.fullmatch(count) or not 0 < int(count) < 1 << 32:
+        raise UsageError(f"{text!r} is not a share such as 1/100")
+    return int(count)
+
+
+def _bytes(text: str) -> int | None:
+    number, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1)
+    return int(number) * unit if _NUMBER.fullmatch(number) else None
+
+
+def add_filters(parser: argparse._ActionsContainer) -> None:
+    """Whose requests, of which files, which operations; `filters` reads them."""
+    parser.add_argument("-p", "--pid", metavar="PID", help="only requests of this process")
+    parser.add_argument("--tid", metavar="TID", help="only requests of this thread")
+    parser.add_argument("--comm", metavar="NAME", help="only requests of threads with this name, its first 15 bytes")
+    parser.add_argument(
+        "--cgroup",
+        metavar="PATH",
+        help="only requests from this cgroup and those below it: a directory, a path below the root of v2, "
+        "or CONTROLLER:PATH (v1)",
+    )
+    parser.add_argument("--file", metavar="PATH", help="only requests to this file, under any of its names")
+    parser.add_argument("--dir", metavar="PATH", help="only requests to files below this directory")
+    parser.add_argument("--op", choices=("read", "write"), help="only reads or only writes")
+    parser.add_argument(
+        "--size", metavar="MIN-MAX", help="only requests of so many bytes: 4K-64K, 4K-, -1M, or just 64K"
+    )
+
+
+def filters(options: argparse.Namespace) -> Filter:
+    from wptrace.flows.filters import Filter
+    from wptrace.kernel import cgroups, mounts, tasks
+
+    if options.comm == "":
+        raise UsageError("a thread has a name: --comm takes at least a letter")
+    low, high = (None, None) if options.size is None else size_range(options.size)
+    return Filter(
+        pid=None if options.pid is None else tasks.process(options.pid),
+        tid=None if options.tid is None else tasks.thread(options.tid),
+        comm=options.comm,
+        cgroup=None if options.cgroup is None else cgroups.resolve(options.cgroup),
+        file=None if options.file is None else mounts.file(options.file),
+        directory=None if options.dir is None else mounts.directory(options.dir),
+        ops=options.op,
+        min_bytes=low,
+        max_bytes=high,
+    )
+
+
+def size_range(text: str) -> tuple[int | None, int | None]:
+    """The least and the most bytes of 4K-64K, 4K- and -1M; a size alone is both."""
+    first, dash, second = text.partition("-")
+    last = second if dash else first
+    low, high = _bytes(first), _bytes(last)
+    if (first and low is None) or (last and high is None) or not (first or last):
+        raise UsageError(f"{text!r} is not a range of sizes such as 4K-64K, 4K- or -1M")
+    if max(low or 0, high or 0) >= 1 << 63:
+        raise UsageError(f"no request has as many bytes as {text}")
+    if low is not None and high is not None and low > high:
+        raise UsageError(f"no size is in the range {text}: {first} is more than {last}")
+    return low, high
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """`--size -1M` as one word: argparse takes what begins with a dash for an option."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1] == "--size" and re.match(r"-[0-9]", word):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found

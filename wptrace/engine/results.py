@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from wptrace.engine.accounting import Accounting
@@ -29,11 +29,20 @@ class Start(NamedTuple):
     """What the reader must know to read the figures: stages that degrade, and why."""
 
 
+OPERATION, HIT, REQUEST = "operation", "hit", "request"
+KINDS = (OPERATION, HIT, REQUEST)
+"""What rows and single records are about: a system call that waited for a device, one that the page cache served, a
+request of the block layer (or whatever else a flow follows)."""
+
+
 class Group(NamedTuple):
     """What rows are kept apart by."""
 
     dev: str
     op: str
+    kind: str = REQUEST
+    key: Hashable = None
+    """Whatever else a flow tells apart, such as a stack."""
 
 
 class Overhead(NamedTuple):
@@ -68,6 +77,9 @@ class Snapshot(NamedTuple):
     bytes: dict[Group, int]
     failed: int
     overhead: Overhead
+    operations: Accounting | None = None
+    """Of system calls, operations and hits alike, where the flow sees them; `accounting` is that of requests."""
+    failed_operations: int = 0
 
 
 class Row(NamedTuple):
@@ -76,6 +88,27 @@ class Row(NamedTuple):
     distribution: Distribution
     share: float
     """Of the time of all requests of the group."""
+
+
+class Finding(NamedTuple):
+    """What one rule of the verdict found."""
+
+    rule: str
+    figures: Mapping[str, float]
+    """By the names of docs/verdict.md; times in nanoseconds."""
+    group: Group | None = None
+    stage: str = ""
+
+
+class Verdict(NamedTuple):
+    findings: tuple[Finding, ...]
+    advice: str
+    """What to look at next; may be empty."""
+
+    @property
+    def stage(self) -> str:
+        """The stage that took the time; empty where there is none."""
+        return self.findings[0].stage if self.findings else ""
 
 
 class Report(NamedTuple):
@@ -90,10 +123,19 @@ class Report(NamedTuple):
     bytes: dict[Group, int]
     failed: int
     overhead: Overhead
+    operations: Accounting | None = None
+    failed_operations: int = 0
+    verdict: Verdict | None = None
+    """Of a summary alone."""
+
+    @property
+    def request_bytes(self) -> int:
+        """What went to and came from devices; an operation's bytes are those of its requests, or of the page cache."""
+        return sum(count for group, count in self.bytes.items() if group.kind == REQUEST)
 
 
 class Request(NamedTuple):
-    """One finished request, with its stages in nanoseconds."""
+    """One finished request or operation, with its stages in nanoseconds."""
 
     end_ns: int
     """Time of day."""
@@ -102,11 +144,25 @@ class Request(NamedTuple):
     fields: Mapping[str, Any]
     total_ns: int
     stages: Mapping[str, int]
+    kind: str = REQUEST
+
+
+class InFlight(NamedTuple):
+    """Something that has not finished yet."""
+
+    kind: str
+    dev: str
+    op: str
+    age_ns: int
+    stage: str
+    """Where it is: the stage that it entered last."""
+    fields: Mapping[str, Any]
 
 
 class Output(Protocol):
     def start(self, start: Start) -> None: ...
     def request(self, request: Request) -> None: ...
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None: ...
     def interval(self, report: Report) -> None: ...
     def summary(self, report: Report) -> None: ...
     def close(self) -> None: ...
@@ -115,14 +171,19 @@ class Output(Protocol):
 def rows_of(cells: Mapping[Group, Mapping[str, Distribution]], table: StageTable) -> list[Row]:
     """Rows in the order of devices, operations and stages, with each stage's share of the group's time."""
     rows = []
-    for group in sorted(cells):
+    for group in sorted(cells, key=_order):
         stages = cells[group]
         whole = stages[table.total.name].sum
-        for stage in (*table.names, table.total.name):
-            if stage in stages:
-                found = stages[stage]
-                rows.append(Row(group, stage, found, found.sum / whole if whole else 0.0))
+        for stage in table.rows:
+            if stage.name in stages:
+                found = stages[stage.name]
+                share = found.sum / whole if whole and not stage.outside else 0.0
+                rows.append(Row(group, stage.name, found, share))
     return rows
+
+
+def _order(group: Group) -> tuple[str, int, str]:
+    return group.dev, KINDS.index(group.kind), group.op
 
 
 def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, int]]:
@@ -140,10 +201,10 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
 def without_device(
     rows: Iterable[tuple[Group, dict[str, Distribution]]],
 ) -> dict[Group, dict[str, Distribution]]:
-    """The same with all devices in one group an operation."""
+    """The same without the devices, which are merged."""
     merged: dict[Group, dict[str, Distribution]] = {}
     for group, stages in rows:
-        into = merged.setdefault(Group("", group.op), {})
+        into = merged.setdefault(group._replace(dev=""), {})
         for name, found in stages.items():
             into.setdefault(name, Distribution()).merge(found)
     return merged

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-TOTAL = "request"
+TOTAL = "total"
 UNATTRIBUTED = "unattributed"
 
 
@@ -32,6 +32,8 @@ class Stage(NamedTuple):
     """What a large value means."""
     partition: bool = True
     unit: str = "ns"
+    outside: bool = False
+    """It lies outside the total, as the sleep between two turns of a task does: no share, no interference."""
 
     @property
     def key(self) -> str:
@@ -57,9 +59,10 @@ class StageTable:
             TOTAL,
             start,
             end,
-            f"the whole request, from {start.name} to {end.name}",
-            "the request was slow: its largest stage says why",
+            f"the whole, from {start.name} to {end.name}",
+            "it was slow: its largest stage says why",
             partition=False,
+            unit=self.partition[0].unit,
         )
         self.unattributed = Stage(
             UNATTRIBUTED,
@@ -68,6 +71,7 @@ class StageTable:
             "time of the request that no stage covers",
             "a hook is missing here or a path is not known: see wptrace doctor",
             partition=False,
+            unit=self.partition[0].unit,
         )
         self._by_name: dict[str, Stage] = {}
         for stage in self.rows:
@@ -79,6 +83,16 @@ class StageTable:
     def rows(self) -> tuple[Stage, ...]:
         """Every line of a complete table: the stages, the unattributed rest, the total."""
         return (*self.stages, self.unattributed, self.total)
+
+    @property
+    def inside(self) -> tuple[Stage, ...]:
+        """Those that lie inside the others, such as interrupts."""
+        return tuple(stage for stage in self.stages if not stage.partition and not stage.outside)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its stages are times: a flow may also count something else."""
+        return all(stage.unit == "ns" for stage in self.partition)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -4,30 +4,47 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Callable, ClassVar, NamedTuple
 
+from wptrace.bpf import trial
+from wptrace.bpf.kernel_btf import module, vmlinux
 from wptrace.bpf.object import BpfObject, open_object
-from wptrace.bpf.programs import Statistics
+from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader
 from wptrace.engine.diagnosis import Check
-from wptrace.engine.results import Overhead, Request, Snapshot, Start
+from wptrace.engine.results import InFlight, Overhead, Request, Snapshot, Start
 from wptrace.engine.stages import StageTable
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
+
+_KPROBES = Path("/sys/bus/event_source/devices/kprobe")
 
 
 class Hook(NamedTuple):
     """A moment that a flow observes, with the programs that can observe it, best first."""
 
     name: str
-    programs: tuple[str, ...]
+    programs: tuple[str | tuple[str, ...], ...]
+    """Where several programs observe it together, they are a tuple of their own."""
     serves: tuple[str, ...]
     """The stages that need it."""
     without: str
     """What the result lacks where none of the programs works."""
     required: bool = True
+    module: str = ""
+    """The module whose functions or tracepoints it needs; where that is not there, nor is what it would observe."""
+
+    @property
+    def ways(self) -> tuple[tuple[str, ...], ...]:
+        return tuple((way,) if isinstance(way, str) else way for way in self.programs)
+
+    @property
+    def applies(self) -> bool:
+        return not self.module or os.path.isdir(f"/sys/module/{self.module}")  # noqa: PTH112
 
 
 class Field(NamedTuple):
@@ -68,6 +85,10 @@ class Flow:
         """The single requests that came since the last call."""
         raise NotImplementedError
 
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        """What is in flight for at least so long, oldest first; a flow that keeps no state of single ones has none."""
+        return []
+
     def stop(self) -> None:
         """Detaches; a snapshot is still possible."""
         raise NotImplementedError
@@ -81,8 +102,8 @@ def discover() -> list[type[Flow]]:
     import wptrace.flows
 
     found = []
-    for module in pkgutil.iter_modules(wptrace.flows.__path__):
-        loaded = importlib.import_module(f"wptrace.flows.{module.name}")
+    for found_module in pkgutil.iter_modules(wptrace.flows.__path__):
+        loaded = importlib.import_module(f"wptrace.flows.{found_module.name}")
         found += [
             kind
             for kind in vars(loaded).values()
@@ -93,15 +114,24 @@ def discover() -> list[type[Flow]]:
 
 class Loaded(NamedTuple):
     obj: BpfObject
-    chosen: dict[str, str]
-    """By hook: the program that observes it; hooks that nothing can observe are not in it."""
+    chosen: dict[str, tuple[str, ...]]
+    """By hook: the programs that observe it; hooks that nothing can observe are not in it."""
     refused: dict[str, str]
     """By program: why not."""
 
+    @property
+    def programs(self) -> list[Program]:
+        """All that are attached, in that order."""
+        return [self.obj.progs[name] for name in dict.fromkeys(name for way in self.chosen.values() for name in way)]
+
+    def sections(self, hook: str) -> str:
+        """By what a hook is observed; empty where it is not."""
+        return ", ".join(self.obj.progs[name].section for name in self.chosen.get(hook, ()))
+
     def detach(self) -> None:
         """Starts before ends, so that what was seen to start can still be seen to end."""
-        for program in reversed(list(self.chosen.values())):
-            self.obj.progs[program].close()
+        for program in reversed(self.programs):
+            program.close()
 
 
 def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None]) -> Loaded:
@@ -110,26 +140,28 @@ def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None
     The first choice works almost everywhere, so nothing is tried beforehand: a program that is refused makes room
     for the next one, and the object is opened anew, since libbpf cannot load an object in part.
     """
+    hooks = tuple(hook for hook in hooks if hook.applies)
     refused: dict[str, str] = {}
     while True:
-        chosen = dict(_choose(hooks, refused))
         obj = open_object(name)
         try:
-            wanted = set(chosen.values())
+            chosen = _choose(hooks, refused, obj)
+            wanted = {program for way in chosen.values() for program in way}
             for program in obj.progs.values():
                 program.autoload = program.name in wanted
             prepare(obj)
             obj.load()
-            for hook in hooks:
-                if hook.name in chosen:
-                    _attach(obj, chosen[hook.name])
-            return Loaded(obj, chosen, refused)
+            loaded = Loaded(obj, chosen, refused)
+            for program in loaded.programs:
+                _attach(obj, program.name)
+            return loaded
         except (VerifierError, NotPermittedError) as error:
             obj.close()
             program_name = getattr(error, "program", "")
             if not program_name or program_name in refused:
                 raise
             refused[program_name] = error.message
+            _refuse_alike(obj.progs[program_name].section, obj, refused)
             _check(hooks, refused, error)
         except BaseException:
             obj.close()
@@ -157,20 +189,61 @@ def _attach(obj: BpfObject, program: str) -> None:
         raise VerifierError(program, "", error.hint) from error
 
 
-def _choose(hooks: tuple[Hook, ...], refused: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _choose(hooks: tuple[Hook, ...], refused: dict[str, str], obj: BpfObject) -> dict[str, tuple[str, ...]]:
+    """The best way for each hook that is left; what this kernel does not have is refused without a trial."""
+    chosen = {}
     for hook in hooks:
-        for program in hook.programs:
-            if program not in refused:
-                yield hook.name, program
+        for way in hook.ways:
+            for program in way:
+                absent = program not in refused and missing_target(obj.progs[program].section, hook.module)
+                if absent:
+                    refused[program] = absent
+            if not any(program in refused for program in way):
+                chosen[hook.name] = way
                 break
+    _check(hooks, refused, None)
+    return chosen
 
 
-def _check(hooks: tuple[Hook, ...], refused: dict[str, str], last: WptraceError) -> None:
+def missing_target(section: str, module_name: str) -> str:
+    """Why a program of this section cannot work, as far as BTF tells; empty where it may.
+
+    Loading would tell as well, but only one program at a time, and each of them takes opening the object anew.
+    """
+    kind, _, target = section.partition("/")
+    if kind in ("kprobe", "kretprobe"):
+        return "" if _KPROBES.is_dir() else "this kernel has no kprobes"
+    if kind not in ("fentry", "fexit", "tp_btf"):
+        return ""
+    places = [vmlinux(), module(module_name) if module_name else None]
+    if kind == "tp_btf":
+        found = any(place is not None and place.tracepoint(target) is not None for place in places)
+        return "" if found else f"there is no tracepoint {target} in the kernel's BTF"
+    found = any(place is not None and place.has_function(target) for place in places)
+    return "" if found else f"there is no function {target} in the kernel's BTF"
+
+
+def _refuse_alike(section: str, obj: BpfObject, refused: dict[str, str]) -> None:
+    """A kernel without trampolines, or with a policy against them, refuses every fentry and fexit program."""
+    if section.partition("/")[0] not in ("fentry", "fexit") or trial.attempt("features", "fentry", _alone).works:
+        return
+    for program in obj.progs.values():
+        if program.section.partition("/")[0] in ("fentry", "fexit"):
+            refused.setdefault(program.name, "this kernel takes no fentry and fexit programs")
+
+
+def _alone(features: BpfObject) -> None:
+    for unused in features.maps.values():
+        unused.disable()
+
+
+def _check(hooks: tuple[Hook, ...], refused: dict[str, str], last: WptraceError | None) -> None:
     for hook in hooks:
-        if hook.required and all(program in refused for program in hook.programs):
+        if hook.required and all(any(program in refused for program in way) for way in hook.ways):
             if isinstance(last, NotPermittedError):
                 raise last
+            why = next(refused[program] for program in hook.ways[-1] if program in refused)
             raise UnsupportedError(
-                f"this kernel offers no way to observe {hook.name}: {refused[hook.programs[-1]]}",
+                f"this kernel offers no way to observe {hook.name}: {why}",
                 hint="wptrace doctor tells what this kernel allows",
             ) from last

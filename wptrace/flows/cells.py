@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Per-CPU cells of a flow: counters and one `struct hist` a stage for each group, added up over CPUs and time.
+"""Cells of a flow: counters and one `struct hist` a stage for each group, added up over CPUs and time.
 
-The element of group number n is element n of the map. Its counters are all fields but `stages`. The buckets of
-`struct hist` have 32 bits and wrap, so it is differences that are added.
+The element of group number n is element n of the map; in a map with other keys, `follow` names the elements. Counters
+are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap, so it is differences that are added.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from wptrace.bpf.maps import Map
 from wptrace.engine.distribution import SLOTS, Distribution
@@ -20,7 +22,7 @@ class Cells:
 
     def __init__(self, cells: Map, groups: list[Group], stages: list[str]) -> None:
         self._map = cells
-        self._groups = groups
+        self._followed: list[tuple[Any, Group]] = list(enumerate(groups))
         layout = cells.value_codec
         self._struct = layout.struct
         places = {name: place for place, name in enumerate(layout.fields)}
@@ -36,17 +38,21 @@ class Cells:
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
 
+    def follow(self, key: Any, group: Group) -> None:
+        """Reads one more element from now on."""
+        self._followed.append((key, group))
+
     def read(self) -> None:
         size = self._struct.size
-        for key, group in enumerate(self._groups):
+        for place, (key, group) in enumerate(self._followed):
             memory = self._map.raw(key)
             if memory is None:
                 continue
             for cpu in range(len(memory) // size):
                 now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((key, cpu))
+                before = self._before.get((place, cpu))
                 if now != before and (before or any(now)):
-                    self._before[key, cpu] = now
+                    self._before[place, cpu] = now
                     self._add(group, self._struct.unpack(now), self._struct.unpack(before) if before else self._nothing)
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:

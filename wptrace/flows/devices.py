@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from wptrace.errors import UsageError
-from wptrace.kernel import blockdev
+from wptrace.flows.base import Hook
+from wptrace.kernel import blockdev, mounts
 
 # As in bpf_src/lib/block.h.
 DEVICES = 256
 PROBES = 16
 HASH = 0x9E3779B1
 UNLISTED = 0
+# Disks that appear while tracing share a row until the next start.
+OTHER = "other"
 
 
 def extents(devices: Iterable[str]) -> list[blockdev.Extent]:
@@ -33,6 +36,25 @@ def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
     return {name: below for name, below in found.items() if below != [name]}
 
 
+def names(found: Iterable[blockdev.Extent]) -> list[str]:
+    """What each slot of the table is called in rows."""
+    return [OTHER, *(extent.name for extent in found)]
+
+
+def notes(devices: Iterable[str]) -> list[str]:
+    """What a reader must know of the wanted devices."""
+    return [
+        f"{device} has no requests of its own: they are shown on {', '.join(below)}"
+        for device, below in stacked(devices).items()
+    ]
+
+
+def plan(found: Iterable[blockdev.Extent], hooks: Iterable[Hook]) -> list[str]:
+    """What a flow that is about to start would do."""
+    lines = [f"trace {extent.name} (disk {extent.disk})" for extent in found]
+    return [*lines, *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in hooks)]
+
+
 def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict[str, int]]:
     """The table for the BPF side; the first slot is for disks that are not in it."""
     entries: list[dict[str, int]] = [{} for _ in range(DEVICES)]
@@ -50,3 +72,37 @@ def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict
             "end": extent.end,
         }
     return entries
+
+
+# As in bpf_src/io_path/state.h.
+FILE_DEVICES = 1024
+_FILE_SHIFT = 22
+
+
+def file_table(wanted: list[blockdev.Extent]) -> list[dict[str, int]]:
+    """The rows of files by what they lie on, for operations that no request tells it of.
+
+    What has no place left is not found: its page-cache hits are not counted, its requests are.
+    """
+    entries: list[dict[str, int]] = [{} for _ in range(FILE_DEVICES)]
+    below = {**mounts.block_devices(), **blockdev.numbers()}
+    for dev, name in below.items():
+        slot = _slot_of(name, wanted)
+        start = (dev * HASH & 0xFFFFFFFF) >> _FILE_SHIFT
+        places = [(start + probe) % FILE_DEVICES for probe in range(PROBES)]
+        place = next((place for place in places if not entries[place]), None)
+        if slot and place is not None:
+            entries[place] = {"dev": dev, "slot": slot}
+    return entries
+
+
+def _slot_of(name: str, wanted: list[blockdev.Extent]) -> int:
+    """The slot of the first wanted extent in which requests of a device may be seen; 0 if none is."""
+    try:
+        own = list(blockdev.requests_of(name))
+    except UsageError:  # a device without a queue, or one that is gone
+        return 0
+    for slot, extent in enumerate(wanted, start=UNLISTED + 1):
+        if any(extent.covers(one) for one in own):
+            return slot
+    return 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import open_object
 from wptrace.engine.diagnosis import (
     DEGRADED,
     MISSING,
@@ -22,7 +24,7 @@ from wptrace.engine.diagnosis import (
     Way,
 )
 from wptrace.errors import WptraceError
-from wptrace.flows.base import Field, Flow, Hook, discover
+from wptrace.flows.base import Field, Flow, Hook, discover, missing_target
 from wptrace.kernel import privileges
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
@@ -119,7 +121,8 @@ def _feature(name: str) -> Check:
 
 
 def _flow(kind: type[Flow]) -> FlowFinding:
-    hooks = {hook: _hook(kind, hook) for hook in kind.hooks}
+    tried = _tried(kind)
+    hooks = {hook: _hook(hook, tried) for hook in kind.hooks if hook.applies}
     works = all(found.state != MISSING for hook, found in hooks.items() if hook.required)
     return FlowFinding(
         kind.name,
@@ -132,9 +135,23 @@ def _flow(kind: type[Flow]) -> FlowFinding:
     )
 
 
-def _hook(kind: type[Flow], hook: Hook) -> HookFinding:
-    ways = [Way(*trial.attempt(kind.object, program, kind.configure)) for program in hook.programs]
-    states = [way.works for way in ways]
+def _tried(kind: type[Flow]) -> dict[str, Way]:
+    """Every program of a flow. What BTF rules out is not tried."""
+    found: dict[str, Way] = {}
+    with open_object(kind.object) as obj:
+        for hook in (hook for hook in kind.hooks if hook.applies):
+            for program in (program for way in hook.ways for program in way):
+                section = obj.progs[program].section
+                missing = missing_target(section, hook.module)
+                found[program] = Way(program, section, not missing, missing)
+    possible = [program for program, way in found.items() if way.works]
+    found.update((name, Way(*one)) for name, one in trial.attempt_all(kind.object, possible, kind.configure).items())
+    return found
+
+
+def _hook(hook: Hook, tried: Mapping[str, Way]) -> HookFinding:
+    ways = [tried[program] for way in hook.ways for program in way]
+    states = [all(tried[program].works for program in way) for way in hook.ways]
     state = OK if states[0] else DEGRADED if any(states) else MISSING
     return HookFinding(hook.name, state, vmlinux().tracepoint(ways[0].section.rpartition("/")[2]), ways)
 
@@ -148,7 +165,13 @@ def _field(field: Field) -> Check:
 def _stage(name: str, hooks: dict[Hook, HookFinding], works: bool) -> StageFinding:
     serving = {hook: found for hook, found in hooks.items() if name in hook.serves}
     lacks = sorted({hook.without for hook, found in serving.items() if found.state == MISSING})
-    working = [found for found in serving.values() if found.state != MISSING]
-    sections = [next(way.section for way in found.ways if way.works) for found in working]
+    sections = [section for hook, found in serving.items() if found.state != MISSING for section in _used(hook, found)]
     state = MISSING if not works else DEGRADED if lacks else OK
     return StageFinding(name, state, ", ".join(dict.fromkeys(sections)), lacks)
+
+
+def _used(hook: Hook, found: HookFinding) -> list[str]:
+    """The sections of the first way whose programs all work."""
+    tried = {way.program: way for way in found.ways}
+    used = next(way for way in hook.ways if all(tried[program].works for program in way))
+    return [tried[program].section for program in used]

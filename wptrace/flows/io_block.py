@@ -185,7 +185,7 @@ class BlockFlow(Flow):
         """What a start would do, without doing it."""
         lines = [f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._extents]
         hooks = self._hooks()
-        return [*lines, *(f"observe {hook.name} by {' or else '.join(hook.programs)}" for hook in hooks)]
+        return [*lines, *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in hooks)]
 
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._stateful else _STAMPS
@@ -197,7 +197,7 @@ class BlockFlow(Flow):
         return [_OTHER, *(extent.name for extent in self._extents)]
 
     def _sources(self, loaded: Loaded) -> list[Source]:
-        sections = [loaded.obj.progs[program].section for program in loaded.chosen.values()]
+        sections = [program.section for program in loaded.programs]
         kinds = sorted({self._kind(extent.disk) for extent in self._extents})
         how = f"{', '.join(sections)} with {' or '.join(kinds)}"
         return [Source(stage.name, how) for stage in self.stages]
@@ -264,9 +264,9 @@ class BlockFlow(Flow):
             raise WptraceError("the flow has not been started")
         obj, counters = loaded.obj, self._cells.counters
         self._cells.read()
-        ran = {hook: obj.progs[program].statistics() for hook, program in loaded.chosen.items()}
+        ran = [program.statistics() for program in loaded.programs]
         causes = dict(zip(self._causes, obj.bss.loss))
-        causes[RECURSION] = ran[self.hooks[0].name].recursion_misses
+        causes[RECURSION] = ran[0].recursion_misses  # of the completion
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         if self._ring is not None:
@@ -281,7 +281,7 @@ class BlockFlow(Flow):
             self._cells.copy(),
             {group: count["bytes"] for group, count in counters.items()},
             self._cells.total("failed"),
-            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
+            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
 
     def stop(self) -> None:

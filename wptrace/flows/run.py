@@ -5,65 +5,63 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import socket
 import stat
 import time
 from contextlib import ExitStack
-from types import FrameType
-from typing import Any
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
+from wptrace.engine.history import History
 from wptrace.engine.results import Output, Report, Snapshot, rows_of, since
+from wptrace.engine.verdict import Case, judge
 from wptrace.flows.base import Flow
+from wptrace.flows.signals import Stop
 from wptrace.kernel.clock import wall_offset_ns
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The cells' 32-bit buckets are added up at least this often, far below what a CPU can count in.
 _LONGEST_WAIT = 60.0
+# Without an interval, stuck requests are looked for so often.
+_STUCK_EVERY = 1.0
 
 
-class Stop:
-    """Knows when to end. Signals write to a socket that the reader waits on, so they are never held up by a wait."""
+class Looks:
+    """When to look at the counters for the history: every second, unless a look costs more than a hundredth of that."""
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._read, self._write = socket.socketpair()
-        self._read.setblocking(False)
-        self._write.setblocking(False)
-        self._before: dict[int, Any] = {}
-        self._woken = -1
+    OFTEN = 1.0
+    COST = 0.01
+
+    def __init__(self, now: float, wanted: bool) -> None:
+        self._pace = self.OFTEN if wanted else _LONGEST_WAIT
+        self._last = now
+        self._wanted = wanted
 
     @property
-    def fd(self) -> int:
-        return self._read.fileno()
+    def due(self) -> float:
+        return self._last + self._pace
 
-    def __enter__(self) -> Stop:
-        self._woken = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        # Under nohup a hang-up is ignored, and stays so. An ignored SIGINT is what a shell gives to its background
-        # jobs; who sends one to us by hand means it.
-        kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS if number not in kept}
-        return self
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        # Whoever asks twice does not want to wait for the summary.
-        signal.signal(number, signal.SIG_DFL)
-
-    def __exit__(self, *error: object) -> None:
-        signal.set_wakeup_fd(self._woken)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._read.close()
-        self._write.close()
+    def taken(self, now: float, cost: float) -> bool:
+        """Whether a snapshot that was taken is such a look; one for a report may come somewhat early."""
+        if now < self._last + self._pace / 2:
+            return False
+        self._last = now
+        if self._wanted:
+            self._pace = min(max(self.OFTEN, cost / self.COST), _LONGEST_WAIT)
+        return True
 
 
 def run(
-    flow: Flow, output: Output, interval_s: float | None, count: int | None, statistics: bool, watch_fd: int = -1
+    flow: Flow,
+    output: Output,
+    interval_s: float | None,
+    count: int | None,
+    statistics: bool,
+    watch_fd: int = -1,
+    stuck_ns: int | None = None,
 ) -> None:
-    """`watch_fd` is the output's descriptor: where it is a pipe, its reader's end is noticed without a write."""
+    """`watch_fd` is the output's descriptor: where it is a pipe, its reader's end is noticed without a write.
+
+    With `stuck_ns`, what is in flight for at least so long is told at each interval, or every second without one.
+    """
     with Stop() as stop, ExitStack() as cleanup:
         cleanup.callback(output.close)
         if statistics:
@@ -72,37 +70,63 @@ def run(
         reader = Reader(stop.fd)
         if watch_fd >= 0 and _is_pipe(watch_fd):
             reader.watch_hangup(watch_fd)
-        _run(flow, output, reader, stop, interval_s, count)
+        _run(flow, output, reader, stop, interval_s, count, stuck_ns)
 
 
-def _run(flow: Flow, output: Output, reader: Reader, stop: Stop, interval_s: float | None, count: int | None) -> None:
+def _run(
+    flow: Flow,
+    output: Output,
+    reader: Reader,
+    stop: Stop,
+    interval_s: float | None,
+    count: int | None,
+    stuck_ns: int | None,
+) -> None:
     start = flow.start(reader)
     first = latest = flow.snapshot()
     output.start(start)
+    history = History()
+    history.add(first.at_ns, first.cells)
     done = 0
     now = time.monotonic()
+    looks = Looks(now, flow.stages.timed)
     due = now + interval_s if interval_s else math.inf
-    read_by = now + _LONGEST_WAIT
+    stuck_due = now + (interval_s or _STUCK_EVERY) if stuck_ns is not None else math.inf
     while not stop.asked and not reader.hung_up and (count is None or done < count):
-        reader.wait(min(due, read_by) - time.monotonic())
+        reader.wait(min(due, stuck_due, looks.due) - time.monotonic())
         reader.drain()
         _requests(flow, output)
+        if stop.take_list():
+            output.in_flight(flow.in_flight(0), time.time_ns())
         now = time.monotonic()
-        if now < min(due, read_by):
+        if stuck_ns is not None and now >= stuck_due:
+            stuck_due = _next(stuck_due, interval_s or _STUCK_EVERY, now)
+            stuck = flow.in_flight(stuck_ns)
+            if stuck:
+                output.in_flight(stuck, time.time_ns())
+        if now < min(due, looks.due):
             continue
+        before = time.process_time()
         taken = flow.snapshot()
-        read_by = now + _LONGEST_WAIT
+        if looks.taken(now, time.process_time() - before):
+            history.add(taken.at_ns, taken.cells)
         if interval_s is None or now < due:
             continue
         output.interval(_report("interval", flow, taken, latest))
         latest = taken
         done += 1
-        # After a stop (SIGSTOP, a suspended machine) intervals go on from now, they are not made up for.
-        due = due + interval_s if due + interval_s > now else now + interval_s
+        due = _next(due, interval_s, now)
     flow.stop()
     reader.drain()
     _requests(flow, output)
-    output.summary(_report("summary", flow, flow.snapshot(), first))
+    last = flow.snapshot()
+    history.add(last.at_ns, last.cells)
+    output.summary(_with_verdict(_report("summary", flow, last, first), flow, history))
+
+
+def _next(due: float, step: float, now: float) -> float:
+    """After a stop (SIGSTOP, a suspended machine) it goes on from now, what was missed is not made up for."""
+    return due + step if due + step > now else now + step
 
 
 def _requests(flow: Flow, output: Output) -> None:
@@ -112,6 +136,9 @@ def _requests(flow: Flow, output: Output) -> None:
 
 def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot) -> Report:
     cells, sizes = since(now, earlier)
+    operations = None
+    if now.operations is not None and earlier.operations is not None:
+        operations = now.operations.interval(earlier.operations)
     return Report(
         kind,
         now.at_ns + wall_offset_ns(),
@@ -121,7 +148,24 @@ def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot) -> Report:
         sizes,
         now.failed - earlier.failed,
         now.overhead.since(earlier.overhead),
+        operations,
+        now.failed_operations - earlier.failed_operations,
     )
+
+
+def _with_verdict(summary: Report, flow: Flow, history: History) -> Report:
+    if not flow.stages.timed:
+        return summary
+    case = Case(
+        summary.rows,
+        flow.stages,
+        summary.duration_ns,
+        summary.accounting,
+        summary.operations,
+        history.stretches,
+        wall_offset_ns(),
+    )
+    return summary._replace(verdict=judge(case))
 
 
 def _is_pipe(fd: int) -> bool:

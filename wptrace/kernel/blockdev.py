@@ -142,3 +142,13 @@ def in_flight(name: str, sys: Path = SYS) -> int:
     """How many requests are with the driver now, as the kernel counts them."""
     counts = _read(sys / "class" / "block" / name / "inflight")
     return sum(int(count) for count in counts.split()) if counts else 0
+
+
+def numbers(sys: Path = SYS) -> dict[int, str]:
+    """The sysfs name of every disk, partition and stack by its number."""
+    found = {}
+    for path in (sys / "class" / "block").glob("*"):
+        major, _, minor = (_read(path / "dev") or "").partition(":")
+        if minor:
+            found[kernel_dev(int(major), int(minor))] = path.name
+    return found

@@ -13,15 +13,49 @@ PROC = Path("/proc")
 
 def process(text: str, proc: Path = PROC) -> int:
     """The id of a living process, from what the user wrote."""
-    if not re.fullmatch(r"[1-9][0-9]{0,9}", text):
-        raise UsageError(f"{text!r} is not a process id")
-    status = proc / text / "status"
-    try:
-        lines = status.read_text(errors="replace").splitlines()
-    except OSError:
-        raise UsageError(f"there is no process {text}", hint="ps -e lists the processes") from None
     # /proc/TID answers for every thread as well; the filter compares thread group ids.
-    leader = next((line.split()[1] for line in lines if line.startswith("Tgid:")), text)
+    leader = _leader(text, "process", proc)
     if leader != text:
         raise UsageError(f"{text} is a thread of process {leader}", hint=f"name the process: --pid {leader}")
     return int(text)
+
+
+def thread(text: str, proc: Path = PROC) -> int:
+    """The id of a living thread; the first one of a process has the id of the process."""
+    _leader(text, "thread", proc)
+    return int(text)
+
+
+def _leader(text: str, kind: str, proc: Path) -> str:
+    """The process of a thread."""
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", text):
+        raise UsageError(f"{text!r} is not a {kind} id")
+    try:
+        lines = (proc / text / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        every = "ps -e lists the processes" if kind == "process" else "ps -eL lists the threads"
+        raise UsageError(f"there is no {kind} {text}", hint=every) from None
+    return next((line.split()[1] for line in lines if line.startswith("Tgid:")), text)
+
+
+def comm(name: bytes) -> str:
+    """A task's name as the kernel keeps it: any bytes, which survive as surrogates where they are no UTF-8."""
+    return name.split(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def name_of(tid: int, proc: Path = PROC) -> str:
+    """The name of a living thread; empty where it is gone, or nobody's (an interrupt's)."""
+    try:
+        found = (proc / str(tid) / "comm").read_bytes() if tid else b""
+    except OSError:
+        return ""
+    return comm(found.removesuffix(b"\n"))
+
+
+def leader_of(tid: int, proc: Path = PROC) -> int:
+    """The process of a living thread; the thread itself where that is not known any more."""
+    try:
+        lines = (proc / str(tid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return tid
+    return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), tid)

@@ -8,14 +8,19 @@ from collections import Counter
 from typing import Any, TextIO
 
 from wptrace import __version__
-from wptrace.engine.results import Report, Request, Row, Start
+from wptrace.engine.accounting import Accounting, Cause
+from wptrace.engine.results import InFlight, Report, Request, Row, Start
+from wptrace.engine.stages import StageTable
+from wptrace.engine.tally import Tally
+from wptrace.outputs import verdict
 
-_PERCENTILES = (("p50_ns", 50), ("p90_ns", 90), ("p99_ns", 99), ("p999_ns", 99.9))
+_PERCENTILES = (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9))
 
 
 class NdjsonOutput:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._stages: StageTable | None = None
 
     def _write(self, line: dict[str, Any]) -> None:
         # Flushed line by line, so that whoever reads the pipe sees each interval when it ends. Names from the kernel
@@ -24,6 +29,7 @@ class NdjsonOutput:
         self._stream.flush()
 
     def start(self, start: Start) -> None:
+        self._stages = start.stages
         self._write(
             {
                 "kind": "start",
@@ -41,7 +47,7 @@ class NdjsonOutput:
         stages = {f"{name}_ns": value for name, value in request.stages.items()}
         self._write(
             {
-                "kind": "request",
+                "kind": request.kind,
                 "ts_ns": request.end_ns,
                 "dev": request.dev,
                 "op": request.op,
@@ -51,6 +57,9 @@ class NdjsonOutput:
             }
         )
 
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        self._write({"kind": "in_flight", "ts_ns": at_ns, "found": [_one_in_flight(one) for one in found]})
+
     def interval(self, report: Report) -> None:
         self._report(report)
 
@@ -58,46 +67,71 @@ class NdjsonOutput:
         self._report(report)
 
     def _report(self, report: Report) -> None:
-        book = report.accounting
-        requests = {
-            "started": book.started,
-            "finished": book.finished,
-            "in_flight": book.in_flight,
-            "lost": book.lost_total,
-            "carried": book.carried,
-            "failed": report.failed,
-        }
-        causes = Counter(book.lost)
-        causes.update(book.noted)
+        books = [book for book in (report.accounting, report.operations) if book is not None]
+        causes: Counter[Cause] = Counter()
+        for book in books:
+            causes.update(book.lost)
+            causes.update(book.noted)
+        found = {"requests": _book(report.accounting, report.failed)}
+        if report.operations is not None:
+            found["operations"] = _book(report.operations, report.failed_operations)
         self._write(
             {
                 "kind": report.kind,
                 "ts_ns": report.ts_ns,
                 "duration_ns": report.duration_ns,
-                "requests": requests,
+                **found,
                 "loss": {cause.name: count for cause, count in causes.items()},
-                "rows": [_row(row) for row in report.rows],
-                "bytes": sum(report.bytes.values()),
+                "rows": [self.row(row) for row in report.rows],
+                "bytes": report.request_bytes,
                 "overhead": report.overhead._asdict(),
+                **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
             }
         )
+
+    def row(self, row: Row) -> dict[str, Any]:
+        return _row(row, self._stages[row.stage].unit if self._stages is not None else "ns")
 
     def close(self) -> None:
         self._stream.flush()
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _book(book: Accounting, failed: int) -> dict[str, int]:
+    return {
+        "started": book.started,
+        "finished": book.finished,
+        "in_flight": book.in_flight,
+        "lost": book.lost_total,
+        "carried": book.carried,
+        "failed": failed,
+    }
+
+
+def _one_in_flight(one: InFlight) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "dev": one.dev,
+        "op": one.op,
+        "age_ns": one.age_ns,
+        "stage": one.stage,
+        **one.fields,
+    }
+
+
+def _row(row: Row, unit: str) -> dict[str, Any]:
     found = row.distribution
     return {
+        "kind": row.group.kind,
         "dev": row.group.dev,
         "op": row.group.op,
         "stage": row.stage,
         "count": found.count,
-        "sum_ns": found.sum,
-        "min_ns": found.min,
-        "max_ns": found.max,
-        "mean_ns": round(found.mean),
-        "stddev_ns": round(found.stddev),
-        **{key: found.percentile(percent) for key, percent in _PERCENTILES},
+        f"sum_{unit}": found.sum,
+        f"min_{unit}": found.min,
+        f"max_{unit}": found.max,
+        f"mean_{unit}": round(found.mean),
+        f"stddev_{unit}": round(found.stddev),
+        **{f"{key}_{unit}": found.percentile(percent) for key, percent in _PERCENTILES},
         "share": round(row.share, 4),
+        **({"counts": dict(sorted(found.counts.items()))} if isinstance(found, Tally) else {}),
     }

@@ -6,15 +6,21 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TextIO
 
 from wptrace.engine import histogram
-from wptrace.engine.results import Report, Request, Row, Start, rows_of, without_device
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import Group, InFlight, Report, Request, Start, rows_of, without_device
 from wptrace.engine.stages import StageTable
-from wptrace.outputs import text
+from wptrace.outputs import inflight, screen, story, tables, text, verdict
+from wptrace.outputs import report as report_text
+from wptrace.outputs.live import Live, can_be_live
+from wptrace.outputs.tables import Style
 
 _LAST_REQUESTS = 5
+# What was found in flight stays on a live screen for so long, unless something newer takes its place.
+_STUCK_SHOWN_NS = 5_000_000_000
 # What bars are made of where the output's encoding has no blocks.
 _BLOCKS = "▏▎▍▌▋▊▉█"
 _WITHOUT_BLOCKS = str.maketrans(dict.fromkeys(_BLOCKS, "#"))
@@ -35,31 +41,19 @@ class TerminalOutput:
         self._stream = stream
         self._view = view
         self._table: StageTable | None = None
-        self._recent: deque[Request] = deque(maxlen=_LAST_REQUESTS)
         self._characters = {} if _has_blocks(stream) else _WITHOUT_BLOCKS
-        self._live: Any = _live(stream) if view.live else None
+        self._introduction: list[str] = []
+        self._report: Report | None = None
+        self._recent: deque[Request] = deque(maxlen=_LAST_REQUESTS)
+        self._stuck: tuple[list[InFlight], int] = ([], 0)
+        self._live = Live(stream, self._compose, self._introduce) if view.live and can_be_live(stream) else None
 
-    @property
-    def _width(self) -> int:
-        # A serial console does not know its size, and Python before 3.10 hands that 0 on.
-        return (shutil.get_terminal_size((100, 24)).columns or 100) if self._stream.isatty() else 100
-
-    def _print(self, lines: Iterable[str]) -> None:
-        for line in self._folded(lines):
-            self._stream.write(line.translate(self._characters) + "\n")
-        self._stream.flush()
-
-    def _folded(self, lines: Iterable[str]) -> Iterable[str]:
-        """Sentences fit the terminal; a pipe's reader wants each on one line."""
-        for line in lines:
-            if self._stream.isatty() and len(line) > self._width:
-                yield from textwrap.wrap(line, self._width, subsequent_indent="  ", drop_whitespace=True)
-            else:
-                yield line
+    # --- Events -------------------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:
         self._table = start.stages
-        self._print(text.introduction(start))
+        self._introduction = list(text.introduction(start))
+        self._introduce()
         if self._live is not None:
             self._live.start()
 
@@ -67,57 +61,131 @@ class TerminalOutput:
         if self._live is not None:
             self._recent.append(request)
         elif self._table is not None:
-            self._print(text.request(request, self._table, self._width, self._view.dates))
+            self._print(self._single(request, self._table))
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        if self._live is not None:
+            self._stuck = (found, at_ns)
+            self._live.draw()
+        else:
+            self._print(["", *inflight.lines(found, at_ns, self._name_width, self._view.dates)])
 
     def interval(self, report: Report) -> None:
-        lines = list(self._report(report))
-        if self._live is None:
-            self._print(["", *lines])
-            return
-        if self._recent and self._table is not None:
-            lines += ["", "slow requests:"]
-            for request in self._recent:
-                lines += text.request(request, self._table, self._width, self._view.dates)
-        from rich.text import Text
-
-        shown = "\n".join(self._folded(lines)).translate(self._characters)
-        self._live.update(Text(shown, no_wrap=True, overflow="ellipsis"), refresh=True)
-
-    def _report(self, report: Report) -> Iterable[str]:
-        yield from text.report(report._replace(rows=self._rows(report)), self._width, self._view.dates)
-        if self._view.statistics:
-            yield text.overhead(report.overhead, report.duration_ns)
-
-    def _rows(self, report: Report) -> list[Row]:
-        if self._view.per_device or self._table is None:
-            return report.rows
-        cells: dict[Any, dict[str, Any]] = {}
-        for row in report.rows:
-            cells.setdefault(row.group, {})[row.stage] = row.distribution
-        return rows_of(without_device(cells.items()), self._table)
+        self._report = report = self._as_wanted(report)
+        if self._live is not None:
+            self._live.draw()
+        else:
+            self._print(["", *self._lines(report)])
 
     def summary(self, report: Report) -> None:
-        self._end_live()
-        lines = ["", "Summary", *self._report(report)]
-        if self._table is not None:
-            lines += self._histograms(report)
-            lines += ["", text.verdict(self._rows(report), self._table)]
+        self.close()
+        report = self._as_wanted(report)
+        lines = ["", "Summary", *self._lines(report), *self._histograms(report)]
+        if report.verdict is not None:
+            lines += ["", *verdict.lines(report.verdict, self._view.dates)]
         self._print(lines)
 
-    def _histograms(self, report: Report) -> Iterable[str]:
-        for row in self._rows(report):
-            if row.stage == self._view.hist and row.distribution.count:
-                yield ""
-                yield f"{text.printable(row.group.dev)} {row.group.op} {row.stage}:".strip()
-                yield from histogram.rows(row.distribution, self._width)
-
-    def _end_live(self) -> None:
+    def close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def close(self) -> None:
-        self._end_live()
+    # --- Lines --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        if not self._stream.isatty():
+            return 100, 0
+        found = shutil.get_terminal_size((100, 24))
+        # A serial console does not know its size, and Python before 3.10 hands that 0 on.
+        return found.columns or 100, found.lines or 24
+
+    @property
+    def _style(self) -> Style:
+        return Style(self._size[0], self._view.dates, self._table)
+
+    @property
+    def _name_width(self) -> int:
+        """A pipe's reader wants names whole, and each thing on one line."""
+        return self._size[0] if self._stream.isatty() else 1 << 16
+
+    def _as_wanted(self, report: Report) -> Report:
+        if self._view.per_device or self._table is None:
+            return report
+        cells: dict[Group, dict[str, Distribution]] = {}
+        for row in report.rows:
+            cells.setdefault(row.group, {})[row.stage] = row.distribution
+        return report._replace(rows=rows_of(without_device(cells.items()), self._table))
+
+    def _lines(self, report: Report) -> Iterator[str]:
+        yield from report_text.lines(report, self._style)
+        if self._view.statistics:
+            yield text.overhead(report.overhead, report.duration_ns)
+
+    def _single(self, request: Request, table: StageTable) -> Iterator[str]:
+        width, dates = self._size[0], self._view.dates
+        if story.is_one(request):
+            return story.full(request, table, width, dates, whole_names=not self._stream.isatty())
+        return text.request(request, table, width, dates)
+
+    def _histograms(self, report: Report) -> Iterator[str]:
+        for row in report.rows:
+            if row.stage == self._view.hist and row.distribution.count:
+                yield ""
+                yield f"{tables.name(row.group, report)} {row.stage}:"
+                yield from histogram.rows(row.distribution, self._size[0])
+
+    def _introduce(self) -> None:
+        self._print(self._introduction)
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in self._folded(lines):
+            self._stream.write(line.translate(self._characters) + "\n")
+        self._stream.flush()
+
+    def _folded(self, lines: Iterable[str]) -> Iterator[str]:
+        """Sentences fit the terminal; a pipe's reader wants each on one line."""
+        width = self._size[0]
+        for line in lines:
+            if self._stream.isatty() and len(line) > width:
+                yield from textwrap.wrap(line, width, subsequent_indent="  ", drop_whitespace=True)
+            else:
+                yield line
+
+    # --- The live screen ----------------------------------------------------------------------------------------------
+
+    def _compose(self) -> list[str]:
+        width, height = self._size
+        sections = {name: [list(self._folded(form)) for form in forms] for name, forms in self._sections(width).items()}
+        return [text.head(line.translate(self._characters), width) for line in screen.fit(sections, height - 1)]
+
+    def _sections(self, width: int) -> dict[str, screen.Forms]:
+        sections: dict[str, screen.Forms] = {}
+        report = self._report
+        if report is not None:
+            sections.update(report_text.sections(report, self._style))
+            if self._view.statistics:
+                sections["own cost"] = [[text.overhead(report.overhead, report.duration_ns)], []]
+        found, at_ns = self._stuck
+        if found and (report is None or report.ts_ns - at_ns < _STUCK_SHOWN_NS):
+            sections["stuck"] = [inflight.lines(found, at_ns, width, self._view.dates, most) for most in (8, 3, 1)]
+        if self._recent and self._table is not None:
+            recent = list(self._recent)
+            sections["slow ones"] = [
+                *(self._slow(recent[-count:], self._table, width) for count in (_LAST_REQUESTS, 2, 1)),
+                [],
+            ]
+        return sections
+
+    def _slow(self, requests: list[Request], table: StageTable, width: int) -> list[str]:
+        of_path = any(map(story.is_one, requests))
+        lines = ["slow operations:" if of_path else "slow requests:"]
+        for request in requests:
+            if story.is_one(request):
+                lines += story.short(request, table, width)
+            else:
+                lines += text.request(request, table, width, self._view.dates)
+        return lines
 
 
 def _has_blocks(stream: TextIO) -> bool:
@@ -126,15 +194,3 @@ def _has_blocks(stream: TextIO) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _live(stream: TextIO) -> Any:
-    """A screen that redraws in place; None without a terminal or without rich."""
-    if not stream.isatty():
-        return None
-    try:
-        from rich.console import Console
-        from rich.live import Live
-    except ImportError:
-        return None
-    return Live(console=Console(file=stream, highlight=False), auto_refresh=False)

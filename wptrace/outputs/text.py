@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as plain text: what a pipe gets, and what the live screen is made of."""
+"""Plain text that all of the output shares: names, widths, bars, and what a trace is and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+import unicodedata
+from collections.abc import Iterable, Iterator
 
 from wptrace.engine import units
-from wptrace.engine.accounting import Cause
-from wptrace.engine.results import Group, Overhead, Report, Request, Row, Start
+from wptrace.engine.results import Overhead, Request, Start
 from wptrace.engine.stages import StageTable
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
-# With the widest figures that a trace can bring a line has 79 columns, the bar takes what is left.
-_HEADER = f"  {'stage':<12} {'count':>11} {'mean':>8} {'p50':>8} {'p99':>8} {'max':>8} {'share':>6}"
-_WIDEST_BAR = 30
+# ASCII, as not every stream can write the ellipsis.
+_CUT = "..."
 
 
 def printable(text: str) -> str:
@@ -24,11 +22,82 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def columns(text: str) -> int:
+    """How wide a terminal draws it."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def head(text: str, room: int) -> str:
+    """The start of it, as far as it fits."""
+    if columns(text) <= room:
+        return text
+    taken, used = [], len(_CUT)
+    for char in text:
+        used += _columns(char)
+        if used > room:
+            break
+        taken.append(char)
+    return "".join(taken) + _CUT[: max(room, 0)]
+
+
+def ends(text: str, room: int) -> str:
+    """Its start and its end, as far as they fit."""
+    if columns(text) <= room:
+        return text
+    if room <= len(_CUT):
+        return head(text, room)
+    first = head(text, (room + len(_CUT)) // 2)
+    last = ""
+    for char in reversed(text):
+        if columns(first + char + last) > room:
+            break
+        last = char + last
+    return first + last
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - columns(text))
+
+
+def short_path(path: str, room: int) -> str:
+    """A path with folders left out in the middle; the file's name is always whole, whatever the room."""
+    if columns(path) <= room:
+        return path
+    *folders, name = path.split("/")
+    # The root is the empty folder before the first slash.
+    start = "/".join(folders[:2]) + "/" if len(folders) > 2 else ""
+    for left_out in (f"{start}{_CUT}", _CUT):
+        for first in range(len(start.split("/")), len(folders) + 1):
+            found = "/".join([left_out, *folders[first:], name])
+            if columns(found) <= room:
+                return found
+    return f"{_CUT}/{name}" if columns(name) + len(_CUT) + 1 <= room else name
+
+
 def bar(share: float, width: int) -> str:
     """A bar of `width` columns at most, to an eighth of a column."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (_BLOCKS[rest] if rest else "")
+
+
+def wrapped(parts: Iterable[str], width: int, indent: str, gap: str = "  ") -> Iterator[str]:
+    """As many parts on a line as fit, each line after the indent."""
+    line = ""
+    for part in (part.rstrip() for part in parts):
+        if line and columns(line + gap + part + gap.rstrip()) > width:
+            yield line + gap.rstrip()
+            line = ""
+        line += f"{gap if line else indent}{part}"
+    yield line
 
 
 def introduction(start: Start) -> Iterator[str]:
@@ -43,51 +112,6 @@ def introduction(start: Start) -> Iterator[str]:
         yield f"note: {printable(note)}"
 
 
-def report(report: Report, width: int, dates: bool) -> Iterator[str]:
-    """The table of one interval or summary."""
-    book = report.accounting
-    seconds = report.duration_ns / 1e9
-    head = f"{clock_time(report.ts_ns, dates).partition('.')[0]}  {_requests(book.finished)}"
-    head += f" in {units.duration(report.duration_ns)}, {units.size(sum(report.bytes.values()))}"
-    head += f", {book.in_flight:,} in flight"
-    if report.failed:
-        head += f", {report.failed:,} failed"
-    yield head
-    for group, rows in groupby(report.rows, key=lambda row: row.group):
-        yield from _group(group, list(rows), report.bytes, seconds, width)
-    yield from _losses(book.lost, "lost")
-    yield from _losses(book.noted, "noted")
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request{'' if count == 1 else 's'}"
-
-
-def _group(group: Group, rows: list[Row], sizes: Mapping[Group, int], seconds: float, width: int) -> Iterator[str]:
-    count = max(row.distribution.count for row in rows)
-    name = f"{printable(group.dev)} {group.op}".strip()
-    amount = sum(size for key, size in sizes.items() if key.op == group.op and group.dev in ("", key.dev))
-    yield ""
-    yield (
-        f"{name}: {_requests(count)}, {units.rate(count / seconds)}, {units.size(amount / seconds)}/s"
-        if (seconds)
-        else f"{name}: {_requests(count)}"
-    )
-    yield _HEADER
-    for row in rows:
-        found = row.distribution
-        figures = (found.mean, found.percentile(50), found.percentile(99), found.max)
-        line = f"  {row.stage:<12} {found.count:>11,}"
-        line += "".join(f" {units.duration(value):>8}" for value in figures) + f" {row.share:>6.1%}"
-        yield f"{line}  {bar(row.share, min(max(width - len(line) - 2, 0), _WIDEST_BAR))}".rstrip()
-
-
-def _losses(causes: Mapping[Cause, int], verb: str) -> Iterator[str]:
-    for cause, count in causes.items():
-        if count:
-            yield f"{verb}: {count:,} x {cause.name}: {cause.description}"
-
-
 def overhead(cost: Overhead, duration_ns: int) -> str:
     """What the tracing itself cost."""
     parts = [f"reader {cost.reader_cpu_ns / duration_ns:.1%} of a CPU" if duration_ns else ""]
@@ -100,7 +124,7 @@ def overhead(cost: Overhead, duration_ns: int) -> str:
 
 
 def request(request: Request, table: StageTable, width: int, dates: bool) -> Iterator[str]:
-    """One request on a line, with its stages as a bar that shares its width among them."""
+    """One request of the level `block` on a line, with its stages as a bar that shares its width among them."""
     fields = request.fields
     line = f"{clock_time(request.end_ns, dates)}  {printable(request.dev)} {fields['rwbs']:<4} "
     line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(request.total_ns)}"
@@ -112,37 +136,4 @@ def request(request: Request, table: StageTable, width: int, dates: bool) -> Ite
         value = request.stages.get(stage.name, 0)
         share = value / request.total_ns if request.total_ns else 0.0
         parts.append(f"{stage.name} {units.duration(value)} {share:.0%} {bar(share, max(width // 6, 4))}")
-    yield from _wrapped(parts, width)
-
-
-def _wrapped(parts: Iterable[str], width: int) -> Iterator[str]:
-    """As many parts on a line as fit."""
-    line = ""
-    for part in (part.rstrip() for part in parts):
-        if line and len(line) + 2 + len(part) > width:
-            yield line
-            line = ""
-        line += f"{'  ' if line else '    '}{part}"
-    yield line
-
-
-def verdict(rows: Iterable[Row], table: StageTable) -> str:
-    """Where the time went, in words: the stage with the largest share of the group that took the most time."""
-    rows = list(rows)
-    totals = [row for row in rows if row.stage == table.total.name]
-    if not totals:
-        return "verdict: no request finished"
-    heaviest = max(totals, key=lambda row: row.distribution.sum).group
-    worst = max(
-        (row for row in rows if row.group == heaviest and row.stage != table.total.name),
-        key=lambda row: row.distribution.sum,
-        default=None,
-    )
-    if worst is None or not worst.distribution.count:
-        return "verdict: requests finished, but none of their stages could be measured"
-    found = worst.distribution
-    where = f"{printable(heaviest.dev)} {heaviest.op}".strip()
-    return (
-        f"verdict: {worst.stage} takes {worst.share:.0%} of the time of {where} requests (mean"
-        f" {units.duration(found.mean)}, p99 {units.duration(found.percentile(99))}): {table[worst.stage].meaning}"
-    )
+    yield from wrapped(parts, width, "    ")

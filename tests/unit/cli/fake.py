@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command with a block flow that counts by itself: everything around the kernel is real."""
+"""The command with flows that count by themselves: everything around the kernel is real."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.cli import main
 from wptrace.engine.accounting import Accounting
 from wptrace.engine.results import Group, Request, Snapshot, Start
-from wptrace.flows import io_block
+from wptrace.flows import io_block, io_path
 from wptrace.flows.base import Flow
 from wptrace.kernel import privileges
 
@@ -21,7 +21,7 @@ class FakeFlow(Flow):
     name = "io"
     stages = TABLE
 
-    def __init__(self, options: io_block.Options) -> None:
+    def __init__(self, options: io_block.Options | io_path.Options) -> None:
         self.options = options
         self.looks = 0
         self.told = options.slow_ns is None
@@ -51,6 +51,6 @@ class FakeFlow(Flow):
 
 
 if __name__ == "__main__":
-    io_block.BlockFlow = FakeFlow  # type: ignore[assignment,misc]
+    io_block.BlockFlow = io_path.PathFlow = FakeFlow  # type: ignore[assignment,misc]
     privileges.effective = lambda: {"CAP_SYS_ADMIN"}  # type: ignore[assignment]
     main.run()

@@ -130,9 +130,9 @@ def test_a_kernel_without_type_information(monkeypatch: pytest.MonkeyPatch) -> N
 # --- Objects --------------------------------------------------------------------------------------------------
 
 
-def broken(folder: Path, how: str) -> Path:
-    path = folder / "io_block.bpf.o"
-    whole = objects.find("io_block").read_bytes()
+def broken(folder: Path, how: str, name: str = "io_block") -> Path:
+    path = folder / f"{name}.bpf.o"
+    whole = objects.find(name).read_bytes()
     if how == "text":
         path.write_text("int main(void) { return 0; }\n")
     elif how == "truncated":
@@ -215,10 +215,11 @@ def test_doctor_without_libbpf() -> None:
     assert found.stdout.endswith("\nverdict: wptrace io cannot work on this machine\n")
 
 
+@pytest.mark.parametrize("level", ["path", "block"])
 @pytest.mark.parametrize("how", ["text", "truncated"])
-def test_io_with_a_broken_object(tmp_path: Path, how: str) -> None:
-    path = broken(tmp_path, how)
-    found = run(ALLOWED, "io", "1", "1", WPTRACE_BPF_DIR=str(tmp_path))
+def test_io_with_a_broken_object(tmp_path: Path, how: str, level: str) -> None:
+    path = broken(tmp_path, how, {"path": "io_path", "block": "io_block"}[level])
+    found = run(ALLOWED, "io", "--level", level, "1", "1", WPTRACE_BPF_DIR=str(tmp_path))
     assert (found.returncode, found.stdout) == (1, "")
     assert sentence(found.stderr) == f"{path} {BROKEN[how]}"
     assert found.stderr.endswith(f"hint: {REBUILD}\n")
@@ -232,23 +233,27 @@ def test_io_with_a_broken_object(tmp_path: Path, how: str) -> None:
         (f"{ROOT}/pyproject.toml/x", "Not a directory"),
     ],
 )
+@pytest.mark.parametrize("level", ["path", "block"])
 def test_a_file_that_cannot_be_written_is_found_out_before_anything_is_opened(
-    file: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    file: str, reason: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*given: object) -> None:
         raise AssertionError("BPF was loaded first")
 
+    monkeypatch.setattr("wptrace.flows.io_path.load", load)
     monkeypatch.setattr("wptrace.flows.io_block.load", load)
     with pytest.raises(WptraceError) as caught:
-        main(["io", "1", "1", "-o", file])
+        main(["io", "--level", level, "1", "1", "-o", file])
     assert (caught.value.message, caught.value.exit_code) == (f"{file} cannot be written: {reason}", 1)
 
 
+@pytest.mark.parametrize("words", [[], ["--level", "block", "--times", "own"]], ids=["path", "block"])
 def test_a_dry_run_tells_the_plan_and_loads_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("wptrace.flows.io_path.load", lambda *given: pytest.fail("BPF was loaded"))
     monkeypatch.setattr("wptrace.flows.io_block.load", lambda *given: pytest.fail("BPF was loaded"))
-    assert main(["io", "--dry-run", "--times", "own"]) == 0
+    assert main(["io", "--dry-run", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("trace ", "observe ")) for line in lines)
     assert "observe completion of a request (C) by complete_tp_btf or else complete_raw_tp" in lines

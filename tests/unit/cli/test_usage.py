@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import re
+import sys
 
 import pytest
 
@@ -14,6 +17,9 @@ from wptrace import __version__
 from wptrace.cli import options as common
 from wptrace.cli.main import command_names, main
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
+from wptrace.flows.io_block import BlockFlow
+from wptrace.flows.io_path import PathFlow
+from wptrace.kernel import blockdev
 
 FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
@@ -48,13 +54,39 @@ BAD = [
     (["io", "-d", "a\nb\x1b[31m"], rf"{NO_DEVICE}a\nb\x1b[31m"),
     (["io", "-d", "\udcff"], rf"{NO_DEVICE}\udcff"),
     (["io", "-d"], "io: argument -d/--dev: expected one argument"),
-    (["io", "--hist", "fsync"], "there is no stage fsync; there are queue, device, request"),
-    (["io", "--hist", "unattributed"], "there is no stage unattributed; there are queue, device, request"),
+    (["io", "--hist", "fsync"], "there is no stage fsync; there are fs, throttle, queue, driver, device, complete, "),
+    (["io", "--hist", "unattributed"], "there is no stage unattributed; there are fs, throttle, "),
+    (["io", "--level", "block", "--hist", "fs"], "there is no stage fs; there are queue, device, total"),
     (["io", "--slow", "5"], "the duration '5' has no unit: the units are ns, us, ms, s, m, h"),
     (["io", "--slow", "abc"], "'abc' is not a duration such as 5ms or 1.5s"),
     (["io", "--slow", ""], "'' is not a duration such as 5ms or 1.5s"),
     (["io", "--slow", "-5ms"], "io: argument --slow: expected one argument"),
     (["io", "--slow", "5ms", "--each"], "io: argument --each: not allowed with argument --slow"),
+    (["io", "--stuck", "5"], "the duration '5' has no unit: the units are ns, us, ms, s, m, h"),
+    (["io", "--stuck", "soon"], "'soon' is not a duration such as 5ms or 1.5s"),
+    (["io", "--sample", "100"], "'100' is not a share such as 1/100"),
+    (["io", "--sample", "1/0"], "'1/0' is not a share such as 1/100"),
+    (["io", "--sample", "2/100"], "'2/100' is not a share such as 1/100"),
+    (["io", "--sample", "1/4294967296"], "'1/4294967296' is not a share such as 1/100"),
+    (["io", "--sample", ""], "'' is not a share such as 1/100"),
+    (["io", "--limit", "many"], "--limit takes a whole number, not 'many'"),
+    (["io", "--limit", "1K"], "--limit takes a whole number, not '1K'"),
+    (["io", "--limit", "4294967296"], "--limit takes a whole number, not '4294967296'"),
+    (["io", "--limit", ""], "--limit takes a whole number, not ''"),
+    (["io", "--times", "own"], "--times needs --level block: the whole path always takes its own times"),
+    (["io", "--level", "path", "--times", "kernel"], "--times needs --level block: the whole path always takes "),
+    (["io", "--level", "block", "--tid", "1"], "--tid needs --level path: the block layer alone does not tell it"),
+    (["io", "--level", "block", "--comm", "fio"], "--comm needs --level path"),
+    (["io", "--level", "block", "--cgroup", "/"], "--cgroup needs --level path"),
+    (["io", "--level", "block", "--file", "x"], "--file needs --level path"),
+    (["io", "--level", "block", "--dir", "/"], "--dir needs --level path"),
+    (["io", "--level", "block", "--op", "read"], "--op needs --level path"),
+    (["io", "--level", "block", "--size", "-1M"], "--size needs --level path"),
+    (["io", "--level", "block", "--sample", "1/2"], "--sample needs --level path"),
+    (["io", "--level", "block", "--limit", "5"], "--limit needs --level path"),
+    (["io", "--level", "block", "--stuck", "5s"], "--stuck needs --level path"),
+    (["io", "--level", "block", "--interference"], "--interference needs --level path"),
+    (["io", "--level", "block", "--times", "kernel", "--pid", str(os.getpid())], "--pid needs times of wptrace's own"),
     (["io", "--ring-size", "abc"], "'abc' is not a size such as 64K or 1M"),
     (["io", "--ring-size", ""], "'' is not a size such as 64K or 1M"),
     (["io", "--ring-size", "K"], "'K' is not a size such as 64K or 1M"),
@@ -80,6 +112,9 @@ ALSO_AS_A_PROCESS = [
     ["io", "-d", "a\nb\x1b[31m"],
     ["io", "-d", "\udcff"],
     ["io", "--hist", "fsync"],
+    ["io", "--times", "own"],
+    ["io", "--level", "block", "--tid", "1"],
+    ["io", "--sample", "100"],
     ["io", "--slow", "5"],
     ["io", "--slow", "5ms", "--each"],
     ["io", "--ring-size", "3M"],
@@ -181,6 +216,58 @@ def test_ring_sizes() -> None:
     assert common.size("4096") == common.size("4K") == common.size("4k") == 4096
     assert common.size("1M") == 1 << 20
     assert common.size("1G") == common.size("1024m") == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("words", "slow_ns", "sample", "limit"),
+    [
+        ([], None, 0, 0),
+        (["--slow", "5ms"], 5_000_000, 0, 1000),
+        (["--slow", "5ms", "--limit", "0"], 5_000_000, 0, 0),
+        (["--slow", "5ms", "--limit", "7"], 5_000_000, 0, 7),
+        (["--slow", "5ms", "--sample", "1/100"], 5_000_000, 100, 0),
+        (["--each"], 0, 0, 0),
+        (["--each", "--limit", "3"], 0, 0, 3),
+        (["--sample", "1/1"], None, 1, 0),
+    ],
+    ids=name,
+)
+def test_what_is_told_one_by_one(
+    words: list[str], slow_ns: int | None, sample: int, limit: int, flows: list[tuple[object, ...]]
+) -> None:
+    assert main(["io", *words, "--ring-size", "64K"]) == 0
+    ((flow, *_),) = flows
+    assert isinstance(flow, PathFlow)
+    options = flow._options
+    assert (options.slow_ns, options.sample, options.limit) == (slow_ns, sample, limit)
+    assert options.telling is (slow_ns is not None or sample > 0)
+    assert options.ring_bytes == 1 << 16
+
+
+def test_what_is_handed_to_the_runner(flows: list[tuple[object, ...]]) -> None:
+    assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
+    ((flow, _, seconds, count, statistics, _, stuck_ns),) = flows
+    assert (seconds, count, statistics, stuck_ns) == (2.0, 3, True, 1_500_000_000)
+    assert isinstance(flow, PathFlow)
+    assert flow._options.ring_bytes == 4 << 20
+    flows.clear()
+    assert main(["io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid())]) == 0
+    ((flow, *_, stuck_ns),) = flows
+    assert isinstance(flow, BlockFlow)
+    assert stuck_ns is None
+    assert flow.level == "block"
+
+
+@pytest.fixture
+def flows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """What the runner is called with; nothing is traced."""
+    monkeypatch.setattr(blockdev, "disks", list)
+    monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
+    called: list[tuple[object, ...]] = []
+    monkeypatch.setattr("wptrace.flows.run.run", lambda *given: called.append(given))
+    return called
 
 
 def test_every_error_has_an_exit_code_of_the_documented_ones() -> None:

@@ -97,7 +97,7 @@ class CellMap(dict[int, Any]):
 
 def test_the_flow_reads_its_cells(flow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     obj = argparse.Namespace(maps={"cells": CellMap({0: [Cell(3), Cell(5)]})}, progs={"leave_tp_btf": Program()})
-    loaded = argparse.Namespace(obj=obj, chosen={"X": "leave_tp_btf"})
+    loaded = argparse.Namespace(obj=obj, programs=[Program()])
     monkeypatch.setattr(flow, "load", lambda *_: loaded)
     made = flow.IrqFlow()
     assert made.start(None).sources == [("handler", "tp_btf/irq_handler_exit")]

@@ -13,11 +13,16 @@ import jsonschema
 import pytest
 
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
+from tests.unit.outputs import path as whole_path
 from wptrace.engine.accounting import Accounting, Cause
 from wptrace.engine.diagnosis import Check, Diagnosis, FlowFinding, HookFinding, StageFinding, Way
 from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Overhead, Report, Request, Source, Start, rows_of
-from wptrace.flows import io_block
+from wptrace.engine.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
+from wptrace.engine.verdict import Case, judge
+from wptrace.flows import filters, io_block, io_path
+from wptrace.flows.filters import Filter
+from wptrace.kernel.cgroups import Cgroup
+from wptrace.kernel.mounts import Place
 from wptrace.outputs.diagnosis import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
 
@@ -41,7 +46,8 @@ def test_examples_keep_to_the_schema(line: Line) -> None:
 
 def test_each_kind_has_an_example() -> None:
     kinds = set(SCHEMA["properties"]["kind"]["enum"])
-    assert {line["kind"] for line in EXAMPLES} | {"interval"} == kinds
+    # An interval looks like a summary, and a hit like an operation.
+    assert {line["kind"] for line in EXAMPLES} | {"interval", "hit"} == kinds
 
 
 def made() -> Iterator[Line]:
@@ -56,9 +62,20 @@ def made() -> Iterator[Line]:
     book = Accounting.read(3, 2, {io_block._NO_CELL: 1}, {})
     report = Report("interval", 1, 2, book, rows_of({group: values}, TABLE), {group: 4096}, 0, OVERHEAD)
     output.interval(report)
-    output.summary(report._replace(kind="summary"))
+    verdict = judge(Case(report.rows, TABLE, 2, book))
+    output.summary(report._replace(kind="summary", verdict=verdict))
     fields = {"sector": 8, "bytes": 4096, "rwbs": "R", "maj_min": "8:0", "complete_cpu": 0, "error": 0}
     output.request(Request(1, "sda", "read", fields, 2, {"queue": 1, "device": 1}))
+    output.start(whole_path.start())
+    few = {Group("sda", "read", OPERATION): whole_path.cell(("fs", "device"), 5, extra=("preempted",))}
+    whole = whole_path.report(few, "summary", lost=1)
+    book, calls = whole_path.books(lost=1)
+    verdict = judge(Case(whole.rows, whole_path.TABLE, whole.duration_ns, book, calls))
+    output.summary(whole._replace(verdict=verdict))
+    output.request(whole_path.operation(interference=[whole_path.noise("irq_off", 5)]))
+    output.request(whole_path.operation("hit"))
+    output.request(whole_path.request())
+    output.in_flight([whole_path.waiting()._replace(fields={"pid": 1, "tid": 1, "comm": "dd"})], 5)
     yield from (json.loads(line) for line in stream.getvalue().splitlines())
     check = Check("BTF", "ok", "there")
     hook = HookFinding("C", "ok", None, [Way("complete", "tp_btf/x", True, "")])
@@ -78,6 +95,8 @@ def test_what_the_package_writes_keeps_to_the_schema(line: Line) -> None:
 def test_no_field_can_go_without_notice(line: Line) -> None:
     """Every field that is written is required, at each depth; only names that are data are free."""
     for path in fields(line):
+        if path in (("operations",), ("verdict",)):
+            continue  # not every flow and every line has them
         damaged = json.loads(json.dumps(line))
         at = damaged
         for step in path[:-1]:
@@ -111,8 +130,43 @@ def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     ids=str,
 )
 def test_a_wrong_request_is_refused(change: Line) -> None:
-    (request,) = [line for line in LINES if line["kind"] == "request"]
-    assert not VALIDATOR.is_valid({**request, **change})
+    for request in [line for line in LINES if line["kind"] == "request"]:
+        assert not VALIDATOR.is_valid({**request, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"offset": -1},
+        {"result": "EIO"},
+        {"path": None},
+        {"cpus": {}},
+        {"interference": [{"kind": "preempted"}]},
+        {"sector": None},
+    ],
+    ids=str,
+)
+def test_a_wrong_operation_is_refused(change: Line) -> None:
+    for operation in [line for line in LINES if line["kind"] in ("operation", "hit")]:
+        VALIDATOR.validate({**operation, "offset": None, "result": -5, "path": ""})
+        assert not VALIDATOR.is_valid({**operation, **change})
+
+
+def test_an_operation_without_a_request_of_its_own_has_no_sector() -> None:
+    operation = next(line for line in LINES if line["kind"] == "operation")
+    for name in ("sector", "bytes", "rwbs", "maj_min"):
+        del operation[name]
+    VALIDATOR.validate(operation)
+
+
+def test_the_findings_of_the_schema_have_the_figures_of_the_rules() -> None:
+    rules = [row for table in tables(section("verdict.md", "## Rules")) for row in table]
+    documented = {rule: set(figures.split(", ")) for rule, _, figures in rules}
+    required = {
+        one["properties"]["rule"]["const"]: {*one["required"], *one.get("dependentRequired", {})}
+        for one in SCHEMA["$defs"]["finding"]["oneOf"]
+    }
+    assert documented == required
 
 
 def test_fields_may_be_added() -> None:
@@ -124,6 +178,8 @@ def test_the_page_explains_every_field() -> None:
     named = set()
     for row in (row for table in tables(text("json.md")) for row in table):
         named |= set(re.findall(r"\w+", row[0]))
+    for row in (row for table in tables(section("verdict.md", "## Rules")) for row in table):
+        named |= set(re.findall(r"\w+", row[2]))
     for line in LINES:
         for path in fields(line):
             # What is obvious, or told in the text before the table.
@@ -150,10 +206,36 @@ def test_the_causes_of_loss_are_those_of_the_flow() -> None:
     assert {name for name, _ in table[:3]} == {cause.name for cause in io_block._LOST}
 
 
+def test_the_causes_of_loss_are_those_of_the_path() -> None:
+    causes = {*io_path._CAUSES.values(), *(value for value in vars(io_path).values() if isinstance(value, Cause))}
+    table = next(rows for rows in tables(section("json.md", "## interval and summary")) if rows[0][0] == "op_full")
+    assert dict(table) == {cause.name: cause.description for cause in causes}
+
+
+def test_every_filter_is_on_the_page_and_in_the_schema() -> None:
+    place = Place("/srv/db", 1, 2, 0, None)
+    every = Filter(1, 2, "db", Cgroup("/x", 1, 1, None), place, place, "read", 0, 4096)
+    told = filters.describe(every)
+    assert len(told) == len(every)
+    known = SCHEMA["$defs"]["start"]["properties"]["filters"]["properties"]
+    assert set(told) <= set(known)
+    page = section("json.md", "## start")
+    documented = {
+        name for cell in re.findall(r"^\| (`filters\..*?) \|", page, re.M) for name in re.findall(r"\w+", cell)
+    }
+    assert set(told) <= documented
+    (start,) = [line for line in LINES if line["kind"] == "start" and line["flow"] == "io"][:1]
+    VALIDATOR.validate({**start, "filters": {**start["filters"], **told}})
+
+
 def test_every_operation_is_in_the_schema() -> None:
     """The schema and the enum of the BPF source have the same operations."""
     source = (DOCS.parent / "bpf_src" / "lib" / "block.h").read_text()
     (body,) = re.findall(r"enum block_op \{(.*?)\}", source, re.S)
     names = [name.lower() for name in re.findall(r"BLOCK_OP_(\w+),", body)]
-    assert SCHEMA["$defs"]["row"]["properties"]["op"]["enum"] == names
-    assert SCHEMA["$defs"]["request"]["properties"]["op"]["enum"] == names
+    # Behind those of the block layer come what other flows follow.
+    assert SCHEMA["$defs"]["op"]["enum"][: len(names)] == names
+
+
+def test_every_kind_of_group_is_in_the_schema() -> None:
+    assert tuple(SCHEMA["$defs"]["group"]["enum"]) == KINDS

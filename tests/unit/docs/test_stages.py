@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/stages.md and the man page say what the stage table says."""
+"""docs/stages.md and the man page say what the stage tables and the hooks say."""
 
 from __future__ import annotations
 
-from tests.unit.docs.pages import man_text, section, tables, text
-from wptrace.engine.stages import Stage
-from wptrace.flows.io_block import BlockFlow
+import re
 
-TABLE = BlockFlow.stages
-# Rows that a trace shows: this flow leaves nothing unattributed.
-SHOWN = (*TABLE.stages, TABLE.total)
+import pytest
+
+from tests.unit.docs.pages import ROOT, man_text, section, tables, text
+from wptrace.engine.stages import Stage, StageTable
+from wptrace.flows.base import Hook
+from wptrace.flows.io_block import BlockFlow
+from wptrace.flows.io_path import PathFlow
+
+BLOCK, PATH = BlockFlow.stages, PathFlow.stages
 
 
 def as_row(stage: Stage) -> list[str]:
@@ -17,25 +21,56 @@ def as_row(stage: Stage) -> list[str]:
     return [stage.name, way, stage.description, stage.meaning]
 
 
-def test_the_stages_are_those_of_the_table() -> None:
+def test_the_stages_of_the_path_are_those_of_its_table() -> None:
+    shared, inside = tables(section("stages.md", "## `wptrace io`"))
+    assert shared == [as_row(stage) for stage in (*PATH.partition, PATH.unattributed, PATH.total)]
+    assert inside == [as_row(stage) for stage in PATH if not stage.partition]
+
+
+def test_the_stages_of_the_block_layer_are_those_of_its_table() -> None:
     (rows,) = tables(section("stages.md", "## `wptrace io --level block`"))
-    assert rows == [as_row(stage) for stage in SHOWN]
+    assert rows == [as_row(stage) for stage in (*BLOCK.stages, BLOCK.total)]  # it leaves nothing unattributed
 
 
 def test_the_points_are_those_of_the_stages() -> None:
-    points = dict.fromkeys(point for stage in TABLE for point in (stage.start, stage.end))
-    assert tables(text("stages.md"))[0] == [[point.letter, point.name] for point in points]
+    def points(table: StageTable) -> list[list[str]]:
+        found = [point for stage in table.partition for point in (stage.start, stage.end)]
+        return [[point.letter, point.name] for point in dict.fromkeys(found)]
+
+    documented = [row[:2] for row in tables(text("stages.md"))[0]]
+    assert documented == points(PATH)
+    assert [row for row in documented if row in points(BLOCK)] == points(BLOCK)
 
 
-def test_the_hooks_are_those_of_the_flow() -> None:
-    rows = tables(section("stages.md", "## By which hooks"))[0]
-    documented = {hook: programs.partition(" on ")[0] for _, hook, programs, _ in rows}
-    assert documented == {hook.name: ", ".join(hook.programs) for hook in BlockFlow.hooks}
+def programs(hook: Hook) -> str:
+    return " or else ".join(map(", ".join, hook.ways))
 
 
-def test_the_man_page_has_the_stages() -> None:
+def test_the_hooks_of_the_path_are_those_of_the_flow() -> None:
+    (rows,) = tables(section("stages.md", "### The whole path"))
+    assert rows == [[hook.name, programs(hook), ", ".join(hook.serves), hook.without] for hook in PathFlow.hooks]
+
+
+def test_the_hooks_of_the_block_layer_are_those_of_the_flow() -> None:
+    (rows,) = tables(section("stages.md", "### The block layer alone"))
+    documented = {hook: found.partition(" on ")[0].replace(", ", " or else ") for _, hook, found, _ in rows}
+    assert documented == {hook.name: programs(hook) for hook in BlockFlow.hooks}
+
+
+def test_the_hooks_of_drivers_are_those_of_the_source() -> None:
+    source = (ROOT / "bpf_src/io_path.bpf.c").read_text()
+    attached = set(re.findall(r'SEC\("\w+/(\w+)"\)', source))
+    attached |= set(re.findall(r"^TRACEPOINT\(\w+, (\w+),", source, re.M))
+    (rows,) = tables(section("stages.md", "### By driver"))
+    for row in rows:
+        for cell in row[1:]:
+            assert set(re.findall(r"\w+_\w+", cell)) <= attached, row
+
+
+@pytest.mark.parametrize("stage", [*PATH, *BLOCK], ids=lambda stage: stage.name)
+def test_the_man_page_has_the_stages(stage: Stage) -> None:
     words = man_text("wptrace-io.1")
-    for stage in TABLE:
-        assert stage.description in words, stage.name
+    assert stage.description in words
+    if stage in tuple(PATH):
         assert f"{stage.name} From " in words
-    assert f"{TABLE.total.name} The whole" in words
+    assert f"{PATH.total.name} The whole" in words

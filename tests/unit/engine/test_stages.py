@@ -30,9 +30,9 @@ def test_order_and_lookup(table: StageTable) -> None:
 
 def test_the_total_goes_from_the_first_to_the_last_point_of_the_partition(table: StageTable) -> None:
     assert table.partition == (THROTTLE, QUEUE, DEVICE)
-    assert table.total is table["request"]
+    assert table.total is table["total"]
     assert (table.total.start, table.total.end) == (Q, C)
-    assert table.total.description == "the whole request, from queued to completed"
+    assert table.total.description == "the whole, from queued to completed"
     assert table.unattributed is table["unattributed"]
     assert table.rows == (*table.stages, table.unattributed, table.total)
     assert not table.total.partition
@@ -40,7 +40,7 @@ def test_the_total_goes_from_the_first_to_the_last_point_of_the_partition(table:
 
 
 def test_the_unit_is_in_the_key(table: StageTable) -> None:
-    assert [stage.key for stage in table.rows][-2:] == ["unattributed_ns", "request_ns"]
+    assert [stage.key for stage in table.rows][-2:] == ["unattributed_ns", "total_ns"]
     assert THROTTLE._replace(unit="pages").key == "throttle_pages"
 
 
@@ -50,10 +50,20 @@ def test_remainder_counts_the_partition_only(table: StageTable) -> None:
     assert table.remainder(100, {"device": 101}) == -1
 
 
-@pytest.mark.parametrize("name", ["queue", "request", "unattributed"])
+@pytest.mark.parametrize("name", ["queue", "total", "unattributed"])
 def test_names_are_unique(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         StageTable([QUEUE, DEVICE._replace(name=name)])
+
+
+def test_interference_lies_inside_and_what_lies_outside_does_not(table: StageTable) -> None:
+    assert table.inside == (HARDIRQ,)
+    assert StageTable([QUEUE, HARDIRQ._replace(outside=True)]).inside == ()
+
+
+def test_a_table_of_something_else_than_times() -> None:
+    assert StageTable([THROTTLE, HARDIRQ]).timed
+    assert not StageTable([THROTTLE, QUEUE._replace(unit="bytes")]).timed
 
 
 def test_a_table_needs_a_part_of_the_total() -> None:

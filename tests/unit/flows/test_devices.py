@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from wptrace.errors import UsageError
 from wptrace.flows import devices
-from wptrace.kernel import blockdev
+from wptrace.kernel import blockdev, mounts
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
 SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/block.h").read_text()
@@ -166,3 +167,83 @@ def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockdev, "requests_of", lambda name: iter(below[name]))
     assert devices.extents(["dm-0", "sda1"]) == [part]
     assert devices.extents(["dm-0", "sda", "sda"]) == [disk]
+
+
+# --- Rows of files --------------------------------------------------------------------------------------------
+
+PATH_SOURCE = "\n".join(
+    (Path(__file__).resolve().parents[3] / "bpf_src" / name).read_text()
+    for name in ("io_path.bpf.c", "io_path/state.h")
+)
+
+
+def row_of_file(table: Table, dev: int) -> int | None:
+    """row_of_file() of bpf_src/io_path.bpf.c, line by line."""
+    at = (dev * HASH & 0xFFFFFFFF) >> 22
+    for probe in range(PROBES):
+        entry = table[(at + probe) & (devices.FILE_DEVICES - 1)] or {"dev": 0, "slot": 0}
+        if not entry["dev"]:
+            break
+        if entry["dev"] == dev:
+            return entry["slot"]
+    return None
+
+
+def test_the_source_still_looks_for_files_as_is_tested_here() -> None:
+    assert f"#define FILE_DEVICES {devices.FILE_DEVICES}\n" in PATH_SOURCE
+    assert f"at = (dev * {HASH:#x}u) >> 22;" in PATH_SOURCE
+    assert "file_devices[(at + probe) & (FILE_DEVICES - 1)]" in PATH_SOURCE
+    assert "probe < DEVICE_PROBES" in PATH_SOURCE
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Extent]]:
+    """Two disks, one with partitions, a stack on both, and a btrfs whose number is that of no device."""
+    sda, sdb = kernel_dev(8, 0), kernel_dev(8, 16)
+    below = {
+        "sda": [Extent("sda", "sda", sda, 0, EVERYTHING)],
+        "sda1": [Extent("sda1", "sda", sda, 2048, 4096)],
+        "sda2": [Extent("sda2", "sda", sda, 4096, 8192)],
+        "sdb": [Extent("sdb", "sdb", sdb, 0, EVERYTHING)],
+    }
+    below["dm-0"] = [*below["sda2"], *below["sdb"]]
+    numbered = {sda: "sda", sda + 1: "sda1", sda + 2: "sda2", sdb: "sdb", kernel_dev(253, 0): "dm-0"}
+    numbered[kernel_dev(251, 0)] = "zram0"
+
+    def requests_of(name: str) -> Iterator[Extent]:
+        if name not in below:
+            raise UsageError("it has no queue")
+        return iter(below[name])
+
+    monkeypatch.setattr(blockdev, "requests_of", requests_of)
+    monkeypatch.setattr(blockdev, "numbers", lambda: numbered)
+    monkeypatch.setattr(mounts, "block_devices", lambda: {kernel_dev(0, 41): "sda1", kernel_dev(8, 1): "sda1"})
+    return below
+
+
+def test_a_file_is_shown_on_what_it_lies_on(machine: dict[str, list[Extent]]) -> None:
+    sda, sdb, dm, btrfs = (kernel_dev(*number) for number in ((8, 0), (8, 16), (253, 0), (0, 41)))
+    disks = devices.file_table([*machine["sda"], *machine["sdb"]])
+    assert [row_of_file(disks, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [1, 1, 1, 2, 1, 1]
+    assert row_of_file(disks, kernel_dev(251, 0)) is None
+    parts = devices.file_table([*machine["sda1"], *machine["sdb"]])
+    # The whole disk is more than the partition that is traced.
+    assert [row_of_file(parts, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [None, 1, None, 2, 2, 1]
+    assert not any(devices.file_table([]))
+
+
+@given(found=st.lists(numbers, max_size=400, unique=True))
+def test_every_file_system_is_found_where_bpf_looks_for_it(found: list[int]) -> None:
+    disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockdev, "requests_of", lambda name: iter([disk]))
+        patch.setattr(blockdev, "numbers", lambda: dict.fromkeys(found, "sda"))
+        patch.setattr(mounts, "block_devices", dict)
+        table = devices.file_table([disk])
+    assert len(table) == devices.FILE_DEVICES
+    kept = [dev for dev in found if row_of_file(table, dev) == 1]
+    assert len(kept) == sum(map(bool, table))
+    # Only one whose places are all taken is left out.
+    for dev in set(found) - set(kept):
+        at = (dev * HASH & 0xFFFFFFFF) >> 22
+        assert all(table[(at + probe) % devices.FILE_DEVICES] for probe in range(PROBES))

@@ -13,6 +13,10 @@ from wptrace.engine.distribution import SLOTS
 from wptrace.flows.base import Flow, Hook, discover
 from wptrace.flows.diagnosis import _FEATURES
 from wptrace.flows.io_block import _CAUSES, BlockFlow
+from wptrace.flows.io_path import _CAUSES as PATH_CAUSES
+from wptrace.flows.io_path import PathFlow
+from wptrace.flows.io_records import _KINDS
+from wptrace.flows.io_stages import NOISE
 
 OBJECTS = Path(__file__).resolve().parents[3] / "wptrace/objects"
 ARCHES = ("x86_64", "arm64")
@@ -49,18 +53,34 @@ def test_a_flow_is_complete(flow: type[Flow]) -> None:
     assert all("." in name for field in flow.fields for name in field.names)
 
 
+# What the name of a program ends in, and how it attaches.
+ENDINGS = {
+    "_tp_btf": "tp_btf",
+    "_raw_tp": "raw_tp",
+    "_fentry": "fentry",
+    "_fexit": "fexit",
+    "_kprobe": "kprobe",
+    "_kretprobe": "kretprobe",
+    "_perf": "perf_event",
+    "_perf_event": "perf_event",
+    "_entry": "fentry",
+    "_exit": "fexit",
+}
+
+
+def kind_of(program: str) -> str:
+    return next(kind for ending, kind in ENDINGS.items() if program.endswith(ending))
+
+
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize(("flow", "hook"), HOOKS, ids=[f"{flow.object}-{hook.name}" for flow, hook in HOOKS])
 def test_every_program_of_a_hook_is_in_the_object(flow: type[Flow], hook: Hook, arch: str) -> None:
     file, btf = parsed(flow.object, arch)
-    tracepoints = set()
-    for program in hook.programs:
+    kinds = {section.partition("/")[0] for section in file.sections}
+    for program in (program for way in hook.ways for program in way):
         assert btf.find(program, Func) is not None, f"{flow.object}.bpf.o has no program {program}"
-        kind = program.partition("_")[2]
-        sections = [section for section in file.sections if section.partition("/")[0] == kind]
-        assert sections, f"nothing in {flow.object}.bpf.o attaches by {kind}"
-        tracepoints |= {section.partition("/")[2] for section in sections}
-    assert tracepoints
+        kind = kind_of(program)
+        assert kind in kinds, f"nothing in {flow.object}.bpf.o attaches by {kind}"
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -69,15 +89,19 @@ def test_doctor_tries_programs_that_there_are(arch: str) -> None:
     assert all(btf.find(name, Func) is not None for name in _FEATURES)
 
 
+def enum_names(btf: Btf, enum: str) -> list[str]:
+    found = btf.find(enum, Enum)
+    assert found is not None
+    prefix = f"{enum.upper()}_"
+    return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
+
+
 @pytest.mark.parametrize("arch", ARCHES)
 def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
     file, btf = parsed("io_block", arch)
 
     def names(enum: str) -> list[str]:
-        found = btf.find(enum, Enum)
-        assert found is not None
-        prefix = f"{enum.upper()}_"
-        return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
+        return enum_names(btf, enum)
 
     assert names("block_stage") == [*BlockFlow.stages.names, BlockFlow.stages.total.name]
     assert set(names("block_cause")) <= set(_CAUSES)
@@ -86,4 +110,18 @@ def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
     hist = btf.find("hist", Struct)
     assert hist is not None
     assert btf.size(hist.id) == 6 * 8 + SLOTS * 4
+    assert "GPL" in file.license
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_names_are_those_of_the_path_object(arch: str) -> None:
+    file, btf = parsed("io_path", arch)
+    table = PathFlow.stages
+    partition = [stage.name for stage in table.partition]
+    assert enum_names(btf, "op_stage") == [*partition, table.unattributed.name, table.total.name]
+    assert enum_names(btf, "request_stage") == [*partition[1:6], table.total.name]
+    assert enum_names(btf, "noise_stage") == list(NOISE) == [stage.name for stage in table if not stage.partition]
+    assert set(enum_names(btf, "path_cause")) == set(PATH_CAUSES)
+    assert enum_names(btf, "op_kind") == ["read", "write"]
+    assert enum_names(btf, "record_kind") == list(_KINDS)
     assert "GPL" in file.license

@@ -3,23 +3,29 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
 import select
 import signal
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.unit.outputs import path
 from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
 from wptrace.bpf.ring import Reader
 from wptrace.engine.accounting import Accounting
-from wptrace.engine.results import Group, Report, Request, Snapshot, Start
+from wptrace.engine.results import Group, InFlight, Report, Request, Snapshot, Start
+from wptrace.engine.stages import StageTable
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows import run as module
 from wptrace.flows.base import Flow
-from wptrace.flows.run import Stop, run
+from wptrace.flows.run import Looks, run
+from wptrace.flows.signals import Stop
 
 SDA_READ = Group("sda", "read")
 SECOND = 1_000_000_000
@@ -71,7 +77,11 @@ class Fake(Flow):
         self.clock = clock
         self.told = told
         self.looks = 0
+        self.cell = cell([], [])
         self.pending: list[Request] = []
+        self.waiting: list[InFlight] = []
+        self.asked: list[int] = []
+        self.slow_after: float = math.inf
         self.reader: Reader | None = None
 
     def start(self, reader: Reader) -> Start:
@@ -83,8 +93,19 @@ class Fake(Flow):
         self.looks += 1
         self.told.append("snapshot")
         book = Accounting.read(self.looks + 1, self.looks, {}, {})
-        cells = {SDA_READ: cell([1] * self.looks, [2] * self.looks)}
+        self.grow(self.clock.now - 1000.0)
+        cells = {SDA_READ: {name: found.copy() for name, found in self.cell.items()}}
         return Snapshot(int(self.clock.now * SECOND), book, cells, {SDA_READ: 512 * self.looks}, 0, OVERHEAD)
+
+    def grow(self, seconds: float) -> None:
+        """One more request in each look, and more in the device when that got slow."""
+        device = 2 if seconds < self.slow_after else 20
+        for name, value in (("queue", 1), ("device", device), ("total", 1 + device)):
+            self.cell[name].add(value)
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        self.asked.append(at_least_ns)
+        return self.waiting
 
     def requests(self) -> list[Request]:
         found, self.pending = self.pending, []
@@ -104,6 +125,7 @@ class Collected:
         self.fail = fail
         self.reports: list[Report] = []
         self.requests: list[Request] = []
+        self.waiting: list[tuple[list[InFlight], int]] = []
 
     def _tell(self, what: str) -> None:
         self.told.append(f"output {what}")
@@ -116,6 +138,10 @@ class Collected:
     def request(self, request: Request) -> None:
         self._tell("request")
         self.requests.append(request)
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        self._tell("in_flight")
+        self.waiting.append((found, at_ns))
 
     def interval(self, report: Report) -> None:
         self._tell("interval")
@@ -136,8 +162,15 @@ class World:
         self.flow = Fake(clock, self.told)
         self.output = Collected(self.told, fail)
 
-    def run(self, interval_s: float | None, count: int | None, statistics: bool = False, watch: int = -1) -> None:
-        run(self.flow, self.output, interval_s, count, statistics, watch)
+    def run(
+        self,
+        interval_s: float | None,
+        count: int | None,
+        statistics: bool = False,
+        watch: int = -1,
+        stuck_ns: int | None = None,
+    ) -> None:
+        run(self.flow, self.output, interval_s, count, statistics, watch, stuck_ns)
 
     @property
     def lengths(self) -> list[float]:
@@ -147,6 +180,10 @@ class World:
 @pytest.fixture
 def world(clock: Time) -> World:
     return World(clock)
+
+
+def list_in_flight() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def interrupt() -> None:
@@ -166,7 +203,7 @@ def test_each_interval_holds_what_came_in_it(world: World) -> None:
     first, second, summary = world.output.reports
     assert [report.accounting.finished for report in world.output.reports] == [1, 1, 3]
     assert [report.bytes for report in (first, second, summary)] == [{SDA_READ: 512}, {SDA_READ: 512}, {SDA_READ: 1536}]
-    assert [row.stage for row in first.rows] == ["queue", "device", "request"]
+    assert [row.stage for row in first.rows] == ["queue", "device", "total"]
     assert summary.rows[0].distribution.count == 3
     for report in world.output.reports:
         book = report.accounting
@@ -258,6 +295,165 @@ def test_all_is_cleaned_up_when_the_flow_cannot_start(world: World, monkeypatch:
     with pytest.raises(UnsupportedError):
         world.run(1.0, 1)
     assert world.told == ["close", "output close"]
+
+
+# --- What is in flight ----------------------------------------------------------------------------------------
+
+
+def test_what_is_stuck_is_told_before_each_interval(world: World) -> None:
+    world.flow.waiting = [path.waiting()]
+    world.run(2.0, 3, stuck_ns=5 * SECOND)
+    assert world.flow.asked == [5 * SECOND] * 3
+    told = [word for word in world.told if word in ("output in_flight", "output interval")]
+    assert told == ["output in_flight", "output interval"] * 3
+    assert {id(found) for found, _ in world.output.waiting} == {id(world.flow.waiting)}
+
+
+def test_without_an_interval_it_is_looked_for_every_second(world: World) -> None:
+    world.flow.waiting = [path.waiting()]
+    world.clock.at(10.5, interrupt)
+    world.run(None, None, stuck_ns=SECOND)
+    assert len(world.output.waiting) == 10
+
+
+def test_nothing_stuck_is_not_told_and_nobody_asks_unasked(world: World) -> None:
+    world.run(1.0, 3, stuck_ns=SECOND)
+    assert (len(world.flow.asked), world.output.waiting) == (3, [])
+    world.flow.asked.clear()
+    world.run(1.0, 3)
+    assert world.flow.asked == []
+
+
+@pytest.mark.parametrize("interval_s", [None, 1.0, 3600.0])
+@pytest.mark.parametrize("found", [[], [path.waiting()]])
+def test_a_usr1_lists_everything_and_ends_nothing(
+    world: World, interval_s: float | None, found: list[InFlight]
+) -> None:
+    world.flow.waiting = found
+    for seconds in (0.1, 0.2, 5.5):
+        world.clock.at(seconds, list_in_flight)
+    world.clock.at(8.0, interrupt)
+    world.run(interval_s, None)
+    assert world.flow.asked == [0, 0, 0]
+    assert [one for one, _ in world.output.waiting] == [found] * 3
+    assert world.lengths[-1] == 8.0
+
+
+def test_a_usr1_while_it_starts_is_answered_at_once(world: World) -> None:
+    starts = world.flow.start
+
+    def slowly(reader: Reader) -> Start:
+        list_in_flight()
+        return starts(reader)
+
+    world.flow.start = slowly  # type: ignore[method-assign]
+    world.clock.at(0.0, lambda: None)
+    world.clock.at(0.5, interrupt)
+    world.run(None, None)
+    assert world.flow.asked == [0]
+    assert world.told.index("output start") < world.told.index("output in_flight")
+
+
+# --- The verdict ----------------------------------------------------------------------------------------------
+
+
+def findings(report: Report) -> list[str]:
+    return [] if report.verdict is None else [finding.rule for finding in report.verdict.findings]
+
+
+@pytest.mark.parametrize("interval_s", [None, 1.0, 0.25, 30.0])
+def test_the_summary_knows_when_a_stage_grew_whatever_the_interval(world: World, interval_s: float | None) -> None:
+    world.flow.slow_after = 100.0
+    world.clock.at(150.5, interrupt)
+    world.run(interval_s, None)
+    *intervals, summary = world.output.reports
+    assert all(report.verdict is None for report in intervals)
+    assert "grew" in findings(summary)
+    assert summary.verdict is not None
+    grew = next(finding for finding in summary.verdict.findings if finding.rule == "grew")
+    assert grew.stage == "device"
+    ended = grew.figures["ts_ns"] / SECOND - 1000
+    assert ended == 150.5
+    assert ended - grew.figures["duration_ns"] / SECOND == pytest.approx(99.5, abs=1.0)
+
+
+def test_a_summary_without_a_change_has_none(world: World) -> None:
+    world.clock.at(150.5, interrupt)
+    world.run(None, None)
+    assert findings(world.output.reports[-1]) == ["largest"]
+
+
+def test_what_counts_something_else_than_time_has_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_ = StageTable(stage._replace(unit="bytes") for stage in TABLE)
+    monkeypatch.setattr(Fake, "stages", bytes_)
+    world.clock.at(200.0, interrupt)
+    world.run(None, None)
+    assert world.output.reports[-1].verdict is None
+    assert world.flow.looks < 10, "nobody reads a history"
+
+
+def test_looks_for_the_history_cost_no_snapshots_of_their_own_where_there_are_intervals(world: World) -> None:
+    world.run(1.0, 100)
+    assert world.flow.looks <= 103
+    world.flow.looks = 0
+    world.run(0.25, 100)
+    assert world.flow.looks <= 103
+
+
+@pytest.mark.parametrize(("cost", "pace"), [(0.0, 1.0), (0.005, 1.0), (0.02, 2.0), (0.3, 30.0), (9.0, 60.0)])
+def test_looks_take_a_hundredth_of_the_time_at_most(cost: float, pace: float) -> None:
+    looks = Looks(100.0, wanted=True)
+    assert looks.due == 101.0
+    assert looks.taken(101.0, cost)
+    assert looks.due == pytest.approx(101.0 + pace)
+
+
+def test_looks_that_nobody_wants_are_as_rare_as_counters_allow() -> None:
+    looks = Looks(0.0, wanted=False)
+    assert looks.due == 60.0
+    assert looks.taken(60.0, 0.0)
+    assert looks.due == 120.0
+
+
+def test_a_look_that_is_too_early_does_not_count() -> None:
+    looks = Looks(0.0, wanted=True)
+    assert not looks.taken(0.4, 0.0)
+    assert looks.due == 1.0
+    assert looks.taken(0.6, 0.0)
+    assert looks.due == 1.6
+
+
+def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
+    """All that the loop keeps, without what a flow and an output keep."""
+
+    def traced(seconds: float) -> int:
+        world = World(clock)
+        world.output.reports = Forgetful()
+        world.told = world.flow.told = world.output.told = Forgetful()
+        clock.waits = Forgetful()
+        peak = [0]
+
+        def end() -> None:
+            gc.collect()
+            peak[0] = tracemalloc.get_traced_memory()[0]
+            interrupt()
+
+        clock.events.append((clock.now + seconds, end))
+        world.run(30.0, None)
+        return peak[0]
+
+    tracemalloc.start()
+    try:
+        traced(300.0)
+        minutes = traced(300.0)
+        assert traced(2 * 3600.0) < minutes + (16 << 10)
+    finally:
+        tracemalloc.stop()
+
+
+class Forgetful(list[Any]):
+    def append(self, item: Any) -> None:
+        pass
 
 
 class Statistics:
@@ -368,17 +564,24 @@ def test_an_interrupt_works_in_a_background_job_as_well() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_list_is_asked_for_once_however_often(world: World) -> None:
+    with Stop() as stop:
+        assert not stop.take_list()
+        for _ in range(3):
+            list_in_flight()
+        assert readable(stop.fd)
+        assert stop.take_list()
+        assert not stop.take_list()
+        assert not stop.asked
+
+
 def test_other_signals_do_not_end_and_wake_once() -> None:
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
-    try:
-        with Stop() as stop:
-            os.kill(os.getpid(), signal.SIGUSR1)
-            assert readable(stop.fd)
-            Reader(stop.fd).wait(60.0)
-            assert not stop.asked
-            assert not readable(stop.fd)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with Stop() as stop:
+        list_in_flight()
+        assert readable(stop.fd)
+        Reader(stop.fd).wait(60.0)
+        assert not stop.asked
+        assert not readable(stop.fd)
 
 
 def test_whoever_was_woken_by_signals_before_is_so_again() -> None:

@@ -251,3 +251,19 @@ def test_a_disk_covers_its_partitions_and_no_others(sysfs: Sysfs) -> None:
     assert of("sda1", "sda", "sda2", "sdb") == ["sda", "sdb"]
     assert of("sda2", "sda1", "sda1") == ["sda1", "sda2"]
     assert of("sdb", "sda1") == ["sda1", "sdb"]
+
+
+def test_every_device_by_its_number(stacks: Sysfs) -> None:
+    stacks.disk("nvme0c0n1", None)  # a path of a multipath disk: it has no number
+    assert blockdev.numbers(stacks.root) == {
+        SDA: "sda",
+        kernel_dev(8, 1): "sda1",
+        kernel_dev(8, 2): "sda2",
+        SDB: "sdb",
+        NVME: "nvme0n1",
+        kernel_dev(9, 0): "md0",
+        kernel_dev(259, 7): "md0p1",
+        kernel_dev(253, 0): "dm-0",
+        kernel_dev(253, 1): "dm-1",
+    }
+    assert blockdev.numbers(stacks.root / "none") == {}

@@ -59,6 +59,8 @@ def test_options(tmp_path: Path) -> None:
         ["run", "--kernel", "6.12", "--share", "/no/such", "--", "true"],
         ["run", "--kernel", "6.12", "--console", "/no/such/file", "--", "true"],
         ["run", "--kernel", "running", "--disk", "nvme", "--", "true"],
+        ["modules", "1.0"],
+        ["modules", "running"],
         ["boot"],
         [],
     ],

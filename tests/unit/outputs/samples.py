@@ -48,7 +48,7 @@ def cell(queue: Iterable[int], device: Iterable[int]) -> dict[str, Distribution]
     return {
         "queue": distribution(queue),
         "device": distribution(device),
-        "request": distribution(a + b for a, b in zip(queue, device)),
+        "total": distribution(a + b for a, b in zip(queue, device)),
     }
 
 

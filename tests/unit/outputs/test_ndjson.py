@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, book, cell, report, request, start
 from wptrace import __version__
 from wptrace.engine.accounting import CAUSES, Accounting
-from wptrace.engine.results import Group
+from wptrace.engine.results import HIT, REQUEST, Finding, Group, Verdict
 from wptrace.outputs.ndjson import NdjsonOutput
 
 SDA_READ = Group("sda", "read")
@@ -88,8 +89,9 @@ def test_a_report_has_all_figures(kind: str) -> None:
             "records": 17,
         },
     }
-    assert [row["stage"] for row in rows] == ["queue", "device", "request"]
+    assert [row["stage"] for row in rows] == ["queue", "device", "total"]
     assert rows[1] == {
+        "kind": "request",
         "dev": "sda",
         "op": "read",
         "stage": "device",
@@ -105,6 +107,43 @@ def test_a_report_has_all_figures(kind: str) -> None:
         "p999_ns": 3 * MS,
         "share": 0.75,
     }
+
+
+def test_operations_have_their_own_law_kinds_and_verdict() -> None:
+    found = Verdict((Finding("idle", {"in_flight": 1}),), "it")
+    report = path.report(kind="summary", lost=5, verdict=found)
+    (line,) = written(("summary", report))
+    assert line["operations"] == {
+        "started": 5528, "finished": 5520, "in_flight": 3, "lost": 5, "carried": 0, "failed": 3,
+    }  # fmt: skip
+    assert line["requests"] == {"started": 709, "finished": 700, "in_flight": 4, "lost": 5, "carried": 0, "failed": 1}
+    assert line["loss"] == {"recursion": 10, "ring_full": 2}
+    assert line["bytes"] == 700 * 4096
+    kinds = {(row["kind"], row["op"]) for row in line["rows"]}
+    assert kinds == {(group.kind, group.op) for group in path.cells()}
+    assert [row["stage"] for row in line["rows"] if row["kind"] == "hit"] == ["total"] * 2
+    assert line["verdict"]["findings"] == [{"rule": "idle", "stage": "", "in_flight": 1}]
+    assert "verdict" not in written(("interval", path.report()))[0]
+
+
+def test_a_single_one_tells_its_kind_and_all_of_its_fields() -> None:
+    noise = [path.noise("irq_off", 5)]
+    ones = [path.operation(interference=noise), path.operation(HIT), path.request()]
+    for one, line in zip(ones, written(*(("request", one) for one in ones))):
+        assert line.pop("kind") == one.kind
+        assert {name: line.pop(name) for name in one.fields} == one.fields
+        assert line.pop("stages") == {f"{name}_ns": value for name, value in one.stages.items()}
+        assert line == {"ts_ns": one.end_ns, "dev": one.dev, "op": one.op, "total_ns": one.total_ns}
+
+
+def test_what_is_in_flight_is_one_line() -> None:
+    stream = io.StringIO()
+    NdjsonOutput(stream).in_flight([path.waiting(), path.waiting(5, REQUEST)], NOON)
+    line = json.loads(stream.getvalue())
+    assert (line["kind"], line["ts_ns"], len(line["found"])) == ("in_flight", NOON, 2)
+    assert [one["kind"] for one in line["found"]] == ["operation", "request"]
+    assert [one["age_ns"] for one in line["found"]] == [12 * SECOND, 5]
+    assert line["found"][0]["path"] == path.operation().fields["path"]
 
 
 def test_percentiles_are_those_of_the_distribution() -> None:
@@ -147,7 +186,7 @@ def test_every_report_obeys_the_law_and_is_whole_numbers(
         else:
             assert type(value) is int, key
     for key in (key for row in line["rows"] for key in row):
-        assert key.endswith("_ns") or key in {"dev", "op", "stage", "count", "share"}
+        assert key.endswith("_ns") or key in {"kind", "dev", "op", "stage", "count", "share"}
 
 
 def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
@@ -185,6 +224,7 @@ def test_every_line_leaves_at_once() -> None:
         lambda: output.start(start()),
         lambda: output.request(request()),
         lambda: output.interval(report({})),
+        lambda: output.in_flight([path.waiting()], NOON),
         lambda: output.summary(report({}, accounting=book())),
     ):
         before = stream.arrived

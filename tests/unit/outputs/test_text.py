@@ -2,26 +2,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.outputs.samples import HOSTILE, MS, OVERHEAD, SECOND, TABLE, cell, report, request, start
-from wptrace.engine.accounting import Accounting
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Overhead, Row, rows_of
+from tests.unit.outputs.samples import HOSTILE, MS, OVERHEAD, SECOND, TABLE, request, start
+from wptrace.engine.results import Overhead
 from wptrace.engine.stages import Point, Stage, StageTable
 from wptrace.outputs import text
-
-SDA_READ, SDA_WRITE, SDB_READ = Group("sda", "read"), Group("sda", "write"), Group("sdb", "read")
-
-
-def lines(found: object, width: int = 80, dates: bool = False) -> list[str]:
-    return list(text.report(found, width, dates))  # type: ignore[arg-type]
-
-
-def is_table(line: str) -> bool:
-    return line.startswith("  ")
-
 
 # --- bar and printable --------------------------------------------------------------------------------------
 
@@ -74,119 +61,76 @@ def test_printable_shows_what_was_there() -> None:
     assert text.printable("a\nb\x1b[2J\udcff\x9b") == r"a\nb\x1b[2J\udcff\x9b"
 
 
-# --- tables -------------------------------------------------------------------------------------------------
+# --- widths -------------------------------------------------------------------------------------------------
+
+names = st.text(st.characters(categories=["Ll", "Lu", "Nd", "Lo", "Mn", "So"]), max_size=40)
 
 
-def test_report_is_a_table_for_each_group() -> None:
-    cells = {SDA_READ: cell([MS, 3 * MS], [2 * MS, 2 * MS]), SDA_WRITE: cell([0], [5 * MS])}
-    found = report(cells, {SDA_READ: 8192, SDA_WRITE: 4096}, failed=1)
-    assert lines(found, 90) == [
-        "22:13:20  12 requests in 1.00 s, 12 KiB, 5 in flight, 1 failed",
-        "",
-        "sda read: 2 requests, 2 /s, 8 KiB/s",
-        "  stage              count     mean      p50      p99      max  share",
-        "  queue                  2  2.00 ms  1.00 ms  3.00 ms  3.00 ms  50.0%  █████████▌",
-        "  device                 2  2.00 ms  2.00 ms  2.00 ms  2.00 ms  50.0%  █████████▌",
-        "  request                2  4.00 ms  3.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
-        "",
-        "sda write: 1 request, 1 /s, 4 KiB/s",
-        "  stage              count     mean      p50      p99      max  share",
-        "  queue                  1     0 ns     0 ns     0 ns     0 ns   0.0%",
-        "  device                 1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
-        "  request                1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
-        "lost: 3 x state_full: the table of requests in flight had no room",
-        "noted: 2 x ring_full: the ring had no room for a record",
-    ]
+def test_columns_are_those_of_a_terminal() -> None:
+    assert text.columns("nvme0n1") == 7
+    assert text.columns("日本") == 4
+    assert text.columns("e\u0301") == 1
+    assert text.padded("日本", 6) == "日本  "
+    assert text.padded("too long", 3) == "too long"
 
 
-def test_figures_are_those_of_the_distribution() -> None:
-    stages = cell([5 * MS] * 98 + [80 * MS] * 2, [0] * 100)
-    found = stages["queue"]
-    (line,) = (line for line in lines(report({SDA_READ: stages})) if line.startswith("  queue"))
-    from wptrace.engine.units import duration
-
-    shown = [duration(value) for value in (found.mean, found.percentile(50), found.percentile(99), found.max)]
-    assert line.split()[1:10] == ["100", *" ".join(shown).split()]
-
-
-def test_an_idle_interval_has_no_table() -> None:
-    book = Accounting()
-    assert lines(report({}, accounting=book)) == ["22:13:20  0 requests in 1.00 s, 0 B, 0 in flight"]
-    assert lines(report({}, accounting=book), dates=True)[0].startswith("2023-11-14 22:13:20  0 requests")
-
-
-def test_an_interval_without_length_has_no_rates() -> None:
-    found = lines(report({SDA_READ: cell([1], [1])}, {SDA_READ: 512}, duration_ns=0))
-    assert "sda read: 1 request" in found
-
-
-def test_groups_without_device_add_the_bytes_of_all() -> None:
-    merged = report({Group("", "read"): cell([1], [1])}, {SDA_READ: 1024, SDB_READ: 2048, SDA_WRITE: 9})
-    assert "read: 1 request, 1 /s, 3 KiB/s" in lines(merged)
-
-
-def test_nothing_lost_is_not_mentioned() -> None:
-    book = Accounting.read(3, 3, {}, {})
-    assert not any(line.startswith(("lost", "noted")) for line in lines(report({}, accounting=book)))
-
-
-values = st.integers(0, (1 << 63) - 1)
-
-
-@pytest.mark.parametrize("width", [80, 100, 160])
-@given(
-    values=st.lists(values, min_size=1, max_size=6),
-    repeated=st.sampled_from([1, 10**3, 10**6, 10**9, 10**12]),
-    stage=st.sampled_from(["queue", "unattributed"]),
+@pytest.mark.parametrize(
+    ("room", "head", "ends"),
+    [
+        (20, "one long name", "one long name"),
+        (13, "one long name", "one long name"),
+        (12, "one long ...", "one ... name"),
+        (5, "on...", "o...e"),
+        (3, "...", "..."),
+        (2, "..", ".."),
+        (0, "", ""),
+    ],
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_line_of_a_table_is_wider_than_the_terminal(
-    width: int, values: list[int], repeated: int, stage: str
-) -> None:
-    once = cell(values, values)
-    many = {name: Distribution() for name in once}
-    for name, found in once.items():
-        many[name].add_counts(
-            [count * repeated for count in found.buckets],
-            found.count * repeated,
-            found.sum * repeated,
-            found.min,
-            found.max,
-            found.sumsq * repeated,
-        )
-    rows = [row._replace(stage=stage) for row in rows_of({SDA_READ: many}, TABLE)]
-    shown = [line for line in lines(report({})._replace(rows=rows), width) if is_table(line)]
-    assert len(shown) == 4
-    assert all(len(line) <= width for line in shown), shown
-    # Columns never run into each other: stage, count, four figures of a number and a unit, share, bar.
-    assert all(len(line.split()) in (11, 12) for line in shown[1:]), shown
+def test_what_is_too_long_keeps_its_start_or_both_ends(room: int, head: str, ends: str) -> None:
+    assert text.head("one long name", room) == head
+    assert text.ends("one long name", room) == ends
 
 
-@pytest.mark.parametrize("width", [0, 20, 60])
-def test_a_narrow_terminal_costs_the_bars_alone(width: int) -> None:
-    wide = [line.rstrip("▏▎▍▌▋▊▉█ ") for line in lines(report({SDA_READ: cell([1], [2])}), 160)]
-    assert lines(report({SDA_READ: cell([1], [2])}), width) == wide
+@given(name=names, room=st.integers(-3, 50))
+def test_shortened_text_fits(name: str, room: int) -> None:
+    for shortened in (text.head(name, room), text.ends(name, room)):
+        assert text.columns(shortened) <= max(room, 0)
+        assert shortened == name or text.columns(name) > room
 
 
-def test_bars_do_not_grow_without_end() -> None:
-    assert max(line.count("█") for line in lines(report({SDA_READ: cell([1], [2])}), 500)) == 30
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [
+        (43, "/var/lib/postgresql/15/main/base/16384/2619"),
+        (42, "/var/.../15/main/base/16384/2619"),
+        (31, "/var/.../main/base/16384/2619"),
+        (18, "/var/.../2619"),
+        (12, ".../2619"),
+        (8, ".../2619"),
+        (7, "2619"),
+        (0, "2619"),
+    ],
+)
+def test_a_path_loses_folders_in_the_middle(room: int, shown: str) -> None:
+    assert text.short_path("/var/lib/postgresql/15/main/base/16384/2619", room) == shown
 
 
-# --- hostile names ------------------------------------------------------------------------------------------
+@given(folders=st.lists(names.filter(bool), max_size=6), name=names.filter(bool), room=st.integers(-1, 80))
+def test_a_short_path_fits_or_is_the_name_alone(folders: list[str], name: str, room: int) -> None:
+    path = "/".join(["", *folders, name])
+    shown = text.short_path(path, room)
+    assert shown.endswith(name)
+    assert text.columns(shown) <= room or shown == name
+    assert text.columns(path) > room or shown == path
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_shown_escaped(name: str) -> None:
-    group = Group(name, "read")
-    found = report({group: cell([1], [2])}, {group: 1})
-    shown = [
-        *lines(found),
-        *text.introduction(start(dev=[name, "sda"], notes=[f"{name}: no stamps"], kernel=name)),
-        *text.request(request(dev=name), TABLE, 80, False),
-        text.verdict(found.rows, TABLE),
-    ]
-    assert all(line.isprintable() for line in shown)
-    assert "\n".join(shown).count(text.printable(name)) == 6
+@given(parts=st.lists(names.filter(bool), min_size=1, max_size=8), width=st.integers(1, 60))
+def test_wrapped_parts_are_all_there_and_fit(parts: list[str], width: int) -> None:
+    for gap in ("  ", ", "):
+        lines = list(text.wrapped(parts, width, "", gap))
+        assert gap.join(parts).split() == " ".join(lines).split()
+        one = max(map(text.columns, parts)) + 1
+        assert all(text.columns(line) <= max(width, one) for line in lines)
 
 
 # --- introduction, requests, cost ---------------------------------------------------------------------------
@@ -237,33 +181,11 @@ def test_own_cost_names_what_it_knows() -> None:
     assert text.overhead(nothing, 0) == "own cost: 30 MiB resident, 0 B of maps"
 
 
-# --- verdict ------------------------------------------------------------------------------------------------
-
-
-def rows(cells: dict[Group, dict[str, Distribution]]) -> list[Row]:
-    return rows_of(cells, TABLE)
-
-
-def test_verdict_names_the_largest_stage_of_the_heaviest_group() -> None:
-    cells = {
-        SDA_READ: cell([9 * MS] * 10, [1 * MS] * 10),
-        SDA_WRITE: cell([20 * MS], [70 * MS]),
-        SDB_READ: cell([1], [1]),
-    }
-    assert text.verdict(rows(cells), TABLE) == (
-        "verdict: queue takes 90% of the time of sda read requests (mean 9.00 ms, p99 9.00 ms):"
-        " the scheduler holds requests back"
-    )
-
-
-def test_verdict_without_devices_names_the_operation() -> None:
-    verdict = text.verdict(rows({Group("", "read"): cell([1 * MS], [3 * MS])}), TABLE)
-    assert verdict.startswith("verdict: device takes 75% of the time of read requests (mean 3.00 ms, p99 3.00 ms)")
-
-
-def test_verdict_of_nothing() -> None:
-    assert text.verdict([], TABLE) == "verdict: no request finished"
-    empty = {SDA_READ: cell([], [])}
-    assert text.verdict(rows(empty), TABLE) == (
-        "verdict: requests finished, but none of their stages could be measured"
-    )
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_shown_escaped(name: str) -> None:
+    shown = [
+        *text.introduction(start(dev=[name, "sda"], notes=[f"{name}: no stamps"], kernel=name)),
+        *text.request(request(dev=name), TABLE, 80, False),
+    ]
+    assert all(line.isprintable() for line in shown)
+    assert "\n".join(shown).count(text.printable(name)) == 4

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Interference: what took the CPU from an operation, and what kept the interrupt of its request waiting. */
+#ifndef WPT_IO_PATH_NOISE_H
+#define WPT_IO_PATH_NOISE_H
+
+/* One per CPU. */
+struct cpu_state {
+	__u64 hardirq_ns; /* since when a handler runs; 0: none */
+	__u64 softirq_ns;
+	__u64 within_softirq_ns; /* handlers that interrupted it */
+	__u64 tick_ns; /* the last time that this CPU is known to have taken an interrupt */
+	__u64 off_since; /* the last time for which it took none */
+	__u64 off_until;
+	__u32 off_pid;
+	__u32 padding;
+	char off_name[NAME_BYTES];
+};
+
+CELLS(cpu_states, cpu_state);
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpu_states, &zero);
+}
+
+static __always_inline struct noise *add_noise(struct op_state *op, enum noise_stage stage, __u64 ns)
+{
+	struct noise *noise = &op->noise[stage];
+
+	noise->ns += ns;
+	noise->count++;
+	if (ns <= noise->worst_ns)
+		return NULL;
+	noise->worst_ns = ns;
+	noise->cpu = bpf_get_smp_processor_id();
+	return noise;
+}
+
+static __always_inline void name_preemptor(struct op_state *op, struct task_struct *next)
+{
+	op->preemptor_pid = BPF_CORE_READ(next, tgid);
+	bpf_probe_read_kernel(op->preemptor, sizeof(op->preemptor), next->comm);
+}
+
+static __always_inline void add_preemption(struct op_state *op, __u64 now)
+{
+	struct noise *worst = add_noise(op, NOISE_STAGE_PREEMPTED, minus(now, op->preempted_ns));
+
+	if (!worst)
+		return;
+	worst->pid = op->preemptor_pid;
+	__builtin_memcpy(worst->name, op->preemptor, sizeof(worst->name));
+}
+
+/* Who had the CPU while the task waited for it. */
+static __always_inline void add_before_wakeup(struct op_state *op, struct task_struct *before, __u64 ns)
+{
+	struct noise *noise = &op->before_wakeup;
+	__u32 pid = BPF_CORE_READ(before, tgid);
+
+	if (!pid || ns <= noise->worst_ns)
+		return;
+	noise->ns = noise->worst_ns = ns;
+	noise->count = 1;
+	noise->cpu = bpf_get_smp_processor_id();
+	noise->pid = pid;
+	bpf_probe_read_kernel(noise->name, sizeof(noise->name), before->comm);
+}
+
+/* The operation that an interrupt holds up: that of the task which it interrupted. */
+static __always_inline struct op_state *interrupted(void)
+{
+	struct op_state *op = find_op(bpf_get_current_task(), bpf_get_current_pid_tgid());
+
+	return op && op->kind == OP_TRACED ? op : NULL;
+}
+
+static __always_inline int enter_hardirq(void)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	if (cpu)
+		cpu->hardirq_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int leave_hardirq(struct irqaction *action, bool direct)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct op_state *op;
+	struct noise *worst;
+	__u64 ns;
+
+	if (!cpu || !cpu->hardirq_ns)
+		return 0;
+	ns = minus(bpf_ktime_get_ns(), cpu->hardirq_ns);
+	cpu->hardirq_ns = 0;
+	if (!noisy)
+		return 0;
+	cpu->within_softirq_ns += ns;
+	op = interrupted();
+	if (!op)
+		return 0;
+	worst = add_noise(op, NOISE_STAGE_HARDIRQ, ns);
+	if (worst)
+		bpf_probe_read_kernel_str(worst->name, sizeof(worst->name), FIELD(direct, action, name));
+	return 0;
+}
+
+static __always_inline int enter_softirq(void)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	if (!cpu)
+		return 0;
+	cpu->within_softirq_ns = 0;
+	cpu->softirq_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int leave_softirq(__u32 number)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct op_state *op;
+	struct noise *worst;
+	__u64 ns;
+
+	if (!cpu || !cpu->softirq_ns)
+		return 0;
+	ns = minus(minus(bpf_ktime_get_ns(), cpu->softirq_ns), cpu->within_softirq_ns);
+	cpu->softirq_ns = 0;
+	op = interrupted();
+	if (!op)
+		return 0;
+	worst = add_noise(op, NOISE_STAGE_SOFTIRQ, ns);
+	if (worst)
+		worst->softirq = number;
+	return 0;
+}
+
+/* A request that completes in an interrupt handler was seen when that began, unless it was made after it. */
+static __always_inline void see_by_handler(struct bio_state *state)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	if (!cpu || cpu->hardirq_ns <= state->times.issued || cpu->hardirq_ns <= state->times.handed)
+		return;
+	state->times.seen = cpu->hardirq_ns;
+	state->cpus.irq = bpf_get_smp_processor_id();
+}
+
+/* --- Interrupts that were late ------------------------------------------------------------------------------------ */
+
+/* A CPU that takes interrupts ticks every tick_ns. Where it did not, something kept them off: whoever runs now. */
+static __always_inline int tick(void)
+{
+	struct cpu_state *cpu = this_cpu();
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!cpu)
+		return 0;
+	if (cpu->tick_ns && now - cpu->tick_ns > tick_ns + tick_ns / 2) {
+		cpu->off_since = cpu->tick_ns + tick_ns;
+		cpu->off_until = now;
+		cpu->off_pid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(cpu->off_name, sizeof(cpu->off_name));
+	}
+	cpu->tick_ns = now;
+	return 0;
+}
+
+/*
+ * The interrupt of a request may have been held up with all others. Which of the two that wait is served first when
+ * they are let in again, the tick or the device's, differs between machines.
+ */
+static __always_inline void find_irq_delay(struct bio_state *state)
+{
+	struct cpu_state *cpu = this_cpu();
+	__u64 now = state->times.seen;
+	__u64 since;
+
+	if (!cpu || !cpu->tick_ns)
+		return;
+	if (now > cpu->tick_ns && now - cpu->tick_ns > tick_ns + tick_ns / 2) {
+		since = cpu->tick_ns + tick_ns;
+		state->irq_pid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(state->irq_name, sizeof(state->irq_name));
+	} else if (cpu->off_until && now - cpu->off_until < tick_ns / 2) {
+		since = cpu->off_since;
+		state->irq_pid = cpu->off_pid;
+		__builtin_memcpy(state->irq_name, cpu->off_name, sizeof(state->irq_name));
+	} else {
+		return;
+	}
+	if (since < state->times.handed)
+		since = state->times.handed;
+	if (since < state->times.issued)
+		since = state->times.issued;
+	if (since >= now)
+		return;
+	state->irq_delay = now - since;
+	/* From here on the CPU could have seen it. */
+	state->times.seen = since;
+}
+
+static __always_inline void add_irq_delay(struct op_state *op, struct done *done)
+{
+	struct noise *worst;
+
+	if (!done->irq_delay)
+		return;
+	worst = add_noise(op, NOISE_STAGE_IRQ_DELAY, done->irq_delay);
+	if (!worst)
+		return;
+	worst->cpu = done->cpus.irq;
+	worst->pid = done->irq_pid;
+	__builtin_memcpy(worst->name, done->irq_name, sizeof(worst->name));
+}
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The story of a single operation or request, as a record. */
+#ifndef WPT_IO_PATH_RECORD_H
+#define WPT_IO_PATH_RECORD_H
+
+#define SECOND 1000000000ULL
+#define CLIMBS 64
+
+__u64 window_ns; /* begin of the second for which the limit counts */
+__u64 window_told;
+
+static __always_inline bool is_sampled(void)
+{
+	struct op_counts *counts = cell_at(&op_counters, 0);
+
+	if (!sample || !counts)
+		return false;
+	if (++counts->untold < sample)
+		return false;
+	counts->untold = 0;
+	return true;
+}
+
+/* The limit is shared by all CPUs without a lock: some more may pass when a second begins. */
+static __always_inline bool wants_telling(__u64 total, __u64 now)
+{
+	if (total < slow_ns && !is_sampled())
+		return false;
+	if (!tell_limit)
+		return true;
+	if (now - window_ns > SECOND) {
+		window_ns = now;
+		window_told = 0;
+	}
+	if (window_told >= tell_limit) {
+		COUNT(loss[PATH_CAUSE_RATE_LIMITED]);
+		return false;
+	}
+	COUNT(window_told);
+	return true;
+}
+
+/* Its operation lives and will tell of it. */
+static __always_inline bool has_teller(struct bio_state *state)
+{
+	__u32 place = state->op;
+	struct op_state *op;
+
+	if (!state->task)
+		return false;
+	op = bpf_map_lookup_elem(&ops, &place);
+	return op && op->task == state->task && op->kind == OP_TRACED;
+}
+
+static __noinline int read_path(struct io_record *record, struct file *file)
+{
+	struct place place;
+	struct dentry *dentry;
+	__u32 end = 0;
+	int step;
+
+	if (!record)
+		return 0;
+	place = place_of(file);
+	for (step = 0; step < CLIMBS; step++) {
+		struct dentry *parent;
+		long length;
+
+		if (is_mount_root(&place)) {
+			if (!leave_mount(&place))
+				break;
+			continue;
+		}
+		/* What the compiler knows of it by now, 5.10's verifier does not. */
+		barrier_var(end);
+		dentry = place.dentry;
+		parent = BPF_CORE_READ(dentry, d_parent);
+		if (parent == dentry)
+			break; /* not below any directory */
+		if (end >= PATH_BYTES) {
+			record->path_cut = 1;
+			break;
+		}
+		length = bpf_probe_read_kernel_str(record->path + (end & (PATH_BYTES - 1)), PATH_NAME,
+						   BPF_CORE_READ(dentry, d_name.name));
+		if (length <= 0)
+			break;
+		end += length;
+		place.dentry = parent;
+	}
+	if (step == CLIMBS)
+		record->path_cut = 1;
+	record->path_end = end;
+	return 0;
+}
+
+static __always_inline struct io_record *reserve(void)
+{
+	struct io_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+
+	if (!record)
+		COUNT(loss[PATH_CAUSE_RING_FULL]);
+	return record;
+}
+
+static __noinline int tell_op(struct op_state *op, bool hit, __u64 now, __s64 result)
+{
+	struct io_record *record;
+	struct done *done;
+	struct inode *inode;
+	struct file *file;
+
+	if (!op)
+		return 0;
+	record = reserve();
+	if (!record)
+		return 0;
+	record->start_ns = op->start_ns;
+	record->end_ns = now;
+	__builtin_memcpy(record->stages, op->charges, sizeof(record->stages));
+	record->offset = op->offset;
+	/* It was moved by what was done, and before that to the end of the file where the file is only appended to. */
+	if (op->offset < 0 && op->position && result >= 0) {
+		bpf_probe_read_kernel(&record->offset, sizeof(record->offset), op->position);
+		record->offset -= result;
+	}
+	record->length = op->length;
+	record->result = result;
+	record->cgroup = bpf_get_current_cgroup_id();
+	record->slot = op->slot;
+	record->kind = hit ? RECORD_KIND_HIT : RECORD_KIND_OPERATION;
+	record->op = op->write;
+	record->requests = op->made;
+	record->readahead = op->readahead;
+	record->tid = bpf_get_current_pid_tgid();
+	record->tgid = bpf_get_current_pid_tgid() >> 32;
+	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	done = op->waited_for ? &op->done[(op->waited_for - 1) & (DONE - 1)] : NULL;
+	if (done) {
+		record->sector = done->sector;
+		record->bytes = done->bytes;
+		record->dev = done->dev;
+		record->flags = portable_flags(done->flags);
+		record->cpus = done->cpus;
+	} else {
+		record->sector = 0;
+		record->bytes = 0;
+		record->dev = 0;
+		record->flags = 0;
+		__builtin_memset(&record->cpus, 0xff, sizeof(record->cpus));
+		record->cpus.submit = bpf_get_smp_processor_id();
+	}
+	record->cpus.wake = op->wake_cpu;
+	__builtin_memcpy(record->noise, op->noise, sizeof(record->noise));
+	record->before_wakeup = op->before_wakeup;
+	file = op->file;
+	inode = BPF_CORE_READ(file, f_inode);
+	record->inode = BPF_CORE_READ(inode, i_ino);
+	record->deleted = !BPF_CORE_READ(inode, i_nlink);
+	record->path_cut = 0;
+	read_path(record, file);
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* One that nobody waits for: written back, read ahead, of an interface that does not wait. */
+static __noinline int tell_request(struct bio_state *state, __u64 sector, __u32 bytes, __u32 flags, int error)
+{
+	struct io_record *record;
+	struct times *times;
+	__u64 issued, handed, seen;
+
+	if (!state)
+		return 0;
+	record = reserve();
+	if (!record)
+		return 0;
+	times = &state->times;
+	issued = times->issued ? times->issued : times->got;
+	handed = times->handed ? times->handed : issued;
+	seen = times->seen ? times->seen : times->completed;
+	__builtin_memset(record->stages, 0, sizeof(record->stages));
+	record->stages[OP_STAGE_THROTTLE] = minus(times->got, times->queued);
+	record->stages[OP_STAGE_QUEUE] = minus(issued, times->got);
+	record->stages[OP_STAGE_DRIVER] = minus(handed, issued);
+	record->stages[OP_STAGE_DEVICE] = minus(seen, handed);
+	record->stages[OP_STAGE_COMPLETE] = minus(times->completed, seen);
+	record->start_ns = times->queued;
+	record->end_ns = times->completed;
+	record->offset = -1;
+	record->length = bytes;
+	record->result = error;
+	record->cgroup = state->cgroup;
+	record->inode = 0;
+	record->sector = sector;
+	record->bytes = bytes;
+	record->dev = state->dev;
+	record->flags = portable_flags(flags);
+	record->tgid = state->tgid;
+	record->tid = state->tid;
+	record->requests = 1;
+	record->readahead = state->readahead;
+	record->slot = state->slot;
+	record->kind = RECORD_KIND_REQUEST;
+	record->op = state->op_kind;
+	record->cpus = state->cpus;
+	record->cpus.complete = bpf_get_smp_processor_id();
+	record->cpus.wake = NO_CPU;
+	record->deleted = 0;
+	record->path_cut = 0;
+	record->path_end = 0;
+	__builtin_memcpy(record->comm, state->comm, sizeof(record->comm));
+	__builtin_memset(record->noise, 0, sizeof(record->noise));
+	__builtin_memset(&record->before_wakeup, 0, sizeof(record->before_wakeup));
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+#endif

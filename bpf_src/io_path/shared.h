@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the io_path object shares with Python: stages, causes, cells and records. */
+#ifndef WPT_IO_PATH_SHARED_H
+#define WPT_IO_PATH_SHARED_H
+
+/* The stages of an operation, in order; each of its nanoseconds is charged to one of them. */
+enum op_stage {
+	OP_STAGE_FS,
+	OP_STAGE_THROTTLE,
+	OP_STAGE_QUEUE,
+	OP_STAGE_DRIVER,
+	OP_STAGE_DEVICE,
+	OP_STAGE_COMPLETE,
+	OP_STAGE_WAKEUP,
+	OP_STAGE_RETURN,
+	OP_STAGE_UNATTRIBUTED,
+	OP_STAGE_TOTAL,
+	OP_STAGES,
+};
+EXPORT_ENUM(op_stage);
+#define OP_CHARGES OP_STAGE_TOTAL
+
+/* The stages of a request of the block layer. */
+enum request_stage {
+	REQUEST_STAGE_THROTTLE,
+	REQUEST_STAGE_QUEUE,
+	REQUEST_STAGE_DRIVER,
+	REQUEST_STAGE_DEVICE,
+	REQUEST_STAGE_COMPLETE,
+	REQUEST_STAGE_TOTAL,
+	REQUEST_STAGES,
+};
+EXPORT_ENUM(request_stage);
+
+/* What took an operation's time inside its stages. */
+enum noise_stage {
+	NOISE_STAGE_PREEMPTED,
+	NOISE_STAGE_HARDIRQ,
+	NOISE_STAGE_SOFTIRQ,
+	NOISE_STAGE_IRQ_DELAY,
+	NOISE_STAGES,
+};
+EXPORT_ENUM(noise_stage);
+
+enum path_cause {
+	PATH_CAUSE_OP_FULL,
+	PATH_CAUSE_BIO_FULL,
+	PATH_CAUSE_RING_FULL,
+	PATH_CAUSE_RATE_LIMITED,
+	PATH_CAUSE_NO_CELL,
+	PATH_CAUSE_UNMATCHED_START,
+	PATH_CAUSE_UNMATCHED_END,
+	PATH_CAUSES,
+};
+EXPORT_ENUM(path_cause);
+EXPORT_ENUM(block_op);
+EXPORT_ENUM(block_flag);
+
+enum op_kind {
+	OP_KIND_READ,
+	OP_KIND_WRITE,
+	OP_KINDS,
+};
+EXPORT_ENUM(op_kind);
+
+/* One per device and kind, and CPU: operations that waited for a device. */
+struct op_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 requests;
+	struct hist stages[OP_STAGES];
+};
+
+/* Operations that the page cache served. */
+struct hit_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 readahead; /* requests that they started all the same */
+	struct hist stages[1];
+};
+
+struct noise_cell {
+	__u64 unused;
+	struct hist stages[NOISE_STAGES];
+};
+
+/* Requests of the block layer, by device and block_op. */
+struct request_cell {
+	__u64 started;
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	struct hist stages[REQUEST_STAGES];
+};
+
+/* Operations as a whole, per CPU: which device and kind one is of shows when it ends. */
+struct op_counts {
+	__u64 started;
+	__u64 discarded; /* of no traced device, it turned out */
+	__u64 untold; /* since the last sample */
+};
+
+/* The CPUs that a request passed, by what happened there. */
+struct cpu_chain {
+	__u16 submit;
+	__u16 issue;
+	__u16 irq;
+	__u16 complete;
+	__u16 wake;
+};
+#define NO_CPU 0xffff
+
+#define NAME_BYTES 16
+
+/* The worst of one kind of interference. */
+struct noise {
+	__u64 ns; /* of all of the kind */
+	__u64 worst_ns;
+	__u32 count;
+	__u32 pid; /* 0: an interrupt */
+	__u16 cpu;
+	__u16 softirq; /* number of the softirq */
+	char name[NAME_BYTES];
+};
+
+/* A path is read a name at a time, leaf first, each with a 0 behind it; what has no room is left out at the root. */
+#define PATH_BYTES 256
+#define PATH_NAME 256
+
+enum record_kind {
+	RECORD_KIND_OPERATION,
+	RECORD_KIND_HIT,
+	RECORD_KIND_REQUEST,
+};
+EXPORT_ENUM(record_kind);
+
+struct io_record {
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 stages[OP_CHARGES];
+	__s64 offset; /* -1: not known */
+	__u64 length;
+	__s64 result; /* bytes done or a negative errno; of a request its error */
+	__u64 cgroup;
+	__u64 inode;
+	__u64 sector;
+	__u32 bytes; /* of the request */
+	__u32 dev;
+	__u32 flags;
+	__u32 tgid;
+	__u32 tid;
+	__u32 requests;
+	__u32 readahead;
+	__u16 slot;
+	__u8 kind;
+	__u8 op; /* op_kind, of a request block_op */
+	struct cpu_chain cpus;
+	__u16 path_end; /* how much of path is used */
+	__u8 deleted;
+	__u8 path_cut;
+	__u16 padding;
+	char comm[NAME_BYTES];
+	struct noise noise[NOISE_STAGES];
+	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */
+	char path[PATH_BYTES + PATH_NAME];
+};
+
+const struct io_record *export_io_record __attribute__((unused));
+
+#endif

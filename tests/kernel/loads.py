@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices and loads that are slow in one known way: late, held back by a limit, or without their CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.kernel.disks import Disk, setting
+from tests.kernel.trace import PATIENCE, ROOT, wait_until
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# --- Devices ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def scsi_device(latency_ns: int) -> Iterator[Disk]:
+    """A scsi_debug disk in memory; its latency is a timer, so it is exact."""
+    _run("modprobe", "scsi_debug", f"ndelay={latency_ns}", "dev_size_mb=32")
+    try:
+        blocks = Path("/sys/bus/pseudo/drivers/scsi_debug")
+        wait_until(lambda: [*blocks.glob("adapter0/host*/target*/*:*/block/sd*")], "the scsi disk")
+        (found,) = blocks.glob("adapter0/host*/target*/*:*/block/sd*")
+        wait_until((Path("/dev") / found.name).exists, "the scsi disk's node")
+        yield Disk(found.name)
+    finally:
+        # The scan of the new disk for partitions may still hold it.
+        wait_until(lambda: subprocess.run(["rmmod", "scsi_debug"], capture_output=True).returncode == 0, "its end")
+
+
+@contextmanager
+def delayed(lower: Disk, latency_ms: int) -> Iterator[Disk]:
+    """A dm-delay device on another one. Its timer counts ticks of 4 ms."""
+    sectors = Path("/sys/block", lower.name, "size").read_text().strip()
+    name = f"wptest-{lower.name}"
+    _run("modprobe", "dm-delay")
+    _run("dmsetup", "create", "--noudevsync", name, "--table", f"0 {sectors} delay {lower.path} 0 {latency_ms}")
+    try:
+        minor = _run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", name)
+        yield Disk(f"dm-{minor}")
+    finally:
+        _run("dmsetup", "remove", "--noudevsync", "--retry", name)
+
+
+@contextmanager
+def direct_loop(below: Disk) -> Iterator[Disk]:
+    """A loop device that passes each request on to a block device, without a page cache in between."""
+    _run("modprobe", "loop")
+    name = _run("losetup", "--find", "--show", "--direct-io=on", below.path)
+    try:
+        yield Disk(Path(name).name)
+    finally:
+        _run("losetup", "--detach", name)
+
+
+@contextmanager
+def ext4(disk: Disk, folder: Path) -> Iterator[Path]:
+    _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^orphan_file", disk.path)
+    folder.mkdir()
+    _run("mount", "-t", "ext4", disk.path, str(folder))
+    try:
+        yield folder
+    finally:
+        _run("umount", str(folder))
+
+
+# --- Limits -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def limited(disk: Disk, limit: str, folder: Path) -> Iterator[Path]:
+    """A cgroup with a limit of io.max. Members that `join` it are gone when it ends."""
+    folder.mkdir()
+    _run("mount", "-t", "cgroup2", "cgroup2", str(folder))
+    group = folder / "wptest"
+    control = folder / "cgroup.subtree_control"
+    had = "io" in control.read_text().split()
+    try:
+        assert "io" in (folder / "cgroup.controllers").read_text().split(), "another hierarchy has the io controller"
+        control.write_text("+io")
+        group.mkdir()
+        (group / "io.max").write_text(f"{Path('/sys/block', disk.name, 'dev').read_text().strip()} {limit}")
+        yield group
+    finally:
+        if group.is_dir():
+            group.rmdir()
+        if not had:
+            control.write_text("-io")
+        _run("umount", str(folder))
+
+
+@contextmanager
+def joined(group: Path) -> Iterator[None]:
+    """This process, and with it each one that it starts, is a member."""
+    before = re.findall(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)[0]
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (group.parent / before.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+
+
+# --- Who takes the CPU ------------------------------------------------------------------------------------------------
+
+HOG = "wptest_hog"
+
+
+@contextmanager
+def real_time(priority: int) -> Iterator[None]:
+    """This process and those that it starts run before all ordinary ones, and give way to the hog only."""
+    limit = Path("/proc/sys/kernel/sched_rt_runtime_us")
+    with setting(limit, "-1"):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        try:
+            yield
+        finally:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+class Burst(NamedTuple):
+    """Of CLOCK_MONOTONIC, which is the clock of all stages."""
+
+    start_ns: int
+    end_ns: int
+
+
+class Hog:
+    """A process that takes its CPU from everybody else, in bursts; it is real-time, so nobody has it meanwhile."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.bursts: list[Burst] = []
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        out, _ = self.process.communicate(timeout=PATIENCE)
+        self.bursts = [Burst(*map(int, line.split())) for line in out.splitlines()]
+        assert self.bursts
+
+
+@contextmanager
+def hog(burst_us: int, gap_us: int) -> Iterator[Hog]:
+    command = [sys.executable, "-m", "tests.kernel.loads", str(burst_us), str(gap_us)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield Hog(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def _be_hog(burst_us: int, gap_us: int) -> None:
+    """Between a line on standard input and its end."""
+    Path("/proc/self/comm").write_text(HOG)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    bursts = []
+    while not select.select([sys.stdin], [], [], gap_us / 1e6)[0]:
+        start = now = time.monotonic_ns()
+        while now < start + burst_us * 1000:
+            now = time.monotonic_ns()
+        bursts.append((start, now))
+    for start, end in bursts:
+        print(start, end)
+
+
+if __name__ == "__main__":
+    _be_hog(*map(int, sys.argv[1:]))

@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io` against fio's counts and the kernel's own: operations, requests, page-cache hits, stories, filters."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, wait_until
+from wptrace.engine.distribution import Distribution
+
+PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
+REAL = ("nvme0n1", "vda", "sda")
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+    """All the kinds of disks that this kernel has here."""
+    if GUEST:
+        with null_device() as null:
+            yield [*map(Disk, REAL), null]
+    else:
+        with loop_device(tmp_path / "disk.img") as loop:
+            yield [loop]
+
+
+@contextmanager
+def mounted(disk: Disk, kind: str, folder: Path) -> Iterator[Path]:
+    """A new file system on a disk."""
+    # Features that kernels of the matrix do not know are off, and what would write by itself later.
+    options = {
+        "ext4": ["-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^orphan_file,^metadata_csum_seed"],
+        "xfs": ["--unsupported", "-f", "-m", "bigtime=0,inobtcount=0,reflink=0", "-i", "nrext64=0,exchange=0"],
+        "btrfs": ["-f"],
+    }[kind]
+    made = subprocess.run([f"mkfs.{kind}", "-q", *options, disk.path], capture_output=True, text=True)
+    if made.returncode and kind == "xfs":
+        # Older tools know fewer features.
+        made = subprocess.run(
+            ["mkfs.xfs", "-q", "--unsupported", "-f", "-m", "reflink=0", disk.path], capture_output=True, text=True
+        )
+    assert made.returncode == 0, made.stderr
+    folder.mkdir()
+    subprocess.run(["mount", "-t", kind, disk.path, str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def read_direct(path: Path, number: int) -> None:
+    """So many reads of 4 KiB past the page cache, by this very process."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    with mmap.mmap(-1, 4096) as buffer:
+        for block in range(number):
+            os.preadv(fd, [buffer], block << 12)
+    os.close(fd)
+
+
+def settle() -> None:
+    """What others wrote before is on the disks, so that counters stand still."""
+    os.sync()
+
+
+def sums_up(line: Line) -> None:
+    """Every nanosecond belongs to one stage."""
+    assert sum(line["stages"].values()) == line["total_ns"], line
+
+
+def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
+    return {row["stage"]: row for row in summary["rows"] if (row["kind"], row["op"], row["dev"]) == (kind, op, dev)}
+
+
+def complete(found: dict[str, Line]) -> None:
+    """The stages of a group share out its total, and each operation is in all of them."""
+    assert {row["count"] for row in found.values()} == {found["total"]["count"]}
+    assert (
+        sum(found[name]["sum_ns"] for name in (*PARTITION, "unattributed") if name in found) == found["total"]["sum_ns"]
+    )
+    unattributed = found["unattributed"]["sum_ns"] if "unattributed" in found else 0
+    assert unattributed < found["total"]["sum_ns"] / 100
+
+
+def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
+    """One operation, one request: both equal to what fio and the kernel count, on every driver."""
+    before = {disk: disk.completed() for disk in disks}
+    with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
+        jobs = {disk: fio(disk.path, rw="randrw", number_ios=250) for disk in disks}
+        trace.stop()
+    summary = trace.summary
+    assert lossless(summary), summary["loss"]
+    for disk, job in jobs.items():
+        after = disk.completed()
+        for op in ("read", "write"):
+            made = job[op]["total_ios"]
+            assert made == after[op] - before[disk][op]
+            assert (
+                count(summary, op=op, dev=disk.name) == count(summary, op=op, dev=disk.name, kind="operation") == made
+            )
+            assert count(summary, op=op, dev=disk.name, kind="hit") == 0
+            complete(rows(summary, "operation", op, disk.name))
+            _same_as_told(rows(summary, "operation", op, disk.name), trace.operations, disk, op)
+    assert summary["operations"]["started"] == sum(total(job) for job in jobs.values())
+    assert len(trace.operations) == summary["operations"]["finished"]
+    # Each request belongs to an operation, which tells it.
+    assert trace.requests == []
+    for one in trace.operations:
+        sums_up(one)
+        assert one["requests"] == 1
+        assert one["path"] == f"/dev/{one['dev']}"
+        assert (one["length"], one["result"], one["bytes"], one["error"]) == (4096, 4096, 4096, 0)
+        assert one["offset"] == one["sector"] * 512
+        assert one["comm"] == "fio"
+        assert one["rwbs"].startswith("R" if one["op"] == "read" else "W")
+        assert one["cpus"]["submit"] is not None
+        assert one["cpus"]["wake"] is not None
+        if one["dev"] in REAL:
+            # Drivers with hooks of their own: D before H before S before C.
+            assert all(one["stages"][f"{stage}_ns"] > 0 for stage in ("driver", "device", "complete")), one
+            assert one["cpus"]["issue"] is not None
+            assert one["cpus"]["irq"] is not None
+
+
+def _same_as_told(found: dict[str, Line], told: list[Line], disk: Disk, op: str) -> None:
+    """The kernel's distributions, bucket for bucket, are those that Python makes of the single operations."""
+    mine = [one for one in told if (one["dev"], one["op"]) == (disk.name, op)]
+    for stage, row in found.items():
+        made = Distribution()
+        for one in mine:
+            made.add(one["total_ns"] if stage == "total" else one["stages"][f"{stage}_ns"])
+        assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
+        for key, percent in (("p50_ns", 50), ("p99_ns", 99)):
+            assert row[key] == made.percentile(percent)
+
+
+def test_buffered_reads_are_hits_or_waited(disks: list[Disk]) -> None:
+    """Each read is one of both, once; the requests are those of the kernel's own count."""
+    settle()
+    disks = disks[::3]
+    # preadv2 of two buffers each.
+    options: dict[str, Any] = {"direct": 0, "ioengine": "pvsync2", "number_ios": 100, "size": "16M", "invalidate": 1}
+    before = {disk: disk.completed() for disk in disks}
+    with ExitStack() as stack:
+        trace = stack.enter_context(Trace("--each", "--op=read", *(f"--dev={disk.name}" for disk in disks)))
+        for disk in disks:
+            # The last one to close a disk throws its pages away.
+            stack.enter_context(open(disk.path, "rb"))  # noqa: PTH123
+        jobs = {disk: [fio(disk.path, **options), fio(disk.path, **{**options, "invalidate": 0})] for disk in disks}
+        trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+    for disk, (cold, warm) in jobs.items():
+        hits = count(trace.summary, op="read", dev=disk.name, kind="hit")
+        waited = count(trace.summary, op="read", dev=disk.name, kind="operation")
+        assert hits + waited == total(cold) + total(warm)
+        # The same blocks once more: all of them are in the cache.
+        assert hits >= total(warm)
+        assert waited > 0
+        complete(rows(trace.summary, "operation", "read", disk.name))
+        assert count(trace.summary, op="read", dev=disk.name) == disk.completed()["read"] - before[disk]["read"]
+    for one in trace.operations:
+        sums_up(one)
+        if one["kind"] == "hit":
+            assert all(one["stages"][f"{stage}_ns"] == 0 for stage in PARTITION if stage != "fs")
+            assert one["requests"] == one["readahead"]
+        assert one["length"] == 4096
+
+
+def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: list[Disk]) -> None:
+    """A sequential reader: far fewer requests than reads, some of them ahead of what was asked for."""
+    settle()
+    disk = disks[0]
+    before = disk.completed()
+    with Trace("--each", f"--dev={disk.name}") as trace:
+        job = fio(disk.path, rw="read", direct=0, number_ios=512, size="16M", invalidate=1)
+        trace.stop()
+    reads = [one for one in trace.operations if one["op"] == "read"]
+    assert len(reads) == total(job)
+    ahead = sum(one["readahead"] for one in reads)
+    made = sum(one["requests"] for one in reads)
+    assert 0 < ahead < made
+    assert made == disk.completed()["read"] - before["read"] == count(trace.summary, op="read")
+    for one in reads:
+        sums_up(one)
+        # What only read ahead did not wait.
+        if one["kind"] == "hit":
+            assert one["stages"]["device_ns"] == 0
+
+
+@pytest.mark.parametrize("direct", [1, 0])
+def test_file_systems(disks: list[Disk], tmp_path: Path, direct: int) -> None:
+    """Files on ext4, xfs and btrfs: operations equal fio's counts, requests the kernel's own, paths are whole."""
+    kinds = dict(zip(("ext4", "xfs", "btrfs"), disks)) if GUEST else {"ext4": disks[0]}
+    jobs: dict[str, dict[str, Any]] = {}
+    places: list[Any] = []
+    with _all_mounted(kinds, tmp_path) as folders:
+        for folder in folders.values():
+            deep = folder / "a b" / "c"
+            deep.mkdir(parents=True)
+            (deep / "data").write_bytes(os.urandom(8 << 20))
+        settle()
+        with Trace("--each", "--ring-size=16M", *(f"--dev={disk.name}" for disk in kinds.values())) as trace:
+            # Not earlier: a journal may write by itself while programs are attached.
+            before = {kind: disk.completed() for kind, disk in kinds.items()}
+            for kind, folder in folders.items():
+                file = str(folder / "a b" / "c" / "data")
+                places.append(file)
+                jobs[kind] = fio(file, rw="randrw", direct=direct, number_ios=150, size="8M", invalidate=1)
+            settle()
+            after = {kind: disk.completed() for kind, disk in kinds.items()}
+            trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+    sectors = sum(
+        after[kind][name] - before[kind][name] for kind in kinds for name in ("read_sectors", "write_sectors")
+    )
+    assert trace.summary["bytes"] == sectors * 512
+    for kind, disk in kinds.items():
+        told = [one for one in trace.operations if one["dev"] == disk.name and one["comm"] == "fio"]
+        mine = [one for one in told if one["path"] in places]
+        for op in ("read", "write"):
+            assert len([one for one in mine if one["op"] == op]) == jobs[kind][op]["total_ios"], (kind, op)
+        grown = {name: after[kind][name] - before[kind][name] for name in after[kind]}
+        assert count(trace.summary, op="read", dev=disk.name) == grown["read"], kind
+        # Kernels count a flush that a bio asks for as a write without sectors; here it is a row of its own.
+        flushes = count(trace.summary, op="flush", dev=disk.name)
+        assert 0 <= grown["write"] - count(trace.summary, op="write", dev=disk.name) <= flushes, kind
+        for one in mine:
+            sums_up(one)
+            assert not one["deleted"]
+
+
+@contextmanager
+def _all_mounted(kinds: dict[str, Disk], tmp_path: Path) -> Iterator[dict[str, Path]]:
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(mounted(disk, kind, tmp_path / kind)) for kind, disk in kinds.items()}
+
+
+def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
+    """Escape codes, ends of lines and bytes that are no UTF-8 reach neither the terminal nor break a line."""
+    names = [b"\x1b[31mred", b"two\nlines", b"\xff\xfe", "\u202egnp".encode(), b"x" * 200]
+    with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
+        for name in names:
+            (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).write_bytes(b"z" * 4096)
+        gone = folder / "gone"
+        gone.write_bytes(b"z" * 4096)
+        settle()
+        reader = (
+            "import os,sys\n"
+            "open('/proc/self/comm','wb').write(b'\\x1b[2J\\nevil')\n"
+            "for name in os.listdir(os.fsencode(sys.argv[1])):\n"
+            "    path = os.path.join(os.fsencode(sys.argv[1]), name)\n"
+            "    if os.path.isfile(path):\n"
+            "        fd = os.open(path, os.O_RDONLY)\n"
+            "        if name == b'gone': os.unlink(path)\n"
+            "        os.pread(fd, 4096, 0)\n"
+        )
+        with Trace("--each", f"--dev={disks[0].name}") as trace:
+            subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)
+            trace.stop()
+        text = subprocess.Popen(
+            [sys.executable, "-m", "wptrace", "io", "--each", f"--dev={disks[0].name}"],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        assert text.stdout is not None
+        first = text.stdout.readline()
+        wait_until(lambda: Path(f"/proc/{text.pid}/fd").is_dir(), "the trace")
+        # It prints its first line when everything is attached.
+        subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)
+        text.send_signal(signal.SIGINT)
+        shown = first + text.communicate(timeout=PATIENCE)[0]
+    evil = [one for one in trace.operations if one["comm"] == "\x1b[2J\nevil" and one["length"] == 4096]
+    paths = {os.fsencode(one["path"].rpartition("/")[2].encode("utf-8", "surrogateescape")) for one in evil}
+    assert set(names) <= paths
+    assert [one["deleted"] for one in evil if one["path"].endswith("/gone")] == [True]
+    assert b"\x1b" not in shown
+    assert b"evil" in shown
+
+
+def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
+    with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
+        deep = folder.joinpath(*["directory-of-a-long-name"] * 20)
+        deep.mkdir(parents=True)
+        (deep / "leaf").write_bytes(b"z" * 4096)
+        settle()
+        with Trace("--each", f"--dev={disks[0].name}") as trace:
+            fio(str(deep / "leaf"), number_ios=1, size="4k", direct=1)
+            trace.stop()
+    (one,) = [one for one in trace.operations if one["comm"] == "fio" and one["op"] == "read" and one["requests"]]
+    assert one["path"].startswith(".../")
+    assert one["path"].endswith("/directory-of-a-long-name/leaf")
+
+
+def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
+    with Trace("--slow=1ns", "--limit=5", f"--dev={disks[0].name}") as trace:
+        job = fio(disks[0].path, number_ios=400)
+        trace.stop()
+    left_out = trace.summary["loss"]["rate_limited"]
+    assert left_out > 0
+    assert len(trace.operations) + left_out == total(job)
+    assert trace.summary["operations"]["finished"] == total(job)
+
+
+def test_one_in_so_many_is_told(disks: list[Disk]) -> None:
+    with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
+        job = fio(disks[0].path, number_ios=400)
+        trace.stop()
+    # Each CPU counts for itself.
+    cpus = os.cpu_count() or 1
+    assert total(job) // 10 - cpus <= len(trace.operations) <= total(job) // 10
+
+
+def test_a_full_ring_loses_stories_and_no_counts(disks: list[Disk]) -> None:
+    with Trace("--each", "--ring-size=4K", f"--dev={disks[0].name}") as trace:
+        trace.process.send_signal(signal.SIGSTOP)
+        job = fio(disks[0].path, number_ios=300)
+        trace.process.send_signal(signal.SIGCONT)
+        trace.stop()
+    lost = trace.summary["loss"]["ring_full"]
+    assert lost > 0
+    assert len(trace.operations) + lost == total(job) == count(trace.summary, kind="operation")
+    assert trace.summary["operations"]["lost"] == trace.summary["requests"]["lost"] == 0
+
+
+# --- Filters: two jobs that differ in just one property -----------------------------------------------------------
+
+
+def _pair(disk: Disk, wanted: dict[str, Any], other: dict[str, Any], *filters: str) -> Trace:
+    """A trace of two jobs, one after the other, of which `filters` want the first: 120 operations."""
+    with Trace(f"--dev={disk.name}", "--each", *filters) as trace:
+        fio(disk.path, **{"number_ios": 120, "name": "wanted", **wanted})
+        fio(disk.path, **{"number_ios": 80, "name": "other", **other})
+        trace.stop()
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("wanted", "other", "filters"),
+    [
+        ({"rw": "randwrite"}, {"rw": "randread"}, ["--op=write"]),
+        ({"bs": "4k"}, {"bs": "16k"}, ["--size=-4K"]),
+        ({"rw": "randread", "bs": "16k"}, {"rw": "randread", "bs": "4k"}, ["--op=read", "--size=16K"]),
+    ],
+)
+def test_filters_of_operations(
+    disks: list[Disk], wanted: dict[str, Any], other: dict[str, Any], filters: list[str]
+) -> None:
+    trace = _pair(disks[0], wanted, other, *filters)
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert trace.summary["operations"]["finished"] == count(trace.summary, kind="operation") == 120
+    # True at the block layer as well.
+    assert count(trace.summary) == trace.summary["requests"]["started"] == 120
+
+
+def test_filters_of_files(disks: list[Disk], tmp_path: Path) -> None:
+    with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
+        for name in ("in/a", "in/deep/b", "out/c"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b"z" * (4 << 20))
+        settle()
+        expected = {
+            ("--file", "in/a"): {"in/a"},
+            ("--dir", "in"): {"in/a", "in/deep/b"},
+            ("--dir", "in/deep"): {"in/deep/b"},
+        }
+        for (option, name), files in expected.items():
+            with Trace("--each", f"--dev={disks[0].name}", f"{option}={folder / name}") as trace:
+                for file in ("in/a", "in/deep/b", "out/c"):
+                    read_direct(folder / file, 60)
+                trace.stop()
+            reads = [one for one in trace.operations if one["op"] == "read" and one["length"] == 4096]
+            assert {one["path"] for one in trace.operations} == {str(folder / file) for file in files}
+            assert {one["pid"] for one in trace.operations} == {os.getpid()}
+            assert len(reads) == 60 * len(files)
+            assert count(trace.summary, op="read") == sum(one["requests"] for one in trace.operations)
+
+
+def test_filters_of_tasks(disks: list[Disk]) -> None:
+    """By comm and by cgroup: the job runs under another name, in a cgroup of its own."""
+    disk = disks[0]
+    group = Path("/sys/fs/cgroup/wptrace-test")
+    if not Path("/sys/fs/cgroup/cgroup.procs").exists():
+        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
+    below = group / "below"
+    below.mkdir(parents=True)
+    job = f"fio --name=j --filename={disk.path} --rw=randread --bs=4k --direct=1 --size=32M --number_ios=60"
+    job += " --output=/dev/null"
+    try:
+        with Trace(f"--dev={disk.name}", f"--cgroup={group}") as trace:
+            subprocess.run(["sh", "-c", f"echo $$ > {below}/cgroup.procs; {job}"], check=True)
+            subprocess.run(["sh", "-c", job], check=True)
+            trace.stop()
+        assert trace.summary["operations"]["finished"] == count(trace.summary) == 60
+        # dd is another name, and other requests.
+        with Trace(f"--dev={disk.name}", "--comm=fio", f"--cgroup={group}") as trace:
+            read = f"dd if={disk.path} of=/dev/null bs=4k count=40 iflag=direct status=none"
+            subprocess.run(["sh", "-c", f"echo $$ > {below}/cgroup.procs; {read}; {job}"], check=True)
+            subprocess.run(["sh", "-c", job], check=True)
+            trace.stop()
+        assert trace.summary["operations"]["finished"] == count(trace.summary) == 60
+    finally:
+        below.rmdir()
+        group.rmdir()
+
+
+@pytest.mark.guest
+def test_without_a_device_all_are_traced() -> None:
+    """Also one that appears while tracing, which has no row of its own."""
+    with Trace("--comm=fio") as trace:
+        fio("/dev/vda", number_ios=40)
+        with null_device() as late:
+            fio(late.path, number_ios=30)
+        trace.stop()
+    for dev, made in (("vda", 40), ("other", 30)):
+        assert count(trace.summary, op="read", dev=dev, kind="operation") == count(trace.summary, dev=dev) == made
+    assert lossless(trace.summary), trace.summary["loss"]
+
+
+def test_sigusr1_lists_what_is_in_flight(disks: list[Disk]) -> None:
+    with Trace(f"--dev={disks[0].name}") as trace:
+        trace.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: '"kind":"in_flight"' in trace.written(), "the list")
+        fio(disks[0].path, number_ios=50)
+        trace.stop()
+    assert count(trace.summary, kind="operation") == 50

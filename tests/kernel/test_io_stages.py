@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each stage of `wptrace io` against a device or a load made for it, in guests whose clock counts instructions.
+
+There is one CPU, so that all that is not waited for is the path of the code itself: some 100 us.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, null_device, total
+from tests.kernel.loads import HOG, delayed, direct_loop, ext4, hog, joined, limited, real_time, scsi_device
+from tests.kernel.modules import inserted
+from tests.kernel.trace import Line, Trace, count, lossless, wait_until
+from wptrace.engine.distribution import bounds, index
+
+PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
+MS = 1_000_000
+# What the path of the code may take in a stage where nothing is waited for.
+CODE_NS = MS // 2
+
+pytestmark = [pytest.mark.icount]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_guest() -> None:
+    if not GUEST:
+        pytest.fail("these tests need a guest with --icount: tests/run.py starts it")
+
+
+class Stages:
+    """What a trace said of one disk's operations of one kind."""
+
+    def __init__(self, trace: Trace, disk: Disk, op: str = "read") -> None:
+        self.rows = {
+            row["stage"]: row
+            for row in trace.summary["rows"]
+            if (row["kind"], row["dev"], row["op"]) == ("operation", disk.name, op)
+        }
+        self.told = [line for line in trace.operations if (line["dev"], line["op"]) == (disk.name, op)]
+        self._lawful(trace)
+
+    def _lawful(self, trace: Trace) -> None:
+        """Each operation is told and in each stage, and each of its nanoseconds is in one of them."""
+        assert lossless(trace.summary), trace.summary
+        assert all(sum(line["stages"].values()) == line["total_ns"] for line in self.told)
+        assert {self.rows[stage]["count"] for stage in PARTITION} == {len(self.told)}
+        parts = [row["sum_ns"] for stage, row in self.rows.items() if stage in (*PARTITION, "unattributed")]
+        assert sum(parts) == self.rows["total"]["sum_ns"] == sum(line["total_ns"] for line in self.told)
+        unattributed = self.rows["unattributed"]["sum_ns"] if "unattributed" in self.rows else 0
+        assert unattributed < self.rows["total"]["sum_ns"] / 100
+        for stage in PARTITION:
+            assert self.rows[stage]["sum_ns"] == sum(line["stages"][f"{stage}_ns"] for line in self.told), stage
+
+    def p50(self, stage: str) -> int:
+        return int(self.rows[stage]["p50_ns"])
+
+    def sum(self, stage: str) -> int:
+        return int(self.rows[stage]["sum_ns"])
+
+    def share_out(self, *stages: str) -> None:
+        assert sum(map(self.sum, stages)) > self.sum("total") * 0.97
+
+    def agree_with(self, job: dict[str, Any], mean: float = 0.05) -> None:
+        """fio's own count and time; fio also has the way into the kernel and out of it."""
+        report = job["read"] if job["read"]["total_ios"] else job["write"]
+        assert len(self.told) == total(job) == report["clat_ns"]["N"]
+        assert self.rows["total"]["mean_ns"] == pytest.approx(report["clat_ns"]["mean"], rel=mean)
+
+    def only(self, *stages: str) -> None:
+        """Nowhere else is anything waited for."""
+        others = {stage: self.p50(stage) for stage in PARTITION if stage not in stages}
+        assert max(others.values()) < CODE_NS, others
+
+
+def noises(line: Line, kind: str) -> list[Line]:
+    return [noise for noise in line["interference"] if noise["kind"] == kind]
+
+
+def test_slow_devices_are_in_device() -> None:
+    """A disk of 5 ms, a scsi disk of 20 ms, and a dm-delay device of as much: alone, and below a loop device."""
+    slow = 20 * MS
+    with ExitStack() as stack:
+        null = stack.enter_context(null_device("wptest_slow", irqmode=2, completion_nsec=5 * MS))
+        scsi = stack.enter_context(scsi_device(slow))
+        lower = stack.enter_context(null_device("wptest_lower"))
+        # Its clock is that of ticks, and the first of them may be almost over.
+        delay = stack.enter_context(delayed(lower, slow // MS + 4))
+        loop = stack.enter_context(direct_loop(delay))
+        read = {null: 200, scsi: 40, loop: 20, delay: 20}
+        devices = [word for disk in read for word in ("--dev", disk.name)]
+        trace = stack.enter_context(Trace("--each", *devices))
+        jobs = {disk: fio(disk.path, number_ios=number) for disk, number in read.items()}
+        trace.stop()
+
+    # What is read from the stack is shown on the disk below it.
+    stages = {disk: Stages(trace, lower if disk == delay else disk) for disk in read}
+    for disk, found in stages.items():
+        found.agree_with(jobs[disk])
+        latency = 5 * MS if disk == null else slow
+        assert found.rows["device"]["min_ns"] >= latency, disk
+        assert found.p50("device") < latency + 10 * MS, disk
+        found.only("device")
+    # What the loop device does is an operation of nobody, but requests of the disk below are as many.
+    assert count(trace.summary, kind="request") == sum(read.values()) + read[loop]
+    total_row, clat = stages[null].rows["total"], jobs[null]["read"]["clat_ns"]
+    for key, name in (("p50_ns", "50.000000"), ("p99_ns", "99.000000")):
+        low, high = bounds(index(total_row[key]))
+        assert low - (high - low) <= clat["percentile"][name] <= high + (high - low)
+
+
+def test_a_device_with_one_tag() -> None:
+    """It works on one request at a time, for 2 ms; three wait. A scheduler has tags of its own, so they wait in it."""
+    modules = {"none": "null_blk", "mq-deadline": "mq-deadline", "kyber": "kyber-iosched", "bfq": "bfq"}
+    settings = {"irqmode": 2, "completion_nsec": 2 * MS, "submit_queues": 1, "hw_queue_depth": 1}
+    with ExitStack() as stack:
+        disks = {}
+        for scheduler, module in modules.items():
+            subprocess.run(["modprobe", module], check=False, capture_output=True)  # some are built in
+            disk = disks[scheduler] = stack.enter_context(null_device(f"wptest_{scheduler}", **settings))
+            (disk.queue / "scheduler").write_text(scheduler)
+            if scheduler != "none":
+                (disk.queue / "nr_requests").write_text("64")
+        devices = [word for disk in disks.values() for word in ("--dev", disk.name)]
+        trace = stack.enter_context(Trace("--each", *devices))
+        options = {"numjobs": 4, "thread": 1, "group_reporting": 1}
+        jobs = {scheduler: fio(disk.path, number_ios=30, **options) for scheduler, disk in disks.items()}
+        trace.stop()
+    for scheduler, disk in disks.items():
+        waits_in = "throttle" if scheduler == "none" else "queue"
+        found = Stages(trace, disk)
+        found.agree_with(jobs[scheduler])
+        assert found.rows["device"]["mean_ns"] == pytest.approx(2 * MS, rel=0.1), scheduler
+        found.only(waits_in, "device")
+        found.share_out(waits_in, "device")
+        # Three wait for each that works. Who gets his tag again before the others is done first, and they wait less:
+        # if each does so for all of his reads, 3, 2, 1 and 0 are left waiting.
+        assert 1.4 < found.sum(waits_in) / found.sum("device") < 3.1, scheduler
+
+
+def test_a_limit_of_a_cgroup_is_in_throttle(tmp_path: Path) -> None:
+    limit = 20
+    with (
+        null_device() as disk,
+        limited(disk, f"riops={limit}", tmp_path / "v2") as group,
+        Trace("--dev", disk.name, "--each") as trace,
+    ):
+        with joined(group):
+            job = fio(disk.path, number_ios=limit)
+        trace.stop()
+    found = Stages(trace, disk)
+    found.agree_with(job)
+    # The kernel lets them pass in bursts, so their sum is what counts: it was a second, or a bit less at the begin.
+    assert found.rows["throttle"]["sum_ns"] == pytest.approx(1000 * MS, rel=0.2)
+    assert found.rows["throttle"]["share"] > 0.95
+    found.only("throttle")
+
+
+def test_a_busy_cpu_is_in_wakeup() -> None:
+    """The hog has the CPU when the request completes, and keeps it."""
+    burst, gap = 8 * MS, 2 * MS
+    with (
+        null_device(irqmode=2, completion_nsec=4 * MS) as disk,
+        hog(burst // 1000, gap // 1000) as busy,
+        Trace("--dev", disk.name, "--each", "--interference") as trace,
+    ):
+        busy.begin()
+        # Else the tracer may be the one before it.
+        with real_time(5):
+            job = fio(disk.path, number_ios=30)
+        busy.end()
+        trace.stop()
+    found = Stages(trace, disk)
+    found.agree_with(job)
+    found.only("device", "wakeup")
+    # The device begins when the hog goes to sleep and is done while it runs again.
+    assert found.p50("wakeup") == pytest.approx(burst + gap - 4 * MS, rel=0.1)
+    assert found.rows["device"]["max_ns"] < 4 * MS + CODE_NS
+    named = [noise for line in found.told for noise in noises(line, "before_wakeup") if noise["name"] == HOG]
+    assert {(noise["pid"], noise["cpu"]) for noise in named} == {(busy.process.pid, 0)}
+    # Since 6.12 the scheduler now and then lets ordinary tasks run before real-time ones.
+    assert len(named) > len(found.told) * 0.8
+    for line in found.told:
+        (noise,) = noises(line, "before_wakeup")
+        assert noise["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
+
+
+def test_interrupts_kept_off_are_in_complete() -> None:
+    length, periods = 30 * MS, 5
+    with (
+        scsi_device(5 * MS) as disk,
+        inserted("irqoff") as irqoff,
+        Trace("--dev", disk.name, "--each", "--interference") as trace,
+    ):
+        before = disk.completed()["read"]
+        with ThreadPoolExecutor(max_workers=1) as other:
+            reading = other.submit(fio, disk.path, number_ios=100)
+            wait_until(lambda: disk.completed()["read"] > before, "the first read")
+            for _ in range(periods):
+                irqoff.run(0, length // 1000)
+            job = reading.result()
+        trace.stop()
+        log = irqoff.log()
+    found = Stages(trace, disk)
+    found.agree_with(job)
+    found.only("device")
+    late = [line for line in found.told if noises(line, "irq_off")]
+    offs = [next(iter(noises(line, "irq_off"))) for line in late]
+    assert [(off["name"], off["pid"], off["cpu"]) for off in offs] == [
+        (event["comm"], int(event["pid"]), int(event["cpu"])) for event in log
+    ]
+    for line, off, event in zip(late, offs, log):
+        # Interrupts were off from some moment between two ticks on, and ticks are 1 ms apart.
+        assert int(event["length_ns"]) - 1.1 * MS < off["ns"] < int(event["length_ns"]) + CODE_NS
+        assert line["stages"]["complete_ns"] == pytest.approx(off["ns"], abs=CODE_NS)
+    delays = found.rows["irq_delay"]
+    assert delays["sum_ns"] == sum(off["ns"] for off in offs)
+    assert found.rows["complete"]["sum_ns"] == pytest.approx(delays["sum_ns"], rel=0.05)
+
+
+def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
+    """Two writers fill a hole of one file; each holds the lock of the inode until its own blocks are on the device."""
+    slow = 10 * MS
+    with ExitStack() as stack:
+        disk = stack.enter_context(null_device(memory_backed=1, irqmode=2, completion_nsec=slow))
+        folder = stack.enter_context(ext4(disk, tmp_path / "mnt"))
+        file = folder / "file"
+        with file.open("wb") as made:
+            made.truncate(16 << 20)
+        trace = stack.enter_context(Trace("--dev", disk.name, "--each", "--file", str(file)))
+        options = {"numjobs": 2, "thread": 1, "group_reporting": 1, "size": "4M", "offset_increment": "8M"}
+        job = fio(str(file), rw="write", number_ios=20, fallocate="none", overwrite=0, **options)
+        trace.stop()
+        found = Stages(trace, disk, "write")
+    found.agree_with(job)
+    assert found.rows["device"]["mean_ns"] == pytest.approx(slow, rel=0.1)
+    found.only("fs", "device")
+    found.share_out("fs", "device")
+    # One waits while the other writes. Where who had the lock gets it again, one waits half the time of both.
+    assert 0.45 < found.sum("fs") / found.sum("device") < 1.1
+    assert found.rows["fs"]["max_ns"] > slow * 0.9
+
+
+def test_a_hog_preempts() -> None:
+    """Reads that never wait, as the device completes at once, and are long."""
+    burst, gap = 4 * MS, 3 * MS
+    with (
+        null_device() as disk,
+        hog(burst // 1000, gap // 1000) as busy,
+        Trace("--dev", disk.name, "--each", "--interference") as trace,
+    ):
+        busy.begin()
+        with real_time(5):
+            job = fio(disk.path, rw="read", bs="8M", size="16M", direct=0, number_ios=2)
+        busy.end()
+        trace.stop()
+    found = Stages(trace, disk)
+    found.agree_with(job)
+    mean = statistics.mean(burst.end_ns - burst.start_ns for burst in busy.bursts)
+    for line in found.told:
+        (who,) = noises(line, "preempted")
+        assert (who["name"], who["pid"], who["cpu"]) == (HOG, busy.process.pid, 0)
+        assert who["count"] > 1
+        assert who["ns"] == pytest.approx(who["count"] * mean, rel=0.05)
+        assert who["ns"] < line["total_ns"]
+    assert found.rows["preempted"]["sum_ns"] == sum(noises(line, "preempted")[0]["ns"] for line in found.told)

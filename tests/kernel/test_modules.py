@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test modules do what they say, by what the kernel's own tracing saw."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.modules import Event, Module, inserted
+from tests.kernel.trace import wait_until
+from tests.kernel.tracefs import probes, traced
+
+pytestmark = pytest.mark.guest
+NEVER = -1
+# Two emulated CPUs on a busy machine stand still now and then.
+STOLEN_NS = 2_000_000_000
+# On the instruction clock, what a thread waits for the only CPU.
+SCHEDULER_NS = 1_000_000
+DELAYS_US = (100, 1000, 10_000)
+
+
+@pytest.fixture
+def irqoff() -> Iterator[Module]:
+    with inserted("irqoff") as module:
+        yield module
+
+
+@pytest.fixture
+def smmu() -> Iterator[Module]:
+    with inserted("smmu") as module:
+        yield module
+
+
+@pytest.fixture
+def iopf() -> Iterator[Module]:
+    with inserted("iopf") as module:
+        yield module
+
+
+def lasted(event: Event) -> int:
+    return int(event["end_ns"]) - int(event["start_ns"])
+
+
+@pytest.mark.parametrize("cpu", sorted(os.sched_getaffinity(0)))
+def test_interrupts_are_off(irqoff: Module, cpu: int) -> None:
+    """No tick of the clock is seen on that CPU meanwhile, of which there are 250 a second."""
+    wanted_ns = 200_000_000
+    with traced("irq_vectors/local_timer_entry") as trace:
+        irqoff.run(cpu, wanted_ns // 1000)
+        ticks = trace.records()
+    (period,) = irqoff.log()
+    assert (period["cpu"], period["comm"]) == (str(cpu), "wptest_irqoff")
+    assert wanted_ns <= int(period["length_ns"]) < wanted_ns + STOLEN_NS
+    start = int(period["start_ns"])
+    end = start + int(period["length_ns"])
+    assert [tick for tick in ticks if tick.cpu == cpu and start + 1000 <= tick.ns <= end - 1000] == []
+    assert any(tick.cpu == cpu and end - 1000 <= tick.ns for tick in ticks)
+
+
+def test_the_function_is_on_the_list_of_the_kernel(irqoff: Module) -> None:
+    assert f" wptest_keep_irqs_off\t[{irqoff.name}]\n" in Path("/proc/kallsyms").read_text()
+
+
+def test_irqoff_refuses_nonsense(irqoff: Module) -> None:
+    for command in ("0", "0 5000001", "4096 10", "x 10", "0 10" + 64 * " "):
+        with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+            irqoff.run(command)
+    assert irqoff.log() == []
+
+
+@pytest.mark.icount
+def test_interrupts_are_off_as_long_as_asked(irqoff: Module) -> None:
+    wanted = (50, 1000, 30_000, 500_000)
+    for us in wanted:
+        irqoff.run(0, us)
+    log = irqoff.log()
+    assert len(log) == len(wanted)
+    for us, period in zip(wanted, log):
+        assert us * 1000 <= int(period["length_ns"]) < us * 1000 + 10_000
+
+
+def test_smmu_faults_of_several_pasids(smmu: Module) -> None:
+    """Each is seen twice by tracefs; they overlap, across PASIDs and devices."""
+    names = ("0000:75:00.0", "0000:76:00.0")
+    delays = {(0, 1): 100, (0, 2): 1000, (0, 7): 10_000, (1, 1): 5000}
+    faults = 20
+    with traced("smmu/io_fault_entry", "smmu/io_fault_exit") as trace, ThreadPoolExecutor(len(delays)) as pool:
+        list(pool.map(lambda item: smmu.run(*item[0], faults, item[1]), delays.items()))
+        seen = Counter((record.name, record.text) for record in trace.records())
+    keys = {(names[device], str(pasid)): us for (device, pasid), us in delays.items()}
+    for dev, pasid in keys:
+        for event in ("io_fault_entry", "io_fault_exit"):
+            assert seen.pop((event, f"dev={dev} pasid={pasid}")) == faults
+    assert not seen
+    log = smmu.log()
+    assert Counter((event["dev"], event["pasid"]) for event in log) == dict.fromkeys(keys, faults)
+    for event in log:
+        assert lasted(event) >= keys[event["dev"], event["pasid"]] * 1000
+    ends = [int(event["end_ns"]) for event in log]
+    assert any(int(event["start_ns"]) < end < int(event["end_ns"]) for event in log for end in ends)
+
+
+def test_smmu_faults_without_an_end(smmu: Module) -> None:
+    with traced("smmu/io_fault_entry", "smmu/io_fault_exit") as trace:
+        smmu.run(1, 3, 2, NEVER)
+        assert Counter(record.name for record in trace.records()) == {"io_fault_entry": 2}
+    assert [event["end_ns"] for event in smmu.log()] == ["0", "0"]
+
+
+@pytest.mark.icount
+def test_smmu_faults_last_as_long_as_asked(smmu: Module) -> None:
+    for pasid, us in enumerate(DELAYS_US):
+        smmu.run(0, pasid, 10, us)
+    log = smmu.log()
+    assert len(log) == 10 * len(DELAYS_US)
+    for event in log:
+        us = DELAYS_US[int(event["pasid"])]
+        assert us * 1000 <= lasted(event) < us * 1000 + SCHEDULER_NS
+
+
+def test_types_of_modules(smmu: Module) -> None:
+    """Programs can use the types of a module where the kernel keeps any."""
+    kept = Path("/sys/kernel/btf")
+    if any(path.name != "vmlinux" for path in kept.iterdir()):
+        assert (kept / smmu.name).stat().st_size > 0
+
+
+# Before 6.9 another function answers, and the kernel decides on the code.
+OLD = GUEST == "6.1"
+ANSWER = "iommu_page_response" if OLD else "iopf_group_response"
+INVALID = 1
+
+
+def answers(module: Module) -> list[Event]:
+    return [event for event in module.log() if event["event"] == "answer"]
+
+
+def test_io_page_faults_are_answered(iopf: Module) -> None:
+    """Each page of a group is reported, and each group answered once, by two functions of the kernel."""
+    groups = [(device, pasid, group) for device in (0, 1) for pasid in (1, 8) for group in (1, 2, 3)]
+    pages = 4
+    with (
+        probes(report="iommu_report_device_fault", answer=ANSWER),
+        traced("kprobes/report", "kprobes/answer") as trace,
+    ):
+        for number, key in enumerate(groups):
+            iopf.run(*key, pages, 2000 * number, number % 3)
+        wait_until(lambda: len(answers(iopf)) == len(groups), "all answers")
+        counted = Counter(record.name for record in trace.records())
+    assert counted == {"report": pages * len(groups), "answer": len(groups)}
+    found = {}
+    for event in iopf.log():
+        key = (event["dev"], event["pasid"], event["group"])
+        found.setdefault(key, []).append(event)
+    assert len(found) == len(groups)
+    for number, (device, pasid, group) in enumerate(groups):
+        *faults, answer = found[f"wptest_iopf.{device}", str(pasid), str(group)]
+        assert [fault["last"] for fault in faults] == ["0"] * (pages - 1) + ["1"]
+        assert [int(fault["addr"], 16) for fault in faults] == [0x10000 + 4096 * page for page in range(pages)]
+        assert answer["code"] == str(INVALID if OLD else number % 3)
+        assert int(answer["ns"]) - int(faults[-1]["ns"]) >= 2_000_000 * number
+
+
+def test_io_page_faults_without_an_answer(iopf: Module) -> None:
+    iopf.run(0, 3, 9, 2, NEVER, 0)
+    iopf.run(0, 3, 10, 1, 0, 0)
+    wait_until(lambda: answers(iopf), "the answer to the second")
+    assert [event["group"] for event in answers(iopf)] == ["10"]
+    # The module can be removed all the same, which the fixture does.
+
+
+HANDLER = "iopf_handle_group" if OLD else "iommu_sva_handle_iopf"
+
+
+@pytest.mark.parametrize("code", [0, INVALID])
+def test_io_page_faults_in_our_own_memory(iopf: Module, code: int) -> None:
+    """The kernel's own handler answers, when it gets at the memory."""
+    hold_us = 20_000
+    if GUEST == "6.12":
+        with pytest.raises(OSError, match=os.strerror(errno.EOPNOTSUPP)):
+            iopf.run(1, 0, 1, 2, hold_us, code)
+        pytest.skip("this kernel does not share memory with devices on this machine")
+    with probes(handle=HANDLER), traced("kprobes/handle") as trace:
+        iopf.run(1, 0, 1, 2, hold_us, code)
+        assert len(trace.records()) == 1
+    *faults, answer = iopf.log()
+    assert [fault["last"] for fault in faults] == ["0", "1"]
+    assert (answer["event"], answer["code"]) == ("answer", str(code))
+    assert int(answer["pasid"]) > 8
+    assert int(answer["ns"]) - int(faults[-1]["ns"]) >= hold_us * 1000
+
+
+def test_an_unknown_pasid_is_refused(iopf: Module) -> None:
+    if OLD:
+        pytest.skip("this kernel learns of the PASID only when it handles the fault")
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        iopf.run(0, 9, 1, 1, 0, 0)
+    assert [event["error"] for event in iopf.log() if event["event"] == "fault"] == [str(-errno.EINVAL)]
+
+
+@pytest.mark.icount
+def test_io_page_faults_last_as_long_as_asked(iopf: Module) -> None:
+    for pasid, us in enumerate(DELAYS_US, 1):
+        iopf.run(0, pasid, 1, 3, us, 0)
+    wait_until(lambda: len(answers(iopf)) == len(DELAYS_US), "all answers")
+    reported = {event["pasid"]: int(event["ns"]) for event in iopf.log() if event.get("last") == "1"}
+    for event in answers(iopf):
+        us = DELAYS_US[int(event["pasid"]) - 1]
+        assert us * 1000 <= int(event["ns"]) - reported[event["pasid"]] < us * 1000 + SCHEDULER_NS

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools of others to compare with: packages of Debian sid in the cache, run where they lie by their own loader.
+
+`python3 -m tests.lab.peers` brings them there. A guest sees the cache, since its root file system is this machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.lab import roots
+from tests.lab.errors import LabError
+from tests.lab.matrix import host_arch
+
+# Older suites have tools that do not know the newest kernels.
+RECIPE = roots.Recipe(name="peers-", suites=("sid",), packages=("base-files", "libbpf-tools"))
+
+
+def fetch() -> Path:
+    """Have them in the cache; downloads once."""
+    return roots.fetch(RECIPE, host_arch())
+
+
+def command(tool: str, *arguments: str) -> list[str]:
+    """The command line of a tool such as `biolatency-libbpf`, without a chroot: it sees this system as it is."""
+    root = fetch()
+    binaries = [path for folder in ("sbin", "bin") for path in (root / "usr" / folder).glob(tool)]
+    loaders = sorted(path for path in (root / "usr").glob("lib*/ld-linux-*.so.*"))
+    if not binaries or not loaders:
+        raise LabError(f"the packages {', '.join(RECIPE.packages)} have no {tool}")
+    libraries = root / "usr" / "lib" / f"{os.uname().machine}-linux-gnu"
+    return [str(loaders[0]), "--library-path", str(libraries), str(binaries[0]), *arguments]
+
+
+if __name__ == "__main__":
+    try:
+        print(fetch())
+    except LabError as error:
+        sys.exit(f"peers: {error}")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/cpu.md, docs/progs.md and their man pages say what the code says; the JSON of both keeps to the schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.docs.pages import man_text, section, tables, text
+from tests.unit.docs.test_json import VALIDATOR, fields
+from tests.unit.outputs.test_cpu import cell, report, wait
+from tests.unit.outputs.test_progs import activity, usage
+from wptrace.engine.accounting import Cause
+from wptrace.engine.results import InFlight, Source, Start
+from wptrace.flows import cpu
+from wptrace.flows.cpu import CpuFlow
+from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.outputs.progs import ProgsJson
+
+TABLE = CpuFlow.stages
+
+
+def test_the_stages_are_those_of_the_table() -> None:
+    points, stages = tables(section("cpu.md", "## Stages"))
+    assert stages == [
+        [stage.name, f"{stage.start.letter} → {stage.end.letter}", stage.description, stage.meaning]
+        for stage in (*TABLE, TABLE.total)
+    ]
+    letters = dict.fromkeys(point.letter for stage in TABLE for point in (stage.start, stage.end))
+    assert [letter for letter, _ in points] == list(letters)
+
+
+def test_the_hooks_are_those_of_the_flow() -> None:
+    (rows,) = tables(section("cpu.md", "## By which hooks"))
+    documented = {hook: programs.partition(" on ")[0] for _, hook, programs in rows}
+    assert documented == {hook.name: ", ".join(map(str, hook.programs)) for hook in CpuFlow.hooks}
+
+
+def test_the_causes_of_loss_are_those_of_the_flow() -> None:
+    (rows,) = tables(section("cpu.md", "## Loss"))
+    known = {cause.name for cause in vars(cpu).values() if isinstance(cause, Cause)}
+    known -= {"recursion"}  # no program of a switch can interrupt another one
+    assert {name for name, _ in rows} == known
+    for name, words in rows:
+        assert words.startswith("lost" if name in {cause.name for cause in cpu._LOST} else "noted"), name
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    page = text("cpu.md")
+    assert f"{cpu._TASKS:,}" in page
+    assert f"{cpu._ROWS}\nrows" in page or f"{cpu._ROWS} rows" in page
+    assert f"{cpu._ROW_BYTES >> 20} MiB" in page
+
+
+def test_the_man_page_has_the_stages() -> None:
+    words = man_text("wptrace-cpu.1")
+    for stage in TABLE:
+        assert stage.description in words, stage.name
+        assert f"{stage.name} From " in words
+
+
+def lines() -> Iterator[dict[str, Any]]:
+    stream = io.StringIO()
+    output = NdjsonOutput(stream)
+    sources = [Source(stage.name, "tp_btf/x") for stage in TABLE]
+    output.start(Start("cpu", "", "6.12", {"by": "thread", "pid": 3, "comm": "x"}, sources, TABLE, []))
+    output.request(wait())
+    output.request(wait(instead=None))
+    output.interval(report({"cpu0": cell([1], [2], [3])}))
+    output.in_flight([InFlight("request", "", "turn", 5, "wait", {"pid": 1, "tid": 1, "comm": "dd"})], 5)
+    ProgsJson(stream).show(activity(usage(), usage(2, own=False, attached=())))
+    yield from map(json.loads, stream.getvalue().splitlines())
+
+
+LINES = list(lines())
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
+def test_lines_keep_to_the_schema(line: dict[str, Any]) -> None:
+    VALIDATOR.validate(line)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line["kind"] in ("wait", "programs")], ids=str)
+def test_no_field_can_go_without_notice(line: dict[str, Any]) -> None:
+    for path in fields(line):
+        if path == ("instead",):
+            continue  # nobody ran instead
+        damaged = json.loads(json.dumps(line))
+        at = damaged
+        for step in path[:-1]:
+            at = at[step]
+        del at[path[-1]]
+        assert not VALIDATOR.is_valid(damaged), path
+
+
+def test_the_page_explains_every_field() -> None:
+    named: set[str] = {"kind", "name"}
+    for heading in ("## wait", "## programs", "## start"):
+        for table in tables(section("json.md", heading)):
+            for row in table:
+                named |= set(re.findall(r"\w+", " ".join(row)))
+    for line in LINES:
+        if line["kind"] in ("wait", "programs"):
+            for path in fields(line):
+                assert path[-1] in named or isinstance(path[-1], int), path

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/irqoff.md, docs/iopf.md and their man pages say what the code says; the JSON of both keeps to the schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.docs.pages import man_text, section, tables, text
+from tests.unit.docs.test_json import VALIDATOR, fields
+from tests.unit.outputs import test_iopf as faults
+from tests.unit.outputs import test_irqoff as periods
+from wptrace.engine.accounting import Cause
+from wptrace.engine.results import REQUEST, InFlight, Source, Start
+from wptrace.flows import iopf, irqoff
+from wptrace.flows.base import Flow
+from wptrace.flows.iopf import IopfFlow
+from wptrace.flows.irqoff import IrqoffFlow
+from wptrace.outputs import irqoff as irqoff_output
+from wptrace.outputs import logfile
+from wptrace.outputs.iopf import IopfJson
+from wptrace.outputs.irqoff import IrqoffJson
+
+SOURCE = Path(__file__).resolve().parents[3] / "bpf_src"
+PAGES = pytest.mark.parametrize(("page", "flow"), [("irqoff.md", IrqoffFlow), ("iopf.md", IopfFlow)])
+
+
+@PAGES
+def test_the_stages_are_those_of_the_table(page: str, flow: type[Flow]) -> None:
+    points, stages = tables(section(page, "## Stages"))
+    # One stage is the whole.
+    shown = flow.stages.stages if len(flow.stages) == 1 else (*flow.stages, flow.stages.total)
+    assert stages == [
+        [stage.name, f"{stage.start.letter} → {stage.end.letter}", stage.description, stage.meaning] for stage in shown
+    ]
+    named = dict.fromkeys(point for stage in flow.stages for point in (stage.start, stage.end))
+    assert points == [[point.letter, point.name] for point in named]
+
+
+@PAGES
+def test_the_hooks_are_those_of_the_flow(page: str, flow: type[Flow]) -> None:
+    found = [row for table in tables(section(page, "## By which hooks")) for row in table]
+    hooks = {hook.name: hook for hook in flow.hooks}
+    told = {row[0]: row[1] for row in found if row[0] in hooks}
+    assert set(told) == set(hooks)
+    for name, programs in told.items():
+        ways = [program for way in hooks[name].ways for program in way]
+        assert re.findall(r"\w+_(?:tp_btf|raw_tp|fentry|fexit|kprobe|kretprobe|perf_event)", programs) == ways
+
+
+@pytest.mark.parametrize(
+    ("page", "modules", "lost"),
+    [
+        ("irqoff.md", (irqoff, irqoff_output), set()),
+        ("iopf.md", (iopf,), {"state_full", "refused", "unmatched_start"}),
+    ],
+)
+def test_the_causes_of_loss_are_those_of_the_flow(page: str, modules: tuple[ModuleType, ...], lost: set[str]) -> None:
+    (rows,) = tables(section(page, "## Loss"))
+    known = {cause.name for module in modules for cause in vars(module).values() if isinstance(cause, Cause)}
+    assert {name for name, _ in rows} == known
+    assert {name for name, words in rows if words.startswith("lost")} == lost
+    assert all(words.startswith(("lost: ", "noted: ")) for _, words in rows)
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    page = " ".join(text("irqoff.md").split())
+    assert f"every {irqoff._SHORTEST_TICK_NS // 1000} µs at most" in page
+    assert f"held back for {irqoff._SETTLE_NS // 1_000_000} ms" in page
+    assert f"rotated at {logfile.LARGEST >> 20} MiB" in page
+    assert logfile.KEPT == 4
+    assert "with four old ones" in page
+    page = " ".join(text("iopf.md").split())
+    assert f"each of up to {iopf._MOST}" in page
+    assert f"more than {iopf._CELLS_BYTES >> 20} MiB, but at least {iopf._FEWEST}" in page
+    assert iopf.rows(5360, 24) == iopf._MOST > iopf.rows(5360, 25)
+    source = (SOURCE / "iopf.bpf.c").read_text()
+    assert f"#define NO_PASID {iopf._NO_PASID:#x}\n" in source
+    (lanes,) = re.findall(r"#define LANES (\d+)", source)
+    assert f"up to {lanes} faults of a PASID" in page
+    (pending,) = re.findall(
+        r"max_entries, (\d+)\);\n\t__type\(key, struct iopf_key\);\n\t__type\(value, struct iopf_s", source
+    )
+    assert f"{int(pending):,}" in page
+
+
+@pytest.mark.parametrize("stage", IopfFlow.stages.names)
+def test_the_man_page_has_the_stages(stage: str) -> None:
+    words = man_text("wptrace-iopf.1")
+    assert IopfFlow.stages[stage].description in words
+    assert f"{stage} From " in words
+
+
+def irqoff_lines() -> Iterator[dict[str, Any]]:
+    stream = io.StringIO()
+    output = IrqoffJson(stream, periods.VIEW)
+    filters = {"min_ns": 10_000_000, "cpus": [0, 1]}
+    output.start(Start("irqoff", "", "6.12", filters, [Source("irqoff", "tp_btf/x")], IrqoffFlow.stages, ["software"]))
+    output.request(periods.period())
+    output.request(periods.period(stack=[]))
+    output.in_flight([InFlight(REQUEST, "cpu1", "irqoff", 5, "irqoff", {"cpu": 1})], 5)
+    output.interval(periods.report({1: [20_000_000]}, kind="interval"))
+    output.summary(periods.report({1: [20_000_000]}))
+    yield from map(json.loads, stream.getvalue().splitlines())
+
+
+def iopf_lines() -> Iterator[dict[str, Any]]:
+    stream = io.StringIO()
+    output = IopfJson(stream, lambda: [faults.open_fault()])
+    sources = [Source(name, "") for name in IopfFlow.stages.names]
+    output.start(Start("iopf", "", "6.12", {"dev": ["a"], "pasid": [5]}, sources, IopfFlow.stages, []))
+    output.in_flight([faults.open_fault()], 5)
+    output.summary(faults.report({("a", "pasid 5"): faults.cell([5]), ("other", "other"): faults.cell([5])}))
+    yield from map(json.loads, stream.getvalue().splitlines())
+
+
+LINES = [*irqoff_lines(), *iopf_lines()]
+OURS = ("offenders", "unanswered")
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
+def test_lines_keep_to_the_schema(line: dict[str, Any]) -> None:
+    VALIDATOR.validate(line)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
+def test_no_field_can_go_without_notice(line: dict[str, Any]) -> None:
+    for path in fields(line):
+        # Lines that all flows have are damaged elsewhere; here it is about what ours add.
+        if line["kind"] != "irqoff" and not (path[0] in OURS and len(path) == 3):
+            continue
+        damaged = json.loads(json.dumps(line))
+        at = damaged
+        for step in path[:-1]:
+            at = at[step]
+        del at[path[-1]]
+        assert not VALIDATOR.is_valid(damaged), path
+
+
+def test_the_page_explains_every_field() -> None:
+    named: set[str] = {"kind", *OURS}
+    for heading in ("## irqoff", "## start", "## interval and summary", "## in_flight"):
+        for table in tables(section("json.md", heading)):
+            for row in table:
+                named |= set(re.findall(r"\w+", " ".join(row)))
+    for line in LINES:
+        for path in fields(line):
+            if line["kind"] == "irqoff" or path[0] in (*OURS, "filters", "found"):
+                assert path[-1] in named or isinstance(path[-1], int), path

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/verdict.md says what the rules do."""
+
+from __future__ import annotations
+
+import re
+
+from tests.unit.docs.pages import blocks, section, tables, text
+from wptrace.engine import growth, verdict
+from wptrace.engine.advice import OTHERS, STAGES
+from wptrace.engine.history import CAPACITY
+from wptrace.flows.io_block import BlockFlow
+
+FIRST, MORE = tables(section("verdict.md", "## Rules"))
+
+
+def test_the_rules_are_those_of_the_code_in_their_order() -> None:
+    assert [row[0] for row in FIRST] == [rule.__name__ for rule in verdict.FIRST]
+    assert [row[0] for row in MORE] == [rule.__name__ for rule in verdict.MORE]
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    conditions = {row[0]: row[1] for row in MORE}
+    assert f"at least {verdict.TAIL:.0f} times the median, of {verdict.TAIL_COUNT} or more" in conditions["tail"]
+    assert f"at least {verdict.INSIDE_SHARE:.0%}".replace("%", " %") in conditions["inside"]
+    (bounds,) = tables(section("verdict.md", "## Growth"))
+    assert [value for _, value in bounds] == [
+        f"{growth.FACTOR:.0f}", f"{growth.SHARE:.0%}".replace("%", " %"), f"{growth.ENOUGH}", f"{growth.ERRORS:.0f}",
+    ]  # fmt: skip
+    assert f"The history has {CAPACITY}\nstretches at most" in text("verdict.md")
+    assert verdict.DEVICE_SHARE == 0.5
+
+
+def test_the_advice_is_that_of_the_code() -> None:
+    (rows,) = tables(section("verdict.md", "## What to look at"))
+    assert dict(rows) == {**STAGES, **OTHERS}
+    assert set(OTHERS) <= {rule.__name__ for rule in verdict.FIRST}
+
+
+def test_there_is_advice_for_the_stages_of_the_block_layer() -> None:
+    assert set(BlockFlow.stages.names) <= set(STAGES)
+
+
+def test_the_example_has_one_line_of_each_sort() -> None:
+    (example,) = blocks(text("verdict.md"), "")
+    assert re.findall(r"^(\w+(?: at)?): ", example, re.M) == ["verdict", "look at", "but"]

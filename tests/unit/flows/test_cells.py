@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells are added up over CPUs and reads, whatever the keys of their map are."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+from wptrace.bpf.maps import Map
+from wptrace.engine.distribution import SLOTS, index
+from wptrace.engine.results import Group
+from wptrace.flows.cells import Cells
+
+_HIST = ("count", "sum", "min", "max", "squares", "squares_high")
+FIELDS = ("finished", *(f"stages[0].{name}" for name in _HIST), *(f"stages[0].slots[{slot}]" for slot in range(SLOTS)))
+
+
+class Layout:
+    struct = struct.Struct(f"<7Q{SLOTS}I")
+    fields = FIELDS
+
+
+class FakeMap:
+    """Two CPUs."""
+
+    value_codec = Layout()
+
+    def __init__(self) -> None:
+        self.elements: dict[Any, list[list[int]]] = {}
+
+    def raw(self, key: Any) -> memoryview | None:
+        found = self.elements.get(key)
+        return None if found is None else memoryview(b"".join(Layout.struct.pack(*cell) for cell in found))
+
+    def count(self, key: Any, cpu: int, value: int) -> None:
+        cells = self.elements.setdefault(key, [[0] * len(FIELDS) for _ in range(2)])
+        cell = cells[cpu]
+        cell[3] = value if not cell[1] else min(cell[3], value)
+        cell[4] = max(cell[4], value)
+        for place, amount in ((0, 1), (1, 1), (2, value), (5, value * value), (7 + index(value), 1)):
+            cell[place] += amount
+
+
+A, B, LATE = Group("a", "x"), Group("b", "x"), Group("late", "x")
+
+
+def cells(made: FakeMap, *groups: Group) -> Cells:
+    return Cells(cast("Map", made), list(groups), ["all"])
+
+
+def test_elements_are_numbered_as_their_groups() -> None:
+    made = FakeMap()
+    found = cells(made, A, B)
+    made.count(0, 0, 5)
+    made.count(0, 1, 7)
+    made.count(1, 0, 100)
+    found.read()
+    made.count(0, 1, 9)
+    found.read()
+    all_of_a = found.distributions[A]["all"]
+    assert (all_of_a.count, all_of_a.sum, all_of_a.min, all_of_a.max) == (3, 21, 5, 9)
+    assert found.distributions[B]["all"].sum == 100
+    assert found.counters == {A: {"finished": 3}, B: {"finished": 1}}
+    assert found.total("finished") == 4
+
+
+def test_elements_with_other_keys_are_followed() -> None:
+    """They may come at any time, and each keeps to itself."""
+    made = FakeMap()
+    found = cells(made)
+    made.count("a", 0, 5)
+    found.read()
+    assert found.distributions == {}
+    found.follow("a", A)
+    found.read()
+    made.count("a", 0, 6)
+    made.count("late", 1, 1000)
+    found.follow("late", LATE)
+    found.read()
+    found.read()
+    assert {group: stages["all"].sum for group, stages in found.distributions.items()} == {A: 11, LATE: 1000}
+
+
+def test_two_elements_of_one_group_are_added_up() -> None:
+    made = FakeMap()
+    found = cells(made)
+    for key in ("one", "two"):
+        found.follow(key, A)
+        made.count(key, 0, 50)
+    found.read()
+    made.count("two", 0, 1)
+    found.read()
+    assert found.distributions[A]["all"].sum == 101

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the path flow as requests, and what its tables hold as what is in flight; layouts are the object's own."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wptrace.bpf.object import BpfObject, open_object
+from wptrace.engine.results import HIT, OPERATION, REQUEST
+from wptrace.flows import io_records
+from wptrace.flows.io_path import PathFlow
+from wptrace.flows.io_records import Stories, in_use, path, waiting
+from wptrace.kernel.blockdev import kernel_dev
+
+NAMES = ["other", "sda", "sdb1"]
+NO_CPU = 0xFFFF
+
+
+@pytest.fixture(scope="module")
+def obj() -> Iterator[BpfObject]:
+    """Opened, and not loaded: that takes no privilege."""
+    with open_object("io_path") as found:
+        yield found
+
+
+def packed(layout: Any, **values: Any) -> bytes:
+    """A struct in which all is 0 but these fields; `__` stands for a dot."""
+    found = dict(zip(layout.fields, layout.struct.unpack(bytes(layout.size))))
+    for name, value in values.items():
+        assert name.replace("__", ".") in found, name
+        found[name.replace("__", ".")] = value
+    return bytes(layout.struct.pack(*found.values()))
+
+
+# --- Paths ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "cut", "expected"),
+    [
+        (b"", False, ""),
+        (b"file\0", False, "/file"),
+        (b"file\0dir\0srv\0", False, "/srv/dir/file"),
+        (b"file\0dir\0", True, ".../dir/file"),
+        (b"", True, ".../"),
+        (b"\xff\xfe\0srv\0", False, "/srv/\udcff\udcfe"),
+        ("größe\0".encode(), False, "/größe"),
+        (b"a\nb\x1b[31m\0", False, "/a\nb\x1b[31m"),
+    ],
+)
+def test_paths_come_leaf_first(names: bytes, cut: bool, expected: str) -> None:
+    assert path(names, cut) == expected
+
+
+# --- Records --------------------------------------------------------------------------------------------------
+
+
+def told(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
+    monkeypatch.setattr(io_records, "wall_offset_ns", lambda: 1_000_000)
+    layout = obj.struct("io_record")
+    stories = Stories(obj, NAMES)
+    stories._cgroups = SimpleNamespace(of=lambda number: f"/cgroup{number}")  # type: ignore[assignment]
+    array = {name: values.pop(name) for name in list(values) if isinstance(values[name], (list, tuple))}
+    for name, parts in array.items():
+        values.update({f"{name}[{place}]": part for place, part in enumerate(parts)})
+    (found,) = stories.told([layout.struct.unpack(packed(layout, **values))])
+    return found
+
+
+CHAIN = {
+    "cpus__submit": 1,
+    "cpus__issue": 2,
+    "cpus__irq": 3,
+    "cpus__complete": 4,
+    "cpus__wake": 5,
+}
+
+
+def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(
+        obj,
+        monkeypatch,
+        start_ns=100,
+        end_ns=460,
+        stages=[10, 20, 30, 40, 50, 60, 70, 80],
+        kind=0,
+        op=1,
+        slot=2,
+        tgid=7,
+        tid=8,
+        comm=b"db\0junk",
+        cgroup=9,
+        path=b"table\0srv\0junk",
+        path_end=10,
+        inode=11,
+        offset=4096,
+        length=8192,
+        result=8192,
+        requests=3,
+        readahead=1,
+        sector=2048,
+        bytes=4096,
+        dev=kernel_dev(8, 17),
+        flags=0b1,
+        **CHAIN,
+    )
+    assert (found.kind, found.dev, found.op, found.end_ns, found.total_ns) == (
+        OPERATION,
+        "sdb1",
+        "write",
+        1_000_460,
+        360,
+    )
+    assert found.stages == dict(zip(PathFlow.stages.names, (10, 20, 30, 40, 50, 60, 70, 80)))
+    assert sum(found.stages.values()) == found.total_ns
+    assert found.fields == {
+        "pid": 7,
+        "tid": 8,
+        "comm": "db",
+        "cgroup": "/cgroup9",
+        "path": "/srv/table",
+        "deleted": False,
+        "inode": 11,
+        "offset": 4096,
+        "length": 8192,
+        "result": 8192,
+        "requests": 3,
+        "readahead": 1,
+        "error": 0,
+        "sector": 2048,
+        "bytes": 4096,
+        "rwbs": "WS",
+        "maj_min": "8:17",
+        "cpus": {"submit": 1, "issue": 2, "irq": 3, "complete": 4, "wake": 5},
+        "interference": [],
+    }
+
+
+def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(obj, monkeypatch, kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
+    assert (found.kind, found.op) == (HIT, "read")
+    assert not {"sector", "bytes", "rwbs", "maj_min"} & set(found.fields)
+    assert found.fields["offset"] is None
+    assert found.fields["cpus"] == {"submit": 0, "issue": None, "irq": None, "complete": 0, "wake": 0}
+    assert (found.fields["deleted"], found.fields["path"]) == (True, ".../")
+    failed = told(obj, monkeypatch, result=-errno.EIO)
+    assert (failed.fields["result"], failed.fields["error"]) == (-errno.EIO, errno.EIO)
+
+
+def test_what_is_not_attributed_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "unattributed" not in told(obj, monkeypatch).stages
+    assert told(obj, monkeypatch, stages=[0] * 8 + [5]).stages["unattributed"] == 5
+
+
+def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    # BLK_STS_MEDIUM
+    found = told(obj, monkeypatch, kind=2, op=3, slot=1, stages=range_of(1, 9), dev=kernel_dev(8, 0), result=7)
+    assert (found.kind, found.dev, found.op) == (REQUEST, "sda", "discard")
+    assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
+    assert found.fields["error"] == errno.ENODATA
+    assert not {"path", "offset", "interference", "result"} & set(found.fields)
+
+
+def range_of(first: int, end: int) -> list[int]:
+    return list(range(first, end))
+
+
+def test_interference_is_told_by_kind(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, Any] = {}
+    names = ("hog", "virtio0", "", "spinner")
+    for place, name in enumerate(names):
+        values.update(
+            {f"noise[{place}].ns": 10 + place, f"noise[{place}].count": place + 1, f"noise[{place}].cpu": place}
+        )
+        values.update({f"noise[{place}].name": name.encode(), f"noise[{place}].pid": 100 + place})
+    values["noise[2].softirq"] = 4
+    found = told(obj, monkeypatch, **values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio")
+    assert found.fields["interference"] == [
+        {"kind": "preempted", "name": "hog", "pid": 100, "cpu": 0, "ns": 10, "count": 1},
+        {"kind": "hardirq", "name": "virtio0", "pid": None, "cpu": 1, "ns": 11, "count": 2},
+        {"kind": "softirq", "name": "BLOCK", "pid": None, "cpu": 2, "ns": 12, "count": 3},
+        {"kind": "irq_off", "name": "spinner", "pid": 103, "cpu": 3, "ns": 13, "count": 4},
+        {"kind": "before_wakeup", "name": "fio", "pid": 0, "cpu": 0, "ns": 99, "count": 1},
+    ]
+
+
+# --- In flight ------------------------------------------------------------------------------------------------
+
+
+class Tables:
+    """An object whose two tables are plain memory."""
+
+    def __init__(self, obj: BpfObject) -> None:
+        self.struct, self.enum = obj.struct, obj.enum
+        self.memory = {
+            name: bytearray(64 * self.stride(struct)) for name, struct in (("ops", "op_state"), ("bios", "bio_state"))
+        }
+        self.maps = {
+            name: SimpleNamespace(memory_view=lambda name=name: memoryview(self.memory[name])) for name in self.memory
+        }
+        self.maps["throttled"] = {}
+        self.bss = SimpleNamespace(throttling=True)
+
+    def stride(self, struct: str) -> int:
+        return int(self.struct(struct).size) + 7 & ~7
+
+    def put(self, table: str, place: int, **values: Any) -> None:
+        struct = {"ops": "op_state", "bios": "bio_state"}[table]
+        data = packed(self.struct(struct), **values)
+        self.memory[table][place * self.stride(struct) : place * self.stride(struct) + len(data)] = data
+
+
+@pytest.fixture
+def tables(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(io_records, "name_of", lambda tid: f"task{tid}")
+    monkeypatch.setattr(io_records, "leader_of", lambda tid: tid - 1)
+    return Tables(obj)
+
+
+OP = {"task": 0xFFFF888000001000, "tid": 12, "kind": 1, "start_ns": 1000}
+BIO = {"bio": 0xFFFF888000002000, "tgid": 20, "tid": 21, "slot": 1, "counted": True, "times__queued": 4000}
+
+
+def test_nothing_is_in_flight(tables: Any) -> None:
+    assert waiting(tables, NAMES, 10_000, 0) == []
+    assert list(in_use(tables)) == []
+
+
+@pytest.mark.parametrize(
+    ("points", "stage"),
+    [
+        ({"times__got": 4100}, "queue"),
+        ({"times__got": 4100, "times__issued": 4200}, "device"),
+        ({"times__got": 4100, "times__issued": 4200, "times__handed": 4300}, "device"),
+        ({"times__got": 4100, "times__issued": 4200, "times__handed": 4300, "times__seen": 4400}, "complete"),
+    ],
+)
+def test_a_request_is_where_it_was_seen_last(tables: Any, points: dict[str, int], stage: str) -> None:
+    tables.put("bios", 5, **BIO, **points, op_kind=1)
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert (found.kind, found.dev, found.op, found.age_ns, found.stage) == (REQUEST, "sda", "write", 6000, stage)
+    assert found.fields == {"pid": 20, "tid": 21, "comm": "task21"}
+    assert list(in_use(tables)) == [5]
+
+
+def test_an_operation_is_where_its_request_is(tables: Any) -> None:
+    tables.put("ops", 3, **OP, write=1, slot=2, made=1)
+    tables.put("bios", 5, **{**BIO, "task": OP["task"], "op": 3}, times__got=4100, times__issued=4200)
+    operation, request = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.kind, operation.dev, operation.op, operation.age_ns) == (OPERATION, "sdb1", "write", 9000)
+    assert operation.stage == request.stage == "device"
+    assert operation.fields == {"pid": 11, "tid": 12, "comm": "task12"}
+
+
+def test_an_operation_without_a_request(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert (found.dev, found.stage) == ("", "fs")
+    tables.put("ops", 3, **OP, bio=BIO["bio"])
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert found.stage == "throttle"
+
+
+def test_an_operation_that_a_limit_holds_back(tables: Any) -> None:
+    """Its bio is not queued yet."""
+    tables.put("ops", 3, **OP)
+    tables.maps["throttled"][BIO["bio"]] = SimpleNamespace(op=3)
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert found.stage == "throttle"
+    tables.maps["throttled"][BIO["bio"]] = SimpleNamespace(op=4)
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert found.stage == "fs"
+
+
+def test_the_oldest_come_first_and_the_young_not_at_all(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    tables.put("ops", 4, **{**OP, "start_ns": 500})
+    tables.put("bios", 5, **BIO, times__got=4100)
+    assert [one.age_ns for one in waiting(tables, NAMES, 10_000, 0)] == [9500, 9000, 6000]
+    assert [one.age_ns for one in waiting(tables, NAMES, 10_000, 9000)] == [9500, 9000]
+    assert waiting(tables, NAMES, 10_000, 9501) == []
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_what_is_not_traced_is_not_listed(tables: Any, kind: int) -> None:
+    """A task that only has a bio on its way, and one that a filter leaves out."""
+    tables.put("ops", 3, **{**OP, "kind": kind})
+    tables.put("bios", 5, **{**BIO, "counted": False}, times__got=4100)
+    assert waiting(tables, NAMES, 10_000, 0) == []
+    assert list(in_use(tables)) == [3, 5]
+
+
+def test_the_kind_of_a_traced_operation_is_that_of_the_source() -> None:
+    source = (Path(__file__).resolve().parents[3] / "bpf_src/io_path/state.h").read_text()
+    body = source.partition("enum op_state_kind {")[2].partition("}")[0]
+    names = [line.split(",")[0].strip() for line in body.splitlines() if line.strip().startswith("OP_")]
+    assert names.index("OP_TRACED") == io_records._TRACED

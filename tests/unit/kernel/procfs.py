@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A /proc in a folder, in which every file that this process opens lies on the mount that the test says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# Nobody opens more in a test.
+DESCRIPTORS = 256
+
+
+class Procfs:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "self" / "fdinfo").mkdir(parents=True)
+        (root / "self" / "ns").mkdir()
+        self.namespace("cgroup:[4026531835]")  # the one that a machine starts with
+        self.lines: list[str] = []
+
+    def mount(
+        self, number: int, dev: str, point: object, kind: str, source: str, options: str, root: str = "/"
+    ) -> None:
+        self.lines.append(f"{number} 1 {dev} {root} {point} rw,relatime shared:7 - {kind} {source} {options}")
+        (self.root / "self" / "mountinfo").write_text("\n".join(self.lines) + "\n")
+
+    def opens_on(self, mount: int, more: str = "") -> None:
+        for number in range(DESCRIPTORS):
+            path = self.root / "self" / "fdinfo" / str(number)
+            path.write_text(f"pos:\t0\nflags:\t012100000\nmnt_id:\t{mount}\n{more}")
+
+    def namespace(self, name: str) -> None:
+        link = self.root / "self" / "ns" / "cgroup"
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of cgroups by their ids, in folders made like a hierarchy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.kernel.procfs import Procfs
+from wptrace.kernel.cgroup_names import CgroupNames
+
+
+@pytest.fixture
+def hierarchy(tmp_path: Path) -> Path:
+    root = tmp_path / "cgroup"
+    (root / "system.slice" / "a.service").mkdir(parents=True)
+    return root
+
+
+def names(tmp_path: Path, root: Path | None) -> CgroupNames:
+    proc = Procfs(tmp_path / "proc")
+    proc.mount(1, "0:1", "/", "ext4", "/dev/sda", "rw")
+    if root is not None:
+        proc.mount(2, "0:2", root, "cgroup2", "cgroup2", "rw")
+    return CgroupNames(proc.root)
+
+
+def test_a_name_is_the_path_below_the_root(tmp_path: Path, hierarchy: Path) -> None:
+    found = names(tmp_path, hierarchy)
+    service = hierarchy / "system.slice" / "a.service"
+    assert found.of(service.stat().st_ino) == "/system.slice/a.service"
+    assert found.of(1) == found.of(hierarchy.stat().st_ino) == "/"
+
+
+def test_a_cgroup_that_came_later_is_found(tmp_path: Path, hierarchy: Path) -> None:
+    found = names(tmp_path, hierarchy)
+    assert found.of(hierarchy.stat().st_ino) == "/"
+    late = hierarchy / "late"
+    late.mkdir()
+    assert found.of(late.stat().st_ino) == "/late"
+
+
+def test_one_that_is_gone_keeps_its_name(tmp_path: Path, hierarchy: Path) -> None:
+    found = names(tmp_path, hierarchy)
+    service = hierarchy / "system.slice" / "a.service"
+    number = service.stat().st_ino
+    assert found.of(number).endswith("a.service")
+    service.rmdir()
+    assert found.of(number).endswith("a.service")
+
+
+def test_one_that_nobody_sees_has_its_number(tmp_path: Path, hierarchy: Path) -> None:
+    assert names(tmp_path, hierarchy).of(1 << 60) == f"cgroup {1 << 60}"
+
+
+def test_without_a_hierarchy_there_is_the_root(tmp_path: Path) -> None:
+    found = names(tmp_path, None)
+    assert (found.of(1), found.of(5)) == ("/", "cgroup 5")

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wptrace.kernel import cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0\n", [0]),
+        ("0-3\n", [0, 1, 2, 3]),
+        ("0-1,4,6-7\n", [0, 1, 4, 6, 7]),
+        ("10-12", [10, 11, 12]),
+    ],
+)
+def test_ranges(text: str, numbers: list[int]) -> None:
+    assert cpus.ranges(text) == numbers
+
+
+def test_cpus_that_are_online(tmp_path: Path) -> None:
+    folder = tmp_path / "devices" / "system" / "cpu"
+    folder.mkdir(parents=True)
+    (folder / "online").write_text("0,2-3\n")
+    assert cpus.online(tmp_path) == [0, 2, 3]
+    assert len(cpus.online()) == os.sysconf("SC_NPROCESSORS_ONLN")
+
+
+@pytest.mark.parametrize(
+    ("text", "virtual"),
+    [
+        ("flags\t\t: fpu hypervisor lm\n", True),
+        ("flags\t\t: fpu lm\nbugs\t: hypervisor\n", False),
+        ("Features\t: fp asimd\n", False),
+        ("", False),
+    ],
+)
+def test_a_hypervisor_is_a_flag_of_the_cpu(tmp_path: Path, text: str, virtual: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert cpus.hypervisor(tmp_path) is virtual
+
+
+def test_stolen_time_is_the_eighth_number(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 88 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    assert cpus.stolen(tmp_path) == 88
+    assert cpus.stolen() >= 0

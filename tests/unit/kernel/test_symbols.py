@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel symbols from files made like /proc/kallsyms and /proc/modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
+
+# In no order, as modules stand behind the kernel, with data between the functions.
+KALLSYMS = """\
+ffffffff81000000 T _text
+ffffffff81000100 t read_it
+ffffffff81000200 D some_data
+ffffffff81000300 W weak_one
+ffffffff81000300 T other_name
+ffffffffc0200000 t ext4_read\t[ext4]
+ffffffffc0100000 t nvme_irq\t[nvme]
+ffffffffc0100040 b nvme_data\t[nvme]
+"""
+MODULE = "ext4 1000 {} - Live 0xffffffffc0200000\n"
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "kallsyms").write_text(KALLSYMS)
+    (tmp_path / "modules").write_text(MODULE.format(1))
+    return tmp_path
+
+
+def symbols(proc: Path) -> KernelSymbols:
+    return KernelSymbols(proc / "kallsyms", proc / "modules")
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        (0xFFFFFFFF81000000, "_text"),
+        (0xFFFFFFFF810000FF, "_text"),
+        (0xFFFFFFFF81000100, "read_it"),
+        (0xFFFFFFFF81000210, "read_it"),  # data is no function
+        (0xFFFFFFFF81000300, "weak_one"),
+        (0xFFFFFFFFC0100050, "nvme_irq"),
+        (0xFFFFFFFFC0200001, "ext4_read"),
+        (0xFFFFFFFF80FFFFFF, UNKNOWN),
+        (0xFFFFFFFFA0000000, UNKNOWN),  # far behind the last one
+        (0, UNKNOWN),
+    ],
+)
+def test_an_address_lies_in_the_function_before_it(proc: Path, address: int, name: str) -> None:
+    assert symbols(proc).name(address) == name
+
+
+def test_with_the_place_in_the_function(proc: Path) -> None:
+    found = symbols(proc)
+    assert found.resolve(0xFFFFFFFFC0200012) == "ext4_read+0x12 [ext4]"
+    assert found.resolve(0xFFFFFFFF81000100) == "read_it+0x0"
+    assert found.resolve(0x1234) == "0x1234"
+
+
+def test_a_kernel_that_hides_addresses(proc: Path) -> None:
+    (proc / "kallsyms").write_text("0000000000000000 T _text\n0000000000000000 t read_it\n")
+    assert not symbols(proc).known
+    assert symbols(proc).name(0xFFFFFFFF81000100) == UNKNOWN
+    (proc / "kallsyms").unlink()
+    assert not symbols(proc).known
+
+
+def test_symbols_are_read_anew_when_a_module_came(proc: Path) -> None:
+    found = symbols(proc)
+    (proc / "kallsyms").write_text("ffffffff81000000 T changed\n")
+    (proc / "modules").write_text(MODULE.format(7))  # only in use more often
+    found.refresh()
+    assert found.name(0xFFFFFFFF81000000) == "_text"
+    (proc / "modules").write_text(MODULE.format(7) + "xfs 1 0 - Live 0xffffffffc0300000\n")
+    found.refresh()
+    assert found.name(0xFFFFFFFF81000000) == "changed"

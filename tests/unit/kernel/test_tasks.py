@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from wptrace.errors import UsageError
+from wptrace.kernel import tasks
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A process of two threads; /proc answers for both, but lists only the first."""
+    for tid in (41, 42):
+        (tmp_path / str(tid)).mkdir()
+        (tmp_path / str(tid) / "status").write_bytes(f"Name:\tx\nTgid:\t41\nPid:\t{tid}\n".encode() + b"\xff\n")
+    return tmp_path
+
+
+def test_a_process_is_its_first_thread(proc: Path) -> None:
+    assert tasks.process("41", proc) == 41
+    with pytest.raises(UsageError, match="42 is a thread of process 41") as caught:
+        tasks.process("42", proc)
+    assert caught.value.hint == "name the process: --pid 41"
+
+
+def test_every_thread_is_one(proc: Path) -> None:
+    assert tasks.thread("41", proc) == 41
+    assert tasks.thread("42", proc) == 42
+
+
+def test_what_is_not_there(proc: Path) -> None:
+    with pytest.raises(UsageError, match="there is no process 43") as caught:
+        tasks.process("43", proc)
+    assert caught.value.hint == "ps -e lists the processes"
+    with pytest.raises(UsageError, match="there is no thread 43") as caught:
+        tasks.thread("43", proc)
+    assert caught.value.hint == "ps -eL lists the threads"
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "041", "1.5", "self", "../41", "9" * 11, "\u0664\u0661", "41\n"])
+def test_what_is_no_number_of_one(proc: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a process id$"):
+        tasks.process(text, proc)
+    with pytest.raises(UsageError, match=r"is not a thread id$"):
+        tasks.thread(text, proc)
+
+
+def test_threads_of_this_process() -> None:
+    found: list[int] = []
+
+    def run() -> None:
+        tid = threading.get_native_id()
+        found.append(tasks.thread(str(tid)))
+        with pytest.raises(UsageError, match=f"{tid} is a thread of process {os.getpid()}"):
+            tasks.process(str(tid))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [thread.native_id]
+    assert tasks.process(str(os.getpid())) == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("kept", "name"),
+    [
+        (b"fio\0\0\0", "fio"),
+        (b"kworker/u8:1-ev\0", "kworker/u8:1-ev"),
+        (b"x\0left over", "x"),
+        (b"\xff\n\x1b[31m\0", "\udcff\n\x1b[31m"),
+        ("größe\0".encode(), "größe"),
+        (b"", ""),
+    ],
+)
+def test_a_name_as_the_kernel_keeps_it(kept: bytes, name: str) -> None:
+    assert tasks.comm(kept) == name
+
+
+def test_the_name_of_a_task(proc: Path) -> None:
+    (proc / "41" / "comm").write_bytes(b"a b\xff\n\n")
+    assert tasks.name_of(41, proc) == "a b\udcff\n"
+    assert tasks.name_of(42, proc) == ""
+    assert tasks.name_of(43, proc) == ""
+    assert tasks.name_of(0, proc) == ""
+
+
+def test_the_process_of_a_thread(proc: Path) -> None:
+    assert tasks.leader_of(41, proc) == 41
+    assert tasks.leader_of(42, proc) == 41
+    assert tasks.leader_of(43, proc) == 43
+    assert tasks.leader_of(os.getpid()) == os.getpid()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as a flow hands them out that follows whole operations, from the system call to the device and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.unit.outputs.samples import NOON, OVERHEAD, SECOND, distribution
+from wptrace.engine.accounting import RECURSION, RING_FULL, Accounting
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import (
+    HIT,
+    OPERATION,
+    REQUEST,
+    Group,
+    InFlight,
+    Report,
+    Request,
+    Source,
+    Start,
+    Verdict,
+    rows_of,
+)
+from wptrace.engine.stages import Point, Stage, StageTable
+
+US = 1_000
+NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
+BLOCK = NAMES[1:6]
+NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
+_POINTS = [Point(letter, letter) for letter in "EQGDHSCWX"]
+TABLE = StageTable(
+    [
+        *(
+            Stage(name, _POINTS[at], _POINTS[at + 1], f"{name} happens", f"{name} is slow")
+            for at, name in enumerate(NAMES)
+        ),
+        *(Stage(name, _POINTS[0], _POINTS[8], f"{name} happens", f"{name} is busy", partition=False) for name in NOISE),
+    ]
+)
+# Nanoseconds of one usual operation.
+USUAL = {
+    "fs": 9 * US,
+    "throttle": 0,
+    "queue": 410 * US,
+    "driver": 4 * US,
+    "device": 3200 * US,
+    "complete": 7 * US,
+    "wakeup": 60 * US,
+    "return": 2 * US,
+}
+
+
+def spread(middle: int, count: int) -> list[int]:
+    """Values around the middle, a few of them far above."""
+    return [middle * (50 + step % 101) // 100 + (middle * 8 if step % 97 == 96 else 0) for step in range(count)]
+
+
+def cell(names: Iterable[str], count: int, scale: float = 1.0, extra: Iterable[str] = ()) -> dict[str, Distribution]:
+    """Distributions of so many alike, in these stages, which add up to the total."""
+    values = {name: spread(int(USUAL[name] * scale), count) for name in names}
+    found = {name: distribution(ones) for name, ones in values.items()}
+    for name in extra:
+        found[name] = distribution(spread(int(120 * US * scale), count))
+    return {**found, "total": distribution(map(sum, zip(*values.values())))}
+
+
+def operations(count: int = 500, scale: float = 1.0, extra: Iterable[str] = ()) -> dict[str, Distribution]:
+    return cell(NAMES, count, scale, extra)
+
+
+def requests(count: int = 500, scale: float = 1.0) -> dict[str, Distribution]:
+    return cell(BLOCK, count, scale)
+
+
+def hits(count: int = 4000) -> dict[str, Distribution]:
+    return {"total": distribution(spread(2 * US, count))}
+
+
+def cells(dev: str = "nvme0n1", interference: bool = False) -> dict[Group, dict[str, Distribution]]:
+    """Of everything something."""
+    extra = NOISE if interference else ()
+    return {
+        Group(dev, "read", OPERATION): operations(500, extra=extra),
+        Group(dev, "write", OPERATION): operations(120, 0.5, extra),
+        Group(dev, "read", HIT): hits(),
+        Group(dev, "write", HIT): hits(900),
+        Group(dev, "read", REQUEST): requests(520),
+        Group(dev, "write", REQUEST): requests(150, 0.5),
+        Group(dev, "flush", REQUEST): requests(30, 0.2),
+    }
+
+
+def books(lost: int = 0) -> tuple[Accounting, Accounting]:
+    """Of requests and of system calls."""
+    wrong = {RECURSION: lost}
+    noted = {RING_FULL: 2} if lost else {}
+    return Accounting.read(704 + lost, 700, wrong, noted), Accounting.read(5523 + lost, 5520, wrong, {})
+
+
+def report(
+    found: Mapping[Group, Mapping[str, Distribution]] | None = None,
+    kind: str = "interval",
+    lost: int = 0,
+    ts_ns: int = NOON,
+    verdict: Verdict | None = None,
+) -> Report:
+    found = cells() if found is None else found
+    sizes = {group: 4096 * stages["total"].count for group, stages in found.items()}
+    book, calls = books(lost)
+    rows = rows_of(found, TABLE)
+    return Report(kind, ts_ns, SECOND, book, rows, sizes, 1, OVERHEAD, calls, 3, verdict)
+
+
+def start() -> Start:
+    sources = [Source(stage.name, "tp_btf/x") for stage in TABLE]
+    return Start("io", "path", "6.12.9", {"dev": ["nvme0n1"]}, sources, TABLE, ["complete is part of device on nvme"])
+
+
+def noise(
+    kind: str, ns: int, name: str = "hog", pid: int | None = 812, cpu: int | None = 0, count: int = 1
+) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "pid": pid, "cpu": cpu, "ns": ns, "count": count}
+
+
+def operation(kind: str = OPERATION, dev: str = "nvme0n1", **changes: Any) -> Request:
+    fields: dict[str, Any] = {
+        "pid": 4711,
+        "tid": 4715,
+        "comm": "postgres",
+        "cgroup": "/system.slice/postgresql.service",
+        "path": "/var/lib/postgresql/15/main/base/16384/2619",
+        "deleted": False,
+        "inode": 131,
+        "offset": 1048576,
+        "length": 8192,
+        "result": 8192,
+        "error": 0,
+        "requests": 1,
+        "readahead": 0,
+        "sector": 123456,
+        "bytes": 8192,
+        "rwbs": "R",
+        "maj_min": "259:0",
+        "cpus": {"submit": 0, "issue": 0, "irq": 1, "complete": 1, "wake": 0},
+        "interference": [],
+        **changes,
+    }
+    if not fields["requests"]:
+        for name in ("sector", "bytes", "rwbs", "maj_min"):
+            del fields[name]
+    return Request(NOON + 123456 * US, dev, "read", fields, sum(USUAL.values()), USUAL, kind)
+
+
+def request(**changes: Any) -> Request:
+    """A block request that no operation waits for."""
+    names = ("pid", "tid", "comm", "cgroup", "sector", "bytes", "rwbs", "maj_min", "cpus", "error")
+    fields = {name: operation().fields[name] for name in names}
+    stages = {name: USUAL[name] for name in BLOCK}
+    fields = {**fields, "comm": "kworker/u8:1", "pid": 71, "tid": 71, "cgroup": "/", "rwbs": "W", **changes}
+    return Request(NOON, "nvme0n1", "write", fields, sum(stages.values()), stages, REQUEST)
+
+
+def waiting(age_ns: int = 12 * SECOND, kind: str = OPERATION, **changes: Any) -> InFlight:
+    found = (operation() if kind == OPERATION else request()).fields
+    return InFlight(kind, "nvme0n1", "read", age_ns, "device", {**found, **changes})

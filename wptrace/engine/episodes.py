@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periods that are over, joined with what was seen of them while they lasted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Record = Mapping[str, Any]
+
+# A sample whose period turns out to be none is never asked for.
+_KEPT = 1024
+
+
+class Episodes:
+    """The CPU and its last tick before (`ticked_ns`) name a period, in the record of its end and in the sample."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._kept = kept
+        self._ended: list[Record] = []
+        self._samples: dict[tuple[int, int], Record] = {}
+
+    def end(self, record: Record) -> None:
+        self._ended.append(record)
+
+    def see(self, sample: Record) -> None:
+        while len(self._samples) >= self._kept:
+            del self._samples[next(iter(self._samples))]
+        self._samples[sample["cpu"], sample["ticked_ns"]] = sample
+
+    def seen(self, cpu: int, ticked_ns: int) -> Record | None:
+        """What was seen of a period that may not be over."""
+        return self._samples.get((cpu, ticked_ns))
+
+    def take(self) -> list[tuple[Record, Record | None]]:
+        """Those that ended since the last call. When they do, all samples of them must have been seen."""
+        ended, self._ended = self._ended, []
+        return [(record, self._samples.pop((record["cpu"], record["ticked_ns"]), None)) for record in ended]

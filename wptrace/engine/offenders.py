@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who did it most: causes of something bad by how much time each took."""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+Key = tuple[str, ...]
+
+# A cause that comes when so many are known shares a place with all such.
+_KNOWN = 10_000
+OTHERS: Key = ()
+
+
+class Offender(NamedTuple):
+    key: Key
+    """OTHERS for all those that found no place of their own."""
+    cases: int
+    sum: int
+    max: int
+
+
+class Offenders:
+    def __init__(self, known: int = _KNOWN) -> None:
+        self._known = known
+        self._found: dict[Key, tuple[int, int, int]] = {}
+
+    def add(self, key: Key, value: int) -> None:
+        place = key if key in self._found or len(self._found) < self._known else OTHERS
+        count, total, worst = self._found.get(place, (0, 0, 0))
+        self._found[place] = (count + 1, total + value, max(worst, value))
+
+    def worst(self, limit: int) -> list[Offender]:
+        """Those with the largest sums, largest first."""
+        found = (Offender(key, *figures) for key, figures in self._found.items())
+        return heapq.nlargest(limit, found, key=lambda one: (one.sum, one.max))
+
+    def __len__(self) -> int:
+        return len(self._found)

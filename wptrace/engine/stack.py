@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks by names, from the innermost function outwards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Stack(NamedTuple):
+    kernel: tuple[str, ...]
+    user: tuple[str, ...] = ()
+    process: str = ""
+    """Whose the user's part is: name and number."""
+
+    def folded(self) -> str:
+        """One line from the outermost function inwards, as flame graphs are made of; a semicolon would part a name."""
+        frames = (*self.kernel, *self.user, *((self.process,) if self.process else ()))
+        return ";".join(frame.replace(";", ":") for frame in reversed(frames))

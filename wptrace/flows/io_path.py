@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io`: the whole path of reads and writes, from the system call to the device and back to the task."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from typing import NamedTuple
+
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.perf import CPU_CLOCK
+from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.engine.accounting import RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import HIT, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.errors import WptraceError
+from wptrace.flows import devices, filters
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.flows.cells import Cells
+from wptrace.flows.filters import Filter
+from wptrace.flows.io_records import Stories, in_use, waiting
+from wptrace.flows.io_stages import HOOKS, NOISE, SEEN_BY_OTHERS, STAGES
+from wptrace.flows.syscalls import calls
+from wptrace.flows.tracepoints import argument
+from wptrace.kernel import cpus
+
+_OP_FULL = Cause("op_full", "the table of operations had no room")
+_BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
+_RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
+_NO_CELL = Cause("no_cell", "something had no row to count in")
+_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+_CAUSES = {
+    cause.name: cause
+    for cause in (_OP_FULL, _BIO_FULL, RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_START, UNMATCHED_END)
+}
+
+_TICK_NS = 1_000_000
+_LAST_MOMENT_S = 0.1
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """As the user named them; none means all disks."""
+    filter: Filter = Filter()
+    slow_ns: int | None = None
+    """Operations, and requests that nobody waits for, that took at least as long are told one by one."""
+    sample: int = 0
+    """One in so many is told as well."""
+    limit: int = 0
+    """How many are told in a second at most; 0 for all."""
+    interference: bool = False
+    ring_bytes: int = 1 << 22
+
+    @property
+    def telling(self) -> bool:
+        return self.slow_ns is not None or self.sample > 0
+
+
+class PathFlow(Flow):
+    name = "io"
+    level = "path"
+    object = "io_path"
+    stages = STAGES
+    hooks = HOOKS
+    fields = (
+        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "no bio can be told from another disk's"),
+        Field(("task_struct.__state", "task_struct.state"), "sleep cannot be told from preemption"),
+    )
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._extents = devices.extents(options.devices)
+        self._names = devices.names(self._extents)
+        self._loaded: Loaded | None = None
+        self._ring: Ring | None = None
+        self._requests: list[Request] = []
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
+        obj.rodata.bio_is_second = argument("block_getrq", "bio *") == 1
+        obj.rodata.merged_bio_is_third = argument("block_bio_backmerge", "bio *") == 2
+        obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        obj = loaded.obj
+        ops, kinds = obj.enum("block_op"), obj.enum("op_kind")
+        every = [(name, kind) for name in self._names for kind in kinds]
+        noise = every if self._options.interference else []
+        stages = obj.enum("op_stage")
+        self._cells = {
+            "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages),
+            "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"]),
+            "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE)),
+            "request": Cells(
+                obj.maps["request_cells"],
+                [Group(name, op, REQUEST) for name in self._names for op in ops],
+                obj.enum("request_stage"),
+            ),
+        }
+        self._causes = [_CAUSES[name] for name in obj.enum("path_cause")]
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        self._stories = Stories(obj, self._names)
+        if self._options.telling:
+            self._ring = Ring.of(obj.maps["records"], obj.struct("io_record").struct)
+            reader.add(self._ring, self._take)
+        obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
+        obj.bss.tracing = True
+        told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
+        told.update(filters.describe(self._options.filter))
+        sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
+        return Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        """Without interference nothing is attached that serves nothing else, nor the hooks of drivers not in use."""
+        unused = set() if self._options.interference else set(NOISE)
+        drivers = {_driver(extent.disk) for extent in self._extents} if self._options.devices else None
+        return tuple(hook for hook in self.hooks if not set(hook.serves) <= unused and _serves(hook, drivers))
+
+    def _prepare(self, obj: BpfObject) -> None:
+        options = self._options
+        self.configure(obj)
+        slots, kinds = len(self._names), len(obj.enum("op_kind"))
+        obj.maps["op_cells"].max_entries = slots * kinds
+        obj.maps["hit_cells"].max_entries = slots * kinds
+        obj.maps["noise_cells"].max_entries = slots * kinds if options.interference else 1
+        obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
+        if options.telling:
+            obj.maps["records"].max_entries = options.ring_bytes
+            obj.bss.telling = True
+            obj.bss.sample = options.sample
+            obj.bss.tell_limit = options.limit
+        if options.slow_ns is not None:
+            obj.data.slow_ns = options.slow_ns
+        obj.bss.noisy = options.interference
+        obj.bss.tick_ns = _TICK_NS if options.interference else 0
+        obj.bss.trace_unlisted = not options.devices
+        obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.file_devices = devices.file_table(self._extents)
+        obj.bss.calls = calls(obj.enum("call_kind"))
+        filters.apply(obj.bss, options.filter)
+
+    def retarget(self, wanted: Filter) -> None:
+        """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
+        filters.apply(self._running.obj.bss, wanted)
+        self._options = self._options._replace(filter=wanted)
+
+    @property
+    def _running(self) -> Loaded:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        return self._loaded
+
+    def plan(self) -> list[str]:
+        """What a start would do, without doing it."""
+        lines = [f"trace {extent.name} (disk {extent.disk})" for extent in self._extents]
+        return [
+            *lines,
+            *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in self._hooks()),
+        ]
+
+    def _how(self, stage: str) -> str:
+        """By what a stage is observed."""
+        serving = [hook for hook in self._hooks() if stage in hook.serves]
+        return ", ".join(filter(None, (self._running.sections(hook.name) for hook in serving)))
+
+    def _notes(self, loaded: Loaded) -> list[str]:
+        missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
+        notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
+        return devices.notes(self._options.devices) + notes
+
+    def _take(self, records: list[Record]) -> None:
+        self._requests += self._stories.told(records)
+
+    def requests(self) -> list[Request]:
+        taken, self._requests = self._requests, []
+        return taken
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        return waiting(self._running.obj, self._names, time.monotonic_ns(), at_least_ns)
+
+    def snapshot(self) -> Snapshot:
+        loaded = self._running
+        obj = loaded.obj
+        # Read before the ends: what begins and ends in between is not taken for being in flight.
+        counted = obj.maps["op_counters"][0]
+        for cells in self._cells.values():
+            cells.read()
+        ran = {program.name: program.statistics() for program in loaded.programs}
+        causes = dict(zip(self._causes, obj.bss.loss))
+        missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
+        ends = sum(count for name, count in missed.items() if name.startswith("complete"))
+        exits = sum(count for name, count in missed.items() if name.endswith("_exit"))
+        noted = {cause: causes[cause] for cause in (RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_END)}
+        noted[RECURSION] = sum(missed.values()) - ends
+        if self._ring is not None:
+            noted[_FOREIGN] = self._ring.foreign
+        requests, ops, hits = self._cells["request"], self._cells["op"], self._cells["hit"]
+        book = Accounting.read(
+            requests.total("started"),
+            requests.total("finished"),
+            {_BIO_FULL: causes[_BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START], RECURSION: ends},
+            noted,
+        )
+        operations = Accounting.read(
+            sum(cpu.started - cpu.discarded for cpu in counted),
+            ops.total("finished") + hits.total("finished"),
+            {_OP_FULL: causes[_OP_FULL], RECURSION: exits},
+            {},
+        )
+        return Snapshot(
+            time.monotonic_ns(),
+            book,
+            self._distributions(),
+            {group: count["bytes"] for cells in (requests, ops, hits) for group, count in cells.counters.items()},
+            requests.total("failed"),
+            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
+            operations,
+            ops.total("failed") + hits.total("failed"),
+        )
+
+    def _distributions(self) -> dict[Group, dict[str, Distribution]]:
+        found: dict[Group, dict[str, Distribution]] = {}
+        for cells in self._cells.values():
+            for group, stages in cells.copy().items():
+                found.setdefault(group, {}).update(stages)
+        for group, stages in found.items():
+            if group.kind == OPERATION and "unattributed" in stages and not stages["unattributed"].sum:
+                del stages["unattributed"]
+        # Interference is counted before the operation itself: one may be there without the other for a moment.
+        return {group: stages for group, stages in found.items() if "total" in stages}
+
+    def stop(self) -> None:
+        """Takes no new ones, gives those in flight a moment to end, and detaches."""
+        loaded = self._running
+        loaded.obj.bss.tracing = False
+        end = time.monotonic() + _LAST_MOMENT_S
+        while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:
+            time.sleep(_LAST_MOMENT_S / 20)
+        loaded.detach()
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+
+def _driver(disk: str) -> str:
+    """The module whose hooks see the disk's requests."""
+    for prefix, module in (("nvme", "nvme_core"), ("sd", "scsi_mod"), ("sr", "scsi_mod"), ("vd", "virtio_blk")):
+        if disk.startswith(prefix):
+            return module
+    return ""
+
+
+def _serves(hook: Hook, drivers: Collection[str] | None) -> bool:
+    """Whether the hook may see a request of disks with these drivers; None means whichever there will be."""
+    if drivers is None:
+        return True
+    if hook.name == SEEN_BY_OTHERS:
+        return not {"nvme_core", "scsi_mod"} >= set(drivers)
+    return not hook.module or hook.module in drivers

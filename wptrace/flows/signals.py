@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user asks of a running trace by signals: to end, and to list what is in flight."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LIST = signal.SIGUSR1
+
+
+class Stop:
+    """Knows when to end. Signals write to a socket that the reader waits on, so they are never held up by a wait."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._list_asked = False
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self._before: dict[int, Any] = {}
+        self._woken = -1
+
+    @property
+    def fd(self) -> int:
+        return self._read.fileno()
+
+    def __enter__(self) -> Stop:
+        self._woken = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        # Under nohup a hang-up is ignored, and stays so. An ignored SIGINT is what a shell gives to its background
+        # jobs; who sends one to us by hand means it.
+        kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+        self._before = {number: signal.signal(number, self._end) for number in _ENDS if number not in kept}
+        self._before[_LIST] = signal.signal(_LIST, self._list)
+        return self
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        # Whoever asks twice does not want to wait for the summary.
+        signal.signal(number, signal.SIG_DFL)
+
+    def _list(self, number: int, frame: FrameType | None) -> None:
+        self._list_asked = True
+
+    def take_list(self) -> bool:
+        """Whether somebody asked, since the last call, for what is in flight."""
+        asked, self._list_asked = self._list_asked, False
+        return asked
+
+    def __exit__(self, *error: object) -> None:
+        signal.set_wakeup_fd(self._woken)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._read.close()
+        self._write.close()

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between kernels in the arguments of tracepoints, asked of BTF (bpf_src/lib/arguments.h)."""
+
+from __future__ import annotations
+
+from wptrace.bpf.kernel_btf import vmlinux
+
+
+def argument(tracepoint: str, kind: str) -> int:
+    """The place, from 0, of the argument of this type ("bio *"); 0 where there is no such tracepoint or argument.
+
+    A wrong guess would read garbage without an error.
+    """
+    arguments = vmlinux().tracepoint(tracepoint) or ()
+    return arguments.index(kind) if kind in arguments else 0

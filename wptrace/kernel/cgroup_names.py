@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control groups of the v2 hierarchy by their ids, which are what the kernel's objects have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wptrace.kernel import mounts
+from wptrace.kernel.mounts import PROC
+
+
+class CgroupNames:
+    """Paths below the root of the hierarchy. A cgroup that is gone keeps the name by which it was asked for."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._root = next((mount.point for mount in mounts.mounts(proc) if mount.kind == "cgroup2"), "")
+        # The root is the first that there is, also where nothing is mounted.
+        self._known = {1: "/"}
+
+    def of(self, number: int) -> str:
+        if number not in self._known and self._root:
+            self._read()
+        return self._known.setdefault(number, f"cgroup {number}")
+
+    def _read(self) -> None:
+        """An id is the inode number of the directory."""
+        for folder, _, _ in os.walk(self._root):
+            try:
+                number = os.stat(folder).st_ino  # noqa: PTH116 - one call for each of maybe thousands
+            except OSError:
+                continue  # it just went
+            self._known.setdefault(number, folder[len(self._root) :] or "/")

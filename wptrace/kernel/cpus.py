@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPUs by sysfs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SYS = Path("/sys")
+PROC = Path("/proc")
+
+
+def online(sys: Path = SYS) -> list[int]:
+    return ranges((sys / "devices" / "system" / "cpu" / "online").read_text())
+
+
+def ranges(text: str) -> list[int]:
+    """The numbers of `0-3,8`."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def hypervisor(proc: Path = PROC) -> bool:
+    """Whether the CPUs say that they are virtual; those of arm64 do not tell."""
+    text = (proc / "cpuinfo").read_text(errors="replace")
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return "hypervisor" in flags.split()
+
+
+def stolen(proc: Path = PROC) -> int:
+    """What a hypervisor took of all CPUs since the start, in ticks of 10 ms; 0 as well where it does not tell."""
+    words = (proc / "stat").read_text().split(maxsplit=9)
+    return int(words[8])

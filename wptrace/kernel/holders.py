@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes have descriptors of BPF programs, maps and links, by /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+
+PROGRAM, MAP = "prog", "map"
+_KINDS = {"anon_inode:bpf-prog": PROGRAM, "anon_inode:bpf-map": MAP, "anon_inode:bpf_link": PROGRAM}
+_EVENT = "anon_inode:[perf_event]"
+
+
+class Process(NamedTuple):
+    pid: int
+    comm: str
+    own: bool
+    """It is wptrace."""
+
+
+class Held(NamedTuple):
+    by: dict[tuple[str, int], list[Process]]
+    """By kind and id; who has a link has its program."""
+    events: list[tuple[int, int]]
+    """Perf events, to which programs can be attached without a link: pid and descriptor."""
+
+
+def held(proc: Path = PROC) -> Held:
+    found = Held({}, [])
+    for folder in proc.iterdir():
+        if not folder.name.isdecimal():
+            continue
+        process: Process | None = None
+        for fd, kind in _descriptors(folder):
+            if kind == _EVENT:
+                found.events.append((int(folder.name), fd))
+                continue
+            number = _number(folder / "fdinfo" / str(fd), _KINDS[kind])
+            if number:
+                process = process or _process(folder)
+                owners = found.by.setdefault((_KINDS[kind], number), [])
+                if process not in owners:
+                    owners.append(process)
+    return found
+
+
+def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with os.scandir(folder / "fd") as entries:
+            for entry in entries:
+                kind = os.readlink(entry.path)  # noqa: PTH115 - one for each descriptor of the machine
+                if kind in _KINDS or kind == _EVENT:
+                    yield int(entry.name), kind
+    except OSError:
+        return  # it ended, or is hidden from us
+
+
+def _number(info: Path, kind: str) -> int:
+    try:
+        lines = info.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{kind}_id:")), 0)
+
+
+def _process(folder: Path) -> Process:
+    try:
+        comm = (folder / "comm").read_text(errors="backslashreplace").rstrip("\n")
+        words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
+    except OSError:
+        comm, words = "", []
+    return Process(int(folder.name), comm, is_wptrace(words))
+
+
+def is_wptrace(words: list[str]) -> bool:
+    """By the command line: the script, or the package as `python -m wptrace`."""
+    if any(os.path.basename(word) == "wptrace" for word in words[:2]):  # noqa: PTH119
+        return True
+    return any(words[place : place + 2] == ["-m", "wptrace"] for place in range(len(words)))

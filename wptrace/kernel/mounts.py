@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts: where a path lies as the kernel's objects know it, and which block device is below a file system."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from wptrace.errors import UsageError
+from wptrace.kernel import blockdev
+
+PROC = Path("/proc")
+
+
+class Mount(NamedTuple):
+    """A line of mountinfo. `dev` is the superblock's s_dev, which stat(2) does not tell for btrfs."""
+
+    id: int
+    dev: int
+    root: str
+    """What of the file system is shown: the path of a directory in it."""
+    point: str
+    kind: str
+    source: str
+    options: tuple[str, ...]
+    """Of the superblock."""
+
+
+class Place(NamedTuple):
+    """A file or directory: `dev` and `inode` are the superblock's s_dev and the inode's i_ino."""
+
+    path: str
+    dev: int
+    inode: int
+    mode: int
+    mount: Mount | None
+    """None where this process does not see it, as for /proc/PID/root of a container."""
+
+
+def mounts(proc: Path = PROC) -> list[Mount]:
+    """What this process sees, in the order in which it was mounted."""
+    try:
+        lines = os.fsdecode((proc / "self" / "mountinfo").read_bytes()).split("\n")
+    except OSError:  # no /proc
+        return []
+    return [_mount(line) for line in lines if line]
+
+
+def _mount(line: str) -> Mount:
+    # The source may be empty, so the blanks count. Optional fields end with a dash.
+    fields = line.split(" ")
+    end = fields.index("-", 6)
+    major, minor = (int(part) for part in fields[2].split(":"))
+    root, point, source = (_unescaped(text) for text in (fields[3], fields[4], fields[end + 2]))
+    options = tuple(fields[end + 3].split(","))
+    return Mount(int(fields[0]), blockdev.kernel_dev(major, minor), root, point, fields[end + 1], source, options)
+
+
+def _unescaped(text: str) -> str:
+    """Blanks, tabs, line feeds and backslashes stand there as \\040, \\011, \\012 and \\134."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+
+
+def find(path: str, proc: Path = PROC) -> Place:
+    """Where a path leads; links are followed."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path or repr(path)} cannot be found: {os.strerror(error.errno or 0)}") from None
+    try:
+        found = os.fstat(fd)
+        real = str(Path(f"/proc/self/fd/{fd}").readlink())
+        told = dict(re.findall(r"^(\w+):\s*(\d+)$", (proc / "self" / "fdinfo" / str(fd)).read_text(), re.MULTILINE))
+    finally:
+        os.close(fd)
+    mount = next((mount for mount in mounts(proc) if str(mount.id) == told.get("mnt_id")), None)
+    dev = mount.dev if mount else blockdev.kernel_dev(os.major(found.st_dev), os.minor(found.st_dev))
+    # Since 5.14 (3845f256a8b5) the kernel tells i_ino; an overlay over several file systems has another st_ino.
+    return Place(real, dev, int(told.get("ino", found.st_ino)), found.st_mode, mount)
+
+
+def file(path: str, proc: Path = PROC) -> Place:
+    """Anything but a directory."""
+    found = find(path, proc)
+    if stat.S_ISDIR(found.mode):
+        raise UsageError(f"{path} is a directory", hint=f"all files below it: --dir {path}")
+    return found
+
+
+def directory(path: str, proc: Path = PROC) -> Place:
+    found = find(path, proc)
+    if not stat.S_ISDIR(found.mode):
+        raise UsageError(f"{path} is not a directory", hint=f"only this file: --file {path}")
+    return found
+
+
+def block_devices(proc: Path = PROC, sys: Path = blockdev.SYS) -> dict[int, str]:
+    """The sysfs name of the block device by the s_dev of each mounted file system that lies on one.
+
+    Most have the number of their device. One that may lie on several (btrfs) has a number of no device, and names one
+    of them as its source.
+    """
+    found = {}
+    for mount in mounts(proc):
+        major, minor = mount.dev >> blockdev.MINOR_BITS, mount.dev & (1 << blockdev.MINOR_BITS) - 1
+        if major == 0 and not mount.source.startswith("/"):
+            continue
+        # The source of what is no btrfs may be any path, and a disk may be gone.
+        with suppress(UsageError):
+            found[mount.dev] = blockdev.resolve(f"{major}:{minor}" if major else mount.source, sys)
+    return found

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of kernel functions by address, from /proc/kallsyms."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+KALLSYMS = Path("/proc/kallsyms")
+MODULES = Path("/proc/modules")
+
+UNKNOWN = "[unknown]"
+# A line is the address in 16 digits, a blank, the kind, a blank, the name, and the module in brackets after a tab.
+_ADDRESS, _KIND, _NAME = slice(0, 16), slice(17, 18), 19
+_FUNCTIONS = b"tTwW"
+# No function is longer: an address so far behind the last one was in a module that has left since.
+_LONGEST = 1 << 20
+
+
+class KernelSymbols:
+    """The addresses have a fixed width, so sorted lines are sorted addresses: no other index is needed."""
+
+    def __init__(self, kallsyms: Path = KALLSYMS, modules: Path = MODULES) -> None:
+        self._kallsyms = kallsyms
+        self._modules = modules
+        self._present: frozenset[tuple[bytes, ...]] = frozenset()
+        self._lines: list[bytes] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the symbols anew if a module came or went."""
+        # Name, size and address; how many use a module changes all the time.
+        modules = (line.split() for line in _read(self._modules).splitlines())
+        present = frozenset((*words[:2], *words[5:6]) for words in modules)
+        if self._lines and present == self._present:
+            return
+        self._present = present
+        lines = _read(self._kallsyms).splitlines()
+        self._lines = sorted(line for line in lines if line[_KIND] and line[_KIND] in _FUNCTIONS)
+
+    @property
+    def known(self) -> bool:
+        """A kernel that hides its addresses shows all of them as 0."""
+        return bool(self._lines) and self._lines[-1][_ADDRESS].strip(b"0") != b""
+
+    def name(self, address: int) -> str:
+        """The function that an address lies in; aliases at one address go by the last of their names."""
+        return self._find(address)[0] or UNKNOWN
+
+    def resolve(self, address: int) -> str:
+        """With the distance from its start and its module: `function+0x12 [module]`; the address where it has none."""
+        name, module, offset = self._find(address)
+        return f"{name}+{offset:#x} {module}".rstrip() if name else f"{address:#x}"
+
+    def _find(self, address: int) -> tuple[str, str, int]:
+        place = bisect_right(self._lines, b"%016x\xff" % address)
+        if not place or not self.known:
+            return "", "", 0
+        line = self._lines[place - 1]
+        offset = address - int(line[_ADDRESS], 16)
+        name, _, module = line[_NAME:].decode(errors="backslashreplace").partition("\t")
+        return (name, module, offset) if offset < _LONGEST else ("", "", 0)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

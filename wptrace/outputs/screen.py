@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on a live screen: as much as fits, the most important to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Forms = Sequence[Sequence[str]]
+"""The lines of a section, in its full form first and in its shortest last; an empty form leaves it out."""
+
+# In the order from top to bottom.
+SECTIONS = (
+    "time", "stuck", "operations", "page-cache hits", "block requests", "slow ones", "accounting", "losses", "own cost",
+)  # fmt: skip
+
+# These stand together.
+_FOOTER = ("accounting", "losses", "own cost")
+
+_TOO_LOW = "(the terminal is too low for more)"
+
+# What gives way when it gets tight, first come first: to which form each section is cut.
+STEPS = (
+    ("accounting", 1),
+    ("block requests", 1),
+    ("slow ones", 1),
+    ("block requests", 2),
+    ("operations", 1),
+    ("stuck", 1),
+    ("own cost", 1),
+    ("slow ones", 2),
+    ("block requests", 3),
+    ("page-cache hits", 1),
+    ("slow ones", 3),
+    ("stuck", 2),
+    ("losses", 1),
+    ("operations", 2),
+)
+
+
+def fit(sections: Mapping[str, Forms], height: int) -> list[str]:
+    """The lines of all sections, shortened where the screen is too low for them."""
+    chosen = {name: 0 for name in SECTIONS if sections.get(name)}
+    given = []
+    for name, form in STEPS:
+        if len(_lines(sections, chosen)) <= height:
+            break
+        # Beside each other, two tables may take fewer lines than one of them with a line for the other.
+        if name in chosen and form < len(sections[name]) and _shorter(sections[name], form, chosen[name]):
+            given.append((name, chosen[name]))
+            chosen[name] = form
+    # The last to give way are the first to get back what the others left.
+    for name, form in reversed(given):
+        before = {**chosen, name: form}
+        if form < chosen[name] and len(_lines(sections, before)) <= height:
+            chosen = before
+    lines = _lines(sections, chosen)
+    return lines if len(lines) <= height else [*lines[: max(height - 1, 0)], _TOO_LOW][: max(height, 1)]
+
+
+def _shorter(forms: Forms, form: int, than: int) -> bool:
+    return len(forms[form]) < len(forms[than])
+
+
+def _lines(sections: Mapping[str, Forms], chosen: Mapping[str, int]) -> list[str]:
+    lines: list[str] = []
+    before = ""
+    for name, form in chosen.items():
+        found = sections[name][form]
+        if lines and found and not (name in _FOOTER and before in _FOOTER):
+            lines.append("")
+        lines += found
+        before = name if found else before
+    shortened = [name for name, form in chosen.items() if form]
+    return [*lines, f"(cut to fit: {', '.join(shortened)})"] if shortened else lines
