@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Which stacks start block I/O: how much, and how long it takes.
+ *
+ * An I/O here is a bio that got a request (G) or was merged into one. Its state is kept by the bio, so a merged one is
+ * charged to the stack that merged it, and a merge of two requests needs no attention: when a request completes (C),
+ * all of its bios are at hand.
+ */
+#include "lib/wptrace.h"
+#include "lib/arguments.h"
+#include "lib/block.h"
+#include "lib/filter.h"
+#include "lib/hist.h"
+#include "lib/stack_id.h"
+
+enum stacks_cause {
+	STACKS_CAUSE_STATE_FULL,
+	STACKS_CAUSE_NO_CELL,
+	STACKS_CAUSE_UNMATCHED_START,
+	STACKS_CAUSE_UNMATCHED_END,
+	STACKS_CAUSE_NO_STACK,
+	STACKS_CAUSE_LONG_CHAIN,
+	STACKS_CAUSES,
+};
+EXPORT_ENUM(stacks_cause);
+EXPORT_ENUM(block_op);
+
+/* Whose I/O it is. */
+struct stack_key {
+	__s32 kernel; /* of the stack; below 0: there is none */
+	__s32 user;
+	__u32 tgid; /* only with user stacks, whose addresses mean nothing without it */
+	__u16 slot;
+	__u16 op;
+};
+
+struct io_state {
+	struct stack_key key;
+	__u32 bytes;
+	__u64 start_ns;
+};
+
+/* By the bio. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, struct io_state);
+} ios SEC(".maps");
+
+/* One for all CPUs, as a row for each of them would take too much memory: so it is added to with atomics. */
+struct stack_cell {
+	__u64 bytes;
+	__u64 count;
+	__u64 sum;
+	__u64 min; /* of the two CPUs that set an extreme at the same moment, one may win with the lesser one */
+	__u64 max;
+	__u64 slots[HIST_SLOTS];
+};
+
+const struct stack_cell no_io;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct stack_key);
+	__type(value, struct stack_cell);
+} cells SEC(".maps");
+
+struct totals {
+	__u64 started;
+	__u64 finished;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct totals);
+} totals SEC(".maps");
+
+/* A process is told when it is first seen, so that its memory maps can be read while it lives. */
+struct process_record {
+	__u32 tgid;
+	char comm[16];
+};
+
+const struct process_record *export_process_record __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u8);
+} processes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} records SEC(".maps");
+
+/* What takes less is counted and not charged to its stack. */
+__u64 min_ns;
+__u64 loss[STACKS_CAUSES];
+
+const volatile bool with_user;
+const volatile bool bio_is_second;
+const volatile bool bio_is_third;
+
+static __always_inline struct totals *totals_here(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&totals, &zero);
+}
+
+static __always_inline void meet(__u32 tgid)
+{
+	struct process_record *record;
+	__u8 known = 1;
+
+	if (bpf_map_lookup_elem(&processes, &tgid) || bpf_map_update_elem(&processes, &tgid, &known, BPF_NOEXIST))
+		return;
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (!record)
+		return;
+	record->tgid = tgid;
+	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+}
+
+static __always_inline int start(void *ctx, struct bio *bio, bool direct)
+{
+	__u32 bytes = FIELD(direct, bio, bi_iter.bi_size);
+	__u32 flags = FIELD(direct, bio, bi_opf);
+	struct io_state state = {};
+	__u64 key = (__u64)bio;
+	struct device_match match;
+	struct totals *counts;
+
+	match = find_device(bio_disk(bio, direct), FIELD(direct, bio, bi_iter.bi_sector), !bytes);
+	if (!match.found || !task_matches())
+		return 0;
+	counts = totals_here();
+	if (!counts)
+		return 0;
+	counts->started++;
+	state.key.slot = match.slot;
+	/* A flush comes as a write of nothing. */
+	state.key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;
+	/* What is called at the end of a bio tells who made it. */
+	state.key.kernel = kernel_stack_id(ctx, (void *)FIELD(direct, bio, bi_end_io), flags);
+	state.key.user = -1;
+	state.bytes = bytes;
+	if (state.key.kernel < 0)
+		COUNT(loss[STACKS_CAUSE_NO_STACK]);
+	if (with_user) {
+		state.key.tgid = bpf_get_current_pid_tgid() >> 32;
+		state.key.user = walked_stack_id(ctx, BPF_F_USER_STACK);
+		meet(state.key.tgid);
+	}
+	state.start_ns = bpf_ktime_get_ns();
+	if (!bpf_map_update_elem(&ios, &key, &state, BPF_NOEXIST))
+		return 0;
+	/* Its memory was that of another one, whose end was not seen. */
+	if (!bpf_map_update_elem(&ios, &key, &state, BPF_EXIST))
+		COUNT(loss[STACKS_CAUSE_UNMATCHED_START]);
+	else
+		COUNT(loss[STACKS_CAUSE_STATE_FULL]);
+	return 0;
+}
+
+static __always_inline struct stack_cell *cell_of(struct stack_key *key)
+{
+	struct stack_cell *cell = bpf_map_lookup_elem(&cells, key);
+
+	if (cell)
+		return cell;
+	bpf_map_update_elem(&cells, key, &no_io, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&cells, key);
+}
+
+static __always_inline void charge(struct stack_cell *cell, __u32 bytes, __u64 latency)
+{
+	__u32 index = hist_index(latency);
+
+	if (!cell->count || latency < cell->min)
+		cell->min = latency;
+	if (latency > cell->max)
+		cell->max = latency;
+	__sync_fetch_and_add(&cell->count, 1);
+	__sync_fetch_and_add(&cell->sum, latency);
+	__sync_fetch_and_add(&cell->bytes, bytes);
+	if (index < HIST_SLOTS)
+		__sync_fetch_and_add(&cell->slots[index], 1);
+}
+
+/* A function of its own, so that the verifier goes through it once and not for every bio that a request can have. */
+__noinline int finish(__u64 bio, __u64 now)
+{
+	struct io_state *found = bpf_map_lookup_elem(&ios, &bio);
+	struct totals *counts = totals_here();
+	struct io_state state;
+	struct stack_cell *cell;
+	__u64 latency;
+
+	if (!found || !counts) { /* started before tracing began, or somebody else's */
+		if (!filter_task)
+			COUNT(loss[STACKS_CAUSE_UNMATCHED_END]);
+		return 0;
+	}
+	state = *found;
+	bpf_map_delete_elem(&ios, &bio);
+	/* Clocks of two CPUs may differ by some cycles. */
+	latency = now > state.start_ns ? now - state.start_ns : 0;
+	if (latency < min_ns) {
+		counts->finished++;
+		return 0;
+	}
+	cell = cell_of(&state.key);
+	if (!cell) {
+		COUNT(loss[STACKS_CAUSE_NO_CELL]);
+		return 0;
+	}
+	counts->finished++;
+	charge(cell, state.bytes, latency);
+	return 0;
+}
+
+/* A request of 1,280 KiB, the largest by default, can be made of so many bios of a page, and a few are rare. */
+#define BIOS 320
+/* Operations from here on are passed through by somebody who makes requests himself, without G. */
+#define PASSED_THROUGH 32
+
+static __always_inline int complete(struct request *rq, __u32 bytes, bool direct)
+{
+	struct bio *bio = BPF_CORE_READ(rq, bio); /* by copy, which makes it a number: `finish` takes no pointers */
+	__u32 left = bytes;
+	__u64 now;
+	__u32 dev;
+	int place;
+
+	if (!bio || (FIELD(direct, rq, cmd_flags) & 0xff) >= PASSED_THROUGH)
+		return 0;
+	dev = request_disk(rq, direct);
+	if (!dev || !find_device(dev, FIELD(direct, rq, __sector), !bytes).found)
+		return 0;
+	/* The data of a write with flushes is written. The write ends when this completes once more, without bytes. */
+	if (bytes && FIELD(direct, rq, end_io))
+		return 0;
+	now = bpf_ktime_get_ns();
+#pragma clang loop unroll(disable)
+	for (place = 0; place < BIOS; place++) {
+		__u32 size = BPF_CORE_READ(bio, bi_iter.bi_size);
+
+		if (size > left)
+			return 0; /* completed in part: the rest is still with the device */
+		left -= size;
+		finish((__u64)bio, now);
+		bio = BPF_CORE_READ(bio, bi_next);
+		if (!bio)
+			return 0;
+	}
+	COUNT(loss[STACKS_CAUSE_LONG_CHAIN]);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_complete")
+int complete_tp_btf(__u64 *ctx)
+{
+	return complete((void *)ctx[0], ctx[2], true);
+}
+
+SEC("raw_tp/block_rq_complete")
+int complete_raw_tp(__u64 *ctx)
+{
+	return complete((void *)ctx[0], ctx[2], false);
+}
+
+SEC("tp_btf/block_getrq")
+int getrq_tp_btf(__u64 *ctx)
+{
+	return start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), true);
+}
+
+SEC("raw_tp/block_getrq")
+int getrq_raw_tp(__u64 *ctx)
+{
+	return start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), false);
+}
+
+SEC("tp_btf/block_bio_backmerge")
+int backmerge_tp_btf(__u64 *ctx)
+{
+	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true);
+}
+
+SEC("raw_tp/block_bio_backmerge")
+int backmerge_raw_tp(__u64 *ctx)
+{
+	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false);
+}
+
+SEC("tp_btf/block_bio_frontmerge")
+int frontmerge_tp_btf(__u64 *ctx)
+{
+	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true);
+}
+
+SEC("raw_tp/block_bio_frontmerge")
+int frontmerge_raw_tp(__u64 *ctx)
+{
+	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cpu flow against what the scheduler itself counts in /proc/PID/schedstat, and against libbpf-tools."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until
+from tests.lab import peers
+from wptrace.bpf import loaded
+from wptrace.bpf.ring import Reader
+from wptrace.engine.accounting import STATE_FULL
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import Snapshot, without_device
+from wptrace.flows.cpu import BY, CGROUP, CPU, OTHERS, PROCESS, THREAD, CpuFlow, Options
+from wptrace.flows.filters import Filter
+
+# All on one CPU, so that they wait for each other.
+PLACE = max(os.sched_getaffinity(0))
+WORKER = """
+import os, sys, threading, time
+def spin(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+def work(count):
+    for _ in range(count):
+        spin(0.004)
+        time.sleep(0.002)
+os.sched_setaffinity(0, {int(sys.argv[1])})
+with open("/proc/self/comm", "w") as comm:
+    comm.write(sys.argv[2])
+for line in sys.stdin:
+    what, number = line.split()
+    if what == "work":
+        work(int(number))
+    elif what == "spin":
+        spin(int(number) / 1000)
+    elif what == "thread":
+        thread = threading.Thread(target=work, args=(int(number),))
+        thread.start()
+        work(int(number))
+        thread.join()
+    elif what == "fork":
+        for _ in range(int(number)):
+            if not os.fork():
+                os._exit(0)
+            os.wait()
+    print("done", flush=True)
+"""
+
+
+class Scheduled(NamedTuple):
+    """What the kernel counted for a thread."""
+
+    run_ns: int
+    wait_ns: int
+    count: int
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.name = f"worker{os.getpid()}"
+        command = [sys.executable, "-S", "-c", WORKER, str(PLACE), self.name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        self.do("work", 0)
+
+    def begin(self, what: str, number: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what} {number}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Waits until it has done its work and sleeps."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "done\n"
+        wait_until(lambda: self._status().partition(") ")[2].startswith("S"), "the worker to sleep")
+
+    def do(self, what: str, number: int) -> None:
+        self.begin(what, number)
+        self.end()
+
+    def _status(self) -> str:
+        return Path(f"/proc/{self.pid}/stat").read_text()
+
+    def scheduled(self) -> Scheduled:
+        return Scheduled(*map(int, Path(f"/proc/{self.pid}/schedstat").read_text().split()))
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    with made.process:
+        yield made
+        made.process.kill()
+
+
+@contextmanager
+def hog() -> Iterator[int]:
+    code = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"
+    command = [sys.executable, "-S", "-c", code, str(PLACE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
+def traced(*options: Options) -> Iterator[list[CpuFlow]]:
+    flows = [CpuFlow(one) for one in options]
+    try:
+        for flow in flows:
+            flow.start(Reader())
+        yield flows
+    finally:
+        for flow in flows:
+            flow.close()
+
+
+def noted(found: Snapshot) -> dict[str, int]:
+    return {cause.name: count for cause, count in found.accounting.noted.items()}
+
+
+def lossless(found: Snapshot) -> None:
+    """The hardened kernel does not show each switch: what was missed there has to be counted."""
+    assert not found.accounting.lost
+    assert set(noted(found)) <= (set() if GUEST else {"incomplete", "unmatched_end"})
+
+
+@pytest.mark.parametrize("way", ["tp_btf", "raw_tp"])
+def test_it_counts_what_the_scheduler_counts(worker: Worker, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "raw_tp":
+        hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in CpuFlow.hooks)
+        monkeypatch.setattr(CpuFlow, "hooks", hooks)
+    with hog(), traced(Options(by=PROCESS, wanted=Filter(pid=worker.pid))) as (flow,):
+        before = worker.scheduled()
+        worker.do("work", 25)
+        after = worker.scheduled()
+        found = flow.snapshot()
+    lossless(found)
+    turns = after.count - before.count
+    assert turns >= 25
+    unseen = sum(noted(found).values())
+    assert turns - unseen <= found.accounting.started == found.accounting.finished <= turns
+    (group,) = found.cells
+    assert group.dev == f"{worker.name}[{worker.pid}]"
+    wait, run, off, total = (found.cells[group][name] for name in ("wait", "run", "off", "total"))
+    assert turns - 2 * unseen <= wait.count == run.count == total.count <= turns
+    # When it went to sleep for the first time nobody traced yet.
+    assert total.count - 1 <= off.count <= total.count
+    assert wait.sum + run.sum == total.sum
+    # Both read their clocks some microseconds apart, and a busy machine may take the CPU away in between.
+    assert run.sum == pytest.approx(after.run_ns - before.run_ns, rel=0.2)
+    assert wait.sum == pytest.approx(after.wait_ns - before.wait_ns, rel=0.2, abs=5e6)
+    assert off.sum >= wait.sum + 24 * 2_000_000 - wait.max
+
+
+def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
+    own = Path(f"/proc/{worker.pid}/cgroup").read_text()
+    (cgroup,) = re.findall(r"^0::(.*)$", own, re.MULTILINE)
+    with traced(*(Options(by=by, wanted=Filter(pid=worker.pid)) for by in BY)) as flows:
+        worker.do("thread", 10)
+        found = {flow._options.by: flow.snapshot() for flow in flows}
+    names = {by: {group.dev for group in snapshot.cells} for by, snapshot in found.items()}
+    (process,) = names[PROCESS]
+    threads = sorted(names[THREAD])
+    assert process == f"{worker.name}[{worker.pid}]"
+    assert len(threads) == 2
+    assert f"{worker.name}[{worker.pid}/{worker.pid}]" in threads
+    # A new thread starts where its maker says, and is moved when it says so itself.
+    assert f"cpu{PLACE}" in names[CPU]
+    assert names[CGROUP] == {cgroup}
+    counts = {by: sum(stages["total"].count for stages in snapshot.cells.values()) for by, snapshot in found.items()}
+    assert counts[CPU] >= 20
+    # They are attached one after the other, while the worker sleeps: all of them saw the same.
+    assert len(set(counts.values())) == 1 or not GUEST
+    for snapshot in found.values():
+        lossless(snapshot)
+
+
+def test_what_finds_no_room_is_counted(worker: Worker) -> None:
+    """Children that come and go, in a table of two tasks and in one row."""
+    wanted = Filter(comm=worker.name)
+    with traced(Options(PROCESS, wanted, rows=1), Options(PROCESS, wanted, tasks=1)) as (rows, tasks):
+        worker.do("fork", 20)
+        few_rows, few_tasks = rows.snapshot(), tasks.snapshot()
+        known = len(list(rows._obj.maps["tasks"].keys()))
+    assert few_rows.accounting.lost == {}
+    # Who sleeps is known and wants no CPU; who is gone is not known any more.
+    assert few_rows.accounting.in_flight == 0
+    assert known == 1
+    (others,) = [stages for group, stages in few_rows.cells.items() if group.dev == OTHERS]
+    assert others["total"].count == noted(few_rows)["no_row"] >= 20
+    assert len(few_rows.cells) == 2
+    book = few_tasks.accounting
+    assert book.lost[STATE_FULL] >= 10
+    assert book.started == book.finished + book.in_flight + book.lost_total
+    assert book.in_flight == 0
+
+
+def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
+    """The command itself: its lines keep the law and the schema."""
+    arguments = ["-p", str(worker.pid), "--by", "thread", "--slow", "1ms", "--json", "0.2"]
+    command = [sys.executable, "-m", "wptrace", "cpu", *arguments]
+    with hog() as other, subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        lines: list[Line] = [json.loads(process.stdout.readline())]
+        worker.do("work", 40)
+        process.send_signal(signal.SIGINT)
+        lines += map(json.loads, process.stdout)
+        assert process.wait(PATIENCE) == 0
+    for line in lines:
+        check(line)
+    assert lines[0]["filters"] == {"by": "thread", "pid": worker.pid}
+    assert lines[-1]["kind"] == "summary"
+    waits = [line for line in lines if line["kind"] == "wait"]
+    (wait,) = [row for row in lines[-1]["rows"] if row["stage"] == "wait"]
+    assert len(waits) == lines[-1]["overhead"]["records"]
+    # The last one may still have been under way when the summary was made.
+    assert max(line["total_ns"] for line in waits) in (wait["max_ns"], pytest.approx(wait["max_ns"], rel=1))
+    assert all(line["total_ns"] >= 1_000_000 for line in waits)
+    assert {(line["pid"], line["tid"], line["cpu"]) for line in waits} == {(worker.pid, worker.pid, PLACE)}
+    longest = max(waits, key=lambda line: line["total_ns"])
+    assert 0 < longest["instead"]["run_ns"] <= longest["total_ns"]
+    assert other in {line["instead"]["pid"] for line in waits if "instead" in line}
+
+
+def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
+    with hog() as other, traced(Options(wanted=Filter(pid=other))) as (flow,):
+        worker.do("work", 5)
+        found = flow.in_flight(0)
+        assert flow.in_flight(3_600_000_000_000) == []
+    assert [one.fields["tid"] for one in found] == [other]
+    assert found[0].stage in ("wait", "run")
+    assert 0 < found[0].age_ns < PATIENCE * 1e9
+
+
+# --- Others' tools in the same run ------------------------------------------------------------------------------------
+
+LINKS = {"runqlat-libbpf": 3, "cpudist-libbpf": 1}
+_BUCKET = re.compile(r"^\s*(\d+) -> (\d+)\s*: (\d+)", re.MULTILINE)
+
+
+def microseconds(text: str) -> dict[int, int]:
+    """A histogram of libbpf-tools: counts by the power of two of microseconds, 0 for 0 and 1."""
+    return {int(low).bit_length(): int(count) for low, _, count in _BUCKET.findall(text) if int(count)}
+
+
+def as_theirs(found: Distribution) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for low, high, count in found.filled():
+        power = max(((low + min(high - 1, found.max)) // 2 // 1000).bit_length(), 1)
+        counts[power] = counts.get(power, 0) + count
+    return counts
+
+
+def percentile(counts: dict[int, int], percent: float) -> int:
+    rank, seen = math.ceil(sum(counts.values()) * percent / 100), 0
+    for power in sorted(counts):
+        seen += counts[power]
+        if seen >= rank:
+            return power
+    raise AssertionError("an empty histogram")
+
+
+@contextmanager
+def tool(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = peers.command(name, *arguments)
+    known = len(list(loaded.links()))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        # What it prints stays in its buffer, so whether it has begun is for the kernel to say.
+        wait_until(lambda: len(list(loaded.links())) >= known + LINKS[name], f"{name} to attach")
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def histogram(process: subprocess.Popen[str]) -> dict[int, int]:
+    process.send_signal(signal.SIGINT)
+    said, complaint = process.communicate(timeout=PATIENCE)
+    found = microseconds(said)
+    assert found, said + complaint
+    return found
+
+
+def assert_alike(ours: Distribution, theirs: dict[int, int]) -> None:
+    """As many, and in the same bucket or the next: both take their times somewhat apart."""
+    made = as_theirs(ours)
+    assert sum(made.values()) == pytest.approx(sum(theirs.values()), abs=2)
+    for percent in (10, 50, 90, 100):
+        assert abs(percentile(made, percent) - percentile(theirs, percent)) <= 1, (percent, made, theirs)
+
+
+@pytest.mark.guest
+def test_the_same_as_runqlat_and_cpudist(worker: Worker) -> None:
+    pid = str(worker.pid)
+    with (
+        hog(),
+        traced(Options(wanted=Filter(pid=worker.pid))) as (flow,),
+        tool("runqlat-libbpf", "-p", pid) as waits,
+        tool("cpudist-libbpf", "-O", "-p", pid) as absences,
+    ):
+        worker.do("work", 30)
+        stages = whole(flow.snapshot())
+        assert_alike(stages["wait"], histogram(waits))
+        assert_alike(stages["off"], histogram(absences))
+    # Without -O cpudist counts only turns that were cut short.
+    with hog(), tool("cpudist-libbpf", "-p", pid) as turns, traced(Options(wanted=Filter(pid=worker.pid))) as (flow,):
+        worker.do("spin", 300)
+        assert_alike(whole(flow.snapshot())["run"], histogram(turns))
+
+
+def whole(found: Snapshot) -> dict[str, Distribution]:
+    """Of all CPUs: the worker begins on its own, but the first turn may be on another."""
+    return next(iter(without_device(found.cells.items()).values()))

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace progs` against bpftool."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until, wptrace
+from wptrace.bpf.object import BpfObject, open_object
+from wptrace.bpf.programs import Program, run_statistics
+from wptrace.flows.progs import Watch
+
+# Ways to attach that this kernel has, and where; 5.10 does not tell the function of a trampoline.
+PLACES = {
+    "tp_btf": "tp_btf/sched_process_exit",
+    "raw_tp": "raw_tp/sched_process_exit",
+    "tracepoint": "tracepoint/sched_process_exit",
+}
+if GUEST:
+    PLACES |= {"kprobe": "kprobe/vfs_fsync_range", "kretprobe": "kretprobe/vfs_fsync_range"}
+    PLACES |= {name: name if GUEST == "5.10" else f"{name}/vfs_fsync_range" for name in ("fentry", "fexit")}
+
+
+@pytest.fixture
+def features() -> Iterator[BpfObject]:
+    """Programs that do nothing, all attached."""
+    with open_object("features") as obj:
+        obj.maps["ring"].disable()
+        obj.maps["storage"].disable()
+        for program in obj.progs.values():
+            program.autoload = program.name in PLACES
+        obj.load()
+        obj.attach()
+        yield obj
+
+
+def bpftool(kind: str) -> dict[int, dict[str, Any]]:
+    found = subprocess.run(["bpftool", "--json", kind, "show"], capture_output=True, text=True, check=True)
+    return {one["id"]: one for one in json.loads(found.stdout)}
+
+
+def both(kind: str, listed: list[Line], before: dict[int, Any]) -> list[tuple[Line, dict[str, Any]]]:
+    """What was there all the time: others come and go on a machine that is used."""
+    after = bpftool(kind)
+    ours = {one["id"]: one for one in listed}
+    stayed = before.keys() & after.keys()
+    assert stayed <= ours.keys() <= before.keys() | after.keys() or not GUEST
+    return [(ours[number], after[number]) for number in sorted(stayed)]
+
+
+def test_it_lists_what_bpftool_lists(features: BpfObject) -> None:
+    before = bpftool("prog"), bpftool("map")
+    done = wptrace("progs", "--json", "20ms", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = map(json.loads, done.stdout.splitlines())
+    check(line)
+    programs, maps = both("prog", line["programs"], before[0]), both("map", line["maps"], before[1])
+    ours = {program.statistics().id: program.name for program in features.progs.values() if program.autoload}
+    assert ours.items() <= {one["id"]: one["name"] for one, _ in programs}.items()
+    for one, known in programs:
+        assert one["type"] == known["type"]
+        assert one["name"] == known.get("name", "")
+        assert one["memory_bytes"] == known["bytes_memlock"]
+        assert one["maps"] == known.get("map_ids", [])
+    for one, known in maps:
+        assert (one["type"], one["name"]) == (known["type"], known.get("name", ""))
+        assert (one["key_bytes"], one["value_bytes"]) == (known["bytes_key"], known["bytes_value"])
+        assert one["max_entries"] == known["max_entries"]
+        assert one["memory_bytes"] == known.get("bytes_memlock", 0)
+    held = [one for one, _ in programs if one["id"] in ours]
+    assert all({"pid": os.getpid(), "comm": _comm()} in one["held_by"] for one in held)
+    # It is not a command of wptrace that holds them.
+    assert not any(one["own"] for one in held)
+
+
+def _comm() -> str:
+    return Path("/proc/self/comm").read_text().strip()
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_it_tells_where_programs_are_attached(features: BpfObject, name: str) -> None:
+    number = features.progs[name].statistics().id
+    (found,) = [program for program in Watch().take().programs if program.id == number]
+    assert found.attached == (PLACES[name],)
+    features.progs[name].close()
+    (found,) = [program for program in Watch().take().programs if program.id == number]
+    assert found.attached == ()
+
+
+def exits(count: int) -> None:
+    for _ in range(count):
+        subprocess.run(["true"], check=True)
+
+
+def of(program: Program, lines: list[Line]) -> list[Line]:
+    number = program.statistics().id
+    return [one for line in lines for one in line["programs"] if one["id"] == number]
+
+
+def test_it_counts_the_runs_of_its_interval(features: BpfObject) -> None:
+    program = features.progs["raw_tp"]
+    command = [sys.executable, "-m", "wptrace", "progs", "--json", "100ms"]
+    with run_statistics(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline())]
+        exits(20)
+        while sum(one["runs"] for one in of(program, lines)) < 20:
+            lines.append(json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        lines += map(json.loads, process.stdout)
+        assert process.wait(PATIENCE) == 0
+        last = program.statistics()
+    seen = of(program, lines)
+    assert sum(one["runs"] for one in seen) <= last.run_count
+    assert 0 < sum(one["run_ns"] for one in seen) <= last.run_time_ns
+    busy = max(seen, key=lambda one: one["runs"])
+    assert busy["mean_ns"] == round(busy["run_ns"] / busy["runs"])
+    for line in lines:
+        check(line)
+        assert [one["run_ns"] for one in line["programs"]] == sorted(
+            (one["run_ns"] for one in line["programs"]), reverse=True
+        )
+
+
+@pytest.mark.guest
+def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
+    """In a guest, where nobody else asks for them."""
+    program = features.progs["raw_tp"]
+    exits(2)
+    assert program.statistics().run_count == 0
+    with subprocess.Popen([sys.executable, "-m", "wptrace", "progs", "1h"], cwd=ROOT) as process:
+        wait_until(lambda: exits(1) or program.statistics().run_count > 0, "statistics")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    counted = program.statistics().run_count
+    exits(2)
+    assert program.statistics().run_count == counted
+
+
+def test_it_knows_its_own() -> None:
+    command = [sys.executable, "-m", "wptrace", "cpu", "--pid", str(os.getpid()), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = Watch().take()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    held = [one for one in found.programs if process.pid in {holder.pid for holder in one.holders}]
+    assert {place for one in held for place in one.attached} == {
+        "tp_btf/sched_switch",
+        "tp_btf/sched_wakeup",
+        "tp_btf/sched_wakeup_new",
+    }
+    assert all(one.own for one in held)
+    maps = {one.id: one for one in found.maps}
+    assert all(maps[number].own for one in held for number in one.maps)
+
+
+def test_a_terminal_gets_a_screen(features: BpfObject) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
+    command = [sys.executable, "-m", "wptrace", "progs", "50ms"]
+    with subprocess.Popen(command, stdout=theirs, cwd=ROOT, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"attached to") < 2:
+            seen += os.read(ours, 1 << 16)
+        process.send_signal(signal.SIGINT)
+        while True:
+            try:
+                if not os.read(ours, 1 << 16):
+                    break
+            except OSError:  # it is gone
+                break
+        assert process.wait(PATIENCE) == 0
+    os.close(ours)
+    # Drawn anew in place: the cursor goes up in between.
+    assert b"\x1b[1A" in seen

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the iopf flow makes of rows and pending faults."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import pytest
+
+from tests.unit.flows.test_discover import OBJECTS
+from wptrace.bpf.btf import Btf, Enum
+from wptrace.bpf.elf import ObjectFile
+from wptrace.flows import iopf
+from wptrace.flows.base import Loaded
+from wptrace.flows.iopf import IopfFlow, Options, op_of, rows
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(("cpus", "count"), [(2, 256), (24, 256), (64, 97), (128, 48), (192, 32), (1024, 32)])
+def test_there_are_as_many_rows_as_memory_is_for(cpus: int, count: int) -> None:
+    assert rows(5360, cpus) == count
+
+
+def row(dev: bytes = b"0000:75:00.0\0\0", pasid: int = 5) -> Any:
+    return argparse.Namespace(dev=dev, pasid=pasid)
+
+
+def test_an_address_space_has_a_number_or_none() -> None:
+    assert op_of(row()) == "pasid 5"
+    assert op_of(row(pasid=iopf._NO_PASID)) == "pasid -"
+    assert op_of(row(dev=b"\0", pasid=0)) == "other"
+
+
+def state(first: int, last: int = 0, handled: int = 0, **what: Any) -> Any:
+    made = argparse.Namespace(first_ns=first, last_ns=last, handled_ns=handled, address=0x1000, faults=2)
+    vars(made).update(vars(row(**what)))
+    return made
+
+
+def flow(options: Options, *states: Any) -> IopfFlow:
+    made = IopfFlow(options)
+    pending = {number: (argparse.Namespace(group=number), one) for number, one in enumerate(states)}
+    obj = argparse.Namespace(maps={"pending": argparse.Namespace(items=lambda: iter(pending.values()))})
+    made._loaded = Loaded(obj, {}, {})  # type: ignore[arg-type]
+    return made
+
+
+def test_faults_without_an_answer_come_oldest_first_with_their_stage() -> None:
+    now = time.monotonic_ns()
+    states = [state(now - 20 * MS), state(now - 60 * MS, last=1, handled=1), state(now - 40 * MS, last=1)]
+    found = flow(Options(), *states).in_flight(0)
+    assert [one.stage for one in found] == ["handle", "queue", "gather"]
+    assert [one.fields["group"] for one in found] == [1, 2, 0]
+    assert [one.dev for one in found] == ["0000:75:00.0"] * 3
+    assert 60 * MS <= found[0].age_ns < 60_000 * MS
+    assert len(flow(Options(), *states, state(now + MS)).in_flight(10 * MS)) == 3
+
+
+def test_only_those_that_are_wanted() -> None:
+    states = [state(1), state(1, pasid=6), state(1, dev=b"other\0")]
+    assert [one.op for one in flow(Options(devices=("0000:75:00.0",)), *states).in_flight(0)] == ["pasid 5", "pasid 6"]
+    assert [one.op for one in flow(Options(pasids=(6, 7)), *states).in_flight(0)] == ["pasid 6"]
+    assert len(flow(Options(devices=("other",), pasids=(5,)), *states).in_flight(0)) == 1
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "arm64"])
+def test_names_are_those_of_the_object(arch: str) -> None:
+    btf = Btf.parse(ObjectFile(OBJECTS / arch / "iopf.bpf.o").btf)
+
+    def names(name: str) -> list[str]:
+        found = btf.find(name, Enum)
+        assert found is not None
+        prefix = f"{name.upper()}_"
+        return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
+
+    assert names("iopf_stage") == [*IopfFlow.stages.names, IopfFlow.stages.total.name]
+    assert set(names("iopf_cause")) == set(iopf._CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({iopf._FAULT: "raw_tp/io_fault_exit, raw_tp/io_fault_entry"}, "tell of no groups"),
+        ({iopf._FAULT: "raw_tp/qi_submit, raw_tp/prq_report"}, "Intel's IOMMU tell of no handling"),
+        ({iopf._FAULT: "fentry/iopf_group_response"}, "this kernel shows no handling"),
+        ({iopf._FAULT: "fentry/x", iopf._HANDLING: "fentry/iommu_sva_handle_iopf"}, "shared virtual addressing"),
+    ],
+)
+def test_the_notes_tell_what_is_not_seen(sections: dict[str, str], said: str) -> None:
+    (note,) = iopf._notes(argparse.Namespace(sections=lambda hook: sections.get(hook, "")))  # type: ignore[arg-type]
+    assert said in note

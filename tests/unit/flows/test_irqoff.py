@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the irqoff flow makes of records, samples and cells."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import pytest
+
+from wptrace.engine.distribution import SLOTS
+from wptrace.errors import UnsupportedError, UsageError
+from wptrace.flows import irqoff
+from wptrace.flows.base import Loaded
+from wptrace.flows.irqoff import IrqoffFlow, Options, tick_ns
+from wptrace.kernel import cpus
+
+MS = 1_000_000
+ALL = 100_000
+"""Overflows a second that a kernel permits by default."""
+
+
+@pytest.mark.parametrize(
+    ("min_ms", "tick_us"), [(1, 250), (2, 500), (4, 1000), (10, 1000), (1000, 1000)], ids="{}ms".format
+)
+def test_the_tick_is_a_quarter_of_the_shortest_period_and_a_millisecond_at_most(min_ms: int, tick_us: int) -> None:
+    assert tick_ns(min_ms * MS, ALL) == tick_us * 1000
+
+
+def test_a_kernel_that_holds_events_back_gets_fewer_ticks() -> None:
+    assert tick_ns(4 * MS, 2000) == MS
+    assert tick_ns(10 * MS, 1000) == 2 * MS
+    with pytest.raises(UnsupportedError, match="no more than 1000 overflows") as caught:
+        tick_ns(MS, 1000)
+    assert caught.value.hint == "sysctl kernel.perf_event_max_sample_rate=8000, or a longer --min"
+
+
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="shorter than 1ms"):
+        IrqoffFlow(Options(min_ns=MS - 1))
+    monkeypatch.setattr(cpus, "online", lambda: [0, 1])
+    with pytest.raises(UsageError, match="there is no CPU 7 online"):
+        IrqoffFlow(Options(cpus=(1, 9, 7)))
+
+
+def seen(cpu: int = 1, ticked: int = 500, tid: int = 8, comm: bytes = b"dd\0", stack: tuple[int, ...] = (1, 2)) -> Any:
+    frames = {f"stack[{place}]": address for place, address in enumerate(stack)}
+    return {"cpu": cpu, "ticked_ns": ticked, "pid": 7, "tid": tid, "comm": comm, "frames": len(stack), **frames}
+
+
+def ended(length: int = 20 * MS, end: int = 100 * MS, **what: Any) -> Any:
+    return {**seen(**what), "end_ns": end, "length_ns": length, "stolen_ns": 3}
+
+
+class Symbols:
+    """Instead of the kernel's."""
+
+    def refresh(self) -> None:
+        pass
+
+    def resolve(self, address: int) -> str:
+        return {0: "asm_sysvec_apic_timer_interrupt+0x1a"}.get(address, f"f{address}+0x1")
+
+
+def cell(ticked: int = 0, finished: int = 0, causes: tuple[int, ...] = (0,) * 5) -> Any:
+    hist = argparse.Namespace(
+        slots=(finished,) + (0,) * (SLOTS - 1), count=finished, sum=0, min=0, max=0, squares=0, squares_high=0
+    )
+    return argparse.Namespace(ticked_ns=ticked, finished=finished, causes=causes, irqoff=hist)
+
+
+@pytest.fixture
+def flow(monkeypatch: pytest.MonkeyPatch) -> IrqoffFlow:
+    """A flow that runs on two CPUs, without a kernel: its object is made up, `cells` can be set."""
+    monkeypatch.setattr(irqoff, "KernelSymbols", Symbols)
+    monkeypatch.setattr(irqoff, "wall_offset_ns", lambda: 1000 * MS)
+    monkeypatch.setattr(cpus, "online", lambda: [0, 1])
+    causes = ["ring_full", "nmi_ring_full", "stolen", "suspended", "hotplug"]
+    obj = argparse.Namespace(maps={"cells": {0: [cell(), cell()]}, "moves": {}}, enum=lambda _: causes)
+    made = IrqoffFlow(Options())
+    made._loaded = Loaded(obj, {}, {})  # type: ignore[arg-type]
+    made._since = {0: 1, 1: 1}
+    made._map_bytes = 0
+    return made
+
+
+def set_cells(flow: IrqoffFlow, *cells: Any) -> None:
+    assert flow._loaded
+    flow._loaded.obj.maps["cells"][0] = list(cells)
+
+
+def test_a_period_is_told_with_its_stack_at_the_end(flow: IrqoffFlow) -> None:
+    flow._episodes.end(ended(stack=(9, 0, 1, 2)))
+    (request,) = flow.requests()
+    assert (request.kind, request.dev, request.op) == ("irqoff", "cpu1", "irqoff")
+    assert (request.end_ns, request.total_ns) == (1100 * MS, 20 * MS)
+    assert request.fields == {
+        "start_ns": 1080 * MS,
+        "stolen_ns": 3,
+        "error_ns": MS // 2,
+        "sampled": "end",
+        "cpu": 1,
+        "comm": "dd",
+        "pid": 7,
+        "tid": 8,
+        # Without the handler of the tick.
+        "stack": ["f1+0x1", "f2+0x1"],
+    }
+    assert flow.requests() == []
+
+
+def test_what_an_nmi_saw_inside_is_better(flow: IrqoffFlow) -> None:
+    flow._episodes.see(seen(comm=b"culprit\0", stack=(5,)))
+    flow._episodes.end(ended(comm=b"later\0"))
+    (request,) = flow.requests()
+    assert (request.fields["sampled"], request.fields["comm"], request.fields["stack"]) == (
+        "inside",
+        "culprit",
+        ["f5+0x1"],
+    )
+    assert request.total_ns == 20 * MS
+
+
+def test_a_cpu_that_does_not_tick_is_in_flight(flow: IrqoffFlow) -> None:
+    now = time.monotonic_ns()
+    set_cells(flow, cell(now, finished=3), cell(now - 5000 * MS))
+    book = flow.snapshot().accounting
+    assert (book.started, book.finished, book.in_flight) == (4, 3, 1)
+    (one,) = flow.in_flight(0)
+    assert (one.dev, one.fields) == ("cpu1", {"cpu": 1})
+    assert 4999 * MS <= one.age_ns < 60_000 * MS
+    assert flow.in_flight(600_000 * MS) == []
+    flow._episodes.see(seen(ticked=now - 5000 * MS))
+    (one,) = flow.in_flight(0)
+    assert (one.fields["comm"], one.fields["stack"]) == ("dd", ["f1+0x1", "f2+0x1"])
+
+
+def test_a_cpu_that_is_away_or_has_not_ticked_yet_is_not(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_cells(flow, cell(0), cell(time.monotonic_ns() - 5000 * MS))
+    assert len(flow.in_flight(0)) == 1
+    monkeypatch.setattr(cpus, "online", lambda: [0])
+    assert flow.in_flight(0) == []
+
+
+def test_what_is_no_period_is_noted(flow: IrqoffFlow) -> None:
+    set_cells(flow, cell(causes=(1, 2, 3, 4, 5)), cell(causes=(10, 0, 0, 0, 0)))
+    book = flow.snapshot().accounting
+    assert {cause.name: count for cause, count in book.noted.items()} == {
+        "ring_full": 11,
+        "nmi_ring_full": 2,
+        "stolen": 3,
+        "suspended": 4,
+        "hotplug": 5,
+    }
+    assert book.started == book.lost_total == 0
+
+
+def test_a_row_for_each_cpu_that_had_a_period(flow: IrqoffFlow) -> None:
+    set_cells(flow, cell(), cell(finished=2))
+    assert {group.dev: stages["total"].count for group, stages in flow.snapshot().cells.items()} == {"cpu1": 2}
+
+
+def test_a_cpu_that_came_is_watched(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(flow, "_watch", lambda _, cpu: watched.append(cpu))
+    monkeypatch.setattr(cpus, "online", lambda: [0, 1, 2])
+    flow._since = {0: 100, 1: 100, 3: 100}
+    assert flow._loaded
+    # 0 never moved, 1 came back, 2 is new, 3 went, 4 has not come yet.
+    flow._loaded.obj.maps["moves"] = {0: 0, 1: 200, 2: 300, 3: 400, 4: 500}  # type: ignore[index]
+    flow.requests()
+    assert watched == [1, 2]
+
+
+def test_of_chosen_cpus_alone(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(flow, "_watch", lambda _, cpu: watched.append(cpu))
+    flow._options = Options(cpus=(1,))
+    assert flow._loaded
+    flow._loaded.obj.maps["moves"] = {0: 200, 1: 200}  # type: ignore[index]
+    flow.requests()
+    assert watched == [1]
+
+
+class Program:
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def counter(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, how: str, looks: int, nmis: int) -> tuple[str, Program]:
+    """What is said of a counter that ran so often in the trial."""
+    program = Program()
+    obj = argparse.Namespace(progs={"look_perf_event": program})
+    loaded = Loaded(obj, {irqoff._LOOKS: ("look_perf_event",)}, {})  # type: ignore[arg-type]
+    flow._options = Options(counter=how)
+    monkeypatch.setattr(flow, "_trial", lambda: (looks, nmis))
+    said = flow._try_counter(loaded)
+    assert (irqoff._LOOKS in loaded.chosen) is not program.closed
+    return said, program
+
+
+def test_a_counter_that_interrupts_by_nmi_is_used(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, program = counter(flow, monkeypatch, "auto", 5, 5)
+    assert said.startswith("hardware: a tick every 1000 us, stacks from inside")
+    assert not program.closed
+    assert flow._looks is not None
+
+
+@pytest.mark.parametrize(("looks", "why"), [(5, "interrupts by no NMI here"), (0, "does not count here")])
+def test_one_that_is_no_help_is_not(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, looks: int, why: str) -> None:
+    said, program = counter(flow, monkeypatch, "auto", looks, 0)
+    assert said.startswith(f"the counter of cycles {why}; software: a tick every 1000 us")
+    assert program.closed
+    assert flow._looks is None
+
+
+def test_who_insists_gets_it_if_it_runs_at_all(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = counter(flow, monkeypatch, "cycles", 5, 0)
+    assert "it sees a period when that is over" in said
+    assert flow._looks is not None
+    with pytest.raises(UnsupportedError, match="the counter of cycles does not count here"):
+        counter(flow, monkeypatch, "cycles", 0, 0)
+
+
+def test_without_one(flow: IrqoffFlow) -> None:
+    loaded = Loaded(None, {}, {})  # type: ignore[arg-type]
+    assert flow._try_counter(loaded).startswith("no counter of cycles works here; software")
+    flow._options = Options(counter="none")
+    assert flow._try_counter(loaded).startswith("software: a tick every 1000 us")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace cpu`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TextIO
+
+from wptrace.cli import options as common
+from wptrace.engine.results import Output
+from wptrace.engine.units import parse_duration
+from wptrace.errors import UsageError
+
+SUMMARY = "tell how long tasks wait for a CPU, run on it, and who ran instead"
+
+_LIVE_S = 1.0
+# What the shared reader of filters looks for and tasks do not have.
+_NO_REQUESTS = dict.fromkeys(("file", "dir", "op", "size"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_interval(parser)
+    which = parser.add_argument_group("what to trace")
+    which.add_argument("-p", "--pid", metavar="PID", help="only tasks of this process")
+    which.add_argument("--tid", metavar="TID", help="only this thread")
+    which.add_argument("--comm", metavar="NAME", help="only threads with this name, its first 15 bytes")
+    which.add_argument("--cgroup", metavar="PATH", help="only tasks of this cgroup and those below it")
+    parser.set_defaults(**_NO_REQUESTS)
+    show = parser.add_argument_group("what to show")
+    show.add_argument("--by", choices=("cpu", "process", "thread", "cgroup"), help="a row for each of them")
+    show.add_argument("--top", default="20", metavar="N", help="that many rows, longest waits first (20); JSON has all")
+    show.add_argument("--slow", metavar="DURATION", help="also tell each wait of at least so long (5ms), and who ran")
+    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
+    common.add_output(show)
+    parser.add_argument("--ring-size", default="256K", metavar="SIZE", help="room for waits that are told (256K)")
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.flows.cpu import CPU, CpuFlow, Options
+    from wptrace.flows.run import run as trace
+    from wptrace.kernel.privileges import require_tracing
+
+    seconds, count = common.interval(options)
+    drawn = (*CpuFlow.stages.names, CpuFlow.stages.total.name)
+    if options.hist is not None and options.hist not in drawn:
+        raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
+    if not options.top.isdecimal() or not int(options.top):
+        raise UsageError(f"--top takes a whole number above 0, not {options.top!r}")
+    slow_ns = None if options.slow is None else parse_duration(options.slow)
+    ring = common.size(options.ring_size)
+    flow = CpuFlow(Options(options.by or CPU, common.filters(options), slow_ns, ring))
+    require_tracing()
+    with common.stream(options) as stream:
+        live = not options.json and stream.isatty()
+        if live and seconds is None:
+            seconds = _LIVE_S
+        trace(flow, _output(options, stream, live), seconds, count, options.stats, stream.fileno())
+    return 0
+
+
+def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:
+    if options.json:
+        from wptrace.outputs.ndjson import NdjsonOutput
+
+        return NdjsonOutput(stream)
+    from wptrace.outputs.cpu import CpuOutput, View
+
+    view = View(options.by or "", int(options.top), options.timestamps, options.stats, options.hist, live)
+    return CpuOutput(stream, view)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace progs`."""
+
+from __future__ import annotations
+
+import argparse
+
+from wptrace.cli import options as common
+
+SUMMARY = "list the BPF programs and maps of this machine, with what they cost"
+
+_INTERVAL_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_interval(parser)
+    parser.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
+    parser.add_argument("-j", "--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of the terminal")
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.flows.progs import Output, watch
+    from wptrace.kernel.privileges import require_tracing
+    from wptrace.outputs.progs import ProgsJson, ProgsOutput
+
+    seconds, count = common.interval(options)
+    require_tracing()
+    with common.stream(options) as stream:
+        live = not options.json and stream.isatty()
+        if seconds is None and count is None and not live:
+            count = 1
+        output: Output = ProgsJson(stream) if options.json else ProgsOutput(stream, live, options.timestamps)
+        watch(output, seconds or _INTERVAL_S, count, stream.fileno())
+    return 0

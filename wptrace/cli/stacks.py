@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace stacks`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TextIO
+
+from wptrace.cli import options as common
+from wptrace.engine.results import Output
+from wptrace.engine.units import parse_duration
+from wptrace.errors import UsageError
+
+SUMMARY = "tell which stacks start block I/O, how much, and how long it takes"
+
+_TOP = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_interval(parser)
+    which = parser.add_argument_group("what to trace")
+    which.add_argument(
+        "-d",
+        "--dev",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
+    )
+    which.add_argument("-p", "--pid", metavar="PID", help="only I/O that this process starts itself")
+    which.add_argument("--min", metavar="DURATION", help="charge stacks only with I/O that took at least so long (5ms)")
+    which.add_argument("--user", action="store_true", help="the stack of the process below that of the kernel")
+    show = parser.add_argument_group("what to show")
+    show.add_argument(
+        "--top", metavar="N", help=f"so many stacks, most time first; 0 is all (default: {_TOP}, all as JSON)"
+    )
+    show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs: ns or I/Os")
+    show.add_argument("-D", "--per-device", action="store_true", help="stacks of each device apart")
+    show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
+    common.add_output(show)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, and end")
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.flows.filters import Filter
+    from wptrace.flows.run import run as trace
+    from wptrace.flows.stacks import Options, StacksFlow
+    from wptrace.kernel import tasks
+    from wptrace.kernel.privileges import require_tracing
+
+    seconds, count = common.interval(options)
+    if options.folded and options.json:
+        raise UsageError("--folded and --json are two forms of the same: choose one")
+    if options.top is not None and not re.fullmatch(r"[0-9]{1,9}", options.top):
+        raise UsageError(f"{options.top!r} is not a number of stacks")
+    min_ns = 0 if options.min is None else parse_duration(options.min)
+    wanted = Filter(pid=None if options.pid is None else tasks.process(options.pid))
+    flow = StacksFlow(Options(tuple(options.dev), wanted, min_ns, options.user))
+    require_tracing()
+    if options.dry_run:
+        print("\n".join(flow.plan()))
+        return 0
+    with common.stream(options) as stream:
+        trace(flow, _output(options, stream, min_ns), seconds, count, options.stats, stream.fileno())
+    return 0
+
+
+def _output(options: argparse.Namespace, stream: TextIO, min_ns: int) -> Output:
+    from wptrace.outputs.stacks import FoldedOutput, StacksJson, StacksOutput, View
+
+    top = int(options.top) if options.top is not None else 0 if options.json else _TOP
+    view = View(options.per_device, options.timestamps, options.stats, top, min_ns)
+    if options.folded:
+        return FoldedOutput(stream, view, options.folded)
+    return StacksJson(stream, view) if options.json else StacksOutput(stream, view)

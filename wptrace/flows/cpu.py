@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace cpu`: how long tasks wait for a CPU, run on it and stay off it, and who ran instead."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from wptrace.bpf.layout import text
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.engine.accounting import (
+    RECURSION,
+    RING_FULL,
+    STATE_FULL,
+    UNMATCHED_END,
+    UNMATCHED_START,
+    Accounting,
+    Cause,
+)
+from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.engine.runs import Run, Task, longest
+from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.errors import WptraceError
+from wptrace.flows import filters
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.flows.cells import Cells
+from wptrace.flows.filters import Filter
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.tasks import name_of
+
+CPU, PROCESS, THREAD, CGROUP = "cpu", "process", "thread", "cgroup"
+BY = (CPU, PROCESS, THREAD, CGROUP)
+
+_W = Point("W", "wants a CPU")
+_R = Point("R", "runs")
+_L = Point("L", "left its CPU")
+
+_TURN = "turn"
+_ALL = ("wait", "run", "off")
+# Rows by process, thread or cgroup that found no room.
+OTHERS = "others"
+# Tasks that are followed at a time, and rows: bounds of the memory in the kernel, 3.4 MiB and about so many bytes.
+_TASKS = 32768
+_ROWS = 1024
+_ROW_BYTES = 64 << 20
+# As in bpf_src/cpu.bpf.c: the last ones on each CPU.
+_RUNS = 2048
+
+_INCOMPLETE = Cause("incomplete", "a turn ended whose way to a CPU was not seen: counted, and in no stage")
+_OFF_UNKNOWN = Cause("off_unknown", "the table of tasks had no room: a time off the CPU is in no stage")
+_NO_ROW = Cause("no_row", f"there was no row left: a turn counts in the row {OTHERS}")
+_CAUSES = {
+    cause.name: cause
+    for cause in (STATE_FULL, UNMATCHED_START, UNMATCHED_END, _INCOMPLETE, _OFF_UNKNOWN, _NO_ROW, RING_FULL)
+}
+# Those that cost a turn; the others are noted.
+_LOST = (STATE_FULL, UNMATCHED_START)
+
+
+class Options(NamedTuple):
+    by: str = CPU
+    wanted: Filter = Filter()
+    slow_ns: int | None = None
+    """Waits of at least so long are told one by one."""
+    ring_bytes: int = 1 << 18
+    tasks: int = _TASKS
+    rows: int = 0
+    """0: as many as the memory for them allows."""
+
+
+class CpuFlow(Flow):
+    name = "cpu"
+    object = "cpu"
+    stages = StageTable(
+        (
+            Stage(
+                "wait",
+                _W,
+                _R,
+                "a task that could run waits in a run queue",
+                "more wants the CPUs than there are, priorities or quotas hold it back, or it may run on few CPUs only",
+            ),
+            Stage(
+                "run",
+                _R,
+                _L,
+                "the task has a CPU, interrupts on it included",
+                "the time goes into work: a profiler (perf top) tells which",
+            ),
+            Stage(
+                "off",
+                _L,
+                _R,
+                "from leaving the CPU to the next time it runs: sleep, if there was one, and wait",
+                "the task sleeps: it waits for I/O, a lock, a timer or a request, not for a CPU",
+                partition=False,
+                outside=True,
+            ),
+        )
+    )
+    hooks = (
+        # It sees ends, but starts as well: who is preempted wants the CPU again.
+        Hook("switch of tasks (R, L)", ("switch_tp_btf", "switch_raw_tp"), _ALL, "nothing can be seen"),
+        Hook("wakeup of a task (W)", ("wakeup_tp_btf", "wakeup_raw_tp"), _ALL, "nobody is seen to wait"),
+        Hook(
+            "first wakeup of a task (W)",
+            ("birth_tp_btf", "birth_raw_tp"),
+            ("wait", "run"),
+            "the first turn of a new task is not seen",
+            required=False,
+        ),
+    )
+    fields = (Field(("task_struct.__state", "task_struct.state"), "who leaves a CPU to sleep cannot be told"),)
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._loaded: Loaded | None = None
+        self._ring: Ring | None = None
+        self._requests: list[Request] = []
+        self._known: set[tuple[int, bytes]] = set()
+        self._cgroups = CgroupNames() if options.by == CGROUP else None
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self.hooks, self._prepare)
+        obj = loaded.obj
+        self._causes = [_CAUSES[name] for name in obj.enum("cpu_cause")]
+        stages = obj.enum("cpu_stage")
+        if self._options.by == CPU:
+            cpus = [Group(f"cpu{cpu}", _TURN) for cpu in range(libbpf().cpus)]
+            self._cells = Cells(obj.maps["cpus"], cpus, stages)
+        else:
+            self._cells = Cells(obj.maps["rows"], [], stages)
+        self._others = Cells(obj.maps["others"], [Group(OTHERS, _TURN)], stages)
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        if self._options.slow_ns is not None:
+            layout = obj.struct("cpu_record")
+            self._fields = layout.fields
+            self._ring = Ring.of(obj.maps["records"], layout.struct)
+            reader.add(self._ring, self._take)
+        told = filters.describe(self._options.wanted)
+        return Start(
+            self.name,
+            self.level,
+            os.uname().release,
+            {"by": self._options.by, **told},
+            [Source(stage.name, self._how(loaded, stage.name)) for stage in self.stages],
+            self.stages,
+            [],
+        )
+
+    def _how(self, loaded: Loaded, stage: str) -> str:
+        found = [loaded.sections(hook.name) for hook in self.hooks if stage in hook.serves]
+        return ", ".join(sections for sections in found if sections)
+
+    def _prepare(self, obj: BpfObject) -> None:
+        options = self._options
+        obj.rodata.by = obj.enum("cpu_by").index(options.by)
+        obj.maps["tasks"].max_entries = options.tasks
+        if options.by == CPU:
+            obj.maps["cpus"].max_entries = libbpf().cpus
+        else:
+            row = obj.maps["rows"].value_codec.size * libbpf().cpus
+            obj.maps["rows"].max_entries = options.rows or min(_ROWS, max(_ROW_BYTES // row, 16))
+        if options.slow_ns is not None:
+            obj.rodata.tell = True
+            obj.maps["histories"].max_entries = libbpf().cpus
+            obj.data.slow_ns = options.slow_ns
+            obj.maps["records"].max_entries = options.ring_bytes
+        filters.apply(obj.bss, options.wanted)
+
+    def _follow_new(self) -> None:
+        """Rows come into being in the kernel; their names are in their keys."""
+        for key in self._obj.maps["rows"].keys():  # noqa: SIM118 - a Map is no mapping in the eyes of the rule
+            known = (key.id, key.comm)
+            if known not in self._known:
+                self._known.add(known)
+                self._cells.follow(key, Group(self._label(*known), _TURN))
+
+    def _label(self, number: int, comm: bytes) -> str:
+        """fio[1234], fio[1234/1240], or the path of a cgroup."""
+        if self._cgroups is not None:
+            return self._cgroups.of(number)
+        process, thread = number >> 32, number & 0xFFFFFFFF
+        return f"{text(comm)}[{process}/{thread}]" if thread else f"{text(comm)}[{process}]"
+
+    def _take(self, records: list[Record]) -> None:
+        offset = wall_offset_ns()
+        waits = [dict(zip(self._fields, record)) for record in records]
+        histories: dict[int, list[Run]] = {}
+        for cpu in {wait["cpu"] for wait in waits}:
+            histories[cpu] = self._history(cpu, min(wait["woken_ns"] for wait in waits if wait["cpu"] == cpu))
+        for wait in waits:
+            cpu, woken, ran = wait["cpu"], wait["woken_ns"], wait["ran_ns"]
+            told: dict[str, Any] = {**_task(wait, "task"), "cpu": cpu, "sleep_ns": wait["sleep_ns"]}
+            most = longest(histories[cpu], woken, ran)
+            if most is not None:
+                told["instead"] = {**most.task._asdict(), "run_ns": most.time_ns}
+            row = f"cpu{cpu}" if self._options.by == CPU else self._label(wait["row.id"], wait["row.comm"])
+            # Clocks of two CPUs may differ by some cycles.
+            took = max(ran - woken, 0)
+            self._requests.append(Request(ran + offset, row, _TURN, told, took, {"wait": took}, "wait"))
+
+    def _history(self, cpu: int, since_ns: int) -> list[Run]:
+        """Who ran on a CPU since then. A run that is just being written is later than what anybody asks for."""
+        memory = self._obj.maps["histories"].raw(cpu)
+        if memory is None:
+            return []
+        layout = self._obj.struct("run")
+        start, end = layout.fields.index("start_ns"), layout.fields.index("end_ns")
+        found = []
+        for values in layout.struct.iter_unpack(memory[: layout.size * _RUNS]):
+            if values[end] > since_ns:
+                run = dict(zip(layout.fields, values))
+                found.append(Run(values[start], values[end], Task(**_task(run, "task"))))
+        return found
+
+    def requests(self) -> list[Request]:
+        taken, self._requests = self._requests, []
+        return taken
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        """Tasks that want a CPU or have one for so long."""
+        now = time.monotonic_ns()
+        found = []
+        for _, times in self._obj.maps["tasks"].items():
+            age = now - times.woken_ns
+            if times.woken_ns and age >= at_least_ns:
+                stage = "run" if times.ran_ns else "wait"
+                fields = {"pid": times.tgid, "tid": times.tid, "comm": name_of(times.tid)}
+                found.append(InFlight(REQUEST, "", _TURN, age, stage, fields))
+        return sorted(found, key=lambda one: -one.age_ns)
+
+    @property
+    def _obj(self) -> BpfObject:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        return self._loaded.obj
+
+    def snapshot(self) -> Snapshot:
+        obj = self._obj
+        if self._options.by != CPU:
+            self._follow_new()
+        self._cells.read()
+        self._others.read()
+        programs = self._loaded.programs if self._loaded else []
+        ran = [program.statistics() for program in programs]
+        book = obj.maps["books"].summed(0)
+        causes = dict(zip(self._causes, obj.bss.loss))
+        causes[RECURSION] = sum(found.recursion_misses for found in ran)
+        lost = {cause: causes[cause] for cause in _LOST}
+        noted = {cause: count for cause, count in causes.items() if cause not in lost}
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(book.started, book.finished, lost, noted),
+            {**self._cells.copy(), **self._others.copy()},
+            {},
+            0,
+            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+        )
+
+    def stop(self) -> None:
+        if self._loaded is not None:
+            self._loaded.detach()
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+
+def _task(values: dict[str, Any], member: str) -> dict[str, Any]:
+    return {
+        "comm": text(values[f"{member}.comm"]),
+        "pid": values[f"{member}.tgid"],
+        "tid": values[f"{member}.tid"],
+    }

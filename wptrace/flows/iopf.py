@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace iopf`: how long devices wait when they meet a page of a process that is not there."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from wptrace.bpf.layout import text
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader
+from wptrace.engine.accounting import (
+    RECURSION,
+    STATE_FULL,
+    UNMATCHED_END,
+    UNMATCHED_START,
+    Accounting,
+    Cause,
+)
+from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.errors import UnsupportedError, WptraceError
+from wptrace.flows.base import Flow, Hook, Loaded, load, overhead
+from wptrace.flows.cells import Cells
+
+_R = Point("R", "first page reported")
+_L = Point("L", "last page reported")
+_H = Point("H", "handled")
+_A = Point("A", "answered")
+
+# Kernel memory for rows is this at most, but for the fewest rows.
+_CELLS_BYTES = 32 << 20
+_FEWEST, _MOST = 32, 256
+# As in bpf_src/iopf.bpf.c.
+_NO_PASID = 0xFFFFFFFF
+
+_REFUSED = Cause("refused", "the kernel did not take a fault: nobody handles the address space that it is in")
+_NO_ROW = Cause("no_row", "a device and PASID found no row of their own: counted under other")
+_CAUSES = {cause.name: cause for cause in (STATE_FULL, _NO_ROW, UNMATCHED_END)}
+
+_FAULT = "report (R) and answer (A) of a fault"
+_HANDLING = "handling of a fault (H)"
+_OTHER = "other"
+_NOTHING = (
+    "this kernel shows no I/O page faults: it has neither the SMMU's tracepoints, nor iommu_report_device_fault to"
+    " probe, nor the tracepoints of Intel's IOMMU"
+)
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """By name, such as 0000:75:00.0; none means all."""
+    pasids: tuple[int, ...] = ()
+
+
+class IopfFlow(Flow):
+    name = "iopf"
+    object = "iopf"
+    stages = StageTable(
+        (
+            Stage(
+                "gather",
+                _R,
+                _L,
+                "the device reports the other pages of a group",
+                "the device asks for many pages at once, or the IOMMU hands them over slowly",
+            ),
+            Stage(
+                "queue",
+                _L,
+                _H,
+                "the fault waits for somebody to handle it",
+                "the workers that handle faults are too few, or wait for a CPU",
+            ),
+            Stage(
+                "handle",
+                _H,
+                _A,
+                "the pages are brought in and the device gets its answer",
+                "memory is reclaimed, swapped in or migrated, or others hold mmap_lock: pin or touch the memory first",
+            ),
+        )
+    )
+    hooks = (
+        Hook(
+            _FAULT,
+            (
+                ("exit_raw_tp", "entry_raw_tp"),
+                ("respond_fentry", "refuse_fexit", "report_fentry"),
+                ("reply_fentry", "refuse_fexit", "report_fentry"),
+                ("respond_kprobe", "refuse_kretprobe", "report_kprobe"),
+                ("reply_kprobe", "refuse_kretprobe", "report_kprobe"),
+                ("submit_raw_tp", "request_raw_tp"),
+            ),
+            ("gather", "handle"),
+            "no fault can be seen",
+        ),
+        Hook(
+            _HANDLING,
+            ("handle_fentry", "serve_fentry", "handle_kprobe", "serve_kprobe"),
+            ("queue",),
+            "queue is in handle",
+            required=False,
+        ),
+    )
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        """A size that fits the machine."""
+        obj.maps["cells"].max_entries = rows(obj.maps["blank"].value_codec.size, libbpf().cpus)
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._loaded: Loaded | None = None
+        self._groups: set[Group] = set()
+
+    def start(self, reader: Reader) -> Start:
+        try:
+            self._loaded = loaded = load(self.object, self.hooks, self.configure)
+        except UnsupportedError as error:
+            raise UnsupportedError(_NOTHING, hint="wptrace doctor -v tells what was tried") from error
+        obj = loaded.obj
+        # The row of what finds none.
+        obj.maps["cells"][{}] = [{}] * libbpf().cpus
+        self._cells = Cells(obj.maps["cells"], [], obj.enum("iopf_stage"))
+        self._causes = [_CAUSES[name] for name in obj.enum("iopf_cause")]
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        whole, part = loaded.sections(_FAULT), loaded.sections(_HANDLING)
+        hows = {"gather": whole, "queue": part, "handle": whole}
+        asked = {"dev": list(self._options.devices), "pasid": list(self._options.pasids)}
+        filters: dict[str, Any] = {name: values for name, values in asked.items() if values}
+        sources = [Source(name, hows[name]) for name in self.stages.names]
+        return Start(self.name, self.level, os.uname().release, filters, sources, self.stages, _notes(loaded))
+
+    def requests(self) -> list[Request]:
+        return []
+
+    def stop(self) -> None:
+        if self._loaded is not None:
+            self._loaded.detach()
+
+    def close(self) -> None:
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+    @property
+    def _obj(self) -> BpfObject:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        return self._loaded.obj
+
+    def _wanted(self, row: Any) -> bool:
+        devices, pasids = self._options.devices, self._options.pasids
+        return (not devices or text(row.dev) in devices) and (not pasids or row.pasid in pasids)
+
+    def _follow(self) -> None:
+        """Rows come with the first fault of a device and address space."""
+        for row in self._obj.maps["cells"]:
+            group = Group(text(row.dev) or _OTHER, op_of(row))
+            if group not in self._groups and self._wanted(row):
+                self._groups.add(group)
+                self._cells.follow(row, group)
+
+    def snapshot(self) -> Snapshot:
+        self._follow()
+        self._cells.read()
+        total, page = self._cells.total, os.sysconf("SC_PAGE_SIZE")
+        causes = dict(zip(self._causes, self._obj.bss.loss))
+        ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
+        lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: causes.pop(STATE_FULL)}
+        noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran)}
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(total("started"), total("finished"), lost, noted),
+            self._cells.copy(),
+            {group: page * count["faults"] for group, count in self._cells.counters.items()},
+            total("failed"),
+            overhead(ran, self._map_bytes, records=0),
+        )
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        """Faults without an answer, oldest first."""
+        now = time.monotonic_ns()
+        found = []
+        for key, state in self._obj.maps["pending"].items():
+            age = now - state.first_ns
+            if age < at_least_ns or not self._wanted(state):
+                continue
+            stage = "handle" if state.handled_ns else "queue" if state.last_ns else "gather"
+            fields = {"group": key.group, "address": state.address, "faults": state.faults}
+            found.append(InFlight(REQUEST, text(state.dev), op_of(state), max(age, 0), stage, fields))
+        return sorted(found, key=lambda one: -one.age_ns)
+
+
+def rows(cell_bytes: int, cpus: int) -> int:
+    """How many devices and PASIDs have a row: each has a cell for every CPU."""
+    return min(max(_CELLS_BYTES // (cell_bytes * cpus), _FEWEST), _MOST)
+
+
+def op_of(row: Any) -> str:
+    """The kind of fault, which is its address space."""
+    if not text(row.dev):
+        return _OTHER
+    return "pasid -" if row.pasid == _NO_PASID else f"pasid {row.pasid}"
+
+
+def _notes(loaded: Loaded) -> list[str]:
+    source = loaded.sections(_FAULT)
+    if "io_fault_exit" in source:
+        return ["the tracepoints of the SMMU tell of no groups and of no handling: all of a fault is in handle"]
+    if "qi_submit" in source:
+        return ["the tracepoints of Intel's IOMMU tell of no handling: queue is in handle"]
+    if not loaded.sections(_HANDLING):
+        return ["this kernel shows no handling of a fault: queue is in handle"]
+    return ["who handles faults by other means than the kernel's shared virtual addressing has queue in handle"]

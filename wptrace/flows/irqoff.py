@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace irqoff`: periods in which a CPU runs with interrupts off, each with its length, task and stack."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Callable, NamedTuple
+
+from wptrace.bpf import perf
+from wptrace.bpf.layout import text
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.paced import Paced, run_on_cycles
+from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.engine.accounting import RECURSION, RING_FULL, Accounting, Cause
+from wptrace.engine.diagnosis import MISSING, OK, Check
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.episodes import Episodes
+from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.errors import UnsupportedError, UsageError, WptraceError
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.kernel import cpus
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.entry import interrupted
+from wptrace.kernel.symbols import KernelSymbols
+
+_O = Point("O", "interrupts off")
+_N = Point("N", "interrupts on again")
+
+AUTO, CYCLES, NONE = "auto", "cycles", "none"
+SHORTEST_NS = 1_000_000
+
+# A tick costs a microsecond or two; four in the shortest period that is looked for are enough to see its end.
+_SHORTEST_TICK_NS = 250_000
+_LONGEST_TICK_NS = 1_000_000
+# What a hypervisor took is counted by the next tick of the scheduler, up to 10 ms later; on an idle CPU there may be
+# none for a while.
+_SETTLE_NS = 20_000_000
+_IDLE_SETTLE_NS = 1_000_000_000
+_TRIAL_S = 0.2
+_CARE_S = 0.5
+_SAMPLE_BYTES = 1 << 16
+
+_NMI_RING_FULL = Cause("nmi_ring_full", "the ring of the NMI path had no room: a stack is from the end of its period")
+_STOLEN = Cause("stolen", "a CPU did not tick because the hypervisor did not run it: no period")
+_SUSPENDED = Cause("suspended", "a CPU did not tick because the machine was suspended: no period")
+_HOTPLUG = Cause("hotplug", "a CPU did not tick because it went or came: no period")
+_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+_CAUSES = {cause.name: cause for cause in (RING_FULL, _NMI_RING_FULL, _STOLEN, _SUSPENDED, _HOTPLUG)}
+
+_MOVES = "coming and going of a CPU"
+_LOOKS = "look by a counter of cycles"
+_TICKS = "tick of a timer (N)"
+_LOOK = "look_perf_event"
+
+
+class Options(NamedTuple):
+    min_ns: int = 10_000_000
+    """Periods at least so long."""
+    counter: str = AUTO
+    """CYCLES: stacks from inside a period or not at all, NONE: from its end, AUTO: the former where that works."""
+    cpus: tuple[int, ...] = ()
+    """None means all that are online."""
+    ring_bytes: int = 1 << 20
+
+
+class IrqoffFlow(Flow):
+    name = "irqoff"
+    object = "irqoff"
+    stages = StageTable(
+        (
+            Stage(
+                "irqoff",
+                _O,
+                _N,
+                "a CPU runs with interrupts off",
+                "who is on the stack holds a spinlock with interrupts off, or works too long in a handler",
+            ),
+        )
+    )
+    hooks = (
+        Hook(_MOVES, ("move_raw_tp",), ("irqoff",), "a CPU that went reads as a period", required=False),
+        Hook(_LOOKS, (_LOOK,), ("irqoff",), "stacks are those at the end of a period, not inside it", required=False),
+        Hook(_TICKS, ("expire_tp_btf", "expire_raw_tp"), ("irqoff",), "no period can be seen"),
+    )
+    fields = (Field(("rq.prev_steal_time",), "time that a hypervisor takes reads as a period"),)
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        run_on_cycles(obj.progs[_LOOK], _LONGEST_TICK_NS, cpus.online())
+
+    @staticmethod
+    def checks() -> list[Check]:
+        ticks = perf.Ticks(_LONGEST_TICK_NS)
+        try:
+            ticks.start(cpus.online()[0])
+        except WptraceError as error:
+            return [Check("tick", MISSING, error.message, "sysctl kernel.perf_event_paranoid=2, or run it as root")]
+        finally:
+            ticks.close()
+        return [Check("tick", OK, f"a clock event of perf, {perf.most_a_second():,} times a second at most")]
+
+    def __init__(self, options: Options) -> None:
+        if options.min_ns < SHORTEST_NS:
+            raise UsageError("periods shorter than 1ms cannot be told from late ticks")
+        absent = set(options.cpus) - set(cpus.online())
+        if absent:
+            raise UsageError(f"there is no CPU {min(absent)} online")
+        self._options = options
+        self._tick_ns = tick_ns(options.min_ns, perf.most_a_second())
+        self._ticks = perf.Ticks(self._tick_ns)
+        self._since: dict[int, int] = {}
+        """By CPU: from when on it ticks."""
+        self._loaded: Loaded | None = None
+        self._looks: Paced | None = None
+        self._rings: list[Ring] = []
+        self._episodes = Episodes()
+        self._symbols: KernelSymbols | None = None
+        self._cared_at = 0.0
+        self._open: int | None = None
+        """How many periods had not ended when tracing did."""
+
+    # --- Start and end ------------------------------------------------------------------------------------------------
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        obj = loaded.obj
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        for cpu in self._wanted():
+            self._watch(obj, cpu)
+        notes = [self._try_counter(loaded)]
+        # Periods before samples: whoever has read the end of a period finds its sample in the other ring.
+        for name, record, handle in (
+            ("records", "irqoff_record", self._episodes.end),
+            ("samples", "irqoff_sample", self._episodes.see),
+        ):
+            layout = obj.struct(record)
+            ring = Ring.of(obj.maps[name], layout.struct)
+            self._rings.append(ring)
+            reader.add(ring, _each(layout.fields, handle))
+        if cpus.hypervisor() and not cpus.stolen():
+            notes.append("this machine is virtual, and its hypervisor tells nothing of the time that it takes")
+        how = f"{loaded.sections(_TICKS)} with ticks of cpu-clock"
+        how += f", {loaded.sections(_LOOKS)}" if self._looks is not None else ""
+        filters: dict[str, Any] = {"min_ns": self._options.min_ns}
+        if self._options.cpus:
+            filters["cpus"] = list(self._options.cpus)
+        return Start(self.name, self.level, os.uname().release, filters, [Source("irqoff", how)], self.stages, notes)
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        if self._options.counter == NONE:
+            return tuple(hook for hook in self.hooks if hook.name != _LOOKS)
+        must = self._options.counter == CYCLES
+        return tuple(hook._replace(required=hook.required or must) for hook in self.hooks)
+
+    def _wanted(self) -> list[int]:
+        return list(self._options.cpus) or cpus.online()
+
+    def _watch(self, obj: BpfObject, cpu: int) -> None:
+        self._ticks.start(cpu)
+        self._since[cpu] = time.monotonic_ns()
+        obj.maps["watched"][cpu] = self._since[cpu]
+
+    def _prepare(self, obj: BpfObject) -> None:
+        run_on_cycles(obj.progs[_LOOK], self._tick_ns, self._wanted())
+        obj.rodata.min_ns = self._options.min_ns
+        obj.rodata.period_ns = self._tick_ns
+        obj.rodata.settle_ns = _SETTLE_NS
+        obj.rodata.idle_settle_ns = _IDLE_SETTLE_NS
+        for name in ("watched", "moves"):
+            obj.maps[name].max_entries = libbpf().cpus
+        obj.maps["records"].max_entries = self._options.ring_bytes
+        obj.maps["samples"].max_entries = _SAMPLE_BYTES
+
+    def _try_counter(self, loaded: Loaded) -> str:
+        """That the counter is there is not enough: it has to run, and by NMI, which no table tells."""
+        ticks = f"a tick every {self._tick_ns // 1000} us"
+        late = f"software: {ticks}, stacks from the end of a period"
+        if _LOOKS not in loaded.chosen:
+            return late if self._options.counter == NONE else f"no counter of cycles works here; {late}"
+        looks, nmis = self._trial()
+        if not nmis:
+            why = f"the counter of cycles {'interrupts by no NMI' if looks else 'does not count'} here"
+            if self._options.counter == AUTO:
+                loaded.obj.progs[loaded.chosen.pop(_LOOKS)[0]].close()
+                return f"{why}; {late}"
+            if not looks:
+                raise UnsupportedError(why, hint="--counter auto does without")
+            late = f"{why}: it sees a period when that is over; {late}"
+        self._looks = Paced(loaded.obj.progs[_LOOK], self._tick_ns, self._since)
+        return late if not nmis else f"hardware: {ticks}, stacks from inside a period by NMIs of a counter of cycles"
+
+    def _trial(self) -> tuple[int, int]:
+        """How often the program ran by the counter, and how often of that in an NMI."""
+        end = time.monotonic() + _TRIAL_S
+        looks = nmis = 0
+        # This loop makes cycles pass.
+        while not looks and time.monotonic() < end:
+            cells = self._cells()
+            looks, nmis = sum(cell.looks for cell in cells), sum(cell.nmis for cell in cells)
+        return looks, nmis
+
+    def stop(self) -> None:
+        if self._loaded is None:
+            return
+        # A period that ended a moment ago waits until it is known what of it was stolen.
+        end = time.monotonic() + (_IDLE_SETTLE_NS + _SETTLE_NS) / 1e9
+        held = self._loaded.obj.maps["pending"]
+        while any(one.due_ns for one in held[0]) and time.monotonic() < end:
+            time.sleep(0.01)
+        self._open = len(self._late())
+        self._loaded.detach()
+        self._ticks.close()
+
+    def close(self) -> None:
+        for ring in self._rings:
+            ring.close()
+        self._rings.clear()
+        self._ticks.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+    # --- Periods ------------------------------------------------------------------------------------------------------
+
+    def requests(self) -> list[Request]:
+        self._care()
+        offset = wall_offset_ns()
+        return [self._request(record, sample, offset) for record, sample in self._episodes.take()]
+
+    def _request(self, record: Any, sample: Any, offset: int) -> Request:
+        end, length = record["end_ns"] + offset, record["length_ns"]
+        fields = {
+            "start_ns": end - length,
+            "stolen_ns": record["stolen_ns"],
+            "error_ns": self._tick_ns // 2,
+            "sampled": "inside" if sample else "end",
+            **self._culprit(sample or record),
+        }
+        dev = f"cpu{record['cpu']}"
+        return Request(end, dev, self.name, fields, length, {self.name: length}, kind=self.name)
+
+    def _culprit(self, seen: Any) -> dict[str, Any]:
+        # Read when first needed: they are many.
+        if self._symbols is None:
+            self._symbols = KernelSymbols()
+        self._symbols.refresh()
+        stack = [self._symbols.resolve(seen[f"stack[{place}]"]) for place in range(seen["frames"])]
+        return {
+            "cpu": seen["cpu"],
+            "comm": text(seen["comm"]),
+            "pid": seen["pid"],
+            "tid": seen["tid"],
+            "stack": interrupted(stack),
+        }
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        """CPUs that have not ticked for so long; by NMI it is known what they do."""
+        found = []
+        for cpu, age, ticked in self._late():
+            if age >= at_least_ns:
+                sample = self._episodes.seen(cpu, ticked)
+                fields = {"cpu": cpu} if sample is None else self._culprit(sample)
+                found.append(InFlight(REQUEST, f"cpu{cpu}", self.name, age, self.name, fields))
+        return sorted(found, key=lambda one: -one.age_ns)
+
+    # --- Figures ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _obj(self) -> BpfObject:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        return self._loaded.obj
+
+    def _cells(self) -> list[Any]:
+        return list(self._obj.maps["cells"][0])
+
+    def _late(self) -> list[tuple[int, int, int]]:
+        """CPUs that do not tick: for how long, and when they did last."""
+        # The clock first: a tick that comes in between makes a CPU younger, never late.
+        now = time.monotonic_ns()
+        ticked = {cpu: cell.ticked_ns for cpu, cell in enumerate(self._cells()) if cpu in self._since}
+        ages = [(cpu, now - last - self._tick_ns // 2, last) for cpu, last in ticked.items() if last]
+        late = [one for one in ages if one[1] >= self._options.min_ns]
+        present = set(cpus.online()) if late else set()
+        return [one for one in late if one[0] in present]
+
+    def snapshot(self) -> Snapshot:
+        cells = self._cells()
+        found: dict[Group, dict[str, Distribution]] = {}
+        noted: dict[Cause, int] = {}
+        for cpu, cell in enumerate(cells):
+            for name, count in zip(self._obj.enum("irqoff_cause"), cell.causes):
+                noted[_CAUSES[name]] = noted.get(_CAUSES[name], 0) + count
+            if cell.irqoff.count:
+                whole = _distribution(cell.irqoff)
+                found[Group(f"cpu{cpu}", self.name)] = {self.name: whole, self.stages.total.name: whole}
+        ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
+        noted[RECURSION] = sum(one.recursion_misses for one in ran)
+        noted[_FOREIGN] = sum(ring.foreign for ring in self._rings)
+        finished = sum(cell.finished for cell in cells)
+        late = len(self._late()) if self._open is None else self._open
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(finished + late, finished, {}, noted),
+            found,
+            {},
+            0,
+            overhead(ran, self._map_bytes, sum(ring.records for ring in self._rings)),
+        )
+
+    # --- Care for what changes while it runs --------------------------------------------------------------------------
+
+    def _care(self) -> None:
+        now = time.monotonic()
+        if self._open is not None or now - self._cared_at < _CARE_S:
+            return
+        self._cared_at = now
+        self._follow_cpus()
+        if self._looks is not None:
+            self._looks.follow({cpu: cell.spacing_ns for cpu, cell in enumerate(self._cells())})
+
+    def _follow_cpus(self) -> None:
+        """The kernel takes its events from a CPU that goes, and gives none to one that comes."""
+        present = set(cpus.online())
+        for cpu, moved in self._obj.maps["moves"].items():
+            wanted = not self._options.cpus or cpu in self._options.cpus
+            if wanted and moved > self._since.get(cpu, 0) and cpu in present:
+                if self._looks is not None:
+                    self._looks.attach(cpu)
+                self._watch(self._obj, cpu)
+
+
+def tick_ns(min_ns: int, most_a_second: int) -> int:
+    """The time between two ticks. One that the kernel holds back would come late for no other reason."""
+    wanted = min(max(min_ns // 4, _SHORTEST_TICK_NS), _LONGEST_TICK_NS)
+    possible = max(wanted, 2_000_000_000 // most_a_second)
+    if possible > max(min_ns // 4, _LONGEST_TICK_NS):
+        raise UnsupportedError(
+            f"the kernel permits no more than {most_a_second} overflows of an event a second, too few for --min",
+            hint=f"sysctl kernel.perf_event_max_sample_rate={2_000_000_000 // wanted}, or a longer --min",
+        )
+    return possible
+
+
+def _distribution(hist: Any) -> Distribution:
+    found = Distribution()
+    squares = (hist.squares_high << 64) + hist.squares
+    found.add_counts(hist.slots, hist.count, hist.sum, hist.min, hist.max, squares)
+    return found
+
+
+def _each(names: tuple[str, ...], handle: Callable[[dict[str, Any]], None]) -> Callable[[list[Record]], None]:
+    def take(records: list[Record]) -> None:
+        for record in records:
+            handle(dict(zip(names, record)))
+
+    return take

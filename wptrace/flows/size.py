@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace size`: how large the requests of each device and operation are, and which of them are sequential."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from wptrace.bpf.maps import Map
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader
+from wptrace.engine.accounting import RECURSION, Accounting, Cause
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import Group, Request, Snapshot, Source, Start
+from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.engine.tally import Tally
+from wptrace.errors import WptraceError
+from wptrace.flows import devices
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.flows.tracepoints import argument
+
+_D = Point("D", "issued to the driver")
+# A flush has no place on the disk and no length.
+_FLUSH = "flush"
+
+_NO_CELL = Cause("no_cell", "a request had no row to count in")
+_NO_PLACE = Cause("no_place", "there were too many different sizes: a request is counted without its size")
+_REQUEUES_FULL = Cause("requeues_full", "the table of requeued requests had no room: a request may count twice")
+_CAUSES = {cause.name: cause for cause in (_NO_CELL, _NO_PLACE, _REQUEUES_FULL)}
+
+
+class SizeFlow(Flow):
+    name = "size"
+    object = "size"
+    stages = StageTable(
+        (
+            Stage(
+                "sequential",
+                _D,
+                _D,
+                "requests that begin where the one before them ended",
+                "the device is read or written in order",
+                unit="bytes",
+            ),
+            Stage(
+                "random",
+                _D,
+                _D,
+                "the others",
+                "each costs a disk with heads a seek, and small ones waste the bandwidth of any device",
+                unit="bytes",
+            ),
+        )
+    )
+    hooks = (
+        Hook(
+            "requeue of a request",
+            ("requeue_tp_btf", "requeue_raw_tp"),
+            ("sequential", "random"),
+            "a request that the driver gives back counts again each time it is issued",
+            required=False,
+        ),
+        Hook(
+            "issue of a request (D)",
+            ("issue_tp_btf", "issue_raw_tp"),
+            ("sequential", "random"),
+            "no request can be seen",
+        ),
+    )
+    fields = (
+        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("request.state",), "a request that the driver gives back counts again each time it is issued"),
+    )
+
+    def __init__(self, wanted: tuple[str, ...] = ()) -> None:
+        """`wanted` are devices as the user named them; none means all disks."""
+        self._wanted = wanted
+        self._extents = devices.extents(wanted)
+        self._loaded: Loaded | None = None
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
+
+    def plan(self) -> list[str]:
+        """What a start would do, without doing it."""
+        return devices.plan(self._extents, self.hooks)
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self.hooks, self._prepare)
+        obj = loaded.obj
+        groups = [Group(name, op) for name in devices.names(self._extents) for op in obj.enum("block_op")]
+        self._sizes = Sizes(obj.maps["cells"], groups)
+        self._causes = [_CAUSES[name] for name in obj.enum("size_cause")]
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        sections = ", ".join(program.section for program in loaded.programs)
+        return Start(
+            self.name,
+            self.level,
+            os.uname().release,
+            {"dev": [extent.name for extent in self._extents] if self._wanted else []},
+            [Source(stage.name, sections) for stage in self.stages],
+            self.stages,
+            devices.notes(self._wanted),
+        )
+
+    def _prepare(self, obj: BpfObject) -> None:
+        self.configure(obj)
+        obj.maps["cells"].max_entries = (len(self._extents) + 1) * len(obj.enum("block_op"))
+        obj.bss.trace_unlisted = not self._wanted
+        obj.bss.devices = devices.table(self._extents, ())
+
+    def requests(self) -> list[Request]:
+        return []
+
+    def snapshot(self) -> Snapshot:
+        loaded = self._loaded
+        if loaded is None:
+            raise WptraceError("the flow has not been started")
+        self._sizes.read()
+        ran = {program.name: program.statistics() for program in loaded.programs}
+        causes = dict(zip(self._causes, loaded.obj.bss.loss))
+        skipped = sum(found.recursion_misses for name, found in ran.items() if name.startswith("issue"))
+        lost = {_NO_CELL: causes.pop(_NO_CELL), RECURSION: skipped}
+        # A request is counted in the moment that it is seen: nothing is ever in flight here.
+        finished = self._sizes.count
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(finished + sum(lost.values()), finished, lost, causes),
+            self._sizes.copy(),
+            dict(self._sizes.bytes),
+            0,
+            overhead(ran.values(), self._map_bytes, records=0),
+        )
+
+    def stop(self) -> None:
+        if self._loaded is not None:
+            self._loaded.detach()
+
+    def close(self) -> None:
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+
+class Sizes:
+    """The cells of all CPUs added up. Their counts have 32 bits and wrap, so it is differences that are added."""
+
+    def __init__(self, cells: Map, groups: list[Group]) -> None:
+        self._map = cells
+        self._groups = groups
+        self._struct = cells.value_codec.struct
+        fields = cells.value_codec.fields
+        place = [name for name in fields if name.startswith("places[0].")]
+        first, step = fields.index(place[0]), len(place)
+        self._columns = {name.partition(".")[2]: slice(first + at, None, step) for at, name in enumerate(place)}
+        self._unplaced, self._unplaced_bytes = fields.index("unplaced"), fields.index("unplaced_bytes")
+        self._before: dict[tuple[int, int], bytes] = {}
+        self._nothing = (0,) * len(fields)
+        self._found: dict[Group, tuple[Tally, Tally]] = {}
+        self.count = 0
+        self.bytes: dict[Group, int] = {}
+
+    def read(self) -> None:
+        size = self._struct.size
+        for key, group in enumerate(self._groups):
+            memory = self._map.raw(key)
+            if memory is None:
+                continue
+            for cpu in range(len(memory) // size):
+                now = bytes(memory[cpu * size : (cpu + 1) * size])
+                before = self._before.get((key, cpu))
+                if now != before and (before or any(now)):
+                    self._before[key, cpu] = now
+                    self._add(group, self._struct.unpack(now), self._struct.unpack(before) if before else self._nothing)
+
+    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+        tallies = self._found.setdefault(group, (Tally(), Tally()))
+        keys = now[self._columns["key"]]
+        for tally, name in zip(tallies, ("sequential", "random")):
+            column = self._columns[name]
+            for key, count, old in zip(keys, now[column], was[column]):
+                if count != old:
+                    size, grown = key - 1, (count - old) & 0xFFFFFFFF
+                    tally.put(size, grown)
+                    self.count += grown
+                    self._grow(group, size * grown)
+        self.count += now[self._unplaced] - was[self._unplaced]
+        self._grow(group, now[self._unplaced_bytes] - was[self._unplaced_bytes])
+
+    def _grow(self, group: Group, count: int) -> None:
+        self.bytes[group] = self.bytes.get(group, 0) + count
+
+    def copy(self) -> dict[Group, dict[str, Distribution]]:
+        return {group: _stages(group, *found) for group, found in self._found.items()}
+
+
+def _stages(group: Group, sequential: Tally, random: Tally) -> dict[str, Distribution]:
+    total = sequential.copy()
+    total.merge(random)
+    if group.op == _FLUSH:
+        return {"total": total}
+    return {"sequential": sequential.copy(), "random": random.copy(), "total": total}

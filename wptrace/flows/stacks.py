@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace stacks`: the stacks that start block I/O, with the count, bytes and latency of what each started."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.engine.accounting import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import Group, Request, Snapshot, Source, Start
+from wptrace.engine.stack import Stack
+from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.errors import WptraceError
+from wptrace.flows import devices, filters
+from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.flows.frames import Frames
+from wptrace.flows.tracepoints import argument
+
+_G = Point("G", "request allocated, or merged into one")
+_C = Point("C", "completed")
+
+# I/Os that can be in flight, and rows of different stacks.
+_STATES = 16384
+_CELLS = 2048
+_STACKS = 4096
+_MORE_STACKS = 1024
+_PROCESSES = 4096
+
+_NO_CELL = Cause("no_cell", "there were too many different stacks: an I/O finished and is in no row")
+_NO_STACK = Cause("no_stack", "the kernel could not keep a stack: an I/O is charged to none")
+_LONG_CHAIN = Cause("long_chain", "a request had more parts than can be looked at: the last of them stay in flight")
+_MISTAKEN = Cause("mistaken_stack", "one of 128 stacks is walked to check it: it had been taken for another one")
+_CAUSES = {
+    cause.name: cause for cause in (STATE_FULL, _NO_CELL, UNMATCHED_START, UNMATCHED_END, _NO_STACK, _LONG_CHAIN)
+}
+# Those that cost an I/O; the others are noted.
+_LOST = (STATE_FULL, _NO_CELL, UNMATCHED_START)
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """As the user named them; none means all disks."""
+    wanted: filters.Filter = filters.Filter()
+    """Whose I/O; only what tells tasks apart."""
+    min_ns: int = 0
+    """What takes less is counted, and charged to no stack."""
+    user: bool = False
+    """The stack of the process as well."""
+
+
+def _start_hook(name: str, tracepoint: str, without: str) -> Hook:
+    return Hook(
+        name, (f"{tracepoint}_tp_btf", f"{tracepoint}_raw_tp"), ("io",), without, required=tracepoint == "getrq"
+    )
+
+
+class StacksFlow(Flow):
+    name = "stacks"
+    object = "stacks"
+    stages = StageTable(
+        (
+            Stage(
+                "io",
+                _G,
+                _C,
+                "an I/O waits in the plug and the I/O scheduler, and the device works on it",
+                "what the stack started was slow: wptrace io says in which stage",
+            ),
+        )
+    )
+    hooks = (
+        Hook("completion of a request (C)", ("complete_tp_btf", "complete_raw_tp"), ("io",), "no I/O is seen to end"),
+        _start_hook("merge in front of a request", "frontmerge", "what is merged in front of a request is not seen"),
+        _start_hook("merge behind a request", "backmerge", "what is merged behind a request is not seen"),
+        _start_hook("allocation of a request (G)", "getrq", "no I/O is seen to start"),
+    )
+    fields = (
+        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "no I/O can be told from another disk's"),
+        Field(("request.end_io",), "a write with flushes ends with its data"),
+    )
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._extents = devices.extents(options.devices)
+        self._loaded: Loaded | None = None
+        self._ring: Ring | None = None
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        obj.rodata.bio_is_second = argument("block_getrq", "bio *") == 1
+        obj.rodata.bio_is_third = argument("block_bio_backmerge", "bio *") == 2
+
+    def plan(self) -> list[str]:
+        """What a start would do, without doing it."""
+        return devices.plan(self._extents, self.hooks)
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self.hooks, self._prepare)
+        obj = loaded.obj
+        self._names, self._ops = devices.names(self._extents), obj.enum("block_op")
+        self._causes = [_CAUSES[name] for name in obj.enum("stacks_cause")]
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        self._frames = Frames(obj.maps["stacks"], obj.maps["more_stacks"])
+        if self._options.user:
+            layout = obj.struct("process_record")
+            self._place = layout.fields.index("tgid"), layout.fields.index("comm")
+            self._ring = Ring.of(obj.maps["records"], layout.struct)
+            reader.add(self._ring, self._meet, rare=True)
+        wanted = [extent.name for extent in self._extents] if self._options.devices else []
+        how = ", ".join(program.section for program in loaded.programs)
+        return Start(
+            self.name,
+            self.level,
+            os.uname().release,
+            {"dev": wanted, **filters.describe(self._options.wanted), "min_ns": self._options.min_ns},
+            [Source(stage.name, how) for stage in self.stages],
+            self.stages,
+            [*devices.notes(self._options.devices), *self._frames.notes(self._options.user)],
+        )
+
+    def _prepare(self, obj: BpfObject) -> None:
+        self.configure(obj)
+        obj.rodata.with_user = self._options.user
+        sizes = {"ios": _STATES, "cells": _CELLS, "stacks": _STACKS, "more_stacks": _MORE_STACKS}
+        if self._options.user:
+            sizes["processes"] = _PROCESSES
+        for name, size in sizes.items():
+            obj.maps[name].max_entries = size
+        obj.bss.min_ns = self._options.min_ns
+        obj.bss.trace_unlisted = not self._options.devices
+        obj.bss.devices = devices.table(self._extents, ())
+        filters.apply(obj.bss, self._options.wanted)
+
+    def _meet(self, records: list[Record]) -> None:
+        tgid, comm = self._place
+        for record in records:
+            self._frames.meet(record[tgid], record[comm])
+
+    def requests(self) -> list[Request]:
+        return []
+
+    def snapshot(self) -> Snapshot:
+        loaded = self._loaded
+        if loaded is None:
+            raise WptraceError("the flow has not been started")
+        obj = loaded.obj
+        ran = [program.statistics() for program in loaded.programs]
+        totals = obj.maps["totals"].summed(0)
+        causes = dict(zip(self._causes, obj.bss.loss))
+        lost = {cause: causes.pop(cause) for cause in _LOST}
+        lost[RECURSION] = ran[0].recursion_misses  # of the completion
+        causes[_MISTAKEN] = obj.bss.mistaken_stacks
+        cells: dict[Group, dict[str, Distribution]] = {}
+        sizes: dict[Group, int] = {}
+        for key, cell in obj.maps["cells"].items():
+            group = Group(self._names[key.slot], self._ops[key.op], key=self._stack(key))
+            found = cells.setdefault(group, {"total": Distribution()})["total"]
+            found.add_counts(cell.slots, cell.count, cell.sum, cell.min, cell.max, 0)
+            sizes[group] = sizes.get(group, 0) + cell.bytes
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(totals.started, totals.finished, lost, causes),
+            cells,
+            sizes,
+            0,
+            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+        )
+
+    def _stack(self, key: Any) -> Stack:
+        return self._frames.stack(key.kernel, key.user, key.tgid)
+
+    def stop(self) -> None:
+        if self._loaded is not None:
+            self._loaded.detach()
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
