@@ -53,9 +53,11 @@ endif
 DEFINE_x86_64 := -D__TARGET_ARCH_x86
 DEFINE_arm64 := -D__TARGET_ARCH_arm64
 
-# Unknown warnings are switched off first: the rest is what one of clang 14 to 22 says and others do not.
+# Unknown warnings are switched off first: the rest is what one of clang 14 to 22 says and others do not, of libbpf's
+# macros as well.
 WARNINGS := -Wall -Wextra $(WERROR) -Wno-unknown-warning-option -Wno-unused-parameter \
-	-Wno-address-of-packed-member -Wno-compare-distinct-pointer-types -Wno-missing-declarations
+	-Wno-address-of-packed-member -Wno-compare-distinct-pointer-types -Wno-missing-declarations \
+	-Wno-default-const-init-var-unsafe
 # Sources are named relative to the tree: the line info of .BTF.ext must not depend on where it lies.
 REPRODUCIBLE := -fdebug-compilation-dir=.
 BPF_CFLAGS = -g -O2 -target bpf -mcpu=v3 -std=gnu11 -fno-stack-protector $(WARNINGS) $(REPRODUCIBLE) $(LIBBPF_CFLAGS)

@@ -976,6 +976,21 @@ static __always_inline struct file *file_of(__u32 fd)
 	return file;
 }
 
+struct thread_info___x86 {
+	__u32 status;
+} __attribute__((preserve_access_index));
+
+#define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
+
+/* Programs of 32 bits number their calls otherwise. */
+static __always_inline bool is_foreign_call(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
+
+	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
+}
+
 SEC("raw_tp/sys_enter")
 int call_enter_raw_tp(__u64 *ctx)
 {
@@ -989,7 +1004,7 @@ int call_enter_raw_tp(__u64 *ctx)
 	if (number >= CALLS)
 		return 0;
 	kind = calls[number];
-	if (!kind)
+	if (!kind || is_foreign_call())
 		return 0;
 	file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 	if (!file)

@@ -109,6 +109,7 @@ static __noinline int tell_op(struct op_state *op, bool hit, __u64 now, __s64 re
 	struct done *done;
 	struct inode *inode;
 	struct file *file;
+	__u32 links = 0;
 
 	if (!op)
 		return 0;
@@ -156,7 +157,9 @@ static __noinline int tell_op(struct op_state *op, bool hit, __u64 now, __s64 re
 	file = op->file;
 	inode = BPF_CORE_READ(file, f_inode);
 	record->inode = BPF_CORE_READ(inode, i_ino);
-	record->deleted = !BPF_CORE_READ(inode, i_nlink);
+	/* The field is constant, which a copy of its type would be as well. */
+	BPF_CORE_READ_INTO(&links, inode, i_nlink);
+	record->deleted = !links;
 	record->path_cut = 0;
 	read_path(record, file);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);

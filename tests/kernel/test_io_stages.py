@@ -245,7 +245,8 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
     found.only("fs", "device")
     found.share_out("fs", "device")
     # One waits while the other writes. Where who had the lock gets it again, one waits half the time of both.
-    assert 0.45 < found.sum("fs") / found.sum("device") < 1.1
+    # There is no upper bound, as the journal is in fs as well.
+    assert found.sum("fs") / found.sum("device") > 0.45
     assert found.rows["fs"]["max_ns"] > slow * 0.9
 
 

@@ -55,12 +55,12 @@ def in_order(found: list[Block], op: str) -> int:
     return sum(after.offset == before.offset + before.size for before, after in zip(ours, ours[1:]))
 
 
-def test_each_size_is_counted_as_fio_counts_it(disk: Disk, tmp_path: Path) -> None:
-    with SizeTrace("--dev", disk.name) as trace:
+def test_each_size_is_counted_as_fio_counts_it(every_disk: Disk, tmp_path: Path) -> None:
+    with SizeTrace("--dev", every_disk.name) as trace:
         # Many sizes at random, then a few in order, then writes with flushes.
-        found = logged(disk, tmp_path / "a", rw="randrw", bsrange="512-64k", number_ios=250)
-        found += logged(disk, tmp_path / "b", rw="rw", bssplit="4k/60:12k/40", norandommap=0, number_ios=100)
-        job = fio(disk.path, rw="write", sync="dsync", number_ios=20)
+        found = logged(every_disk, tmp_path / "a", rw="randrw", bsrange="512-64k", number_ios=250)
+        found += logged(every_disk, tmp_path / "b", rw="rw", bssplit="4k/60:12k/40", norandommap=0, number_ios=100)
+        job = fio(every_disk.path, rw="write", sync="dsync", number_ios=20)
         trace.stop()
     summary = trace.summary
     for op in OPS:
@@ -74,7 +74,7 @@ def test_each_size_is_counted_as_fio_counts_it(disk: Disk, tmp_path: Path) -> No
         row = next(row for row in summary["rows"] if (row["op"], row["stage"]) == (op, "total"))
         assert row["sum_bytes"] == sum(size * count for size, count in expected.items())
         assert (row["min_bytes"], row["max_bytes"]) == (min(expected), max(expected))
-    cached = (disk.queue / "write_cache").read_text().startswith("write back")
+    cached = (every_disk.queue / "write_cache").read_text().startswith("write back")
     flushes = sizes(summary, "flush")
     assert set(flushes) <= {0}
     assert flushes.get(0, 0) >= total(job) if cached else not flushes
@@ -123,6 +123,7 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
 def test_more_sizes_than_there_are_places(loop: Disk) -> None:
     """What has no place is counted and told; the bytes are those of all."""
     many = 700
+    (loop.queue / "scheduler").write_text("none")  # others may issue on another CPU, which has places of its own
     flow = SizeFlow((loop.path,))
     memory = mmap.mmap(-1, 512 * many)
     device = os.open(loop.path, os.O_RDONLY | os.O_DIRECT)
@@ -140,7 +141,7 @@ def test_more_sizes_than_there_are_places(loop: Disk) -> None:
         flow.close()
     ((group, stages),) = found.cells.items()
     (unplaced,) = found.accounting.noted.values()
-    assert many - 512 <= unplaced <= many - 480, "the places are not used"
+    assert unplaced == many - 512
     assert stages["total"].count + unplaced == found.accounting.finished >= many
     assert found.bytes[group] == sum(512 * sectors for sectors in range(1, many + 1))
     assert found.accounting.lost_total == 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from wptrace.flows import stacks
 from wptrace.flows.stacks import Options, StacksFlow
 
 LATENCY_NS = 5_000_000
+CPUS = os.cpu_count() or 1
 
 
 class StacksTrace(Trace):
@@ -116,10 +118,10 @@ def statistics(disk: Disk) -> dict[str, int]:
     return {"finished": fields[4], "merged": fields[5], "sectors": fields[6]}
 
 
-def test_a_write_with_flushes_ends_once(disk: Disk) -> None:
+def test_a_write_with_flushes_ends_once(every_disk: Disk) -> None:
     """Its data and its flushes are several requests, and one I/O; where the disk has no FUA, a flush is one as well."""
-    with StacksTrace("--dev", disk.name) as trace:
-        job = fio(disk.path, rw="write", sync="dsync", number_ios=30)
+    with StacksTrace("--dev", every_disk.name) as trace:
+        job = fio(every_disk.path, rw="write", sync="dsync", number_ios=30)
         trace.stop()
     assert count(trace.summary, op="write") == total(job)
     flushes = count(trace.summary, "blkdev_issue_flush", op="flush")
@@ -207,6 +209,32 @@ def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, mon
     without = started(found, "[no stack]")
     assert sum(seen.values()) + without == total(job) == found.accounting.finished
     assert sum(found.accounting.noted.values()) == without
+
+
+def test_stacks_are_recognised_and_mistakes_are_noticed(disk: Disk) -> None:
+    """What a CPU has learned is falsified here: one of 128 stacks is walked to check it, which must tell."""
+    flow = StacksFlow(Options((disk.path,)))
+    try:
+        flow.start(Reader())
+        assert flow._loaded is not None
+        known = flow._loaded.obj.maps["known_stacks"]
+        fio(disk.path, number_ios=100)
+        hits = 0
+        for key, cpus in known.items():
+            for way in (way for cpu in cpus for way in cpu.ways if way.depth):
+                hits += way.hits
+                way.id = stacks._STACKS - 1
+            known[key] = cpus
+        assert hits >= 90
+        fio(disk.path, number_ios=2 * 128 * CPUS)
+        flow.stop()
+        found = flow.snapshot()
+    finally:
+        flow.close()
+    assert found.accounting.noted[stacks._MISTAKEN] >= 1
+    assert found.accounting.finished == 100 + 2 * 128 * CPUS
+    # What was mistaken once is learned anew.
+    assert started(found, "vfs_read") > 100
 
 
 @pytest.mark.guest

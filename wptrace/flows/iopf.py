@@ -24,6 +24,7 @@ from wptrace.engine.stages import Point, Stage, StageTable
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows.base import Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
+from wptrace.kernel import sysdev
 
 _R = Point("R", "first page reported")
 _L = Point("L", "last page reported")
@@ -35,6 +36,7 @@ _CELLS_BYTES = 32 << 20
 _FEWEST, _MOST = 32, 256
 # As in bpf_src/iopf.bpf.c.
 _NO_PASID = 0xFFFFFFFF
+_NAME_BYTES = 32
 
 _REFUSED = Cause("refused", "the kernel did not take a fault: nobody handles the address space that it is in")
 _NO_ROW = Cause("no_row", "a device and PASID found no row of their own: counted under other")
@@ -112,6 +114,10 @@ class IopfFlow(Flow):
         obj.maps["cells"].max_entries = rows(obj.maps["blank"].value_codec.size, libbpf().cpus)
 
     def __init__(self, options: Options) -> None:
+        for device in options.devices:
+            sysdev.require(device)
+        # As far as the programs keep a name.
+        self._devices = {name[: _NAME_BYTES - 1] for name in options.devices}
         self._options = options
         self._loaded: Loaded | None = None
         self._groups: set[Group] = set()
@@ -153,8 +159,8 @@ class IopfFlow(Flow):
         return self._loaded.obj
 
     def _wanted(self, row: Any) -> bool:
-        devices, pasids = self._options.devices, self._options.pasids
-        return (not devices or text(row.dev) in devices) and (not pasids or row.pasid in pasids)
+        pasids = self._options.pasids
+        return (not self._devices or text(row.dev) in self._devices) and (not pasids or row.pasid in pasids)
 
     def _follow(self) -> None:
         """Rows come with the first fault of a device and address space."""

@@ -15,6 +15,7 @@ from wptrace.bpf.elf import ObjectFile
 from wptrace.flows import iopf
 from wptrace.flows.base import Loaded
 from wptrace.flows.iopf import IopfFlow, Options, op_of, rows
+from wptrace.kernel import sysdev
 
 MS = 1_000_000
 
@@ -38,6 +39,11 @@ def state(first: int, last: int = 0, handled: int = 0, **what: Any) -> Any:
     made = argparse.Namespace(first_ns=first, last_ns=last, handled_ns=handled, address=0x1000, faults=2)
     vars(made).update(vars(row(**what)))
     return made
+
+
+@pytest.fixture(autouse=True)
+def every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysdev, "require", lambda _: None)
 
 
 def flow(options: Options, *states: Any) -> IopfFlow:
@@ -64,6 +70,8 @@ def test_only_those_that_are_wanted() -> None:
     assert [one.op for one in flow(Options(devices=("0000:75:00.0",)), *states).in_flight(0)] == ["pasid 5", "pasid 6"]
     assert [one.op for one in flow(Options(pasids=(6, 7)), *states).in_flight(0)] == ["pasid 6"]
     assert len(flow(Options(devices=("other",), pasids=(5,)), *states).in_flight(0)) == 1
+    name = "a-name-that-is-longer-than-programs-keep"
+    assert len(flow(Options(devices=(name,)), state(1, dev=name[:31].encode())).in_flight(0)) == 1
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "arm64"])
