@@ -420,13 +420,13 @@ int switch_raw_tp(__u64 *ctx)
 }
 
 SEC("tp_btf/sched_wakeup_new")
-int birth_tp_btf(__u64 *ctx)
+int first_wakeup_tp_btf(__u64 *ctx)
 {
 	return born((void *)ctx[0], true);
 }
 
 SEC("raw_tp/sched_wakeup_new")
-int birth_raw_tp(__u64 *ctx)
+int first_wakeup_raw_tp(__u64 *ctx)
 {
 	return born((void *)ctx[0], false);
 }

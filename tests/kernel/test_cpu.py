@@ -154,11 +154,14 @@ def test_it_counts_what_the_scheduler_counts(worker: Worker, way: str, monkeypat
         worker.do("work", 25)
         after = worker.scheduled()
         found = flow.snapshot()
+        book = flow._obj.maps["books"].summed(0)
     lossless(found)
     turns = after.count - before.count
     assert turns >= 25
     unseen = sum(noted(found).values())
     assert turns - unseen <= found.accounting.started == found.accounting.finished <= turns
+    # As they were counted, before what cannot be is put right.
+    assert abs(book.started - book.finished) <= unseen
     (group,) = found.cells
     assert group.dev == f"{worker.name}[{worker.pid}]"
     wait, run, off, total = (found.cells[group][name] for name in ("wait", "run", "off", "total"))
@@ -203,6 +206,8 @@ def test_what_finds_no_room_is_counted(worker: Worker) -> None:
         few_rows, few_tasks = rows.snapshot(), tasks.snapshot()
         known = len(list(rows._obj.maps["tasks"].keys()))
     assert few_rows.accounting.lost == {}
+    # Each child was seen from its birth on.
+    assert noted(few_rows).get("unmatched_end", 0) < (1 if GUEST else 10)
     # Who sleeps is known and wants no CPU; who is gone is not known any more.
     assert few_rows.accounting.in_flight == 0
     assert known == 1
@@ -246,6 +251,7 @@ def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
     with hog() as other, traced(Options(wanted=Filter(pid=other))) as (flow,):
         worker.do("work", 5)
         found = flow.in_flight(0)
+        assert flow.snapshot().accounting.in_flight == len(found) or not GUEST
         assert flow.in_flight(3_600_000_000_000) == []
     assert [one.fields["tid"] for one in found] == [other]
     assert found[0].stage in ("wait", "run")
@@ -285,9 +291,9 @@ def tool(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = peers.command(name, *arguments)
     known = len(list(loaded.links()))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        # What it prints stays in its buffer, so whether it has begun is for the kernel to say.
-        wait_until(lambda: len(list(loaded.links())) >= known + LINKS[name], f"{name} to attach")
         try:
+            # What it prints stays in its buffer, so whether it has begun is for the kernel to say.
+            wait_until(lambda: len(list(loaded.links())) >= known + LINKS[name], f"{name} to attach")
             yield process
         finally:
             process.kill()

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests.kernel.byhand import run
 from tests.kernel.conftest import GUEST
 from tests.kernel.modules import Event, Module, inserted
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
@@ -225,20 +224,6 @@ def test_a_fault_that_the_kernel_refuses_is_lost(iopf: Module) -> None:
 
 SMMU = ("exit_raw_tp", "entry_raw_tp")
 INTEL = ("submit_raw_tp", "request_raw_tp")
-_BPF = {"x86_64": 321, "aarch64": 280}
-_PROG_TEST_RUN = 10
-
-
-def run(obj: BpfObject, program: str, *arguments: int) -> None:
-    """Runs a raw_tp program once on these arguments."""
-    context = ctypes.create_string_buffer(struct.pack(f"{len(arguments)}Q", *arguments))
-    # union bpf_attr, test: prog_fd, retval, sizes and addresses of data, repeat, duration, the same of the context.
-    attribute = ctypes.create_string_buffer(80)
-    struct.pack_into("I", attribute, 0, obj.progs[program].fd)
-    struct.pack_into("I4xQ", attribute, 40, len(context) - 1, ctypes.addressof(context))
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.syscall(_BPF[os.uname().machine], _PROG_TEST_RUN, attribute, len(attribute))
-    assert done == 0, os.strerror(ctypes.get_errno())
 
 
 @pytest.fixture

@@ -8,13 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.kernel.byhand import run
 from tests.kernel.conftest import GUEST
 from tests.kernel.modules import Module, inserted
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
-from wptrace.bpf.ring import Reader
+from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject, find
+from wptrace.bpf.ring import Reader, Ring
 from wptrace.flows.irqoff import IrqoffFlow, Options
 from wptrace.kernel.clock import wall_offset_ns
 
@@ -127,6 +132,194 @@ def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(module: Mod
     assert any(period["comm"] == COMM for period in on_cpu_1), on_cpu_1
     assert all(period["total_ns"] < away for period in on_cpu_1), on_cpu_1
     assert trace.summary["loss"]["hotplug"] >= 1
+
+
+# --- The programs by hand: what no machine here does, or none at a certain time ---------------------------------------
+
+
+class ByHand:
+    """The flow without ticks: a timer expires when the test says so, on a CPU of its own."""
+
+    def __init__(self, obj: BpfObject) -> None:
+        self.obj = obj
+        self.cpu = min(os.sched_getaffinity(0))
+        layout = obj.struct("irqoff_record")
+        self._names = layout.fields
+        self._ring = Ring.of(obj.maps["records"], layout.struct)
+
+    def tick(self) -> None:
+        run(self.obj, "expire_raw_tp", 0, 0)
+
+    def move(self, step: int) -> None:
+        run(self.obj, "move_raw_tp", self.cpu, 0, step, 0)
+
+    @property
+    def cell(self) -> Any:
+        return self.obj.maps["cells"][0][self.cpu]
+
+    def change(self, name: str, **fields: int) -> None:
+        """Fields of this CPU's element of a map, as if the program had written them."""
+        values = [value._asdict() for value in self.obj.maps[name][0]]
+        values[self.cpu].update(fields)
+        self.obj.maps[name][0] = values
+
+    def periods(self) -> list[dict[str, Any]]:
+        return [dict(zip(self._names, record)) for record in self._ring.read()]
+
+    def causes(self) -> dict[str, int]:
+        return {name: count for name, count in zip(self.obj.enum("irqoff_cause"), self.cell.causes) if count}
+
+    def late(self, seconds: float) -> None:
+        self.tick()
+        time.sleep(seconds)
+        self.tick()
+
+    def settle(self) -> None:
+        time.sleep(0.005)
+        self.tick()
+
+
+MIN_NS, TICK_NS = 100 * MS, MS
+
+
+@pytest.fixture
+def by_hand() -> Iterator[ByHand]:
+    before = os.sched_getaffinity(0)
+    with BpfObject(find("irqoff")) as obj:
+        for program in obj.progs.values():
+            program.autoload = program.name in ("expire_raw_tp", "move_raw_tp")
+        obj.rodata.min_ns, obj.rodata.period_ns = MIN_NS, TICK_NS
+        obj.rodata.settle_ns, obj.rodata.idle_settle_ns = 2 * MS, 2 * MS
+        for name in ("watched", "moves"):
+            obj.maps[name].max_entries = libbpf().cpus
+        obj.load()
+        made = ByHand(obj)
+        os.sched_setaffinity(0, {made.cpu})
+        obj.maps["watched"][made.cpu] = time.monotonic_ns()
+        yield made
+    os.sched_setaffinity(0, before)
+
+
+def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
+    start = time.monotonic_ns()
+    by_hand.late(0.15)
+    end = time.monotonic_ns()
+    assert by_hand.periods() == []
+    by_hand.settle()
+    (period,) = by_hand.periods()
+    assert 150 * MS - TICK_NS // 2 <= period["length_ns"] + period["stolen_ns"] <= end - start
+    assert start <= period["ticked_ns"] < period["end_ns"] <= end
+    whole = period["end_ns"] - period["ticked_ns"]
+    # A hypervisor that tells what it takes may really have taken a little.
+    assert period["length_ns"] + period["stolen_ns"] + TICK_NS // 2 == whole
+    assert (period["cpu"], period["pid"], period["tid"]) == (by_hand.cpu, os.getpid(), threading.get_native_id())
+    assert period["comm"].rstrip(b"\0") == Path("/proc/self/comm").read_bytes().strip()
+    assert period["frames"] > 3
+    assert (by_hand.cell.finished, by_hand.cell.irqoff.count, by_hand.cell.irqoff.sum) == (1, 1, period["length_ns"])
+    by_hand.settle()
+    assert by_hand.periods() == []
+    assert by_hand.causes() == {}
+
+
+def test_one_period_after_another(by_hand: ByHand) -> None:
+    """The first is over when the second ends, whether it has settled or not."""
+    by_hand.late(0.12)
+    by_hand.late(0.12)
+    assert len(by_hand.periods()) == 1
+    by_hand.settle()
+    assert len(by_hand.periods()) == 1
+
+
+def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
+    for _ in range(3):
+        by_hand.late(0.01)
+    by_hand.settle()
+    assert by_hand.periods() == []
+    assert by_hand.cell.ticks == 7
+
+
+def test_before_it_ticks_a_cpu_is_not_late(by_hand: ByHand) -> None:
+    by_hand.obj.maps["watched"][by_hand.cpu] = 0
+    by_hand.late(0.12)
+    by_hand.tick()
+    by_hand.obj.maps["watched"][by_hand.cpu] = time.monotonic_ns()
+    time.sleep(0.12)
+    by_hand.tick()
+    by_hand.settle()
+    assert by_hand.periods() == []
+    assert by_hand.causes() == {}
+
+
+def test_time_in_suspend_is_none(by_hand: ByHand) -> None:
+    by_hand.tick()
+    by_hand.change(
+        "cells", asleep_ns=max(by_hand.cell.asleep_ns - 5_000 * MS, 0) or by_hand.cell.asleep_ns + 5_000 * MS
+    )
+    time.sleep(0.12)
+    by_hand.tick()
+    by_hand.settle()
+    assert by_hand.periods() == []
+    assert by_hand.causes() == {"suspended": 1}
+
+
+def test_a_cpu_that_moved_is_none_until_it_is_watched_again(by_hand: ByHand) -> None:
+    steps = [vmlinux().enum_value("cpuhp_state", name) for name in ("CPUHP_TEARDOWN_CPU", "CPUHP_BRINGUP_CPU")]
+    for step in steps:
+        assert step is not None
+        by_hand.tick()
+        time.sleep(0.12)
+        by_hand.move(step + 1)
+        assert by_hand.obj.maps["moves"][by_hand.cpu] == 0 or step == steps[1]
+        by_hand.move(step)
+        by_hand.tick()
+        # Without its own tick it has timers as they come.
+        by_hand.late(0.12)
+        by_hand.settle()
+        assert by_hand.periods() == []
+    assert by_hand.causes() == {"hotplug": 2}
+    by_hand.obj.maps["watched"][by_hand.cpu] = time.monotonic_ns()
+    by_hand.late(0.12)
+    by_hand.settle()
+    assert len(by_hand.periods()) == 1
+
+
+def stolen(by_hand: ByHand, ns: int) -> None:
+    """As if the kernel had counted so much since before the period."""
+    if by_hand.cell.stolen_ns < ns:
+        pytest.skip("nobody has stolen as much time of this machine's CPU as the test pretends")
+    by_hand.change("pending", stolen_ns=by_hand.cell.stolen_ns - ns)
+
+
+def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
+    by_hand.late(0.15)
+    stolen(by_hand, 30 * MS)
+    by_hand.settle()
+    (period,) = by_hand.periods()
+    assert period["stolen_ns"] >= 30 * MS
+    assert period["length_ns"] + period["stolen_ns"] == period["end_ns"] - period["ticked_ns"] - TICK_NS // 2
+
+
+def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
+    by_hand.late(0.12)
+    stolen(by_hand, 100 * MS)
+    by_hand.settle()
+    assert by_hand.periods() == []
+    assert by_hand.causes() == {"stolen": 1}
+    assert by_hand.cell.finished == 0
+
+
+def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> None:
+    by_hand.obj.maps["watched"][by_hand.cpu] = 1
+    room = by_hand.obj.maps["records"].max_entries // 560 + 2
+    for _ in range(room):
+        by_hand.tick()
+        # The last tick was so long ago.
+        by_hand.change("cells", ticked_ns=by_hand.cell.ticked_ns - 200 * MS)
+        by_hand.tick()
+    by_hand.settle()
+    lost = by_hand.causes()["ring_full"]
+    assert lost > 0
+    assert len(by_hand.periods()) + lost == by_hand.cell.finished == by_hand.cell.irqoff.count == room
 
 
 # --- What a kernel cannot do ------------------------------------------------------------------------------------------

@@ -126,12 +126,12 @@ def _each(kind: str) -> Iterator[tuple[int, int]]:
 
 
 class _GoneError(WptraceError):
-    """It was freed since its id was read."""
+    """It was freed since its id was read, or it is a link that is just being made."""
 
 
 @contextmanager
 def _opened(fd: int, what: str) -> Iterator[int]:
-    if fd == -errno.ENOENT:
+    if fd in (-errno.ENOENT, -errno.EAGAIN):
         raise _GoneError(what)
     libbpf().check(fd, what)
     try:

@@ -108,7 +108,7 @@ class CpuFlow(Flow):
         Hook("wakeup of a task (W)", ("wakeup_tp_btf", "wakeup_raw_tp"), _ALL, "nobody is seen to wait"),
         Hook(
             "first wakeup of a task (W)",
-            ("birth_tp_btf", "birth_raw_tp"),
+            ("first_wakeup_tp_btf", "first_wakeup_raw_tp"),
             ("wait", "run"),
             "the first turn of a new task is not seen",
             required=False,

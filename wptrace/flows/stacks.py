@@ -112,12 +112,13 @@ class StacksFlow(Flow):
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._meet, rare=True)
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
+        least = {"min_ns": self._options.min_ns} if self._options.min_ns else {}
         how = ", ".join(program.section for program in loaded.programs)
         return Start(
             self.name,
             self.level,
             os.uname().release,
-            {"dev": wanted, **filters.describe(self._options.wanted), "min_ns": self._options.min_ns},
+            {"dev": wanted, **filters.describe(self._options.wanted), **least},
             [Source(stage.name, how) for stage in self.stages],
             self.stages,
             [*devices.notes(self._options.devices), *self._frames.notes(self._options.user)],

@@ -68,7 +68,8 @@ class IrqoffText(PlainOutput):
 
     def start(self, start: Start) -> None:
         super().start(start)
-        self._print(["", self._columns.header()])
+        least = units.duration(start.filters["min_ns"])
+        self._print([f"Periods with interrupts off of {least} and more:", "", self._columns.header()])
 
     def request(self, request: Request) -> None:
         self._offenders.add(_key(request), request.total_ns)

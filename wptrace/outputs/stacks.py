@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TextIO
 
 from wptrace.engine import units
 from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Report, Row
+from wptrace.engine.results import Group, Report, Row, Start
 from wptrace.engine.stack import Stack
 from wptrace.kernel.clock import clock_time
 from wptrace.outputs.ndjson import NdjsonOutput
@@ -63,6 +63,10 @@ class StacksOutput(PlainOutput):
         super().__init__(stream, view.statistics)
         self._view = view
 
+    def start(self, start: Start) -> None:
+        # Each report says what --min left out.
+        super().start(start._replace(filters={key: given for key, given in start.filters.items() if key != "min_ns"}))
+
     def lines(self, report: Report) -> Iterator[str]:
         rows = charged(report, self._view.per_device)
         shown = rows[: self._view.top or None]
@@ -104,7 +108,7 @@ class FoldedOutput(PlainOutput):
         self._weight = weight
         self._complaints = complaints
 
-    def start(self, start: object) -> None:
+    def start(self, start: Start) -> None:
         pass
 
     def interval(self, report: Report) -> None:

@@ -105,8 +105,8 @@ def introduction(start: Start) -> Iterator[str]:
     where = ""
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
-    if "pid" in start.filters:
-        where += f" by process {start.filters['pid']}"
+    only = ", ".join(f"{name} {printable(str(value))}" for name, value in start.filters.items() if name != "dev")
+    where += f", only {only}" if only else ""
     yield f"Tracing {start.flow}{level}{where}, Linux {printable(start.kernel)}. Ctrl-C ends."
     for note in start.notes:
         yield f"note: {printable(note)}"

@@ -74,6 +74,7 @@ def told(*events: Any, view: View = VIEW, log: LogFile | None = None) -> list[di
 def test_a_period_has_the_columns_and_the_stack_below() -> None:
     assert shown(period())[1:] == [
         "note: software",
+        "Periods with interrupts off of 10.0 ms and more:",
         "",
         "TIME             CPU COMM                 TID   LAT(us)",
         "22:13:19.980000    1 dd                     8     20000",
@@ -85,8 +86,8 @@ def test_a_period_has_the_columns_and_the_stack_below() -> None:
 
 def test_the_columns_keep_their_places_with_dates() -> None:
     lines = shown(period(), view=VIEW._replace(dates=True))
-    assert lines[3] == "TIME                        CPU COMM                 TID   LAT(us)"
-    assert lines[4] == "2023-11-14 22:13:19.980000    1 dd                     8     20000"
+    assert lines[4] == "TIME                        CPU COMM                 TID   LAT(us)"
+    assert lines[5] == "2023-11-14 22:13:19.980000    1 dd                     8     20000"
 
 
 def test_user_space_is_told_in_place_of_a_stack() -> None:
@@ -147,12 +148,12 @@ def test_what_has_not_ended_is_told() -> None:
     known = unknown._replace(
         dev="cpu1", fields={"cpu": 1, "comm": "dd", "pid": 7, "tid": 7, "stack": ["f+0x1", "g+0x2"]}
     )
-    assert shown([unknown, known])[4:] == [
+    assert shown([unknown, known])[5:] == [
         "interrupts off at 22:13:20:",
         "  cpu3 for 2.00 s",
         "  cpu1 for 2.00 s: dd in f+0x1 < g+0x2",
     ]
-    assert shown([])[4:] == ["interrupts off at 22:13:20: on no CPU"]
+    assert shown([])[5:] == ["interrupts off at 22:13:20: on no CPU"]
 
 
 def test_an_interval_that_stands_for_the_whole_time_is_not_reported() -> None:

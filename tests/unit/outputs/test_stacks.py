@@ -50,7 +50,7 @@ def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "summa
 
 
 def written(output: Output, stream: io.StringIO, *reports: Report) -> list[str]:
-    output.start(Start("stacks", "", "6.12", {"dev": []}, [], TABLE, []))
+    output.start(Start("stacks", "", "6.12", {"dev": [], "min_ns": MS}, [], TABLE, []))
     for one in reports:
         (output.summary if one.kind == "summary" else output.interval)(one)
     output.close()

@@ -145,6 +145,12 @@ def test_introduction_says_what_is_traced_and_what_to_know() -> None:
     assert list(text.introduction(named)) == ["Tracing io on sda, sdb1, Linux 6.12.9. Ctrl-C ends."]
 
 
+def test_introduction_names_the_filters() -> None:
+    filtered = start(dev=["sda"])._replace(filters={"dev": ["sda"], "comm": "e\x1bvil", "min_bytes": 4096})
+    (line,) = text.introduction(filtered)
+    assert line.endswith("on sda, only comm e\\x1bvil, min_bytes 4096, Linux 6.12.9. Ctrl-C ends.")
+
+
 def test_a_request_is_a_line_and_its_stages_one_bar() -> None:
     assert list(text.request(request(), TABLE, 80, False)) == [
         "22:13:20.000000  sda WS   sector 123456 +8  4.00 ms",
