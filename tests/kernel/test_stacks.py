@@ -211,32 +211,6 @@ def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, mon
     assert sum(found.accounting.noted.values()) == without
 
 
-def test_stacks_are_recognised_and_mistakes_are_noticed(disk: Disk) -> None:
-    """What a CPU has learned is falsified here: one of 128 stacks is walked to check it, which must tell."""
-    flow = StacksFlow(Options((disk.path,)))
-    try:
-        flow.start(Reader())
-        assert flow._loaded is not None
-        known = flow._loaded.obj.maps["known_stacks"]
-        fio(disk.path, number_ios=100)
-        hits = 0
-        for key, cpus in known.items():
-            for way in (way for cpu in cpus for way in cpu.ways if way.depth):
-                hits += way.hits
-                way.id = stacks._STACKS - 1
-            known[key] = cpus
-        assert hits >= 90
-        fio(disk.path, number_ios=2 * 128 * CPUS)
-        flow.stop()
-        found = flow.snapshot()
-    finally:
-        flow.close()
-    assert found.accounting.noted[stacks._MISTAKEN] >= 1
-    assert found.accounting.finished == 100 + 2 * 128 * CPUS
-    # What was mistaken once is learned anew.
-    assert started(found, "vfs_read") > 100
-
-
 @pytest.mark.guest
 def test_the_same_as_biostacks_in_the_same_run(disk: Disk) -> None:
     if not vmlinux().tracepoint("block_io_start"):
