@@ -18,7 +18,10 @@ import pytest
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, total
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, wait_until
+from wptrace.bpf.ring import Reader
 from wptrace.engine.distribution import Distribution
+from wptrace.flows.filters import Filter
+from wptrace.flows.io_path import Options, PathFlow
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")
@@ -411,6 +414,28 @@ def test_filters_of_tasks(disks: list[Disk]) -> None:
     finally:
         below.rmdir()
         group.rmdir()
+
+
+def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
+    flow = PathFlow(Options((disks[0].path,), filter=Filter(ops="read")))
+    try:
+        flow.start(Reader())
+        fio(disks[0].path, rw="randrw", number_ios=60)
+        first = flow.snapshot()
+        flow.retarget(Filter(ops="write", min_bytes=8192))
+        fio(disks[0].path, rw="randwrite", number_ios=30)
+        fio(disks[0].path, rw="randwrite", bs="8k", number_ios=40)
+        flow.stop()
+        second = flow.snapshot()
+    finally:
+        flow.close()
+    assert {group.op for group in first.cells} == {"read"}
+    operations = {
+        group.op: stages["total"].count for group, stages in second.cells.items() if group.kind == "operation"
+    }
+    assert operations["write"] == 40
+    assert operations["read"] == first.operations.finished  # type: ignore[union-attr]
+    assert second.accounting.finished == first.accounting.finished + 40
 
 
 @pytest.mark.guest
