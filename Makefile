@@ -81,7 +81,7 @@ python_files := wptrace tests vmlinux bench
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
 
-.PHONY: all help objects binding clean vmlinux format lint setup test-unit test-objects test demo install FORCE
+.PHONY: all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo install FORCE
 
 all: objects binding ## the BPF objects and the binding to libbpf (default)
 
@@ -132,6 +132,10 @@ test-objects: ## compile what the tests of the binding load
 test: setup ## set up and run all tests, on this kernel and in guests
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run
+
+bench: setup ## set up and measure what tracing costs (docs/overhead.md)
+	$(Q)$(MAKE) all
+	$(Q)$(tool) bench all
 
 demo: setup ## set up and show what wptrace does
 	$(Q)$(MAKE) all

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long `wptrace io` takes from its start until its programs are attached, and how much memory it holds then.
-
-sudo .venv/bin/python bench/start.py DEVICE [RUNS]
-"""
+"""How long `wptrace io` takes from its start until its programs are attached, and how much memory it holds then."""
 
 from __future__ import annotations
 
@@ -11,13 +8,27 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+from tests.kernel.disks import loop_device
+
+Found = dict[str, Any]
+
+MODES: tuple[tuple[str, ...], ...] = (
+    ("io",),
+    ("io", "--interference"),
+    ("io", "--level", "block", "--times", "kernel"),
+    ("io", "--level", "block", "--times", "own"),
+)
 
 
-def once(device: str, options: tuple[str, ...]) -> tuple[float, int]:
+def once(device: str, mode: tuple[str, ...]) -> tuple[float, int]:
+    """Seconds, and KiB."""
     begin = time.monotonic()
-    command = [sys.executable, "-m", "wptrace", "io", "--json", "--dev", device, *options]
+    command = [sys.executable, "-m", "wptrace", *mode, "--json", "--dev", device]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the first line comes when everything is attached
@@ -29,17 +40,23 @@ def once(device: str, options: tuple[str, ...]) -> tuple[float, int]:
     return seconds, int(found[1]) if found else 0
 
 
-def main() -> None:
-    device, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10
-    for options in ((), ("--interference",), ("--level=block", "--times=kernel"), ("--level=block", "--times=own")):
-        results = [once(device, options) for _ in range(runs)]
-        seconds = [result[0] for result in results]
-        resident = max(result[1] for result in results)
-        print(
-            f"io {' '.join(options)}: {statistics.median(seconds):.3f} s to attached"
-            f" (worst of {runs}: {max(seconds):.3f} s), {resident / 1024:.1f} MiB resident"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def measure(runs: int) -> list[Found]:
+    found = []
+    with tempfile.TemporaryDirectory() as folder, loop_device(Path(folder, "disk.img")) as disk:
+        for mode in MODES:
+            results = [once(disk.path, mode) for _ in range(runs)]
+            seconds = [result[0] for result in results]
+            one = {
+                "mode": " ".join(mode),
+                "runs": runs,
+                "median_s": statistics.median(seconds),
+                "worst_s": max(seconds),
+                "resident_mib": max(result[1] for result in results) / 1024,
+            }
+            found.append(one)
+            print(
+                f"wptrace {one['mode']}: {one['median_s']:.3f} s to attached (worst of {runs}: {one['worst_s']:.3f} s),"
+                f" {one['resident_mib']:.1f} MiB resident",
+                flush=True,
+            )
+    return found

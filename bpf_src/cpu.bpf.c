@@ -148,6 +148,12 @@ const volatile bool tell;
 __u64 slow_ns = ~0ULL;
 __u64 loss[CPU_CAUSES];
 
+/* Into zeroed memory, to be compared: before 5.17 the kernel leaves parts of an earlier name behind the end of this one. */
+static __always_inline void read_comm(void *comm, struct task_struct *task)
+{
+	bpf_probe_read_kernel_str(comm, TASK_NAME, task->comm);
+}
+
 /* filter.h asks for the current task; of those here only the one that leaves is. */
 static __always_inline bool wanted(struct task_struct *task, bool direct)
 {
@@ -161,7 +167,7 @@ static __always_inline bool wanted(struct task_struct *task, bool direct)
 		const __u64 *name = (void *)filter_comm;
 		__u64 comm[2] = {};
 
-		bpf_probe_read_kernel(comm, sizeof(comm), task->comm);
+		read_comm(comm, task);
 		if (comm[0] != name[0] || comm[1] != name[1])
 			return false;
 	}
@@ -181,7 +187,7 @@ static __always_inline void find_row(struct row *row, struct task_struct *task, 
 		row->id |= (__u32)FIELD(direct, task, pid);
 	else
 		task = FIELD(direct, task, group_leader);
-	bpf_probe_read_kernel(row->comm, sizeof(row->comm), task->comm);
+	read_comm(row->comm, task);
 }
 
 static __always_inline struct cpu_cell *find_cell(struct task_struct *task, bool direct)
@@ -367,7 +373,7 @@ static __always_inline int woken(struct task_struct *task, bool direct)
 	struct task_times *times = bpf_map_lookup_elem(&tasks, &key);
 
 	if (!times) {
-		if (wanted(task, direct) && !task_is_on_cpu(task, direct))
+		if (wanted(task, direct) && !task_is_on_cpu(task))
 			meet(task, 0, bpf_ktime_get_ns(), direct);
 		return 0;
 	}

@@ -35,6 +35,7 @@ struct block_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
+	__u64 untimed; /* of the finished: in no distribution, as a budget wants */
 	struct hist stages[BLOCK_STAGES];
 };
 
@@ -90,6 +91,51 @@ struct {
 __u64 slow_ns = ~0ULL;
 __u64 loss[BLOCK_CAUSES];
 
+/* What a budget sets. */
+__u32 sample; /* one in so many crosses the ring, whatever it took; 0: none */
+__u32 request_sample; /* one in so many is timed, the others are counted alone; 0: all are timed */
+bool stateless; /* that was ever so: what has no start may be one that was not timed */
+
+/* How far the next one of each is. */
+struct turns {
+	__u64 untold;
+	__u64 untimed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct turns);
+} turns SEC(".maps");
+
+/* At uneven distances: what repeats itself would else be the same one each time. */
+static __always_inline bool is_turn(__u64 *left, __u32 one_in)
+{
+	if (*left) {
+		--*left;
+		return false;
+	}
+	*left = bpf_get_prandom_u32() % (2 * one_in - 1);
+	return true;
+}
+
+static __always_inline bool is_timed(void)
+{
+	__u32 zero = 0;
+	struct turns *next = bpf_map_lookup_elem(&turns, &zero);
+
+	return next && is_turn(&next->untimed, request_sample);
+}
+
+static __always_inline bool is_told(void)
+{
+	__u32 zero = 0;
+	struct turns *next = bpf_map_lookup_elem(&turns, &zero);
+
+	return next && is_turn(&next->untold, sample);
+}
+
 /*
  * Only requests of this process, 0 for all. Who owns a request is known where it is made, so this works with own times
  * alone: what has no start is somebody else's.
@@ -122,6 +168,8 @@ static __always_inline int getrq(struct bio *bio, bool direct)
 	if (target_tgid && target_tgid != bpf_get_current_pid_tgid() >> 32)
 		return 0;
 	if (!find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), false).stateful)
+		return 0;
+	if (request_sample && !target_tgid && !is_timed())
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&bios, &key, &now, BPF_ANY))
@@ -176,6 +224,8 @@ static __always_inline int issue(struct request *rq, bool direct)
 	/* The flush machinery has one request of its own, which never waits for a tag. */
 	if (!fresh.start_ns && op == BLOCK_OP_FLUSH)
 		fresh.start_ns = fresh.issue_ns;
+	if (!fresh.start_ns && stateless)
+		return 0;
 	cell = cell_of(match.slot, op);
 	if (!cell)
 		return 0;
@@ -216,6 +266,14 @@ static __always_inline void send(struct request *rq, bool direct, __u64 now, __u
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
+static __always_inline void count(struct block_cell *cell, __u32 bytes, int error)
+{
+	cell->finished++;
+	cell->bytes += bytes;
+	if (error)
+		cell->failed++;
+}
+
 static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -245,8 +303,16 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		struct request_state *state = bpf_map_lookup_elem(&requests, &key);
 
 		if (!state) { /* issued before tracing began, or somebody else's */
-			if (!target_tgid)
+			if (!target_tgid && !stateless)
 				COUNT(loss[BLOCK_CAUSE_UNMATCHED_END]);
+			if (target_tgid || !stateless)
+				return 0;
+			cell = cell_of(match.slot, op);
+			if (cell) {
+				cell->started++;
+				count(cell, bytes, error);
+				cell->untimed++;
+			}
 			return 0;
 		}
 		start = state->start_ns;
@@ -268,10 +334,12 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	cell = cell_of(match.slot, op);
 	if (!cell)
 		return 0;
-	cell->finished++;
-	cell->bytes += bytes;
-	if (error)
-		cell->failed++;
+	count(cell, bytes, error);
+	/* Where starts are seen, it was decided there. */
+	if (request_sample && (!match.stateful || target_tgid) && !is_timed()) {
+		cell->untimed++;
+		return 0;
+	}
 	if (!start || !issued) {
 		COUNT(loss[BLOCK_CAUSE_NO_STAMP]);
 		return 0;
@@ -279,10 +347,13 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	/* Clocks of two CPUs may differ by some cycles. */
 	queue = issued > start ? issued - start : 0;
 	device = now > issued ? now - issued : 0;
-	hist_add(&cell->stages[BLOCK_STAGE_QUEUE], queue);
-	hist_add(&cell->stages[BLOCK_STAGE_DEVICE], device);
-	hist_add(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
-	if (queue + device >= slow_ns)
+	if (queue)
+		hist_add_plain(&cell->stages[BLOCK_STAGE_QUEUE], queue);
+	else /* from 6.9 on the stamps of a plugged request are one */
+		hist_add_zero(&cell->stages[BLOCK_STAGE_QUEUE]);
+	hist_add_plain(&cell->stages[BLOCK_STAGE_DEVICE], device);
+	hist_add_plain(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
+	if (queue + device >= slow_ns || (sample && is_told()))
 		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error);
 	return 0;
 }

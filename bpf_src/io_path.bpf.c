@@ -30,11 +30,22 @@ static __always_inline void advance(struct op_state *op, enum op_stage stage, __
 	}
 }
 
+/* Before the first charge. */
+static __always_inline void open_account(struct op_state *op)
+{
+	if (op->charged)
+		return;
+	op->charged = true;
+	op->cursor_ns = op->start_ns;
+	__builtin_memset(op->charges, 0, sizeof(op->charges));
+}
+
 /* The time up to the completion of what was waited for. */
 static __noinline int charge(struct op_state *op, struct done *done)
 {
 	if (!op || !done)
 		return 0;
+	open_account(op);
 	/* It was on its way before the task went to sleep: until then the task had other work. */
 	if (done->times.got < op->cursor_ns)
 		advance(op, OP_STAGE_FS, op->slept_ns);
@@ -42,16 +53,11 @@ static __noinline int charge(struct op_state *op, struct done *done)
 	advance(op, OP_STAGE_THROTTLE, done->times.got);
 	advance(op, OP_STAGE_QUEUE, done->times.issued);
 	advance(op, OP_STAGE_DRIVER, done->times.handed);
-	advance(op, OP_STAGE_DEVICE, done->times.seen ? done->times.seen : done->times.completed);
+	advance(op, OP_STAGE_DEVICE, done->times.seen);
 	advance(op, OP_STAGE_COMPLETE, done->times.completed);
 	op->waited = true;
 	op->slot = done->slot;
 	return 0;
-}
-
-static __always_inline struct done *last_done(struct op_state *op)
-{
-	return op->last ? &op->done[(op->last - 1) & (DONE - 1)] : NULL;
 }
 
 /* Nothing that it asked for is under way; what is read ahead may be. */
@@ -62,7 +68,7 @@ static __always_inline bool all_ended(struct op_state *op)
 
 static __always_inline void charge_last(struct op_state *op)
 {
-	struct done *done = last_done(op);
+	struct done *done = done_at(op, op->last);
 
 	if (done) {
 		charge(op, done);
@@ -71,6 +77,65 @@ static __always_inline void charge_last(struct op_state *op)
 		op->waited_for = op->last;
 	}
 	op->last = 0;
+}
+
+/*
+ * Most operations wait once, for one request. Their account is made up at their end, from what the request passed; it
+ * is opened earlier only if something else happens after that wait.
+ */
+static __always_inline void settle(struct op_state *op)
+{
+	if (!op->woken_ns)
+		return;
+	charge_last(op);
+	advance(op, OP_STAGE_WAKEUP, op->woken_ns);
+	op->woken_ns = 0;
+}
+
+/* --- Requests are counted ------------------------------------------------------------------------------------------ */
+
+static __noinline int count_request(struct bio_state *state)
+{
+	struct request_cell *cell;
+	struct times *times;
+
+	if (!state)
+		return 0;
+	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + state->op_kind);
+	if (!cell)
+		return 0;
+	cell->finished++;
+	cell->bytes += state->done.bytes;
+	if (state->done.error)
+		cell->failed++;
+	if (state->untimed) {
+		cell->untimed++;
+		return 0;
+	}
+	times = &state->done.times;
+	add(&cell->stages[REQUEST_STAGE_THROTTLE], times->got - times->queued);
+	add(&cell->stages[REQUEST_STAGE_QUEUE], times->issued - times->got);
+	add(&cell->stages[REQUEST_STAGE_DRIVER], times->handed - times->issued);
+	add(&cell->stages[REQUEST_STAGE_DEVICE], times->seen - times->handed);
+	add(&cell->stages[REQUEST_STAGE_COMPLETE], times->completed - times->seen);
+	add(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
+	return 0;
+}
+
+/* The only request of an operation, when that is over. */
+static __noinline int release_only(struct op_state *op, bool uncounted)
+{
+	struct bio_state *state;
+
+	if (!op)
+		return 0;
+	state = bio_at(op->only - 1);
+	if (state->bio != DELIVERED)
+		return 0;
+	if (uncounted)
+		count_request(state);
+	state->bio = 0;
+	return 0;
 }
 
 /* --- Operations begin and end ------------------------------------------------------------------------------------- */
@@ -85,16 +150,34 @@ static __always_inline void look_at_position(struct op_state *op)
 #define S_IFBLK 0060000
 #define S_IFREG 0100000
 
-static __always_inline void count_op(bool discarded)
+static __always_inline void count_discarded(void)
 {
 	struct op_counts *counts = cell_at(&op_counters, 0);
 
-	if (!counts)
-		return;
-	if (discarded)
+	if (counts)
 		counts->discarded++;
-	else
-		counts->started++;
+}
+
+static __always_inline void begin_anew(struct op_state *op)
+{
+	__builtin_memset(&op->tid, 0, offsetof(struct op_state, charges) - offsetof(struct op_state, tid));
+}
+
+/* Out of the way of those that want everything. */
+static __noinline bool task_passes(void)
+{
+	return task_matches();
+}
+
+static __noinline bool operation_passes(struct file *file, bool write, __u64 length)
+{
+	return operation_matches(write, length) && file_matches(file, false);
+}
+
+static __noinline bool bio_passes(bool write, __u32 bytes)
+{
+	/* Whose file it is of, a bio does not tell. */
+	return task_matches() && !filter_file && operation_matches(write, bytes);
 }
 
 static __always_inline int begin(struct file *file, bool write, __u64 length, loff_t *position, bool direct)
@@ -102,54 +185,45 @@ static __always_inline int begin(struct file *file, bool write, __u64 length, lo
 	struct inode *inode = FIELD(direct, file, f_inode);
 	__u32 format = FIELD(direct, inode, i_mode) & S_IFMT;
 	__u64 task = bpf_get_current_task();
-	__u32 tid = bpf_get_current_pid_tgid();
 	struct op_state *op;
-	bool wanted;
+	bool wanted = true;
 
 	if (format != S_IFREG && format != S_IFBLK)
 		return 0;
-	if (!tracing || !task_matches())
-		return 0; /* nor do its bios */
-	wanted = operation_matches(write, length) && file_matches(file, direct);
-	op = claim_op(task, tid);
-	if (wanted)
-		count_op(false);
+	if (!tracing || no_operations)
+		return 0;
+	if (filtering) {
+		if (!task_passes())
+			return 0; /* nor do its bios */
+		wanted = operation_passes(file, write, length);
+	}
+	op = claim_op(task);
 	if (!op) {
 		if (wanted)
 			COUNT(loss[PATH_CAUSE_OP_FULL]);
 		return 0;
 	}
+	/* The end of the one before went unseen. */
+	if (op->only)
+		release_only(op, true);
 	op->task = task;
-	op->tid = tid;
 	op->kind = wanted ? OP_TRACED : OP_IGNORED;
-	op->bio = 0;
-	op->last = 0;
-	op->slept_ns = 0;
-	op->held_until = 0;
+	begin_anew(op);
 	if (!wanted)
 		return 0;
-	op->preempted_ns = 0;
-	__builtin_memset(op->charges, 0, sizeof(op->charges));
+	op->begun++;
 	op->file = file;
 	op->length = length;
 	op->position = position;
 	op->offset = -1;
-	op->made = 0;
-	op->ended = 0;
-	op->readahead = 0;
-	op->lost = 0;
-	op->waited_for = 0;
-	op->slot = 0;
 	op->wake_cpu = NO_CPU;
 	op->write = write;
-	op->waited = false;
-	op->blocked = false;
-	if (noisy) {
+	if (noise_kept) {
 		__builtin_memset(op->noise, 0, sizeof(op->noise));
 		__builtin_memset(&op->before_wakeup, 0, sizeof(op->before_wakeup));
 	}
 	/* Last, so that our own work is not charged. */
-	op->start_ns = op->cursor_ns = bpf_ktime_get_ns();
+	op->start_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -202,15 +276,105 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool dir
 	return trace_unlisted && (special || FIELD(direct, super, s_bdev));
 }
 
+/*
+ * One comparison, which the compiler does not make two of; and a value that the verifier takes for the same on both ways.
+ */
+#define COUNT_UP_TO(stage, until) \
+	do { \
+		__u64 __until = (until); \
+		if (__until > at) { \
+			hist_add_plain(&cell->stages[stage], __until - at); \
+			at = __until; \
+		} else { \
+			hist_add_zero(&cell->stages[stage]); \
+		} \
+		asm volatile("%0 |= 0" : "+r"(at)); \
+	} while (0)
+
+/* One that made a single request and waited for it: the distributions of both are one, but for the whole time. */
+static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
+{
+	struct only_cell *cell;
+	struct times *times;
+	__u64 at;
+
+	if (!op || !done)
+		return 0;
+	cell = cell_at(&only_cells, done->slot * OP_KINDS + (op->write & 1));
+	if (!cell)
+		return 0;
+	cell->finished++;
+	if (result < 0)
+		cell->failed++;
+	else
+		cell->bytes += result;
+	cell->request_bytes += done->bytes;
+	if (done->error)
+		cell->request_failed++;
+	times = &done->times;
+	at = op->start_ns;
+	COUNT_UP_TO(OP_STAGE_FS, times->queued);
+	COUNT_UP_TO(OP_STAGE_THROTTLE, times->got);
+	COUNT_UP_TO(OP_STAGE_QUEUE, times->issued);
+	COUNT_UP_TO(OP_STAGE_DRIVER, times->handed);
+	COUNT_UP_TO(OP_STAGE_DEVICE, times->seen);
+	COUNT_UP_TO(OP_STAGE_COMPLETE, times->completed);
+	COUNT_UP_TO(OP_STAGE_WAKEUP, op->woken_ns);
+	COUNT_UP_TO(OP_STAGE_RETURN, op->end_ns);
+	hist_add_zero(&cell->stages[OP_STAGE_UNATTRIBUTED]);
+	hist_add_plain(&cell->stages[OP_STAGE_TOTAL], at - op->start_ns);
+	hist_add_plain(&cell->stages[ONLY_REQUEST], times->completed - times->queued);
+	return 0;
+}
+
+static __noinline int count_hit(struct op_state *op, __s64 result)
+{
+	struct hit_cell *cell;
+
+	if (!op)
+		return 0;
+	cell = cell_at(&hit_cells, op->slot * OP_KINDS + (op->write & 1));
+	if (!cell)
+		return 0;
+	cell->finished++;
+	cell->readahead += op->readahead;
+	if (result < 0)
+		cell->failed++;
+	else
+		cell->bytes += result;
+	add(&cell->stages[0], minus(op->end_ns, op->start_ns));
+	return 0;
+}
+
+static __noinline int count_alone(struct op_state *op, __s64 result)
+{
+	struct op_cell *cell;
+	int stage;
+
+	if (!op)
+		return 0;
+	cell = cell_at(&op_cells, op->slot * OP_KINDS + (op->write & 1));
+	if (!cell)
+		return 0;
+	cell->finished++;
+	cell->requests += op->made - op->readahead;
+	if (result < 0)
+		cell->failed++;
+	else
+		cell->bytes += result;
+	for (stage = 0; stage < OP_CHARGES; stage++)
+		add(&cell->stages[stage], op->charges[stage]);
+	add(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
+	return 0;
+}
+
 /* `known` is the file where the hook has it, as an object that the verifier knows. */
 static __always_inline int finish(struct file *known, __s64 result, bool direct)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u64 task = bpf_get_current_task();
-	struct op_state *op = find_op(task, bpf_get_current_pid_tgid());
-	struct done *done;
+	struct op_state *op = find_op(bpf_get_current_task());
+	struct done *only = NULL;
 	bool hit, held;
-	__u64 total;
 	int stage;
 
 	if (!op)
@@ -219,142 +383,74 @@ static __always_inline int finish(struct file *known, __s64 result, bool direct)
 		op->task = 0;
 		return 0;
 	}
-	done = last_done(op);
-	/* All was there before its task had to wait. */
-	if (done && all_ended(op))
-		charge_last(op);
-	/* A device made of others took the bio, and a worker made the requests of it: all it waited for was that device. */
-	held = op->bio && op->held_until > op->bio_ns;
-	if (held) {
-		advance(op, OP_STAGE_FS, op->bio_ns);
-		advance(op, OP_STAGE_DEVICE, op->held_until);
-	}
-	advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, now);
-	hit = !op->waited && !op->blocked && op->made == op->readahead;
-	if (op->waited && op->wake_cpu == NO_CPU)
-		op->wake_cpu = bpf_get_smp_processor_id();
-	/* What waited knows its device by its request. */
-	if (!op->waited && !op->slot && !row_of_file(direct ? known : op->file, &op->slot, direct)) {
-		count_op(true);
-		op->task = 0;
-		return 0;
-	}
-	total = minus(now, op->start_ns);
-	if (hit) {
-		struct hit_cell *cell = cell_at(&hit_cells, op->slot * OP_KINDS + (op->write & 1));
-
-		if (cell) {
-			cell->finished++;
-			cell->readahead += op->readahead;
-			if (result < 0)
-				cell->failed++;
-			else
-				cell->bytes += result;
-			add(&cell->stages[0], total);
-		}
+	op->end_ns = now;
+	if (op->last == LAST_IS_ONLY && op->made == 1 && !op->charged)
+		only = done_at(op, LAST_IS_ONLY);
+	if (only) {
+		hit = false;
+		count_with_request(op, only, result);
+		if (noisy)
+			add_irq_delay(op, only);
 	} else {
-		struct op_cell *cell = cell_at(&op_cells, op->slot * OP_KINDS + (op->write & 1));
-
-		if (cell) {
-			cell->finished++;
-			cell->requests += op->made - op->readahead;
-			if (result < 0)
-				cell->failed++;
-			else
-				cell->bytes += result;
-			for (stage = 0; stage < OP_CHARGES; stage++)
-				add(&cell->stages[stage], op->charges[stage]);
-			add(&cell->stages[OP_STAGE_TOTAL], total);
+		settle(op);
+		/* All was there before its task had to wait. */
+		if (op->last && all_ended(op))
+			charge_last(op);
+		open_account(op);
+		/*
+		 * A device made of others took the bio, and a worker made the requests of it: all it waited for was that
+		 * device.
+		 */
+		held = op->above && op->held_until > op->above_ns;
+		if (held) {
+			advance(op, OP_STAGE_FS, op->above_ns);
+			advance(op, OP_STAGE_DEVICE, op->held_until);
 		}
+		advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, now);
+		hit = !op->waited && !op->blocked && op->made == op->readahead;
+		/* What waited knows its device by its request. */
+		if (!op->waited && !op->slot && !row_of_file(direct ? known : op->file, &op->slot, direct)) {
+			count_discarded();
+			op->task = 0;
+			return 0;
+		}
+		if (hit)
+			count_hit(op, result);
+		else
+			count_alone(op, result);
 	}
-	if (noisy) {
+	if (noisy && !hit) {
 		struct noise_cell *cell = cell_at(&noise_cells, op->slot * OP_KINDS + (op->write & 1));
 
-		if (cell && !hit) {
+		if (cell) {
 			for (stage = 0; stage < NOISE_STAGES; stage++)
 				add(&cell->stages[stage], op->noise[stage].ns);
 		}
 	}
-	if (telling && wants_telling(total, now))
-		tell_op(op, hit, now, result);
+	if (telling && wants_telling(minus(now, op->start_ns), now)) {
+		if (only) {
+			charge(op, only);
+			op->waited_for = LAST_IS_ONLY;
+			advance(op, OP_STAGE_WAKEUP, op->woken_ns);
+			advance(op, OP_STAGE_RETURN, now);
+		}
+		if (op->waited && op->wake_cpu == NO_CPU)
+			op->wake_cpu = bpf_get_smp_processor_id();
+		tell_op(op->place, hit, now, result);
+	}
+	if (op->only)
+		release_only(op, !only);
 	op->task = 0;
 	return 0;
 }
 
-/* --- Bios: Q and G ------------------------------------------------------------------------------------------------ */
+/* --- Bios: Q ------------------------------------------------------------------------------------------------------ */
 
 static __always_inline bool bio_is_wanted(struct bio *bio, bool direct)
 {
 	__u32 op = FIELD(direct, bio, bi_opf) & 0xff;
 
-	/* Whose file it is of, a bio does not tell. */
-	return tracing && task_matches() && !filter_file &&
-	       operation_matches(op == BLOCK_OP_WRITE, FIELD(direct, bio, bi_iter.bi_size));
-}
-
-/* A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. */
-static __always_inline int throttle(struct bio *bio, bool direct)
-{
-	__u64 key = (__u64)bio;
-	__u64 task = bpf_get_current_task();
-	__u32 tid = bpf_get_current_pid_tgid();
-	struct op_state *op = find_op(task, tid);
-	struct throttled fresh = {};
-
-	if (!op || op->kind != OP_TRACED)
-		return 0;
-	fresh.since = bpf_ktime_get_ns();
-	fresh.task = task;
-	fresh.op = op->place;
-	throttling = true;
-	bpf_map_update_elem(&throttled, &key, &fresh, BPF_ANY);
-	return 0;
-}
-
-static __always_inline int queue(struct bio *bio, bool direct)
-{
-	__u64 key = (__u64)bio;
-	__u64 task = bpf_get_current_task();
-	__u32 tid = bpf_get_current_pid_tgid();
-	struct op_state *op = find_op(task, tid);
-	struct throttled *held = NULL;
-	__u64 now;
-
-	if (throttling)
-		held = bpf_map_lookup_elem(&throttled, &key);
-	if (!op || op->kind == OP_NONE) {
-		if (!held && !bio_is_wanted(bio, direct))
-			return 0;
-		if (!op)
-			op = claim_op(task, tid);
-		if (!op)
-			return 0;
-		op->task = task;
-		op->tid = tid;
-		op->kind = OP_NONE;
-		op->bio_task = 0;
-	} else if (op->kind == OP_IGNORED) {
-		return 0;
-	} else {
-		struct done *done = last_done(op);
-
-		/* The one before it completed in this very task: it was waited for by running it. */
-		if (done && done->inline_ && all_ended(op))
-			charge_last(op);
-		op->last = 0;
-		op->bio_task = task;
-		op->bio_op = op->place;
-	}
-	now = bpf_ktime_get_ns();
-	op->bio = key;
-	op->bio_ns = now;
-	if (held) {
-		op->bio_ns = held->since;
-		op->bio_task = held->task;
-		op->bio_op = held->op;
-		bpf_map_delete_elem(&throttled, &key);
-	}
-	return 0;
+	return tracing && (!filtering || bio_passes(op == BLOCK_OP_WRITE, FIELD(direct, bio, bi_iter.bi_size)));
 }
 
 /* A folio begins like its first page; 5.16 (7b230db3b8d3) gave it a name. */
@@ -403,171 +499,306 @@ static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 	return begin >= op->offset + (__s64)op->length || end <= op->offset;
 }
 
-/* A bio got its request, or became part of one. */
-static __always_inline int got(struct bio *bio, bool merged, bool direct)
+/* One more bio of this operation. */
+static __always_inline void belong(struct bio_state *state, struct op_state *op, struct bio *bio, __u32 flags)
 {
-	__u64 now = bpf_ktime_get_ns();
-	__u64 task = bpf_get_current_task();
-	__u64 ids = bpf_get_current_pid_tgid();
-	struct op_state *op = find_op(task, ids);
-	struct op_state *owner = NULL;
-	struct bio_state *state;
-	struct device_match match;
-	__u32 flags = FIELD(direct, bio, bi_opf);
-	__u32 size = FIELD(direct, bio, bi_iter.bi_size);
-	enum block_op op_kind = request_op(flags);
-	__u64 queued = now;
-	__u64 owner_task = 0;
-	__u32 owner_place = 0;
-	__u32 dev;
-	bool empty = !size && op_kind <= BLOCK_OP_WRITE;
+	op->made++;
+	op->slot = state->done.slot;
+	state->made = op->made;
+	if (flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(op, bio)) {
+		state->readahead = true;
+		op->readahead++;
+	}
+}
 
-	if (op && op->kind == OP_IGNORED)
-		return 0;
-	if (op && op->bio) {
-		queued = op->bio_ns;
-		owner_task = op->bio_task;
-		owner_place = op->bio_op;
-		if (op->bio == (__u64)bio)
-			op->bio = 0; /* until here it may have been split */
-	}
-	if (op && op->kind == OP_NONE)
-		op->task = 0;
-	else if (!op && !bio_is_wanted(bio, direct))
-		return 0;
-	if (merged && !owner_task)
-		return 0; /* nobody waits for it, and the request counts without it */
-	dev = bio_disk(bio, direct);
-	match = find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), empty);
-	if (!match.found)
-		return 0;
-	if (owner_task) {
-		owner = bpf_map_lookup_elem(&ops, &owner_place);
-		if (owner && (owner->task != owner_task || owner->kind != OP_TRACED))
-			owner = NULL;
-	}
-	if (!merged && !empty) {
-		struct request_cell *cell = cell_at(&request_cells, match.slot * BLOCK_OPS + op_kind);
+static __always_inline void no_place(struct op_state *op)
+{
+	COUNT(loss[PATH_CAUSE_BIO_FULL]);
+	if (op)
+		op->lost++;
+}
 
-		if (!cell)
-			return 0;
-		cell->started++;
-	}
-	state = claim_bio((__u64)bio);
-	if (!state) {
-		COUNT(loss[PATH_CAUSE_BIO_FULL]);
-		if (owner)
-			owner->lost++;
-		return 0;
-	}
-	if (state->bio && state->counted)
+static __always_inline void start_bio(struct bio_state *state, __u64 key, enum bio_kind kind, __u64 now)
+{
+	if (state->bio == key && state->kind == BIO_KIND_HEAD && !state->empty)
 		COUNT(loss[PATH_CAUSE_UNMATCHED_START]); /* the bio is used again: its last end went unseen */
-	state->bio = (__u64)bio;
-	__builtin_memset(&state->times, 0, sizeof(state->times));
-	state->times.queued = queued;
-	state->times.got = now;
-	state->task = 0;
-	state->dev = dev;
-	state->slot = match.slot;
-	state->op_kind = op_kind;
-	state->counted = !merged;
-	state->empty = empty;
-	state->set_up = false;
+	state->bio = key;
+	state->kind = kind;
 	state->readahead = false;
-	state->tgid = ids >> 32;
-	state->tid = ids;
-	state->irq_delay = 0;
-	state->cpus.submit = bpf_get_smp_processor_id();
-	state->cpus.issue = state->cpus.irq = NO_CPU;
-	if (owner) {
-		owner->made++;
-		owner->slot = match.slot;
-		if (flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(owner, bio)) {
-			state->readahead = true;
-			owner->readahead++;
+	state->set_up = false;
+	state->done.times.queued = now;
+	state->done.times.issued = 0;
+	state->done.times.handed = 0;
+	state->done.times.seen = 0;
+	state->done.irq_delay = 0;
+}
+
+static __always_inline void note_submitter(struct bio_state *state)
+{
+	state->done.cpus.submit = bpf_get_smp_processor_id();
+	state->done.cpus.issue = state->done.cpus.irq = NO_CPU;
+	bpf_get_current_comm(state->comm, sizeof(state->comm));
+	state->cgroup = bpf_get_current_cgroup_id();
+	state->tgid = bpf_get_current_pid_tgid() >> 32;
+	state->tid = bpf_get_current_pid_tgid();
+}
+
+/* Its requests are those of the devices below. */
+static __always_inline bool is_made_of_others(struct bio *bio, bool direct)
+{
+	return !FIELD(direct, bio_queue(bio, direct), mq_ops);
+}
+
+static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool direct)
+{
+	__u64 key = (__u64)bio;
+	__u32 flags = FIELD(direct, bio, bi_opf);
+	__u32 dev = bio_disk(bio, direct);
+	enum block_op op_kind = request_op(flags);
+	bool empty = !FIELD(direct, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
+	struct device_match match = find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), empty);
+	struct bio_state *state;
+	bool above = false;
+
+	if (!match.found || match.slot == UNLISTED_SLOT) {
+		above = is_made_of_others(bio, direct);
+		if (above)
+			kind = kind == BIO_KIND_HELD ? kind : BIO_KIND_ABOVE;
+		else if (!match.found)
+			return 0;
+	}
+	state = claim_bio(key);
+	if (!state) {
+		if (!above && !empty)
+			no_place(op);
+		return 0;
+	}
+	state->untimed = request_sample && !op && !is_timed();
+	start_bio(state, key, kind, state->untimed ? 0 : bpf_ktime_get_ns());
+	state->op_kind = op_kind;
+	state->empty = empty;
+	state->done.dev = dev;
+	state->done.slot = match.slot;
+	state->task = 0;
+	if (state->untimed)
+		return 0;
+	if (telling)
+		note_submitter(state);
+	if (!op) {
+		state->tid = bpf_get_current_pid_tgid();
+		return 0;
+	}
+	state->task = op->task;
+	state->op = op->place;
+	if (above) {
+		op->above = key;
+		op->above_ns = state->done.times.queued;
+	} else {
+		op->above = 0;
+		belong(state, op, bio, flags);
+	}
+	return 0;
+}
+
+/* A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. */
+static __always_inline int throttle(struct bio *bio, bool direct)
+{
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (!op || op->kind != OP_TRACED)
+		return 0;
+	holding = true;
+	return take(bio, op, BIO_KIND_HELD, direct);
+}
+
+static __always_inline int queue(struct bio *bio, bool direct)
+{
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (holding) {
+		struct bio_state *held = find_bio((__u64)bio);
+
+		if (held && held->kind == BIO_KIND_HELD) {
+			held->kind = BIO_KIND_QUEUED;
+			return 0;
 		}
-		state->task = owner_task;
-		state->op = owner_place;
-		state->made = owner->made;
 	}
-	if (telling) {
-		bpf_get_current_comm(state->comm, sizeof(state->comm));
-		state->cgroup = bpf_get_current_cgroup_id();
+	if (!op) {
+		if (!bio_is_wanted(bio, direct))
+			return 0;
+	} else if (op->kind != OP_TRACED) {
+		return 0;
+	} else {
+		settle(op);
+		if (op->last) {
+			struct done *done = done_at(op, op->last);
+
+			/* The one before it completed in this very task: it was waited for by running it. */
+			if (done && done->inline_ && all_ended(op))
+				charge_last(op);
+			op->last = 0;
+		}
 	}
+	return take(bio, op, BIO_KIND_QUEUED, direct);
+}
+
+/* Its front becomes a bio of its own, and completes into the rest. */
+static __always_inline int split(struct bio *front, bool direct)
+{
+	struct bio_state *rest = find_bio((__u64)FIELD(direct, front, bi_private));
+	struct op_state *op = NULL;
+	struct bio_state *state;
+
+	if (!rest || rest->kind == BIO_KIND_HEAD)
+		return 0;
+	if (rest->task) {
+		op = op_at(rest->op);
+		if (op->task != rest->task)
+			op = NULL;
+	}
+	state = claim_bio((__u64)front);
+	if (!state) {
+		if (rest->kind != BIO_KIND_ABOVE)
+			no_place(op);
+		return 0;
+	}
+	start_bio(state, (__u64)front, rest->kind, rest->done.times.queued);
+	state->untimed = rest->untimed;
+	state->tid = rest->tid;
+	state->op_kind = rest->op_kind;
+	state->empty = false;
+	state->done.dev = rest->done.dev;
+	state->done.slot = rest->done.slot;
+	state->task = rest->task;
+	state->op = rest->op;
+	if (telling)
+		note_submitter(state);
+	if (op && rest->kind != BIO_KIND_ABOVE)
+		belong(state, op, front, FIELD(direct, front, bi_opf));
 	return 0;
 }
 
 /* --- Requests: D, H, S, C ----------------------------------------------------------------------------------------- */
 
-static __always_inline int issue(struct request *rq, bool direct)
+/* The request that the flush machinery has for itself: nobody's, and it waits for nothing. */
+static __noinline struct bio_state *take_flush(struct request *rq)
 {
-	struct bio_state *state = state_of(rq, direct);
-	enum block_op op_kind;
+	enum block_op op_kind = request_op(BPF_CORE_READ(rq, cmd_flags));
 	struct device_match match;
-	struct request_cell *cell;
+	struct bio_state *state;
 	__u32 dev;
 
-	if (state) {
-		if (state->set_up) {
-			state->times.handed = bpf_ktime_get_ns();
-			state->set_up = false;
-			return 0;
-		}
-		state->times.handed = 0;
-		state->times.seen = 0;
-		state->cpus.issue = bpf_get_smp_processor_id();
-		state->times.issued = bpf_ktime_get_ns();
-		return 0;
-	}
-	if (!tracing || FIELD(direct, rq, bio) || filter_task || filter_file || filter_operation)
-		return 0;
-	/* The request that the flush machinery has for itself: nobody's, and it waits for nothing. */
-	op_kind = request_op(FIELD(direct, rq, cmd_flags));
 	if (op_kind != BLOCK_OP_FLUSH)
-		return 0;
-	dev = request_disk(rq, direct);
+		return NULL;
+	dev = request_disk(rq, false);
 	match = find_device(dev, 0, true);
 	if (!match.found)
-		return 0;
-	cell = cell_at(&request_cells, match.slot * BLOCK_OPS + op_kind);
-	if (!cell)
-		return 0;
-	cell->started++;
+		return NULL;
 	state = claim_bio((__u64)rq);
 	if (!state) {
-		COUNT(loss[PATH_CAUSE_BIO_FULL]);
+		no_place(NULL);
+		return NULL;
+	}
+	state->untimed = request_sample && !is_timed();
+	start_bio(state, (__u64)rq, BIO_KIND_QUEUED, state->untimed ? 0 : bpf_ktime_get_ns());
+	state->tid = 0;
+	state->op_kind = op_kind;
+	state->empty = false;
+	state->done.dev = dev;
+	state->done.slot = match.slot;
+	state->task = 0;
+	if (telling) {
+		note_submitter(state);
+		__builtin_memset(state->comm, 0, sizeof(state->comm));
+		state->cgroup = 0;
+		state->tgid = 0;
+	}
+	return state;
+}
+
+/* A device made of others sent on the bio that it got. */
+static __noinline bool descend(struct bio_state *state, struct request *rq)
+{
+	__u64 sector = BPF_CORE_READ(rq, __sector);
+	struct device_match match;
+	struct op_state *op;
+	struct bio *bio;
+
+	if (!state)
+		return false;
+	state->done.dev = request_disk(rq, false);
+	match = find_device(state->done.dev, sector, state->empty);
+	if (!match.found) {
+		state->bio = 0;
+		return false;
+	}
+	state->kind = BIO_KIND_QUEUED;
+	state->done.slot = match.slot;
+	if (!state->task)
+		return true;
+	op = op_at(state->op);
+	if (op->task != state->task || op->kind != OP_TRACED)
+		return true;
+	op->above = 0;
+	bio = BPF_CORE_READ(rq, bio);
+	belong(state, op, bio, BPF_CORE_READ(bio, bi_opf));
+	return true;
+}
+
+static __always_inline struct bio_state *begin_issue(struct request *rq, bool direct)
+{
+	struct bio_state *state = first_of(rq, false, direct);
+
+	if (!state) {
+		if (!tracing || FIELD(direct, rq, bio) || filtering)
+			return NULL;
+		state = take_flush(rq);
+		if (!state)
+			return NULL;
+	}
+	if (state->kind == BIO_KIND_ABOVE && !descend(state, rq))
+		return NULL;
+	if (state->kind != BIO_KIND_HEAD) {
+		state->kind = BIO_KIND_HEAD;
+		if (!state->empty)
+			state->begun++;
+	}
+	if (telling)
+		state->done.cpus.issue = bpf_get_smp_processor_id();
+	return state;
+}
+
+static __always_inline int issue(struct request *rq, bool direct)
+{
+	struct bio_state *state = begin_issue(rq, direct);
+	__u64 now;
+
+	if (!state || state->untimed)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (state->set_up) {
+		state->done.times.handed = now;
+		state->set_up = false;
 		return 0;
 	}
-	state->bio = (__u64)rq;
-	__builtin_memset(&state->times, 0, sizeof(state->times));
-	state->times.queued = state->times.got = state->times.issued = bpf_ktime_get_ns();
-	state->task = 0;
-	state->dev = dev;
-	state->slot = match.slot;
-	state->op_kind = op_kind;
-	state->counted = true;
-	state->empty = state->readahead = state->set_up = false;
-	state->tgid = state->tid = 0;
-	state->irq_delay = 0;
-	state->cgroup = 0;
-	__builtin_memset(state->comm, 0, sizeof(state->comm));
-	state->cpus.submit = state->cpus.issue = bpf_get_smp_processor_id();
-	state->cpus.irq = NO_CPU;
+	state->done.times.issued = now;
+	/* It may be issued again. */
+	state->done.times.handed = 0;
+	state->done.times.seen = 0;
 	return 0;
 }
 
 /* nvme prepares its command before the block layer says that it was issued, and then hands it over at once. */
 static __always_inline int set_up(struct request *rq, bool direct)
 {
-	struct bio_state *state = state_of(rq, direct);
+	struct bio_state *state = begin_issue(rq, direct);
 
-	if (!state)
+	if (!state || state->untimed)
 		return 0;
 	state->set_up = true;
-	state->times.handed = 0;
-	state->times.seen = 0;
-	state->cpus.issue = bpf_get_smp_processor_id();
-	state->times.issued = bpf_ktime_get_ns();
+	state->done.times.handed = 0;
+	state->done.times.seen = 0;
+	state->done.times.issued = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -576,7 +807,7 @@ static __always_inline int hand_over(struct request *rq, bool direct)
 	struct bio_state *state = state_of(rq, direct);
 
 	if (state)
-		state->times.handed = bpf_ktime_get_ns();
+		state->done.times.handed = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -584,71 +815,60 @@ static __always_inline int see(struct request *rq, bool direct)
 {
 	struct bio_state *state = state_of(rq, direct);
 
-	if (!state || state->times.seen)
+	if (!state || state->done.times.seen)
 		return 0;
-	state->times.seen = bpf_ktime_get_ns();
-	state->cpus.irq = bpf_get_smp_processor_id();
+	state->done.times.seen = bpf_ktime_get_ns();
+	state->done.cpus.irq = bpf_get_smp_processor_id();
 	if (tick_ns)
 		find_irq_delay(state);
 	return 0;
 }
 
-/* The operation hears of the request that it may wait for, also of one that an earlier one of its task began. */
-static __always_inline void deliver(struct bio_state *state, struct times *times, struct bio_state *head, __u64 sector,
-				    __u32 bytes, __u32 flags)
+/* The operation hears of a request that it may wait for, also of one that an earlier one of its task began. */
+static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 {
 	struct op_state *op;
 	struct done *done;
 	__u32 place;
 	bool own;
 
-	if (!state->task)
-		return;
-	place = state->op;
-	op = bpf_map_lookup_elem(&ops, &place);
-	if (!op || op->task != state->task || op->kind != OP_TRACED)
-		return;
-	own = state->times.queued >= op->start_ns;
+	if (!state || !head)
+		return 0;
+	op = op_at(state->op);
+	if (op->task != state->task || op->kind != OP_TRACED)
+		return 0;
+	own = state->done.times.queued >= op->start_ns;
 	/* What was read ahead is waited for by a later operation, if by any. */
 	if (own ? state->readahead : !op->slept_ns)
-		return;
+		return 0;
 	place = state->made & (DONE - 1);
 	done = &op->done[place];
-	done->times = *times;
-	done->times.queued = state->times.queued;
-	done->times.got = state->times.got;
-	done->sector = sector;
-	done->bytes = bytes;
-	done->flags = flags;
-	done->dev = head->dev;
-	done->slot = head->slot;
-	done->inline_ = !times->seen && bpf_get_current_task() == state->task;
-	done->cpus = head->cpus;
-	done->cpus.submit = state->cpus.submit;
-	done->cpus.complete = bpf_get_smp_processor_id();
-	done->irq_delay = head->irq_delay;
-	if (head->irq_delay) {
-		done->irq_pid = head->irq_pid;
-		__builtin_memcpy(done->irq_name, head->irq_name, sizeof(done->irq_name));
-	}
+	__builtin_memcpy(done, &head->done, sizeof(*done));
+	done->times.queued = state->done.times.queued;
+	if (done->times.got < done->times.queued)
+		done->times.got = done->times.queued;
+	done->cpus.submit = state->done.cpus.submit;
 	if (own)
 		COUNT(op->ended);
 	op->last = place + 1;
+	return 0;
 }
 
-#define MERGES 128
+#define MERGES 256
 
 /* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
 __noinline int deliver_merged_one(__u64 address, __u32 head_place)
 {
-	struct bio *bio = (void *)address;
-	struct bio_state *head = bpf_map_lookup_elem(&bios, &head_place);
+	struct bio_state *head = bio_at(head_place);
 	struct bio_state *state = find_bio(address);
 
-	if (!state || !head || state->counted)
+	if (!state || state->place == head->place)
 		return 0;
-	deliver(state, &head->times, head, BPF_CORE_READ(bio, bi_iter.bi_sector), BPF_CORE_READ(bio, bi_iter.bi_size),
-		BPF_CORE_READ(bio, bi_opf));
+	/* It was issued, and merged with another one before it was issued again. */
+	if (state->kind == BIO_KIND_HEAD)
+		state->begun--;
+	if (state->task)
+		deliver(state, head);
 	state->bio = 0;
 	return 0;
 }
@@ -666,76 +886,97 @@ static __noinline int deliver_merged(struct request *rq, __u32 head_place)
 	return 0;
 }
 
-static __always_inline void count_request(struct bio_state *state, __u32 bytes, int error)
+/*
+ * Where a point was not seen, its stage is empty and the next one has its time. Clocks of two CPUs may differ by some
+ * cycles, but no point comes before the one before it.
+ */
+static __always_inline void fill_in(struct times *times, __u64 allocated)
 {
-	struct request_cell *cell = cell_at(&request_cells, state->slot * BLOCK_OPS + state->op_kind);
-	struct times *times = &state->times;
-	__u64 issued, handed, seen;
+	__u64 at = times->queued;
 
-	if (!cell)
+	if (times->issued > at) {
+		/* The kernel's stamp; without iostats it is 0 or that of another request. */
+		if (allocated > at && allocated <= times->issued)
+			at = allocated;
+		times->got = at;
+		at = times->issued;
+	} else {
+		times->got = times->issued = at;
+	}
+	if (times->handed > at)
+		at = times->handed;
+	times->handed = at;
+	if (!times->seen) {
+		if (times->completed > at)
+			at = times->completed;
+		times->completed = times->seen = at;
 		return;
-	/* Where a point was not seen, its stage is empty and the next one has its time. */
-	issued = times->issued ? times->issued : times->got;
-	handed = times->handed ? times->handed : issued;
-	seen = times->seen ? times->seen : times->completed;
-	cell->finished++;
-	cell->bytes += bytes;
-	if (error)
-		cell->failed++;
-	add(&cell->stages[REQUEST_STAGE_THROTTLE], minus(times->got, times->queued));
-	add(&cell->stages[REQUEST_STAGE_QUEUE], minus(issued, times->got));
-	add(&cell->stages[REQUEST_STAGE_DRIVER], minus(handed, issued));
-	add(&cell->stages[REQUEST_STAGE_DEVICE], minus(seen, handed));
-	add(&cell->stages[REQUEST_STAGE_COMPLETE], minus(times->completed, seen));
-	add(&cell->stages[REQUEST_STAGE_TOTAL], minus(times->completed, times->queued));
+	}
+	if (times->seen > at)
+		at = times->seen;
+	times->seen = at;
+	if (times->completed < at)
+		times->completed = at;
 }
 
 static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
 {
 	struct bio_state *state;
+	struct op_state *op = NULL;
+	struct done *done;
 	struct bio *bio;
-	__u32 flags;
-	__u64 sector;
 
 	if (bytes < FIELD(direct, rq, __data_len))
 		return 0; /* the rest is still with the device */
 	state = state_of(rq, direct);
 	if (!state)
 		return 0;
-	state->times.completed = bpf_ktime_get_ns();
-	if (seen_by_handler && !state->times.seen)
-		see_by_handler(state);
-	flags = FIELD(direct, rq, cmd_flags);
-	sector = FIELD(direct, rq, __sector);
-	if (!state->empty)
-		count_request(state, bytes, error);
+	done = &state->done;
+	done->bytes = bytes;
+	done->error = error;
 	bio = FIELD(direct, rq, bio);
-	deliver(state, &state->times, state, sector, bytes, flags);
+	if (state->untimed) {
+		if (bio && FIELD(direct, bio, bi_next))
+			deliver_merged(rq, state->place);
+		if (!state->empty)
+			count_request(state);
+		state->bio = 0;
+		return 0;
+	}
+	done->times.completed = bpf_ktime_get_ns();
+	if (seen_by_handler && !done->times.seen)
+		see_by_handler(state);
+	done->inline_ = !done->times.seen && bpf_get_current_task() == state->task;
+	fill_in(&done->times, FIELD(direct, rq, start_time_ns));
+	if (telling) {
+		done->cpus.complete = bpf_get_smp_processor_id();
+		done->sector = FIELD(direct, rq, __sector);
+		done->flags = FIELD(direct, rq, cmd_flags);
+	}
 	if (bio && FIELD(direct, bio, bi_next))
 		deliver_merged(rq, state->place);
-	if (telling && !state->empty && !has_teller(state) &&
-	    wants_telling(minus(state->times.completed, state->times.queued), state->times.completed))
-		tell_request(state, sector, bytes, flags, error);
-	state->bio = 0;
-	return 0;
-}
-
-/* This request becomes a part of the one before it. */
-static __always_inline int merge(struct request *rq, bool direct)
-{
-	struct bio_state *state = state_of(rq, direct);
-	struct request_cell *cell;
-
-	if (!state)
+	if (state->task) {
+		op = op_at(state->op);
+		if (op->task != state->task || op->kind != OP_TRACED)
+			op = NULL;
+	}
+	if (op && op->made - op->readahead == 1 && !state->readahead && !state->empty && !op->only &&
+	    done->times.queued >= op->start_ns) {
+		/* It stays here until its operation is over, which counts it together with itself. */
+		state->bio = DELIVERED;
+		op->only = state->place + 1;
+		op->last = LAST_IS_ONLY;
+		COUNT(op->ended);
 		return 0;
-	cell = cell_at(&request_cells, state->slot * BLOCK_OPS + state->op_kind);
-	/* Another CPU may have counted its start: only the sum over all is meant. */
-	if (cell)
-		cell->started--;
-	if (state->task)
-		state->counted = false;
-	else
-		state->bio = 0;
+	}
+	if (op)
+		deliver(state, state);
+	if (!state->empty)
+		count_request(state);
+	if (telling && !op && !state->empty &&
+	    wants_telling(minus(done->times.completed, done->times.queued), done->times.completed))
+		tell_request(state);
+	state->bio = 0;
 	return 0;
 }
 
@@ -743,60 +984,62 @@ static __always_inline int merge(struct request *rq, bool direct)
 
 static __always_inline void run_again(struct op_state *op, struct task_struct *before, __u64 now)
 {
-	__u64 completed;
+	struct done *done;
 
 	if (op->preempted_ns && noisy)
 		add_preemption(op, now);
 	op->preempted_ns = 0;
 	if (!op->slept_ns)
 		return;
-	if (op->last) {
-		charge_last(op);
-		completed = op->cursor_ns;
-		advance(op, OP_STAGE_WAKEUP, now);
-		op->wake_cpu = bpf_get_smp_processor_id();
+	settle(op);
+	done = done_at(op, op->last);
+	if (done) {
+		if (telling)
+			op->wake_cpu = bpf_get_smp_processor_id();
 		if (noisy)
-			add_before_wakeup(op, before, minus(now, completed));
-	} else if (op->in_iowait) {
-		op->blocked = true;
-		if (op->lost)
-			advance(op, OP_STAGE_UNATTRIBUTED, now);
+			add_before_wakeup(op, before, minus(now, done->times.completed));
+		if (op->last == LAST_IS_ONLY && !op->charged) {
+			op->woken_ns = now;
+		} else {
+			charge_last(op);
+			advance(op, OP_STAGE_WAKEUP, now);
+		}
+	} else {
+		open_account(op);
+		if (op->in_iowait) {
+			op->blocked = true;
+			if (op->lost)
+				advance(op, OP_STAGE_UNATTRIBUTED, now);
+		}
+		/* What it waited for was not a request of its own: a lock, the journal, somebody else's read. */
+		if (op->above)
+			op->held_until = now;
+		else if (all_ended(op))
+			advance(op, OP_STAGE_FS, now);
 	}
-	/* What it waited for was not a request of its own: a lock, the journal, somebody else's read. */
-	if (op->bio)
-		op->held_until = now;
-	else if (all_ended(op))
-		advance(op, OP_STAGE_FS, now);
 	op->slept_ns = 0;
 }
 
 static __always_inline int switched(bool preempt, struct task_struct *prev, struct task_struct *next, bool direct)
 {
-	__u32 prev_tid = FIELD(direct, prev, pid);
-	__u32 next_tid = FIELD(direct, next, pid);
-	struct op_state *op;
+	struct op_state *op = find_op((__u64)prev);
 	__u64 now = 0;
 
-	/* The idle tasks have the number 0, one a CPU. */
-	if (prev_tid) {
-		op = find_op((__u64)prev, prev_tid);
-		if (op && op->kind == OP_TRACED) {
-			now = bpf_ktime_get_ns();
-			if (left_runnable(preempt, prev, direct)) {
-				op->preempted_ns = now;
-				if (noisy)
-					name_preemptor(op, next);
-			} else {
-				op->slept_ns = now;
-				op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
-			}
+	if (op && op->kind == OP_TRACED) {
+		now = bpf_ktime_get_ns();
+		if (left_runnable(preempt, prev, direct)) {
+			op->preempted_ns = now;
+			if (noisy)
+				name_preemptor(op, next);
+		} else {
+			op->slept_ns = now;
+			op->tid = FIELD(direct, prev, pid);
+			op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
 		}
 	}
-	if (next_tid) {
-		op = find_op((__u64)next, next_tid);
-		if (op && op->kind == OP_TRACED)
-			run_again(op, prev, now ? now : bpf_ktime_get_ns());
-	}
+	op = find_op((__u64)next);
+	if (op && op->kind == OP_TRACED)
+		run_again(op, prev, now ? now : bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -819,11 +1062,8 @@ static __always_inline int switched(bool preempt, struct task_struct *prev, stru
 
 TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
 TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(merge, block_rq_merge, merge(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(getrq, block_getrq, got(FIRST_OR_SECOND(ctx, bio_is_second), false, direct))
 TRACEPOINT(queue, block_bio_queue, queue(FIRST_OR_SECOND(ctx, bio_is_second), direct))
-TRACEPOINT(backmerge, block_bio_backmerge, got(FIRST_OR_THIRD(ctx, merged_bio_is_third), true, direct))
-TRACEPOINT(frontmerge, block_bio_frontmerge, got(FIRST_OR_THIRD(ctx, merged_bio_is_third), true, direct))
+TRACEPOINT(split, block_split, split(FIRST_OR_SECOND(ctx, bio_is_second), direct))
 TRACEPOINT(switch, sched_switch, switched(ctx[0], (void *)ctx[1], (void *)ctx[2], direct))
 TRACEPOINT(hardirq_entry, irq_handler_entry, enter_hardirq())
 TRACEPOINT(hardirq_exit, irq_handler_exit, leave_hardirq((void *)ctx[1], direct))
@@ -1014,7 +1254,7 @@ int call_enter_raw_tp(__u64 *ctx)
 	    kind == CALL_KIND_PWRITEV)
 		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
 	begin(file, !(kind & 1), length, NULL, false);
-	op = find_op(bpf_get_current_task(), bpf_get_current_pid_tgid());
+	op = find_op(bpf_get_current_task());
 	if (op && kind >= CALL_KIND_PREAD)
 		op->offset = PT_REGS_PARM4_CORE_SYSCALL(regs);
 	else if (op)

@@ -72,7 +72,7 @@ static __always_inline void add_before_wakeup(struct op_state *op, struct task_s
 /* The operation that an interrupt holds up: that of the task which it interrupted. */
 static __always_inline struct op_state *interrupted(void)
 {
-	struct op_state *op = find_op(bpf_get_current_task(), bpf_get_current_pid_tgid());
+	struct op_state *op = find_op(bpf_get_current_task());
 
 	return op && op->kind == OP_TRACED ? op : NULL;
 }
@@ -145,10 +145,10 @@ static __always_inline void see_by_handler(struct bio_state *state)
 {
 	struct cpu_state *cpu = this_cpu();
 
-	if (!cpu || cpu->hardirq_ns <= state->times.issued || cpu->hardirq_ns <= state->times.handed)
+	if (!cpu || cpu->hardirq_ns <= state->done.times.issued || cpu->hardirq_ns <= state->done.times.handed)
 		return;
-	state->times.seen = cpu->hardirq_ns;
-	state->cpus.irq = bpf_get_smp_processor_id();
+	state->done.times.seen = cpu->hardirq_ns;
+	state->done.cpus.irq = bpf_get_smp_processor_id();
 }
 
 /* --- Interrupts that were late ------------------------------------------------------------------------------------ */
@@ -178,31 +178,31 @@ static __always_inline int tick(void)
 static __always_inline void find_irq_delay(struct bio_state *state)
 {
 	struct cpu_state *cpu = this_cpu();
-	__u64 now = state->times.seen;
+	__u64 now = state->done.times.seen;
 	__u64 since;
 
 	if (!cpu || !cpu->tick_ns)
 		return;
 	if (now > cpu->tick_ns && now - cpu->tick_ns > tick_ns + tick_ns / 2) {
 		since = cpu->tick_ns + tick_ns;
-		state->irq_pid = bpf_get_current_pid_tgid() >> 32;
-		bpf_get_current_comm(state->irq_name, sizeof(state->irq_name));
+		state->done.irq_pid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(state->done.irq_name, sizeof(state->done.irq_name));
 	} else if (cpu->off_until && now - cpu->off_until < tick_ns / 2) {
 		since = cpu->off_since;
-		state->irq_pid = cpu->off_pid;
-		__builtin_memcpy(state->irq_name, cpu->off_name, sizeof(state->irq_name));
+		state->done.irq_pid = cpu->off_pid;
+		__builtin_memcpy(state->done.irq_name, cpu->off_name, sizeof(state->done.irq_name));
 	} else {
 		return;
 	}
-	if (since < state->times.handed)
-		since = state->times.handed;
-	if (since < state->times.issued)
-		since = state->times.issued;
+	if (since < state->done.times.handed)
+		since = state->done.times.handed;
+	if (since < state->done.times.issued)
+		since = state->done.times.issued;
 	if (since >= now)
 		return;
-	state->irq_delay = now - since;
+	state->done.irq_delay = now - since;
 	/* From here on the CPU could have seen it. */
-	state->times.seen = since;
+	state->done.times.seen = since;
 }
 
 static __always_inline void add_irq_delay(struct op_state *op, struct done *done)

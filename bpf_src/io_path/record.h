@@ -40,18 +40,6 @@ static __always_inline bool wants_telling(__u64 total, __u64 now)
 	return true;
 }
 
-/* Its operation lives and will tell of it. */
-static __always_inline bool has_teller(struct bio_state *state)
-{
-	__u32 place = state->op;
-	struct op_state *op;
-
-	if (!state->task)
-		return false;
-	op = bpf_map_lookup_elem(&ops, &place);
-	return op && op->task == state->task && op->kind == OP_TRACED;
-}
-
 static __noinline int read_path(struct io_record *record, struct file *file)
 {
 	struct place place;
@@ -103,16 +91,16 @@ static __always_inline struct io_record *reserve(void)
 	return record;
 }
 
-static __noinline int tell_op(struct op_state *op, bool hit, __u64 now, __s64 result)
+/* Global, so that the verifier looks at it once; those take numbers only. */
+__noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 {
+	struct op_state *op = op_at(place);
 	struct io_record *record;
 	struct done *done;
 	struct inode *inode;
 	struct file *file;
 	__u32 links = 0;
 
-	if (!op)
-		return 0;
 	record = reserve();
 	if (!record)
 		return 0;
@@ -136,7 +124,7 @@ static __noinline int tell_op(struct op_state *op, bool hit, __u64 now, __s64 re
 	record->tid = bpf_get_current_pid_tgid();
 	record->tgid = bpf_get_current_pid_tgid() >> 32;
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
-	done = op->waited_for ? &op->done[(op->waited_for - 1) & (DONE - 1)] : NULL;
+	done = done_at(op, op->waited_for);
 	if (done) {
 		record->sector = done->sector;
 		record->bytes = done->bytes;
@@ -167,47 +155,42 @@ static __noinline int tell_op(struct op_state *op, bool hit, __u64 now, __s64 re
 }
 
 /* One that nobody waits for: written back, read ahead, of an interface that does not wait. */
-static __noinline int tell_request(struct bio_state *state, __u64 sector, __u32 bytes, __u32 flags, int error)
+static __noinline int tell_request(struct bio_state *state)
 {
 	struct io_record *record;
 	struct times *times;
-	__u64 issued, handed, seen;
 
 	if (!state)
 		return 0;
 	record = reserve();
 	if (!record)
 		return 0;
-	times = &state->times;
-	issued = times->issued ? times->issued : times->got;
-	handed = times->handed ? times->handed : issued;
-	seen = times->seen ? times->seen : times->completed;
+	times = &state->done.times;
 	__builtin_memset(record->stages, 0, sizeof(record->stages));
 	record->stages[OP_STAGE_THROTTLE] = minus(times->got, times->queued);
-	record->stages[OP_STAGE_QUEUE] = minus(issued, times->got);
-	record->stages[OP_STAGE_DRIVER] = minus(handed, issued);
-	record->stages[OP_STAGE_DEVICE] = minus(seen, handed);
-	record->stages[OP_STAGE_COMPLETE] = minus(times->completed, seen);
+	record->stages[OP_STAGE_QUEUE] = minus(times->issued, times->got);
+	record->stages[OP_STAGE_DRIVER] = minus(times->handed, times->issued);
+	record->stages[OP_STAGE_DEVICE] = minus(times->seen, times->handed);
+	record->stages[OP_STAGE_COMPLETE] = minus(times->completed, times->seen);
 	record->start_ns = times->queued;
 	record->end_ns = times->completed;
 	record->offset = -1;
-	record->length = bytes;
-	record->result = error;
+	record->length = state->done.bytes;
+	record->result = state->done.error;
 	record->cgroup = state->cgroup;
 	record->inode = 0;
-	record->sector = sector;
-	record->bytes = bytes;
-	record->dev = state->dev;
-	record->flags = portable_flags(flags);
+	record->sector = state->done.sector;
+	record->bytes = state->done.bytes;
+	record->dev = state->done.dev;
+	record->flags = portable_flags(state->done.flags);
 	record->tgid = state->tgid;
 	record->tid = state->tid;
 	record->requests = 1;
 	record->readahead = state->readahead;
-	record->slot = state->slot;
+	record->slot = state->done.slot;
 	record->kind = RECORD_KIND_REQUEST;
 	record->op = state->op_kind;
-	record->cpus = state->cpus;
-	record->cpus.complete = bpf_get_smp_processor_id();
+	record->cpus = state->done.cpus;
 	record->cpus.wake = NO_CPU;
 	record->deleted = 0;
 	record->path_cut = 0;

@@ -72,6 +72,20 @@ struct op_cell {
 	struct hist stages[OP_STAGES];
 };
 
+/*
+ * The same for those that made a single request and waited for it. Its stages are those of the operation, so that it
+ * has a distribution of its own only for its whole time.
+ */
+struct only_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 request_bytes;
+	__u64 request_failed;
+	struct hist stages[OP_STAGES + 1];
+};
+#define ONLY_REQUEST OP_STAGES
+
 /* Operations that the page cache served. */
 struct hit_cell {
 	__u64 finished;
@@ -88,18 +102,18 @@ struct noise_cell {
 
 /* Requests of the block layer, by device and block_op. */
 struct request_cell {
-	__u64 started;
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
+	__u64 untimed; /* of the finished: in no distribution */
 	struct hist stages[REQUEST_STAGES];
 };
 
 /* Operations as a whole, per CPU: which device and kind one is of shows when it ends. */
 struct op_counts {
-	__u64 started;
 	__u64 discarded; /* of no traced device, it turned out */
 	__u64 untold; /* since the last sample */
+	__u64 untimed; /* requests until the next one that is timed */
 };
 
 /* The CPUs that a request passed, by what happened there. */

@@ -19,6 +19,9 @@ __u32 sample; /* one in so many is told as well, 0 for none */
 __u32 tell_limit; /* a second, 0 for all */
 bool telling; /* any of those: names are kept for them */
 bool noisy; /* interference is watched */
+bool noise_kept; /* it was asked for, though a budget may have taken it off: what operations had of it is kept */
+bool no_operations; /* a budget took them off: none begins */
+__u32 request_sample; /* one in so many requests is timed, the others are counted alone; 0: all are timed */
 __u64 tick_ns; /* how often a CPU without its interrupts off would tick; 0: nobody ticks */
 bool seen_by_handler; /* nothing else tells when the completion was seen than the interrupt handler that runs */
 
@@ -35,17 +38,16 @@ __u64 loss[PATH_CAUSES];
 /* Kernel 5.10's tracepoints hand over the queue first; Python asks BTF. */
 const volatile bool request_is_second;
 const volatile bool bio_is_second;
-const volatile bool merged_bio_is_third;
 
 /* --- State -------------------------------------------------------------------------------------------------------- */
 
-#define OPS 8192
+#define OPS 4096
 #define OP_PROBES 4
 #define BIOS 16384
 #define BIO_PROBES 8
 #define DONE 4 /* completed requests that an operation keeps: the last of them counts */
 
-/* What a request passed, and when; 0: not seen. */
+/* What a request passed, and when; 0: not seen, until it completes. */
 struct times {
 	__u64 queued; /* Q */
 	__u64 got; /* G */
@@ -60,6 +62,7 @@ struct done {
 	__u64 sector;
 	__u32 dev;
 	__u32 bytes;
+	__s32 error;
 	__u32 flags;
 	__u16 slot;
 	bool inline_; /* completed by its own task while that made it */
@@ -70,42 +73,49 @@ struct done {
 };
 
 enum op_state_kind {
-	OP_NONE, /* only a bio on its way from Q to G */
+	OP_NONE,
 	OP_TRACED,
 	OP_IGNORED, /* filtered out, and so are its requests */
 };
 
 struct op_state {
 	__u64 task; /* 0: free */
+	__u64 begun; /* operations in this place, ever; Python wants it second */
 	__u64 start_ns;
-	__u64 cursor_ns; /* up to here time is charged */
-	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
-	__u64 preempted_ns;
-	__u64 charges[OP_CHARGES];
 	struct file *file;
 	loff_t *position; /* the kernel's own, which it moves at the end; NULL: not known */
 	__s64 offset; /* -1: not looked at yet */
 	__u64 length;
-	__u64 bio_ns; /* Q of the bio that is on its way to its request */
-	__u64 bio; /* 0: none is */
-	__u64 held_until; /* when its task last ran again while that bio had no request; 0: it did not */
-	__u64 bio_task; /* whose bio it is, and in which place; a throttled one is sent by a worker */
-	__u32 bio_op;
 	__u32 place; /* its own, by which requests find it */
-	__u32 tid;
+	__u32 crowded; /* another one belongs here, and had to take one of the next places */
+	__u16 wake_cpu;
+	__u8 kind;
+	__u8 write;
+
+	/* From here to the charges all is 0 in the beginning. */
+	__u32 tid; /* 0 until it sleeps */
+	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
+	__u64 woken_ns; /* when its task ran again after its only request, which is not charged yet; 0: it did not */
+	__u64 preempted_ns;
+	__u64 above; /* the bio that it sent to a device made of others, which has no request yet; 0: none */
+	__u64 above_ns;
+	__u64 held_until; /* when its task last ran again while that bio had no request; 0: it did not */
 	__u32 made; /* bios */
 	__u32 readahead; /* how many of them are for pages beyond what was asked for */
 	__u32 ended; /* how many of the others completed */
 	__u32 lost; /* bios that had no place */
 	__u32 last; /* 1 + place in done of what completed last, 0: nothing since the last look */
-	__u32 waited_for; /* 1 + place in done of what was charged last */
+	__u32 only; /* 1 + place of the bio that was the only one when it completed, 0: none */
+	__u32 waited_for; /* what `last` was when it was charged last */
 	__u16 slot; /* of the last request */
-	__u16 wake_cpu;
-	__u8 kind;
-	__u8 write;
 	bool waited; /* a request was charged */
+	bool charged; /* anything was */
 	bool blocked; /* slept for I/O, of whomever */
 	bool in_iowait;
+
+	__u64 charges[OP_CHARGES]; /* meaningless until charged */
+	__u64 cursor_ns; /* up to here time is charged */
+	__u64 end_ns;
 	struct noise noise[NOISE_STAGES];
 	struct noise before_wakeup;
 	__u32 preemptor_pid;
@@ -113,66 +123,66 @@ struct op_state {
 	struct done done[DONE];
 };
 
+/* In `last`: it is not in done, but still in its bio's place. */
+#define LAST_IS_ONLY (DONE + 1)
+
 const struct op_state *export_op_state __attribute__((unused));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, OPS);
-	__type(key, __u32);
-	__type(value, struct op_state);
-} ops SEC(".maps");
+/*
+ * Variables and not maps: a place is computed, not looked up. Python maps and reads them in place all the same. Each has
+ * a section of its own, since 5.10 takes only 4 MiB in one piece.
+ */
+struct op_state ops[OPS] SEC(".bss.ops");
+
+static __always_inline struct op_state *op_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	return &ops[place];
+}
+
+enum bio_kind {
+	BIO_KIND_QUEUED,
+	BIO_KIND_HEAD, /* the first one of a request that was issued: it stands for the request */
+	BIO_KIND_HELD, /* by a cgroup's limit: a worker sends it on */
+	BIO_KIND_ABOVE, /* sent to a device made of others, which may send on this one or others */
+};
 
 struct bio_state {
 	__u64 bio; /* 0: free */
-	struct times times;
+	__u64 begun; /* requests that were issued in this place, ever; Python wants it second */
 	__u32 place; /* its own */
+	__u32 crowded; /* another one belongs here, and had to take one of the next places */
+	__u64 task; /* of its operation, 0: none */
 	__u32 op; /* the place of its operation */
-	__u64 task; /* of that, 0: none */
 	__u32 made;
 	__u64 cgroup;
 	__u32 tgid;
-	__u32 tid;
-	__u32 dev;
-	__u16 slot;
+	__u32 tid; /* of what is no operation's, or is told */
+	__u8 kind; /* bio_kind */
 	__u8 op_kind; /* block_op */
-	bool counted; /* stands for a request, not for a bio merged into one */
 	bool empty; /* a flush that a bio asks for: the flush itself is a request of its own */
 	bool readahead; /* for pages that its operation did not ask for */
 	bool set_up; /* by nvme_setup_cmd, which comes before the issue */
-	struct cpu_chain cpus;
+	bool untimed; /* counted alone */
 	char comm[NAME_BYTES];
-	__u64 irq_delay;
-	__u32 irq_pid;
-	char irq_name[NAME_BYTES];
+	struct done done;
 };
+
+/* Instead of a bio: it completed, and its operation has not looked at it yet. */
+#define DELIVERED 1
 
 const struct bio_state *export_bio_state __attribute__((unused));
+EXPORT_ENUM(bio_kind);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, BIOS);
-	__type(key, __u32);
-	__type(value, struct bio_state);
-} bios SEC(".maps");
+struct bio_state bios[BIOS] SEC(".bss.bios");
 
-/* Bios that a cgroup's limit may hold back: a worker sends them on. */
-struct throttled {
-	__u64 since;
-	__u64 task;
-	__u32 op;
-	__u32 padding;
-};
+static __always_inline struct bio_state *bio_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
+	return &bios[place];
+}
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
-	__type(value, struct throttled);
-} throttled SEC(".maps");
-bool throttling; /* there was one */
+bool holding; /* a cgroup's limit has held a bio */
 
 #define CELLS(name, type_) \
 	struct { \
@@ -183,6 +193,7 @@ bool throttling; /* there was one */
 	} name SEC(".maps")
 
 CELLS(op_cells, op_cell);
+CELLS(only_cells, only_cell);
 CELLS(hit_cells, hit_cell);
 CELLS(noise_cells, noise_cell);
 CELLS(request_cells, request_cell);
@@ -193,10 +204,17 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-static __noinline void add(struct hist *hist, __u64 value)
+/*
+ * Many stages are empty. Not a function of its own, and only of values that were just read from memory: before 6.4
+ * (fde2a3882bd0) the verifier follows what a bucket's place depends on back to the begin of its function, and when it
+ * gets there tells all values from one another, in each of hundreds of thousands of states.
+ */
+static __always_inline void add(struct hist *hist, __u64 value)
 {
-	if (hist)
-		hist_add(hist, value);
+	if (value)
+		hist_add_plain(hist, value);
+	else
+		hist_add_zero(hist);
 }
 
 static __always_inline void *cell_at(void *cells, __u32 key)
@@ -208,109 +226,173 @@ static __always_inline void *cell_at(void *cells, __u32 key)
 	return cell;
 }
 
+/* One in request_sample, at uneven distances: what repeats itself would else be the same one each time. */
+static __always_inline bool is_timed(void)
+{
+	struct op_counts *counts = cell_at(&op_counters, 0);
+
+	if (!counts)
+		return false;
+	if (counts->untimed) {
+		counts->untimed--;
+		return false;
+	}
+	counts->untimed = bpf_get_prandom_u32() % (2 * request_sample - 1);
+	return true;
+}
+
 static __always_inline __u64 minus(__u64 later, __u64 earlier)
 {
 	/* Clocks of two CPUs may differ by some cycles. */
 	return later > earlier ? later - earlier : 0;
 }
 
-/* --- Operations by task ------------------------------------------------------------------------------------------- */
-
-static __always_inline struct op_state *find_op(__u64 task, __u32 tid)
+/* The verifier lets nobody compute with a pointer that it knows, but its lower half is a number like others. */
+static __always_inline __u32 hash(__u64 pointer)
 {
-	__u32 probe;
+	__u32 half;
 
-	for (probe = 0; probe < OP_PROBES; probe++) {
-		__u32 at = (tid + probe) & (OPS - 1);
-		struct op_state *op = bpf_map_lookup_elem(&ops, &at);
-
-		if (op && op->task == task)
-			return op;
-	}
-	return NULL;
+	asm volatile("%0 = %1" : "=w"(half) : "w"((__u32)pointer));
+	return half * 0x9e3779b1u >> 8;
 }
 
-/* The place of this task: the one that it has, or a free one, or one that only a bio holds. */
-static __always_inline struct op_state *claim_op(__u64 task, __u32 tid)
+/* Nor does it let a pointer be handed to a global function, but a copy is a number. */
+static __always_inline __u64 number_of(__u64 pointer)
 {
-	__u32 free = OPS, idle = OPS; /* places, as the verifier combines no pointers */
-	struct op_state *found;
+	volatile __u64 known = pointer;
+	__u64 number = 0;
+
+	bpf_probe_read_kernel(&number, sizeof(number), (void *)&known);
+	return number;
+}
+
+/* --- Operations by task ------------------------------------------------------------------------------------------- */
+
+/*
+ * A place is sought next to where it belongs only if one ever had to go there. That is done by global functions, which
+ * the verifier looks at once, and not for each way through them.
+ */
+__noinline __u32 displaced_op(__u64 task, __u32 home)
+{
 	__u32 probe;
 
-	for (probe = 0; probe < OP_PROBES; probe++) {
-		__u32 at = (tid + probe) & (OPS - 1);
-		struct op_state *op = bpf_map_lookup_elem(&ops, &at);
-
-		if (!op)
-			continue;
-		if (op->task == task)
-			return op;
-		if (!op->task)
-			free = at;
-		else if (op->kind == OP_NONE)
-			idle = at;
+	for (probe = 1; probe < OP_PROBES; probe++) {
+		if (op_at(home + probe)->task == task)
+			return home + probe & (OPS - 1);
 	}
-	if (free == OPS)
-		free = idle;
-	found = bpf_map_lookup_elem(&ops, &free);
-	if (found)
-		found->place = free;
-	return found;
+	return OPS;
+}
+
+static __always_inline struct op_state *find_op(__u64 task)
+{
+	__u32 place = hash(task);
+	struct op_state *op = op_at(place);
+
+	if (op->task == task)
+		return op;
+	if (!op->crowded)
+		return NULL;
+	place = displaced_op(number_of(task), place);
+	return place < OPS ? op_at(place) : NULL;
+}
+
+__noinline __u32 claim_displaced_op(__u64 task, __u32 home)
+{
+	__u32 probe, free = OP_PROBES;
+
+	for (probe = 0; probe < OP_PROBES; probe++) {
+		struct op_state *op = op_at(home + probe);
+
+		if (op->task == task)
+			return home + probe & (OPS - 1);
+		if (!op->task && free == OP_PROBES)
+			free = probe;
+	}
+	if (free)
+		op_at(home)->crowded = true;
+	return free < OP_PROBES ? home + free & (OPS - 1) : OPS;
+}
+
+/* The place of this task: the one that it has, or a free one. */
+static __always_inline struct op_state *claim_op(__u64 task)
+{
+	__u32 place = hash(task) & (OPS - 1);
+	struct op_state *op = op_at(place);
+
+	if (op->task != task && (op->task || op->crowded)) {
+		place = claim_displaced_op(number_of(task), place);
+		if (place >= OPS)
+			return NULL;
+		op = op_at(place);
+	}
+	op->place = place;
+	return op;
 }
 
 /* --- Requests by bio ---------------------------------------------------------------------------------------------- */
 
-/* The verifier lets nobody compute with a pointer that it knows, but its lower half is a number like others. */
-static __always_inline __u32 bio_hash(__u64 bio)
+__noinline __u32 displaced_bio(__u64 bio, __u32 home)
 {
-	__u32 half;
+	__u32 probe;
 
-	asm volatile("%0 = %1" : "=w"(half) : "w"((__u32)bio));
-	return half * 0x9e3779b1u >> 8;
+	for (probe = 1; probe < BIO_PROBES; probe++) {
+		if (bio_at(home + probe)->bio == bio)
+			return home + probe & (BIOS - 1);
+	}
+	return BIOS;
 }
 
 static __always_inline struct bio_state *find_bio(__u64 bio)
 {
-	__u32 start = bio_hash(bio);
-	__u32 probe;
+	__u32 place = hash(bio);
+	struct bio_state *state = bio_at(place);
 
-	for (probe = 0; probe < BIO_PROBES; probe++) {
-		__u32 at = (start + probe) & (BIOS - 1);
-		struct bio_state *state = bpf_map_lookup_elem(&bios, &at);
-
-		if (state && state->bio == bio)
-			return state;
-	}
-	return NULL;
+	if (state->bio == bio)
+		return state;
+	if (!state->crowded)
+		return NULL;
+	place = displaced_bio(number_of(bio), place);
+	return place < BIOS ? bio_at(place) : NULL;
 }
 
-static __always_inline struct bio_state *claim_bio(__u64 bio)
+__noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
 {
-	__u32 start = bio_hash(bio);
-	__u32 free = BIOS, merged = BIOS;
-	struct bio_state *found;
-	__u32 probe;
+	__u32 probe, free = BIO_PROBES, above = BIO_PROBES;
 
 	for (probe = 0; probe < BIO_PROBES; probe++) {
-		__u32 at = (start + probe) & (BIOS - 1);
-		struct bio_state *state = bpf_map_lookup_elem(&bios, &at);
+		struct bio_state *state = bio_at(home + probe);
 
-		if (!state)
-			continue;
 		if (state->bio == bio)
-			return state;
-		/* Two CPUs that take the same place at once lose one of the two, which shows as an end without a start. */
-		if (!state->bio)
-			free = at;
-		else if (!state->counted)
-			merged = at;
+			return home + probe & (BIOS - 1);
+		if (!state->bio && free == BIO_PROBES)
+			free = probe;
+		else if (state->kind == BIO_KIND_ABOVE && state->bio != DELIVERED)
+			above = probe;
 	}
-	if (free == BIOS)
-		free = merged;
-	found = bpf_map_lookup_elem(&bios, &free);
-	if (found)
-		found->place = free;
-	return found;
+	if (free)
+		bio_at(home)->crowded = true;
+	if (free == BIO_PROBES)
+		free = above;
+	return free < BIO_PROBES ? home + free & (BIOS - 1) : BIOS;
+}
+
+/*
+ * What was sent to a device made of others may never be heard of again, and gives way. Two CPUs that take the same
+ * place at once lose one of the two, which shows as an end without a start.
+ */
+static __always_inline struct bio_state *claim_bio(__u64 bio)
+{
+	__u32 place = hash(bio) & (BIOS - 1);
+	struct bio_state *state = bio_at(place);
+
+	if (state->bio != bio && (state->bio || state->crowded)) {
+		place = claim_displaced_bio(number_of(bio), place);
+		if (place >= BIOS)
+			return NULL;
+		state = bio_at(place);
+	}
+	state->place = place;
+	return state;
 }
 
 /* The same search for loops: a global function, which is verified once and not for each round. */
@@ -325,13 +407,24 @@ static __always_inline struct bio_state *find_bio_in_loop(struct bio *bio)
 {
 	__u32 place = bio_place((__u64)bio);
 
-	return bpf_map_lookup_elem(&bios, &place);
+	return place < BIOS ? bio_at(place) : NULL;
+}
+
+/* What completed, by what `last` was then. */
+static __always_inline struct done *done_at(struct op_state *op, __u32 last)
+{
+	if (!last)
+		return NULL;
+	if (last != LAST_IS_ONLY)
+		return &op->done[(last - 1) & (DONE - 1)];
+	return &bio_at(op->only - 1)->done;
 }
 
 /* A front merge puts other bios before the one that stands for the request. */
 #define FRONT_MERGES 8
 
-static __noinline struct bio_state *behind(struct bio *bio)
+/* Before a request is issued, no bio stands for it yet: the first one that is known will. */
+static __noinline struct bio_state *behind(struct bio *bio, bool issued)
 {
 	int place;
 
@@ -342,22 +435,28 @@ static __noinline struct bio_state *behind(struct bio *bio)
 		if (!bio)
 			break;
 		state = find_bio_in_loop(bio);
-		if (state && state->counted)
+		if (state && (!issued || state->kind == BIO_KIND_HEAD))
 			return state;
 	}
 	return NULL;
 }
 
-static __always_inline struct bio_state *state_of(struct request *rq, bool direct)
+static __always_inline struct bio_state *first_of(struct request *rq, bool issued, bool direct)
 {
 	struct bio *bio = FIELD(direct, rq, bio);
 	struct bio_state *state;
 
 	/* The flush machinery has a request of its own, without a bio. */
 	state = find_bio(bio ? (__u64)bio : (__u64)rq);
-	if (state && state->counted)
+	if (state && (!issued || state->kind == BIO_KIND_HEAD || state->empty))
 		return state;
-	return bio && FIELD(direct, bio, bi_next) ? behind(bio) : NULL;
+	return bio && FIELD(direct, bio, bi_next) ? behind(bio, issued) : NULL;
+}
+
+/* What stands for a request that was issued. */
+static __always_inline struct bio_state *state_of(struct request *rq, bool direct)
+{
+	return first_of(rq, true, direct);
 }
 
 #endif

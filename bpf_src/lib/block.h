@@ -46,6 +46,21 @@ static __always_inline __u32 bio_disk(struct bio *bio, bool direct)
 	return disk_number(FIELD(direct, device, bd_disk), direct);
 }
 
+static __always_inline struct request_queue *bio_queue(struct bio *bio, bool direct)
+{
+	struct bio___with_disk *old = (void *)bio;
+	struct gendisk *disk;
+
+	if (bpf_core_field_exists(old->bi_disk)) {
+		disk = FIELD(direct, old, bi_disk);
+	} else {
+		struct block_device *device = FIELD(direct, bio, bi_bdev);
+
+		disk = FIELD(direct, device, bd_disk);
+	}
+	return FIELD(direct, disk, queue);
+}
+
 /* The operations that rows tell apart. */
 enum block_op {
 	BLOCK_OP_READ,

@@ -7,6 +7,8 @@
 #ifndef WPT_FILTER_H
 #define WPT_FILTER_H
 
+bool filtering; /* anything of what follows */
+
 /* --- The current task ------------------------------------------------------------------------------------------ */
 
 bool filter_task; /* any of those below */

@@ -9,61 +9,89 @@
 #define HIST_SLOTS 320 /* up to 2^42 ns, 73 minutes; longer ones count in the last */
 
 struct hist {
-	__u64 count;
 	__u64 sum;
-	__u64 min; /* meaningless while count is 0 */
+	__u64 low; /* the minimum with all bits turned over, so that 0 is none yet */
 	__u64 max;
-	__u64 squares; /* sum of squares, 128 bits: low and high half */
+	__u64 squares; /* sum of squares, 128 bits: low and high half; 0: not kept */
 	__u64 squares_high;
-	__u32 slots[HIST_SLOTS]; /* wrap; whoever reads takes differences */
+	__u32 slots[HIST_SLOTS]; /* wrap; whoever reads takes differences, and their sum is the count */
 };
 
-/* 1 if value >= 1 << bits, without a branch: the verifier would follow both ways, for every step of every histogram. */
-#define HIST_REACHES(value, bits) (((1ULL << (bits)) - 1 - (value)) >> 63)
+/* The buckets of small values; 8 bits more are 64 buckets more. Not static: libbpf maps no section of statics alone. */
+#define HIST_SMALL 2048
+/* clang-format off */
+const __u8 hist_buckets[HIST_SMALL] = {
+	[1] = 1, [2] = 2, [3] = 3, [4] = 4, [5] = 5, [6] = 6, [7] = 7, [8] = 8, [9] = 9, [10] = 10, [11] = 11,
+	[12] = 12, [13] = 13, [14] = 14, [15] = 15, [16 ... 17] = 16, [18 ... 19] = 17, [20 ... 21] = 18,
+	[22 ... 23] = 19, [24 ... 25] = 20, [26 ... 27] = 21, [28 ... 29] = 22, [30 ... 31] = 23, [32 ... 35] = 24,
+	[36 ... 39] = 25, [40 ... 43] = 26, [44 ... 47] = 27, [48 ... 51] = 28, [52 ... 55] = 29, [56 ... 59] = 30,
+	[60 ... 63] = 31, [64 ... 71] = 32, [72 ... 79] = 33, [80 ... 87] = 34, [88 ... 95] = 35, [96 ... 103] = 36,
+	[104 ... 111] = 37, [112 ... 119] = 38, [120 ... 127] = 39, [128 ... 143] = 40, [144 ... 159] = 41,
+	[160 ... 175] = 42, [176 ... 191] = 43, [192 ... 207] = 44, [208 ... 223] = 45, [224 ... 239] = 46,
+	[240 ... 255] = 47, [256 ... 287] = 48, [288 ... 319] = 49, [320 ... 351] = 50, [352 ... 383] = 51,
+	[384 ... 415] = 52, [416 ... 447] = 53, [448 ... 479] = 54, [480 ... 511] = 55, [512 ... 575] = 56,
+	[576 ... 639] = 57, [640 ... 703] = 58, [704 ... 767] = 59, [768 ... 831] = 60, [832 ... 895] = 61,
+	[896 ... 959] = 62, [960 ... 1023] = 63, [1024 ... 1151] = 64, [1152 ... 1279] = 65, [1280 ... 1407] = 66,
+	[1408 ... 1535] = 67, [1536 ... 1663] = 68, [1664 ... 1791] = 69, [1792 ... 1919] = 70, [1920 ... 2047] = 71,
+};
+/* clang-format on */
 
 static __always_inline __u32 hist_index(__u64 value)
 {
-	__u64 rest = value;
-	__u32 power, step;
+	__u32 before = 0;
 
-	if (value < 8)
-		return value;
-	if (value >> 42)
-		return HIST_SLOTS - 1;
-	step = HIST_REACHES(rest, 32) << 5;
-	power = step;
-	rest >>= step;
-	step = HIST_REACHES(rest, 16) << 4;
-	power += step;
-	rest >>= step;
-	step = HIST_REACHES(rest, 8) << 3;
-	power += step;
-	rest >>= step;
-	step = HIST_REACHES(rest, 4) << 2;
-	power += step;
-	rest >>= step;
-	step = HIST_REACHES(rest, 2) << 1;
-	power += step;
-	rest >>= step;
-	power += rest >> 1;
-	return (power - 2) * 8 + ((value >> (power - 3)) & 7);
+	if (value >= HIST_SMALL) {
+		before = 64;
+		value >>= 8;
+		if (value >= HIST_SMALL) {
+			before = 128;
+			value >>= 8;
+			if (value >= HIST_SMALL) {
+				before = 192;
+				value >>= 8;
+				if (value >= HIST_SMALL) {
+					before = 256;
+					value >>= 8;
+					if (value >= HIST_SMALL / 2)
+						return HIST_SLOTS - 1;
+				}
+			}
+		}
+	}
+	asm volatile("%0 &= 2047" : "+r"(value)); /* or the compiler knows, and the verifier does not */
+	return before + hist_buckets[value];
 }
 
-/* Only for memory that no other CPU writes. */
-static __always_inline void hist_add(struct hist *hist, __u64 value)
+static __always_inline void hist_add_zero(struct hist *hist)
+{
+	hist->low = ~0ULL;
+	hist->slots[0]++;
+}
+
+/* Without the squares, which whoever reads estimates from the buckets. Only for memory that no other CPU writes. */
+static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 {
 	__u32 index;
-	__u64 square;
 
-	/* A copy that the verifier does not connect with the caller's value: each branch here would tell two of them. */
+	/* Copies that the verifier connects with nothing: each branch here would tell two values of the caller's. */
 	asm volatile("%0 |= 0" : "+r"(value));
 	index = hist_index(value);
-	if (!hist->count || value < hist->min)
-		hist->min = value;
+	asm volatile("%0 &= 511" : "+r"(index));
+	if (~value > hist->low)
+		hist->low = ~value;
 	if (value > hist->max)
 		hist->max = value;
-	hist->count++;
 	hist->sum += value;
+	if (index < HIST_SLOTS)
+		hist->slots[index]++;
+}
+
+static __always_inline void hist_add(struct hist *hist, __u64 value)
+{
+	__u64 square;
+
+	hist_add_plain(hist, value);
+	asm volatile("%0 |= 0" : "+r"(value));
 	if (value >> 32) {
 		/* Over 4.3 s: drop 16 bits, so that the square fits; off by less than 1 part in 30,000. */
 		square = (value >> 16) * (value >> 16);
@@ -75,8 +103,6 @@ static __always_inline void hist_add(struct hist *hist, __u64 value)
 	hist->squares += square;
 	if (hist->squares < square)
 		hist->squares_high++;
-	if (index < HIST_SLOTS)
-		hist->slots[index]++;
 }
 
 #endif

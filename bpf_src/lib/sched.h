@@ -39,12 +39,18 @@ static __always_inline bool task_is_runnable(struct task_struct *task, bool dire
 	return task_state(task, direct) == TASK_STATE_RUNNING;
 }
 
-/* Whether it has a CPU right now. Without SMP there is no such field; then it has one if it is the current task. */
-static __always_inline bool task_is_on_cpu(struct task_struct *task, bool direct)
+/*
+ * Whether it has a CPU right now. Without SMP there is no such field; then it has one if it is the current task. The field
+ * is 0 or 1 in four bytes, on 7.2 in one, which CO-RE does not bring together: so its first byte is read.
+ */
+static __always_inline bool task_is_on_cpu(struct task_struct *task)
 {
-	if (bpf_core_field_exists(task->on_cpu))
-		return FIELD(direct, task, on_cpu);
-	return (__u64)task == bpf_get_current_task();
+	__u8 on_cpu = 0;
+
+	if (!bpf_core_field_exists(task->on_cpu))
+		return (__u64)task == bpf_get_current_task();
+	bpf_probe_read_kernel(&on_cpu, sizeof(on_cpu), (char *)task + bpf_core_field_offset(task->on_cpu));
+	return on_cpu;
 }
 
 /* Of `prev` in sched_switch: preempted, it stays in the queue, also if it was just about to sleep. */

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "icount: asserts on times; runs in guests whose clock counts instructions")
     config.addinivalue_line("markers", "guest: needs drivers that only guests have")
-    config.addinivalue_line("markers", "here: about sysfs alone; the running kernel is enough")
+    config.addinivalue_line("markers", "here: about what is the same on each kernel; the running one is enough")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,18 +43,30 @@ KINDS = ("nvme", "virtio", "scsi", "null_blk") if GUEST else ("loop",)
 _NAMES = {"nvme": "nvme0n1", "virtio": "vda", "scsi": "sda"}
 
 
-@pytest.fixture(params=KINDS)
-def every_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """A disk of each kind that this kernel has here, for what drivers may do differently."""
-    kind = request.param
+@contextmanager
+def _disk_of(kind: str, folder: Path) -> Iterator[Disk]:
     if kind == "loop":
-        with loop_device(tmp_path / "disk.img") as made:
+        with loop_device(folder / "disk.img") as made:
             yield made
     elif kind == "null_blk":
         with null_device() as made:
             yield made
     else:
         yield Disk(_NAMES[kind])
+
+
+@pytest.fixture(params=KINDS)
+def every_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A disk of each kind that this kernel has here, for what drivers may do differently."""
+    with _disk_of(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+    """One of each kind at once, for those that trace them all: a tracer takes its time to start in a guest."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_disk_of(kind, tmp_path)) for kind in KINDS]
 
 
 @pytest.fixture
@@ -75,8 +88,40 @@ def binding() -> Iterator[BpfObject]:
         yield obj
 
 
+_TRACING = Path("/sys/kernel/tracing")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _filesystems() -> None:
     """Classic tracepoints need tracefs, which a kernel may leave to be mounted."""
-    if not Path("/sys/kernel/tracing/events").is_dir():
-        subprocess.run(["mount", "-t", "tracefs", "tracefs", "/sys/kernel/tracing"], check=False, capture_output=True)
+    if not (_TRACING / "events").is_dir():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", str(_TRACING)], check=False, capture_output=True)
+
+
+# What CPUs run into all the time, and flows trace.
+_BUSY = (
+    *(f"sched/{name}" for name in ("sched_switch", "sched_wakeup", "sched_wakeup_new", "sched_process_exit")),
+    *(f"irq/{name}" for name in ("irq_handler_entry", "irq_handler_exit", "softirq_entry", "softirq_exit")),
+    "timer/hrtimer_expire_entry",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tracepoints_stay_on(_filesystems: None) -> Iterator[None]:
+    """The first and the second one at a tracepoint make the kernel patch its code, on which emulated CPUs may die.
+
+    So two are there all the time, in a guest of several CPUs: buffers that take nothing.
+    """
+    folders = [_TRACING / "instances" / f"wptest_{number}" for number in range(2)]
+    if not GUEST or os.cpu_count() == 1:
+        folders = []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "tracing_on").write_text("0")
+        (folder / "buffer_size_kb").write_text("4")
+        for event in _BUSY:
+            (folder / "events" / event / "enable").write_text("1")
+    yield
+    for folder in folders:
+        (folder / "events" / "enable").write_text("0")
+        folder.rmdir()

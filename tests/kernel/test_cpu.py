@@ -10,17 +10,19 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.kernel.conftest import GUEST
+from tests.kernel.peer import ended, running_peer
 from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until
-from tests.lab import peers
-from wptrace.bpf import loaded
+from tests.kernel.tracefs import Record
+from tests.kernel.tracefs import traced as kernel_traced
 from wptrace.bpf.ring import Reader
 from wptrace.engine.accounting import STATE_FULL
 from wptrace.engine.distribution import Distribution
@@ -89,6 +91,10 @@ class Worker:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "done\n"
         wait_until(lambda: self._status().partition(") ")[2].startswith("S"), "the worker to sleep")
+        # It is about to leave its CPU. Who runs there himself knows that it has.
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {PLACE})
+        os.sched_setaffinity(0, before)
 
     def do(self, what: str, number: int) -> None:
         self.begin(what, number)
@@ -242,9 +248,10 @@ def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
     assert max(line["total_ns"] for line in waits) in (wait["max_ns"], pytest.approx(wait["max_ns"], rel=1))
     assert all(line["total_ns"] >= 1_000_000 for line in waits)
     assert {(line["pid"], line["tid"], line["cpu"]) for line in waits} == {(worker.pid, worker.pid, PLACE)}
-    longest = max(waits, key=lambda line: line["total_ns"])
-    assert 0 < longest["instead"]["run_ns"] <= longest["total_ns"]
-    assert other in {line["instead"]["pid"] for line in waits if "instead" in line}
+    # On a busy machine so many may have run before it was asked that who ran instead is forgotten.
+    told = [line for line in waits if "instead" in line]
+    assert all(0 < line["instead"]["run_ns"] <= line["total_ns"] for line in told)
+    assert other in {line["instead"]["pid"] for line in told}
 
 
 def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
@@ -255,10 +262,64 @@ def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
         assert flow.in_flight(3_600_000_000_000) == []
     assert [one.fields["tid"] for one in found] == [other]
     assert found[0].stage in ("wait", "run")
-    assert 0 < found[0].age_ns < PATIENCE * 1e9
+    assert 0 <= found[0].age_ns < PATIENCE * 1e9
 
 
-# --- Others' tools in the same run ------------------------------------------------------------------------------------
+# --- Others' eyes in the same run -------------------------------------------------------------------------------------
+
+
+class Turns(NamedTuple):
+    """What the kernel's own tracing saw of a task: times by stage."""
+
+    wait: list[int]
+    run: list[int]
+    off: list[int]
+
+
+def turns_of(pid: int, records: list[Record]) -> Turns:
+    """By the same rules: a wakeup of who does not sleep is none, and who is preempted wants the CPU again."""
+    found = Turns([], [], [])
+    woken = ran = left = 0
+    for record in records:
+        if record.name == "sched_wakeup":
+            woken = woken or (0 if ran else record.ns)
+            continue
+        match = re.fullmatch(r"prev_comm=.* prev_pid=(\d+) .*prev_state=(\S+) ==> .* next_pid=(\d+) .*", record.text)
+        assert match, record
+        if int(match[1]) == pid:
+            if ran:
+                found.run.append(record.ns - ran)
+            ran, left, woken = 0, record.ns, record.ns if match[2].startswith("R") else 0
+        elif int(match[3]) == pid:
+            ran = record.ns
+            found.wait.append(ran - woken)
+            if left:
+                found.off.append(ran - left)
+            woken = 0
+    return found
+
+
+def as_counts(times: list[int]) -> dict[int, int]:
+    return dict(Counter(max((ns // 1000).bit_length(), 1) for ns in times))
+
+
+@pytest.mark.guest
+def test_the_same_as_the_kernels_own_tracing(worker: Worker) -> None:
+    pid = worker.pid
+    # They are in the buffer of the CPU they are about, where only this one worker is.
+    filters = {"sched_switch": f"prev_pid == {pid} || next_pid == {pid}", "sched_wakeup": f"pid == {pid}"}
+    with (
+        hog(),
+        kernel_traced("sched/sched_switch", "sched/sched_wakeup", **filters) as trace,
+        traced(Options(wanted=Filter(pid=pid))) as (flow,),
+    ):
+        worker.do("work", 25)
+        stages = whole(flow.snapshot())
+        theirs = turns_of(pid, trace.records())
+    assert len(theirs.wait) == len(theirs.run) == stages["total"].count >= 25
+    for name in ("wait", "run", "off"):
+        assert_alike(stages[name], as_counts(getattr(theirs, name)))
+
 
 LINKS = {"runqlat-libbpf": 3, "cpudist-libbpf": 1}
 _BUCKET = re.compile(r"^\s*(\d+) -> (\d+)\s*: (\d+)", re.MULTILINE)
@@ -286,24 +347,14 @@ def percentile(counts: dict[int, int], percent: float) -> int:
     raise AssertionError("an empty histogram")
 
 
-@contextmanager
-def tool(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = peers.command(name, *arguments)
-    known = len(list(loaded.links()))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            # What it prints stays in its buffer, so whether it has begun is for the kernel to say.
-            wait_until(lambda: len(list(loaded.links())) >= known + LINKS[name], f"{name} to attach")
-            yield process
-        finally:
-            process.kill()
+def tool(name: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return running_peer(name, *arguments, links=LINKS[name])
 
 
 def histogram(process: subprocess.Popen[str]) -> dict[int, int]:
-    process.send_signal(signal.SIGINT)
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said = ended(process)
     found = microseconds(said)
-    assert found, said + complaint
+    assert found, said
     return found
 
 

@@ -57,6 +57,14 @@ def mean(values: list[int]) -> float:
 # --- The tracepoints of the SMMU --------------------------------------------------------------------------------------
 
 
+DEVICES = ("0000:75:00.0", "0000:76:00.0")
+
+
+def at_once(module: Module, jobs: list[tuple[int, int, int, int]]) -> None:
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(lambda job: module.run(*job), jobs))
+
+
 def smmu_times(module: Module) -> dict[tuple[str, int], list[int]]:
     found: dict[tuple[str, int], list[int]] = {}
     for event in module.log():
@@ -69,14 +77,15 @@ def smmu_times(module: Module) -> dict[tuple[str, int], list[int]]:
 def test_smmu_faults_of_several_address_spaces_at_once(smmu: Module) -> None:
     """Also two of one address space: which is which nobody tells, but there are as many and they take as long."""
     faults = 20
-    jobs = [(0, 1, 100), (0, 2, 1000), (0, 7, 5000), (1, 1, 2000), (1, 1, 3000), (1, 9, 10_000)]
-    with IopfTrace() as trace, ThreadPoolExecutor(len(jobs)) as pool:
-        list(pool.map(lambda job: smmu.run(job[0], job[1], faults, job[2]), jobs))
+    delays = [(0, 1, 100), (0, 2, 1000), (0, 7, 5000), (1, 1, 2000), (1, 1, 3000), (1, 9, 10_000)]
+    wanted = [(device, pasid, faults, us) for device, pasid, us in delays]
+    with IopfTrace() as trace:
+        at_once(smmu, wanted)
         trace.stop()
     assert {source["how"] for source in trace.lines[0]["stages"] if source["how"]} == {
         "raw_tp/io_fault_exit, raw_tp/io_fault_entry"
     }
-    assert trace.summary["requests"]["started"] == trace.summary["requests"]["finished"] == faults * len(jobs)
+    assert trace.summary["requests"]["started"] == trace.summary["requests"]["finished"] == faults * len(wanted)
     assert trace.summary["requests"]["lost"] == 0
     assert not any(trace.summary["loss"].values())
     truth = smmu_times(smmu)
@@ -84,22 +93,21 @@ def test_smmu_faults_of_several_address_spaces_at_once(smmu: Module) -> None:
     for (dev, pasid), times in truth.items():
         row = trace.row(dev, pasid)
         assert row["count"] == len(times)
-        # A busy machine may stop an emulated CPU between the module's look at the clock and ours.
-        assert row["min_ns"] <= min(times)
+        # Whichever exit is taken for whose: none of them takes less than was set. More it may on a busy machine.
+        assert row["min_ns"] >= min(us for device, of, _, us in wanted if (DEVICES[device], of) == (dev, pasid)) * US
         assert row["sum_ns"] == trace.row(dev, pasid, "handle")["sum_ns"]
 
 
 @pytest.mark.icount
 def test_smmu_faults_take_as_long_as_set(smmu: Module) -> None:
-    delays = {1: 100, 2: 1000, 3: 10_000}
+    """Those of all address spaces at the same time."""
     with IopfTrace() as trace:
-        for pasid, us in delays.items():
-            smmu.run(0, pasid, 20, us)
+        at_once(smmu, [(0, 1, 200, 100), (0, 2, 100, 1000), (0, 3, 20, 10_000), (1, 1, 50, 2000)])
         trace.stop()
     truth = smmu_times(smmu)
     for (dev, pasid), times in truth.items():
         row = trace.row(dev, pasid)
-        assert row["count"] == 20
+        assert row["count"] == len(times) >= 20
         assert row["mean_ns"] == pytest.approx(mean(times), rel=0.02)
         assert abs(row["max_ns"] - max(times)) <= 20 * US
     assert trace.row("0000:75:00.0", 3)["mean_ns"] == pytest.approx(10_000 * US, rel=0.02)
@@ -203,7 +211,9 @@ def test_faults_without_an_answer_are_listed(iopf: Module) -> None:
         trace.stop()
     (one,) = trace.summary["unanswered"]
     assert (one["dev"], one["pasid"], one["group"], one["faults"]) == ("wptest_iopf.0", 3, 9, 2)
-    assert (one["stage"], one["address"]) == ("queue", 0x10000 + os.sysconf("SC_PAGE_SIZE"))
+    # Where the kernel's own handling cannot be seen, the wait for it is in handle. The address is of the first page.
+    seen = any(source["stage"] == "queue" and source["how"] for source in trace.lines[0]["stages"])
+    assert (one["stage"], one["address"]) == ("queue" if seen else "handle", 0x10000)
     book = trace.summary["requests"]
     assert (book["started"], book["finished"], book["in_flight"]) == (2, 1, 1)
 

@@ -7,19 +7,20 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.byhand import run
-from tests.kernel.conftest import GUEST
 from tests.kernel.modules import Module, inserted
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader, Ring
+from wptrace.flows import diagnosis
 from wptrace.flows.irqoff import IrqoffFlow, Options
 from wptrace.kernel.clock import wall_offset_ns
 
@@ -50,13 +51,29 @@ def offline() -> Iterator[Path]:
     switch.write_text("1")
 
 
+@contextmanager
+def on_cpu(number: int) -> Iterator[None]:
+    """This thread and what it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {number})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 # --- On the instruction clock, which nothing disturbs -----------------------------------------------------------------
 
 
+# x86's emulation has no counter of cycles.
+COUNTERS = ("auto", "cycles") if os.uname().machine == "aarch64" else ("auto",)
+
+
 @pytest.mark.icount
-def test_each_period_is_found_once_with_its_length(module: Module) -> None:
+@pytest.mark.parametrize("counter", COUNTERS)
+def test_each_period_is_found_once_with_its_length(module: Module, counter: str) -> None:
     offset = wall_offset_ns()
-    with IrqoffTrace("--min", "2ms", "--stats") as trace:
+    with IrqoffTrace("--min", "2ms", "--stats", "--counter", counter) as trace:
         for ms in (3, 20, 150):
             module.run(0, ms * 1000)
         trace.stop()
@@ -69,7 +86,8 @@ def test_each_period_is_found_once_with_its_length(module: Module) -> None:
         assert (period["cpu"], period["dev"], period["comm"], period["tid"]) == (0, "cpu0", COMM, int(truth["pid"]))
         assert period["stack"][0].startswith(CULPRIT), period["stack"]
         assert period["stack"][0].endswith(f" [{module.name}]")
-        assert period["sampled"] == "end"
+        # A counter that interrupts by no NMI looks when interrupts are on again, before or after the tick does.
+        assert period["sampled"] == "end" or counter == "cycles"
     (row,) = [row for row in trace.summary["rows"] if row["stage"] == "total"]
     assert (row["dev"], row["count"]) == ("cpu0", 3)
     assert row["sum_ns"] == sum(period["total_ns"] for period in trace.periods)
@@ -106,15 +124,16 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     def open_on_cpu_1(trace: IrqoffTrace) -> bool:
         return '"in_flight":1' in trace.written()
 
-    with IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
-        thread = threading.Thread(target=module.run, args=(1, 4_000_000))
+    # Where it never was nobody waits for its CPU, as for the end of a mapping.
+    with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
+        thread = threading.Thread(target=module.run, args=(1, 3_000_000))
         thread.start()
         wait_until(lambda: open_on_cpu_1(trace) or not thread.is_alive(), "the CPU to be late")
         thread.join()
         trace.stop()
     assert any(line["requests"]["in_flight"] == 1 for line in trace.lines if line["kind"] == "interval")
     (period,) = [period for period in trace.periods if period["comm"] == COMM]
-    assert period["total_ns"] >= 4_000 * MS - MS
+    assert period["total_ns"] >= 3_000 * MS - MS
 
 
 @pytest.mark.guest
@@ -124,9 +143,7 @@ def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(module: Mod
         time.sleep(1)
         offline.write_text("1")
         away = 900 * MS
-        # The flow looks for CPUs every half second.
-        time.sleep(1.5)
-        module.run(1, 300_000)
+        wait_until(lambda: module.run(1, 300_000) or COMM in trace.written(), "the CPU to be watched again")
         trace.stop()
     on_cpu_1 = [period for period in trace.periods if period["cpu"] == 1]
     assert any(period["comm"] == COMM for period in on_cpu_1), on_cpu_1
@@ -215,7 +232,8 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     assert (period["cpu"], period["pid"], period["tid"]) == (by_hand.cpu, os.getpid(), threading.get_native_id())
     assert period["comm"].rstrip(b"\0") == Path("/proc/self/comm").read_bytes().strip()
     assert period["frames"] > 3
-    assert (by_hand.cell.finished, by_hand.cell.irqoff.count, by_hand.cell.irqoff.sum) == (1, 1, period["length_ns"])
+    hist = by_hand.cell.irqoff
+    assert (by_hand.cell.finished, sum(hist.slots), hist.sum) == (1, 1, period["length_ns"])
     by_hand.settle()
     assert by_hand.periods() == []
     assert by_hand.causes() == {}
@@ -319,7 +337,7 @@ def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> Non
     by_hand.settle()
     lost = by_hand.causes()["ring_full"]
     assert lost > 0
-    assert len(by_hand.periods()) + lost == by_hand.cell.finished == by_hand.cell.irqoff.count == room
+    assert len(by_hand.periods()) + lost == by_hand.cell.finished == sum(by_hand.cell.irqoff.slots) == room
 
 
 # --- What a kernel cannot do ------------------------------------------------------------------------------------------
@@ -366,7 +384,8 @@ def test_without_a_counter_of_cycles_it_says_so() -> None:
 
 
 def test_doctor_knows_the_ticks() -> None:
-    lines = wptrace("doctor", "-v").stdout.splitlines()
-    assert any(line.startswith("wptrace irqoff: works") for line in lines), GUEST
-    assert "        tp_btf/hrtimer_expire_entry: works" in lines
-    assert any("a clock event of perf" in line for line in lines)
+    found = diagnosis._flow(IrqoffFlow)
+    assert found.works
+    ways = {way.section: way for hook in found.hooks for way in hook.ways}
+    assert ways["tp_btf/hrtimer_expire_entry"].works
+    assert any("a clock event of perf" in check.detail for check in found.checks)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel import verified
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.trace import object_path
+from tests.lab.matrix import RUNNING
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
@@ -18,11 +20,8 @@ from wptrace.errors import UnsupportedError
 from wptrace.flows.base import Flow, Hook, discover, load, missing_target
 from wptrace.flows.io_block import BlockFlow, Options
 
-# In guests those whose tests run there (tests/run.py).
-FLOWS = [flow for flow in discover() if not GUEST or flow.name == "io"]
 
-
-@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.object)
+@pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
 def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
     wanted = []
@@ -34,34 +33,35 @@ def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> N
                 absent = kind in ("kprobe", "kretprobe") and target not in functions
                 if not missing_target(obj.progs[program].section, hook.module) and kind not in REFUSED and not absent:
                     wanted.append(program)
-    found = trial.attempt_all(flow.object, wanted, flow.configure, lambda obj: _note(obj, flow.object, pytestconfig))
+    sizes: verified.Sizes = {}
+    found = trial.attempt_all(flow.object, wanted, flow.configure, lambda obj: sizes.update(_sizes(obj, flow.object)))
+    pytestconfig.stash.setdefault(_SIZES, {}).update(sizes)
     # A tracepoint of a module that is not there, or a counter that this machine lacks, shows when it is attached.
     assert [one for one in found.values() if one.reason.startswith("refused at load")] == []
+    assert max((size.verified for size in sizes.values()), default=0) < 100_000
+    assert verified.grown(GUEST or RUNNING.name, sizes) == []
 
 
-def _note(obj: BpfObject, name: str, pytestconfig: pytest.Config) -> None:
-    counts = pytestconfig.stash.setdefault(_COUNTS, [])
-    for program in obj.progs.values():
-        if program.autoload:
-            verified = program.statistics().verified_instructions  # 0 before 5.16
-            counts.append((f"{name}/{program.name}", program.instructions, verified))
-            assert verified < 100_000
+def _sizes(obj: BpfObject, name: str) -> verified.Sizes:
+    return {
+        f"{name}/{program.name}": verified.Size(program.instructions, program.statistics().verified_instructions)
+        for program in obj.progs.values()
+        if program.autoload
+    }
 
 
 # The running kernel refuses them, as hardened production hosts do.
 REFUSED = () if GUEST else ("fentry", "fexit", "kprobe", "kretprobe")
-_COUNTS = pytest.StashKey[list[tuple[str, int, int]]]()
+_SIZES = pytest.StashKey[verified.Sizes]()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _list_counts(pytestconfig: pytest.Config) -> object:
+def _list_sizes(pytestconfig: pytest.Config) -> object:
     yield
-    counts = pytestconfig.stash.get(_COUNTS, [])
+    sizes = pytestconfig.stash.get(_SIZES, {})
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
-        print(f"\nverifier on {os.uname().release}: program, instructions, instructions verified")
-        for name, size, verified in counts:
-            print(f"  {name:<36}{size:>6}{verified:>8}")
+        print("\n" + verified.listing(os.uname().release, sizes))
 
 
 @pytest.mark.parametrize("times", ["kernel", "own"])

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, scsi_debug, setting, total
+from tests.kernel.disks import Disk, fio, fio_jobs, scsi_debug, setting, total
 from tests.kernel.peer import ended, running_peer
 from tests.kernel.trace import Line, Trace
+from tests.kernel.tracefs import traced
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.flows.size import SizeFlow
@@ -33,19 +34,14 @@ class Block(NamedTuple):
     offset: int
 
 
-def blocks(prefix: Path) -> list[Block]:
+def blocks(log: Path) -> list[Block]:
     """Every block of a job in the order of its completion, which for psync is that of its issue."""
-    lines = [line.split(",") for line in Path(f"{prefix}_clat.1.log").read_text().splitlines()]
+    lines = [line.split(",") for line in log.read_text().splitlines()]
     return [Block(OPS[int(words[2])], int(words[3]), int(words[4])) for words in lines]
 
 
-def logged(disk: Disk, prefix: Path, **options: Any) -> list[Block]:
-    fio(disk.path, write_lat_log=str(prefix), log_offset=1, **options)
-    return blocks(prefix)
-
-
-def sizes(summary: Line, op: str, stage: str = "total") -> dict[int, int]:
-    rows = [row for row in summary["rows"] if (row["op"], row["stage"]) == (op, stage)]
+def sizes(summary: Line, disk: Disk, op: str, stage: str = "total") -> dict[int, int]:
+    rows = [row for row in summary["rows"] if (row["dev"], row["op"], row["stage"]) == (disk.name, op, stage)]
     return {int(size): count for row in rows for size, count in row["counts"].items()}
 
 
@@ -55,32 +51,49 @@ def in_order(found: list[Block], op: str) -> int:
     return sum(after.offset == before.offset + before.size for before, after in zip(ours, ours[1:]))
 
 
-def test_each_size_is_counted_as_fio_counts_it(every_disk: Disk, tmp_path: Path) -> None:
-    with SizeTrace("--dev", every_disk.name) as trace:
-        # Many sizes at random, then a few in order, then writes with flushes.
-        found = logged(every_disk, tmp_path / "a", rw="randrw", bsrange="512-64k", number_ios=250)
-        found += logged(every_disk, tmp_path / "b", rw="rw", bssplit="4k/60:12k/40", norandommap=0, number_ios=100)
-        job = fio(every_disk.path, rw="write", sync="dsync", number_ios=20)
+# Many sizes at random, then a few in order, then writes with flushes.
+WORK: tuple[dict[str, Any], ...] = (
+    {"rw": "randrw", "bsrange": "512-64k", "number_ios": 150},
+    {"rw": "rw", "bssplit": "4k/60:12k/40", "norandommap": 0, "number_ios": 100},
+    {"rw": "write", "sync": "dsync", "number_ios": 20},
+)
+
+
+def work(disks: list[Disk], folder: Path) -> dict[Disk, list[Block]]:
+    """One after the other: a program that interrupts itself for another disk is skipped, which costs a request."""
+    jobs: list[dict[str, Any]] = [{"filename": disk.path, "stonewall": 1, **part} for part in WORK for disk in disks]
+    for number, job in enumerate(jobs):
+        job.update(write_lat_log=str(folder / f"job{number}"), log_offset=1)
+    fio_jobs(*jobs)
+    found: dict[Disk, list[Block]] = {disk: [] for disk in disks}
+    for number in range(len(jobs)):
+        found[disks[number % len(disks)]] += blocks(folder / f"job{number}_clat.{number + 1}.log")
+    return found
+
+
+def test_each_size_is_counted_as_fio_counts_it(disks: list[Disk], tmp_path: Path) -> None:
+    with SizeTrace(*(f"--dev={disk.name}" for disk in disks)) as trace:
+        found = work(disks, tmp_path)
         trace.stop()
-    summary = trace.summary
-    for op in OPS:
-        expected = Counter(block.size for block in found if block.op == op)
-        if op == "write":
-            expected[4096] += total(job)
-        assert sizes(summary, op) == expected
-        sequential = sizes(summary, op, "sequential")
-        ordered = in_order(found, op) + (total(job) - 1 if op == "write" else 0)
-        assert sum(sequential.values()) == ordered
-        row = next(row for row in summary["rows"] if (row["op"], row["stage"]) == (op, "total"))
-        assert row["sum_bytes"] == sum(size * count for size, count in expected.items())
-        assert (row["min_bytes"], row["max_bytes"]) == (min(expected), max(expected))
-    cached = (every_disk.queue / "write_cache").read_text().startswith("write back")
-    flushes = sizes(summary, "flush")
-    assert set(flushes) <= {0}
-    assert flushes.get(0, 0) >= total(job) if cached else not flushes
-    requests = summary["requests"]
-    assert requests["finished"] == len(found) + total(job) + flushes.get(0, 0)
-    assert (requests["in_flight"], requests["lost"], summary["loss"]) == (0, 0, {})
+    summary, requests, flushed = trace.summary, 0, WORK[-1]["number_ios"]
+    for disk, done in found.items():
+        assert len(done) == sum(part["number_ios"] for part in WORK)
+        for op in OPS:
+            expected = Counter(block.size for block in done if block.op == op)
+            assert sizes(summary, disk, op) == expected
+            sequential = sizes(summary, disk, op, "sequential")
+            assert sum(sequential.values()) == in_order(done, op)
+            what = (disk.name, op, "total")
+            row = next(row for row in summary["rows"] if (row["dev"], row["op"], row["stage"]) == what)
+            assert row["sum_bytes"] == sum(size * count for size, count in expected.items())
+            assert (row["min_bytes"], row["max_bytes"]) == (min(expected), max(expected))
+        cached = (disk.queue / "write_cache").read_text().startswith("write back")
+        flushes = sizes(summary, disk, "flush")
+        assert set(flushes) <= {0}
+        assert flushes.get(0, 0) >= flushed if cached else not flushes
+        requests += len(done) + flushes.get(0, 0)
+    assert summary["requests"]["finished"] == requests
+    assert (summary["requests"]["in_flight"], summary["requests"]["lost"], summary["loss"]) == (0, 0, {})
 
 
 def test_order_is_that_of_the_issue(disk: Disk) -> None:
@@ -163,10 +176,36 @@ def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatc
     assert found.accounting.lost_total == 0
 
 
-def slots(output: str) -> dict[int, int]:
-    """Requests by the lower edge of bitesize's slots, in KiB."""
+def slots(output: str) -> Counter[int]:
+    """Requests by the lower edge of bitesize's slots, in KiB. Bytes behind the end of a name make it print several."""
     lines = [re.fullmatch(r"\s*(\d+) -> \d+\s*: (\d+)\s*\|.*", line) for line in output.splitlines()]
-    return {int(found[1]): int(found[2]) for found in lines if found and int(found[2])}
+    counts = Counter[int]()
+    for found in filter(None, lines):
+        counts[int(found[1])] += int(found[2])
+    return +counts
+
+
+@pytest.mark.guest
+def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
+    """Every issue of a request with its size and sector, as the kernel writes it down."""
+    flow = SizeFlow((disk.path,))
+    with ExitStack() as stack:
+        ours = f"dev == {disk.number}"
+        trace = stack.enter_context(traced("block/block_rq_issue", block_rq_issue=ours))
+        stack.callback(flow.close)
+        flow.start(Reader())
+        job = fio(disk.path, rw="randrw", bssplit="4k/40:16k/30:20k/30", norandommap=0, number_ios=150)
+        flow.stop()
+        found = flow.snapshot().cells
+        issues = [re.match(r"\d+,\d+ ([RW])\S* (\d+) .*?(\d+) \+ (\d+) ", record.text) for record in trace.records()]
+    requests = [
+        Block(op, int(one[2]), int(one[3]) * 512) for one in issues if one for op in OPS if one[1] == op[0].upper()
+    ]
+    assert len(issues) == len(requests) == total(job)
+    for op in OPS:
+        (stages,) = (stages for group, stages in found.items() if group.op == op)
+        assert stages["total"].counts == Counter(block.size for block in requests if block.op == op)
+        assert stages["sequential"].count == in_order(requests, op)
 
 
 @pytest.mark.guest

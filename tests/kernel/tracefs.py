@@ -19,6 +19,8 @@ class Record(NamedTuple):
     ns: int
     """By CLOCK_MONOTONIC, to the microsecond."""
     text: str
+    stack: tuple[str, ...] = ()
+    """Functions from the innermost one outwards, if they were asked for."""
 
 
 class Trace:
@@ -26,9 +28,12 @@ class Trace:
         self.folder = folder
 
     def records(self) -> list[Record]:
-        found = []
+        found: list[Record] = []
         for line in (self.folder / "trace").read_text().splitlines():
-            if line.startswith("#"):
+            if line.startswith("#") or line.endswith(": <stack trace>"):
+                continue
+            if line.startswith(" => "):
+                found[-1] = found[-1]._replace(stack=(*found[-1].stack, line[4:]))
                 continue
             match = _LINE.fullmatch(line)
             assert match, line
@@ -38,13 +43,17 @@ class Trace:
 
 
 @contextmanager
-def traced(*events: str) -> Iterator[Trace]:
-    """An own buffer, for events SYSTEM/NAME."""
+def traced(*events: str, stacks: bool = False, **filters: str) -> Iterator[Trace]:
+    """An own buffer, for events SYSTEM/NAME; those that are named pass a filter, NAME="FIELD == VALUE"."""
     folder = ROOT / "instances" / "wptest"
     folder.mkdir()
     try:
         (folder / "trace_clock").write_text("mono")
+        (folder / "options" / "stacktrace").write_text(str(int(stacks)))
         for event in events:
+            wanted = filters.get(event.partition("/")[2])
+            if wanted is not None:
+                (folder / "events" / event / "filter").write_text(wanted)
             (folder / "events" / event / "enable").write_text("1")
         yield Trace(folder)
     finally:

@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     sub.set_defaults(run=_fetch)
 
     sub = commands.add_parser("modules", help="build the tests' kernel modules")
-    can = ", ".join(kernel.name for kernel in matrix.KERNELS if kernel.headers)
+    can = ", ".join(kernel.name for kernel in _with_modules())
     sub.add_argument("kernel", nargs="*", metavar="KERNEL", help=f"one of {can}; default: all of them")
     sub.set_defaults(run=_modules)
     return top
@@ -197,8 +197,12 @@ def _fetch(options: argparse.Namespace) -> int:
     return 0
 
 
+def _with_modules() -> list[matrix.Kernel]:
+    return [kernel for kernel in (*matrix.KERNELS, *matrix.OTHER_MACHINES) if kernel.headers]
+
+
 def _modules(options: argparse.Namespace) -> int:
-    chosen = [matrix.find(name) for name in options.kernel] or [k for k in matrix.KERNELS if k.headers]
+    chosen = [matrix.find(name) for name in options.kernel] or _with_modules()
     for kernel in chosen:
         print(f"{kernel.name}  {modules.build(kernel)}")
     return 0

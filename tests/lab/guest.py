@@ -203,9 +203,11 @@ class _Run:
             with image.open("wb") as file:
                 file.truncate(guest.disk_size)
         shares = [qemu.Share(f"share{number}", path, "rw") for number, path in enumerate(guest.share)]
+        built = modules.directory(installed)
         if self.root != Path("/"):
             # Before the others: one of them may lie inside.
-            shares[:0] = [qemu.Share(f"tree{n}", path) for n, path in enumerate(dict.fromkeys((_TREE, Path.cwd())))]
+            trees = dict.fromkeys((_TREE, Path.cwd(), *([built] if built.is_dir() else [])))
+            shares[:0] = [qemu.Share(f"tree{n}", path) for n, path in enumerate(trees)]
         settings = {
             "LAB_ROOT_OPTIONS": _ROOT_OPTIONS.format(guest.kernel.message),
             "LAB_SHARE_OPTIONS": _SHARE_OPTIONS.format(guest.kernel.message),
@@ -216,8 +218,8 @@ class _Run:
         }
         ram_disk = directory / "initrd"
         variables = environment(guest.kernel, own_root=self.root != Path("/"))
+        variables["WPTRACE_LAB_MODULES"] = str(built)
         if self.root == Path("/"):
-            variables["WPTRACE_LAB_MODULES"] = str(modules.directory(installed))
             variables["WPTRACE_LAB_CACHE"] = str(cache.directory())
         initrd.write(ram_disk, installed, self.root, settings, command_script(command, variables))
         arguments = [

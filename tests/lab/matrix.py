@@ -83,6 +83,7 @@ OTHER_MACHINES: tuple[Kernel, ...] = (
         packages=("linux-image-{}",),
         release=r"6\.12\.\d+\+deb\d+-arm64",
         arch="arm64",
+        headers=(*_HEADERS, "linux-kbuild-{version}"),
     ),
 )
 """Other machines: their guests have a root file system of their own."""

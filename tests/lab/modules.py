@@ -17,13 +17,14 @@ from pathlib import Path
 from tests.lab import apt, cache, roots
 from tests.lab.errors import LabError, UsageError
 from tests.lab.fetch import Installed, fetch
-from tests.lab.matrix import Kernel
+from tests.lab.matrix import Kernel, host_arch
 from tests.lab.packages import Apt, AptError, need_tools, run_tool, say, waiting
 from vmlinux.generate import BTF_HEADER, unpacked
 
 SOURCES = Path(__file__).parents[1] / "modules"
 _HEADERS = "headers"
 _COMPILER = ("CC=x86_64-linux-gnu-gcc-16", "CROSS_COMPILE=x86_64-linux-gnu-")
+_ARM64_COMPILER = ("ARCH=arm64", "CC=aarch64-linux-gnu-gcc-16", "CROSS_COMPILE=aarch64-linux-gnu-")
 # Mounts are seen by this script alone and end with it.
 _SCRIPT = """\
 set -e
@@ -39,10 +40,15 @@ exec chroot "$root" /usr/bin/make "$@" 2>&1
 
 def directory(installed: Installed) -> Path:
     """Where the modules of these sources for this kernel lie, once they are built."""
-    digest = hashlib.sha256(repr((_COMPILER, roots.BUILDER)).encode())
+    digest = hashlib.sha256(repr(_tools(installed.kernel)).encode())
     for source in sources():
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return cache.directory() / "modules" / f"{installed.release}-{digest.hexdigest()[:8]}"
+
+
+def _tools(kernel: Kernel) -> tuple[tuple[str, ...], roots.Recipe]:
+    """What make is told of the compiler, and where that lies."""
+    return (_ARM64_COMPILER, roots.ARM64_BUILDER) if kernel.arch == "arm64" else (_COMPILER, roots.BUILDER)
 
 
 def sources() -> list[Path]:
@@ -57,7 +63,7 @@ def build(kernel: Kernel) -> Path:
     target = directory(installed)
     if target.is_dir():
         return target
-    root = roots.fetch(roots.BUILDER, kernel.arch)
+    root = roots.fetch(_tools(kernel)[1], host_arch())
     headers = fetch_headers(installed)
     with cache.exclusive(cache.directory() / "modules.lock", lambda: say("waiting for another build to finish")):
         if not target.is_dir():
@@ -76,7 +82,8 @@ def _build(installed: Installed, root: Path, headers: Path, target: Path) -> Non
         for source in sources():
             shutil.copy(source, work)
         tree = f"/headers/usr/src/linux-headers-{installed.release}"
-        command = [f"-j{os.cpu_count()}", "-C", tree, "M=/tmp/work", *_COMPILER, *_btf_arguments(headers), "modules"]
+        compiler, _ = _tools(installed.kernel)
+        command = [f"-j{os.cpu_count()}", "-C", tree, "M=/tmp/work", *compiler, *_btf_arguments(headers), "modules"]
         # Who is not root is it in a name space of its own.
         mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
         done = subprocess.run(
@@ -125,9 +132,11 @@ def _fetch_headers(installed: Installed, target: Path) -> None:
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as name:
                 work = Path(name, "unpacked")
                 try:
-                    private = Apt(mirror, suite, installed.kernel.arch, number)
-                    private.update()
                     for package in installed.kernel.header_names(installed.release):
+                        # Programs to build with are those of the machine that builds.
+                        programs = package.startswith("linux-kbuild-")
+                        private = Apt(mirror, suite, host_arch() if programs else installed.kernel.arch, number)
+                        private.update()
                         run_tool("dpkg-deb", "-x", str(private.download(package, Path(name))), str(work))
                 except AptError as error:
                     problems.append(f"{suite}: {error}")

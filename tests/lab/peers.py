@@ -16,20 +16,24 @@ from tests.lab.matrix import host_arch
 
 # Older suites have tools that do not know the newest kernels.
 RECIPE = roots.Recipe(name="peers-", suites=("sid",), packages=("base-files", "libbpf-tools"))
+# Only the benchmark needs these: bpftrace brings a compiler along.
+ALL = roots.Recipe(
+    name="peers-all-", suites=("sid",), packages=("base-files", "libbpf-tools", "bpftrace", "blktrace", "libaio1t64")
+)
 
 
-def fetch() -> Path:
+def fetch(recipe: roots.Recipe = RECIPE) -> Path:
     """Have them in the cache; downloads once."""
-    return roots.fetch(RECIPE, host_arch())
+    return roots.fetch(recipe, host_arch())
 
 
-def command(tool: str, *arguments: str) -> list[str]:
+def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[str]:
     """The command line of a tool such as `biolatency-libbpf`, without a chroot: it sees this system as it is."""
-    root = fetch()
+    root = fetch(recipe)
     binaries = [path for folder in ("sbin", "bin") for path in (root / "usr" / folder).glob(tool)]
     loaders = sorted(path for path in (root / "usr").glob("lib*/ld-linux-*.so.*"))
     if not binaries or not loaders:
-        raise LabError(f"the packages {', '.join(RECIPE.packages)} have no {tool}")
+        raise LabError(f"the packages {', '.join(recipe.packages)} have no {tool}")
     libraries = root / "usr" / "lib" / f"{os.uname().machine}-linux-gnu"
     return [str(loaders[0]), "--library-path", str(libraries), str(binaries[0]), *arguments]
 

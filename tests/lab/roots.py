@@ -37,14 +37,18 @@ GUEST = Recipe(
         *("bpftool", "fdisk"),
     ),
 )
+_BUILDS = ("base-files", "bash", "dash", "coreutils", "grep", "sed", "mawk", "findutils", "make")
 # The newest kernel of the matrix wants the compiler it was built with; older ones take it too.
 BUILDER = Recipe(
     name="builder-",
     suites=("sid",),
-    packages=(
-        *("base-files", "bash", "dash", "coreutils", "grep", "sed", "mawk", "findutils"),
-        *("make", "gcc-16-for-host", "pahole"),
-    ),
+    packages=(*_BUILDS, "gcc-16-for-host", "pahole"),
+    links=(("usr/bin/awk", "mawk"),),
+)
+ARM64_BUILDER = Recipe(
+    name="builder-for-arm64-",
+    suites=("sid",),
+    packages=(*_BUILDS, "gcc-16-aarch64-linux-gnu", "pahole"),
     links=(("usr/bin/awk", "mawk"),),
 )
 _FILES = {

@@ -114,12 +114,14 @@ def test_flows_do_not_know_each_other() -> None:
     """Otherwise a flow would be more than one module."""
     machinery = {
         "base",
+        "budget",
         "cells",
         "devices",
         "diagnosis",
         "filters",
         "frames",
         "io_records",
+        "io_shed",
         "io_stages",
         "run",
         "signals",

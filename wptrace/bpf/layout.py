@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import operator
 import struct as packing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -362,10 +362,20 @@ class Structure(Aggregate):
 
     @cached_property
     def flat(self) -> Flat | None:
+        return self._flat(())
+
+    def packed(self, *whole: str) -> tuple[packing.Struct, tuple[str, ...]]:
+        """As `struct` and `fields`, but these members are bytes each: much is quicker to skip than to unpack."""
+        flat = self._flat(whole)
+        if flat is None:
+            raise UnsupportedError(f"{self.name} has no flat layout")
+        return packing.Struct("<" + flat.format), flat.fields
+
+    def _flat(self, whole: Collection[str]) -> Flat | None:
         layout, end = "", 0
         fields: list[str] = []
         for name, start, inner in self.places:
-            flat = inner.flat
+            flat = Flat(f"{inner.size}s", ("",)) if name in whole else inner.flat
             if not flat or start < end or len(fields) + len(flat.fields) > MAX_FLAT_FIELDS:
                 return None
             layout += _padding(start - end) + flat.format

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,6 @@ class Map:
         self.per_cpu = self.type in PER_CPU
         self._cpus = self._libbpf.cpus if self.per_cpu else 1
         self._key: Any = None
-        self._pages: mmap.mmap | None = None
         self._value: Any = None
 
     @property
@@ -148,6 +146,12 @@ class Map:
             raise WptraceError(f"map {self.name} is full: it holds {self.max_entries} elements")
         self._libbpf.check(result, f"map {self.name} cannot be written")
 
+    def clear(self, key: Any) -> None:
+        """Makes all bytes of an array's element 0, those of all CPUs."""
+        nothing = bytes(self._stride * self._cpus)
+        result = self._lib.bpf_map_update_elem(self.fd, self.key_codec.pack(key), nothing, 0)
+        self._libbpf.check(result, f"map {self.name} cannot be written")
+
     def __delitem__(self, key: Any) -> None:
         result = self._lib.bpf_map_delete_elem(self.fd, self.key_codec.pack(key))
         if result == -errno.ENOENT:
@@ -227,14 +231,6 @@ class Map:
         """The values of all CPUs added up, field by field. Only for a per-CPU map of counters."""
         values = self[key]
         return _add(values) if self.per_cpu else values
-
-    def memory_view(self) -> memoryview:
-        """The elements of an array with BPF_F_MMAPABLE as the programs see them, each padded to 8 bytes."""
-        length = (int(self.value_codec.size) + 7 & ~7) * self.max_entries
-        if self._pages is None:
-            size = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
-            self._pages = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
-        return memoryview(self._pages)[:length]
 
     def memory(self) -> int:
         """Bytes of kernel memory, as the kernel accounts for them."""

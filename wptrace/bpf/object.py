@@ -108,11 +108,22 @@ class BpfObject:
             maps[found.name] = found
             return
         # libbpf calls it by the section's name, or by the object's name before it, cut to the kernel's 15 characters.
-        name = "." + self._libbpf.ffi.string(self._lib.bpf_map__name(handle)).decode().rpartition(".")[2]
+        name = self._libbpf.ffi.string(self._lib.bpf_map__name(handle)).decode()
+        if name.startswith(".bss."):
+            self._sections.append(Section(name, handle, self.btf))
+            return
+        name = "." + name.rpartition(".")[2]
         if name in (".bss", ".data", ".rodata"):
             section = Section(name, handle, self.btf)
             self._sections.append(section)
             setattr(self, name[1:], section)
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of a variable where they lie, in whichever section: the programs go on writing them."""
+        section = next((section for section in self._sections if name in dir(section)), None)
+        if section is None:
+            raise KeyError(f"{self.path.name} has no variable {name}")
+        return section.view(name)
 
     def enum(self, name: str) -> list[str]:
         """The names of an enum that counts from 0, without what they share with its name: BLOCK_OP_READ is read."""

@@ -25,6 +25,8 @@ HEADER = 8
 BUSY = 1 << 31
 DISCARD = 1 << 30
 _LENGTH = DISCARD - 1
+# So many records a second are read without a loss, from a ring of a few megabytes on.
+RATE = 100_000
 # poll(2) takes milliseconds in an int.
 _LONGEST_POLL = 3600.0
 
@@ -62,6 +64,7 @@ class Ring:
         if record.format[0] in "<>=@!":
             order, fields = record.format[0], record.format[1:]
         self._struct = struct.Struct(f"{order}{HEADER}x{fields}{tail}x")
+        self.capacity = self._size // self._stride
         self._consumer = pages.consumer[:8].cast("Q")
         self._producer = pages.producer[:8].cast("Q")
         self._data = pages.data
@@ -165,6 +168,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.wait = 0.02
+        self.longest = self.LONGEST
 
     def after(self, fill: float) -> float:
         if fill > 0.5:
@@ -173,7 +177,7 @@ class Pace:
             self.wait /= 2
         elif fill < 0.1:
             self.wait *= 1.5
-        self.wait = min(max(self.wait, self.SHORTEST), self.LONGEST)
+        self.wait = max(min(self.wait, self.longest), self.SHORTEST)
         return self.wait
 
 
@@ -199,8 +203,13 @@ class Reader:
         self._watched = fd
         self._poll.register(fd, 0)
 
-    def add(self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False) -> None:
+    def add(
+        self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False, rate: float | None = None
+    ) -> None:
+        """Where so many records a second may begin at any moment, no wait is longer than half the ring takes then."""
         self._rings.append((ring, handle))
+        if rate is not None:
+            self._pace.longest = min(self._pace.longest, ring.capacity / 2 / rate)
         if rare:
             self._poll.register(ring.fd, select.POLLIN)
 

@@ -74,6 +74,11 @@ class Section:
             )
         self._memory[offset : offset + codec.size] = codec.pack(value, name)
 
+    def view(self, name: str) -> memoryview:
+        """The bytes of a variable where they lie: no copy, and the programs go on writing them."""
+        offset, codec = self._find(name)
+        return self._memory[offset : offset + codec.size]
+
     def __dir__(self) -> list[str]:
         return sorted(self._fields)
 

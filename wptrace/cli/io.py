@@ -65,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
     common.add_output(show)
     parser.add_argument(
+        "--budget", metavar="PERCENT", help="do less before the tracing costs more of the busy CPU time (5%%, 0.5%%)"
+    )
+    parser.add_argument(
         "--ring-size", default="4M", metavar="SIZE", help="room for what is told one by one (default: 4M)"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, and end")
@@ -76,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
     seconds, count = common.interval(options)
     stuck_ns = None if options.stuck is None else parse_duration(options.stuck)
+    budget = None if options.budget is None else common.percent(options.budget, "--budget")
     flow = _block(options) if options.level == "block" else _path(options)
     drawn = (*flow.stages.names, flow.stages.total.name)
     if options.hist is not None and options.hist not in drawn:
@@ -89,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         if live and seconds is None:
             seconds = _LIVE_S
         output = _output(options, stream, live)
-        trace(flow, output, seconds, count, options.stats, stream.fileno(), stuck_ns)
+        trace(flow, output, seconds, count, options.stats, stream.fileno(), stuck_ns, budget)
     return 0
 
 

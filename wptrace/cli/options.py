@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Nobody means more digits, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,18})?)%?")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -88,6 +89,15 @@ def sample(text: str) -> int:
     if one != "1" or not slash or not _NUMBER.fullmatch(count) or not 0 < int(count) < 1 << 32:
         raise UsageError(f"{text!r} is not a share such as 1/100")
     return int(count)
+
+
+def percent(text: str, option: str) -> float:
+    """The share of 5%, 5 or 0.5%."""
+    match = _PERCENT.fullmatch(text)
+    found = float(match.group(1)) / 100 if match is not None else 0.0
+    if not 0 < found <= 1:
+        raise UsageError(f"{option} takes a percentage above 0 and up to 100 such as 5% or 0.5%, not {text!r}")
+    return found
 
 
 def _bytes(text: str) -> int | None:

@@ -69,16 +69,19 @@ class Distribution:
         self.sumsq += value * value
 
     def add_counts(
-        self, buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int, sumsq: int
+        self, buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int, sumsq: int | None
     ) -> None:
         """Merge what another keeper counted, such as one CPU's cell in the kernel.
 
-        One without a count is ignored: the minimum of 0 in a cell that never saw a value means nothing.
+        One without a count is ignored: the minimum of 0 in a cell that never saw a value means nothing. Without a sum
+        of squares it is estimated from the buckets.
         """
         if not count:
             return
         if len(buckets) != SLOTS:
             raise ValueError(f"a distribution has {SLOTS} buckets, not {len(buckets)}")
+        if sumsq is None:
+            sumsq = _squares(buckets, count, total, minimum, maximum)
         if self.count:
             self.buckets = list(map(add, self.buckets, buckets))
             if minimum < self.min:
@@ -132,6 +135,18 @@ class Distribution:
         recent.exact = self.exact and min_known and max_known
         return recent
 
+    def scaled(self, count: int) -> Distribution:
+        """One of so many values that are spread like these. Extremes stay: nobody knows others."""
+        made = Distribution()
+        if not self.count or not count:
+            return made
+        made.buckets = _apportioned(self.buckets, sum(self.buckets) * count // self.count)
+        made.count = count
+        made.sum = self.sum * count // self.count
+        made.sumsq = self.sumsq * count // self.count
+        made.min, made.max, made.exact = self.min, self.max, self.exact
+        return made
+
     def filled(self) -> Iterator[tuple[int, int, int]]:
         """(low, high, count) of each bucket that holds a value, upwards."""
         for slot, count in enumerate(self.buckets):
@@ -173,6 +188,31 @@ class Distribution:
             return 0.0
         # A cell read while its CPU writes it can have a sum newer than its squares.
         return math.sqrt(max(0, self.count * self.sumsq - self.sum * self.sum)) / self.count
+
+
+def _squares(buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int) -> int:
+    """The sum of squares as it would be if each value stood in the middle of its bucket, around the true mean."""
+    middles = []
+    for slot, number in enumerate(buckets):
+        if number:
+            low, high = bounds(slot)
+            middles.append(((max(low, minimum) + min(high - 1, maximum)) / 2, number))
+    mean = sum(middle * number for middle, number in middles) / count
+    spread = sum((middle - mean) ** 2 * number for middle, number in middles)
+    return total * total // count + int(spread)
+
+
+def _apportioned(parts: Sequence[int], total: int) -> list[int]:
+    """The total in shares like these, each rounded so that they add up to it."""
+    whole = sum(parts)
+    if not whole:
+        return list(parts)
+    shares = [divmod(part * total, whole) for part in parts]
+    found = [share for share, _ in shares]
+    largest = sorted(range(len(parts)), key=lambda place: -shares[place][1])
+    for place in largest[: total - sum(found)]:
+        found[place] += 1
+    return found
 
 
 def rank_of(percent: float, count: int) -> int:

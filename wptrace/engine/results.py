@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from wptrace.engine.accounting import Accounting
+from wptrace.engine.budget import Spending
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.stages import StageTable
 
@@ -80,6 +81,8 @@ class Snapshot(NamedTuple):
     operations: Accounting | None = None
     """Of system calls, operations and hits alike, where the flow sees them; `accounting` is that of requests."""
     failed_operations: int = 0
+    untimed: Mapping[Group, int] = {}
+    """Of the finished: those that a budget had counted alone. The distributions are scaled up to contain them."""
 
 
 class Row(NamedTuple):
@@ -127,6 +130,9 @@ class Report(NamedTuple):
     failed_operations: int = 0
     verdict: Verdict | None = None
     """Of a summary alone."""
+    untimed: Mapping[Group, int] = {}
+    """As in a snapshot."""
+    budget: Spending | None = None
 
     @property
     def request_bytes(self) -> int:
@@ -162,6 +168,10 @@ class InFlight(NamedTuple):
 class Output(Protocol):
     def start(self, start: Start) -> None: ...
     def request(self, request: Request) -> None: ...
+
+    def flush(self) -> None:
+        """All requests of a batch have come."""
+
     def in_flight(self, found: list[InFlight], at_ns: int) -> None: ...
     def interval(self, report: Report) -> None: ...
     def summary(self, report: Report) -> None: ...
@@ -196,6 +206,11 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
             cells[group] = grown
     grown_bytes = {group: count - earlier.bytes.get(group, 0) for group, count in now.bytes.items()}
     return cells, {group: count for group, count in grown_bytes.items() if count}
+
+
+def untimed_since(now: Snapshot, earlier: Snapshot) -> dict[Group, int]:
+    grown = {group: count - earlier.untimed.get(group, 0) for group, count in now.untimed.items()}
+    return {group: count for group, count in grown.items() if count}
 
 
 def without_device(

@@ -7,15 +7,16 @@ import importlib
 import os
 import pkgutil
 import resource
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Callable, ClassVar, NamedTuple
+from typing import Callable, ClassVar, NamedTuple, Protocol
 
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import module, vmlinux
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader
+from wptrace.engine.budget import Step
 from wptrace.engine.diagnosis import Check
 from wptrace.engine.results import InFlight, Overhead, Request, Snapshot, Start
 from wptrace.engine.stages import StageTable
@@ -54,6 +55,19 @@ class Field(NamedTuple):
     without: str
 
 
+class Shedder(Protocol):
+    """What a flow does less of when it costs too much."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """In the order in which they are shed."""
+
+    def programs(self) -> list[Program]: ...
+    def shed(self, step: Step) -> None: ...
+    def restore(self, step: Step) -> None:
+        """Raises where the kernel does not let it come back; then it is shed as before."""
+
+
 class Flow:
     """One traced path. A subclass is all that a module in flows/ has to hold; it is found by itself."""
 
@@ -88,6 +102,10 @@ class Flow:
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         """What is in flight for at least so long, oldest first; a flow that keeps no state of single ones has none."""
         return []
+
+    def shedder(self) -> Shedder | None:
+        """After the start: what a budget may take off this flow; None where it has nothing of the kind."""
+        return None
 
     def stop(self) -> None:
         """Detaches; a snapshot is still possible."""
@@ -132,6 +150,27 @@ class Loaded(NamedTuple):
         """Starts before ends, so that what was seen to start can still be seen to end."""
         for program in reversed(self.programs):
             program.close()
+
+    def detach_all_but(self, hooks: Collection[str]) -> None:
+        """A program that one of these hooks needs stays, whatever else it serves."""
+        kept = {name for hook in hooks for name in self.chosen.get(hook, ())}
+        for program in reversed(self.programs):
+            if program.name not in kept:
+                program.close()
+
+    def attach_again(self, hooks: Collection[str]) -> None:
+        """Those of the programs of these hooks that were detached. If one cannot, all of them stay off."""
+        wanted = {name for hook in hooks for name in self.chosen.get(hook, ())}
+        attached: list[Program] = []
+        try:
+            for program in self.programs:
+                if program.name in wanted and not program.links:
+                    attached.append(program)
+                    program.attach()
+        except WptraceError:
+            for program in reversed(attached):
+                program.close()
+            raise
 
 
 def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None]) -> Loaded:

@@ -14,7 +14,8 @@ from wptrace.engine.distribution import SLOTS, Distribution
 from wptrace.engine.results import Group
 from wptrace.errors import WptraceError
 
-_HIST = ("count", "sum", "min", "max", "squares", "squares_high")
+_HIST = ("sum", "low", "max", "squares", "squares_high")
+_ALL_BITS = (1 << 64) - 1
 
 
 class Cells:
@@ -61,16 +62,19 @@ class Cells:
             counters[name] += now[place] - was[place]
         distributions = self.distributions.setdefault(group, {name: Distribution() for name in self._hists})
         for name, (fields, first) in self._hists.items():
-            count, total, low, high, squares, squares_high = (now[place] for place in fields)
-            old_count, old_total, _, _, old_squares, old_squares_high = (was[place] for place in fields)
             slots = slice(first, first + SLOTS)
+            if now[slots] == was[slots]:
+                continue
+            total, low, high, squares, squares_high = (now[place] for place in fields)
+            old_total, _, _, old_squares, old_squares_high = (was[place] for place in fields)
+            buckets = [(new - old) & 0xFFFFFFFF for new, old in zip(now[slots], was[slots])]
             distributions[name].add_counts(
-                [(new - old) & 0xFFFFFFFF for new, old in zip(now[slots], was[slots])],
-                count - old_count,
+                buckets,
+                sum(buckets),
                 total - old_total,
-                low,
+                low ^ _ALL_BITS,
                 high,
-                (squares_high - old_squares_high << 64) + squares - old_squares,
+                _squares(squares_high - old_squares_high, squares - old_squares, total - old_total),
             )
 
     def total(self, counter: str) -> int:
@@ -81,3 +85,17 @@ class Cells:
             group: {name: found.copy() for name, found in stages.items()}
             for group, stages in self.distributions.items()
         }
+
+
+def distribution(hist: Any) -> Distribution:
+    """All that one `struct hist` holds."""
+    found = Distribution()
+    squares = _squares(hist.squares_high, hist.squares, hist.sum)
+    found.add_counts(hist.slots, sum(hist.slots), hist.sum, hist.low ^ _ALL_BITS, hist.max, squares)
+    return found
+
+
+def _squares(high: int, low: int, total: int) -> int | None:
+    """None where they are not kept (`hist_add_plain`)."""
+    squares = (high << 64) + low
+    return squares if squares or not total else None

@@ -227,7 +227,8 @@ class CpuFlow(Flow):
         now = time.monotonic_ns()
         found = []
         for _, times in self._obj.maps["tasks"].items():
-            age = now - times.woken_ns
+            # A turn may have begun since the look at the clock.
+            age = max(now - times.woken_ns, 0)
             if times.woken_ns and age >= at_least_ns:
                 stage = "run" if times.ran_ns else "wait"
                 fields = {"pid": times.tgid, "tid": times.tid, "comm": name_of(times.tid)}

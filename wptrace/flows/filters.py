@@ -66,6 +66,8 @@ def apply(bss: Any, wanted: Filter) -> None:
     bss.filter_max_bytes = _MOST_BYTES if wanted.max_bytes is None else wanted.max_bytes
     bss.filter_operation = any(given is not None for given in (wanted.ops, wanted.min_bytes, wanted.max_bytes))
 
+    bss.filtering = wanted != Filter()
+
 
 def _apply_cgroup(bss: Any, wanted: Cgroup | None) -> None:
     if wanted is None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.bpf.programs import Program
+from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine.accounting import RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
+from wptrace.engine.budget import EACH, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.engine.diagnosis import DEGRADED, OK, Check
+from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import Group, Request, Snapshot, Source, Start
+from wptrace.engine.sampling import Sampling
 from wptrace.engine.stages import Point, Stage, StageTable
 from wptrace.errors import WptraceError
 from wptrace.flows import devices
@@ -41,6 +45,8 @@ _CAUSES = {
 }
 # Those that cost a request; the others are noted.
 _LOST = (STATE_FULL, _NO_CELL, RECURSION)
+
+_NEVER = (1 << 64) - 1
 
 _STAMPS = "the kernel's stamps"
 _OWN = "own times"
@@ -131,6 +137,7 @@ class BlockFlow(Flow):
         self._loaded: Loaded | None = None
         self._requests: list[Request] = []
         self._ring: Ring | None = None
+        self._sampling = Sampling()
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -151,7 +158,7 @@ class BlockFlow(Flow):
             layout = obj.struct("block_record")
             self._decode = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
-            reader.add(self._ring, self._take)
+            reader.add(self._ring, self._take, rate=RATE)
         return Start(
             self.name,
             self.level,
@@ -263,7 +270,7 @@ class BlockFlow(Flow):
         if loaded is None:
             raise WptraceError("the flow has not been started")
         obj, counters = loaded.obj, self._cells.counters
-        self._cells.read()
+        found = self._look()
         ran = [program.statistics() for program in loaded.programs]
         causes = dict(zip(self._causes, obj.bss.loss))
         causes[RECURSION] = ran[0].recursion_misses  # of the completion
@@ -278,11 +285,23 @@ class BlockFlow(Flow):
         return Snapshot(
             time.monotonic_ns(),
             Accounting.read(started, self._cells.total("finished"), lost, noted),
-            self._cells.copy(),
+            found,
             {group: count["bytes"] for group, count in counters.items()},
             self._cells.total("failed"),
             overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+            untimed={group: count["untimed"] for group, count in counters.items() if count["untimed"]},
         )
+
+    def _look(self) -> dict[Group, dict[str, Distribution]]:
+        self._cells.read()
+        untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
+        return self._sampling.whole(self._cells.copy(), untimed)
+
+    def shedder(self) -> _Shedder:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        stateless = bool(self._stateful) and not self._options.pid
+        return _Shedder(self._loaded, self._options.slow_ns == 0, stateless, self._look)
 
     def stop(self) -> None:
         if self._loaded is not None:
@@ -294,6 +313,39 @@ class BlockFlow(Flow):
         if self._loaded is not None:
             self._loaded.obj.close()
             self._loaded = None
+
+
+class _Shedder:
+    """Requests are told one by one no more, and then few of them are timed."""
+
+    def __init__(self, loaded: Loaded, each: bool, stateless: bool, look: Callable[[], object]) -> None:
+        self._loaded = loaded
+        self._stateless = stateless
+        self._look = look
+        self.steps = ladder([EACH, SAMPLE] if each else [SAMPLE])
+
+    def programs(self) -> list[Program]:
+        return self._loaded.programs
+
+    def shed(self, step: Step) -> None:
+        obj = self._loaded.obj
+        if step.kind == EACH:
+            obj.bss.sample = TOLD_ONE_IN
+            obj.data.slow_ns = _NEVER
+            return
+        self._look()
+        obj.bss.stateless = self._stateless
+        obj.bss.request_sample = step.one_in
+
+    def restore(self, step: Step) -> None:
+        obj = self._loaded.obj
+        if step.kind == EACH:
+            obj.data.slow_ns = 0
+            obj.bss.sample = 0
+            return
+        self._look()
+        # Not `stateless`: requests that were not timed are in flight.
+        obj.bss.request_sample = rate_before(self.steps, step)
 
 
 def _trusts_stamps(disk: str, times: str) -> bool:

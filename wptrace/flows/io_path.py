@@ -10,17 +10,19 @@ from typing import NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
-from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine.accounting import RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import HIT, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.engine.sampling import Sampling
 from wptrace.errors import WptraceError
 from wptrace.flows import devices, filters
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_records import Stories, in_use, waiting
-from wptrace.flows.io_stages import HOOKS, NOISE, SEEN_BY_OTHERS, STAGES
+from wptrace.flows.io_records import Stories, begun, in_use, waiting
+from wptrace.flows.io_shed import PathShedder
+from wptrace.flows.io_stages import HOOKS, NOISE, REQUEST_STAGES, SEEN_BY_OTHERS, STAGES
 from wptrace.flows.syscalls import calls
 from wptrace.flows.tracepoints import argument
 from wptrace.kernel import cpus
@@ -29,12 +31,15 @@ _OP_FULL = Cause("op_full", "the table of operations had no room")
 _BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
 _RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
 _NO_CELL = Cause("no_cell", "something had no row to count in")
+_SHED = Cause("shed", "the budget took operations off while it was in flight")
 _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _CAUSES = {
     cause.name: cause
     for cause in (_OP_FULL, _BIO_FULL, RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_START, UNMATCHED_END)
 }
 
+# Of an operation that made a single request, the whole time of that (ONLY_REQUEST of bpf_src/io_path/shared.h).
+_REQUEST = "request"
 _TICK_NS = 1_000_000
 _LAST_MOMENT_S = 0.1
 
@@ -76,12 +81,13 @@ class PathFlow(Flow):
         self._loaded: Loaded | None = None
         self._ring: Ring | None = None
         self._requests: list[Request] = []
+        self._sampling = Sampling()
+        self._shedder: PathShedder | None = None
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
-        obj.rodata.bio_is_second = argument("block_getrq", "bio *") == 1
-        obj.rodata.merged_bio_is_third = argument("block_bio_backmerge", "bio *") == 2
+        obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
         obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
 
     def start(self, reader: Reader) -> Start:
@@ -93,6 +99,7 @@ class PathFlow(Flow):
         stages = obj.enum("op_stage")
         self._cells = {
             "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages),
+            "only": Cells(obj.maps["only_cells"], [Group(*one, OPERATION) for one in every], [*stages, _REQUEST]),
             "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"]),
             "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE)),
             "request": Cells(
@@ -105,8 +112,8 @@ class PathFlow(Flow):
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         self._stories = Stories(obj, self._names)
         if self._options.telling:
-            self._ring = Ring.of(obj.maps["records"], obj.struct("io_record").struct)
-            reader.add(self._ring, self._take)
+            self._ring = Ring.of(obj.maps["records"], self._stories.layout)
+            reader.add(self._ring, self._take, rate=self._options.limit or RATE)
         obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
         obj.bss.tracing = True
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
@@ -125,6 +132,7 @@ class PathFlow(Flow):
         self.configure(obj)
         slots, kinds = len(self._names), len(obj.enum("op_kind"))
         obj.maps["op_cells"].max_entries = slots * kinds
+        obj.maps["only_cells"].max_entries = slots * kinds
         obj.maps["hit_cells"].max_entries = slots * kinds
         obj.maps["noise_cells"].max_entries = slots * kinds if options.interference else 1
         obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
@@ -135,7 +143,7 @@ class PathFlow(Flow):
             obj.bss.tell_limit = options.limit
         if options.slow_ns is not None:
             obj.data.slow_ns = options.slow_ns
-        obj.bss.noisy = options.interference
+        obj.bss.noisy = obj.bss.noise_kept = options.interference
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
         obj.bss.devices = devices.table(self._extents, ())
@@ -148,6 +156,19 @@ class PathFlow(Flow):
         filters.apply(self._running.obj.bss, wanted)
         self._options = self._options._replace(filter=wanted)
 
+    def shedder(self) -> PathShedder:
+        wanted = self._options
+        self._shedder = PathShedder(
+            self._running,
+            wanted.slow_ns,
+            wanted.sample,
+            wanted.interference,
+            wanted.filter.file is not None or wanted.filter.directory is not None,
+            _TICK_NS,
+            self._look,
+        )
+        return self._shedder
+
     @property
     def _running(self) -> Loaded:
         if self._loaded is None:
@@ -156,11 +177,7 @@ class PathFlow(Flow):
 
     def plan(self) -> list[str]:
         """What a start would do, without doing it."""
-        lines = [f"trace {extent.name} (disk {extent.disk})" for extent in self._extents]
-        return [
-            *lines,
-            *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in self._hooks()),
-        ]
+        return devices.plan(self._extents, self._hooks())
 
     def _how(self, stage: str) -> str:
         """By what a stage is observed."""
@@ -186,9 +203,9 @@ class PathFlow(Flow):
         loaded = self._running
         obj = loaded.obj
         # Read before the ends: what begins and ends in between is not taken for being in flight.
-        counted = obj.maps["op_counters"][0]
-        for cells in self._cells.values():
-            cells.read()
+        requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
+        discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
+        found = self._look()
         ran = {program.name: program.statistics() for program in loaded.programs}
         causes = dict(zip(self._causes, obj.bss.loss))
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
@@ -198,40 +215,66 @@ class PathFlow(Flow):
         noted[RECURSION] = sum(missed.values()) - ends
         if self._ring is not None:
             noted[_FOREIGN] = self._ring.foreign
-        requests, ops, hits = self._cells["request"], self._cells["op"], self._cells["hit"]
+        requests = self._cells["request"]
+        ops = [self._cells[name] for name in ("op", "only", "hit")]
         book = Accounting.read(
-            requests.total("started"),
-            requests.total("finished"),
+            requests_begun + causes[_BIO_FULL],
+            requests.total("finished") + self._cells["only"].total("finished"),
             {_BIO_FULL: causes[_BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START], RECURSION: ends},
             noted,
         )
         operations = Accounting.read(
-            sum(cpu.started - cpu.discarded for cpu in counted),
-            ops.total("finished") + hits.total("finished"),
-            {_OP_FULL: causes[_OP_FULL], RECURSION: exits},
+            operations_begun + causes[_OP_FULL] - discarded,
+            sum(cells.total("finished") for cells in ops),
+            {
+                _OP_FULL: causes[_OP_FULL],
+                RECURSION: exits,
+                _SHED: self._shedder.given_up if self._shedder is not None else 0,
+            },
             {},
         )
         return Snapshot(
             time.monotonic_ns(),
             book,
-            self._distributions(),
-            {group: count["bytes"] for cells in (requests, ops, hits) for group, count in cells.counters.items()},
-            requests.total("failed"),
+            found,
+            self._bytes(),
+            requests.total("failed") + self._cells["only"].total("request_failed"),
             overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
             operations,
-            ops.total("failed") + hits.total("failed"),
+            sum(cells.total("failed") for cells in ops),
+            {group: count["untimed"] for group, count in requests.counters.items() if count["untimed"]},
         )
+
+    def _look(self) -> dict[Group, dict[str, Distribution]]:
+        """Reads the cells, and what they tell of all, those that were only counted included."""
+        for cells in self._cells.values():
+            cells.read()
+        untimed = {group: count["untimed"] for group, count in self._cells["request"].counters.items()}
+        return self._sampling.whole(self._distributions(), untimed)
 
     def _distributions(self) -> dict[Group, dict[str, Distribution]]:
         found: dict[Group, dict[str, Distribution]] = {}
         for cells in self._cells.values():
-            for group, stages in cells.copy().items():
-                found.setdefault(group, {}).update(stages)
+            for group, stages in cells.distributions.items():
+                _merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
+                if _REQUEST in stages:
+                    shared = {name: stages[name] for name in REQUEST_STAGES}
+                    _merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
         for group, stages in found.items():
             if group.kind == OPERATION and "unattributed" in stages and not stages["unattributed"].sum:
                 del stages["unattributed"]
         # Interference is counted before the operation itself: one may be there without the other for a moment.
         return {group: stages for group, stages in found.items() if "total" in stages}
+
+    def _bytes(self) -> dict[Group, int]:
+        found: dict[Group, int] = {}
+        for cells in self._cells.values():
+            for group, counters in cells.counters.items():
+                found[group] = found.get(group, 0) + counters.get("bytes", 0)
+                if "request_bytes" in counters:
+                    request = Group(group.dev, group.op, REQUEST)
+                    found[request] = found.get(request, 0) + counters["request_bytes"]
+        return found
 
     def stop(self) -> None:
         """Takes no new ones, gives those in flight a moment to end, and detaches."""
@@ -248,6 +291,16 @@ class PathFlow(Flow):
         if self._loaded is not None:
             self._loaded.obj.close()
             self._loaded = None
+
+
+def _merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:
+    """What is found is a copy, which the cells do not change any more."""
+    into = found.setdefault(group, {})
+    for name, distribution in stages.items():
+        if name in into:
+            into[name].merge(distribution)
+        else:
+            into[name] = distribution.copy()
 
 
 def _driver(disk: str) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.results import HIT, OPERATION, REQUEST, InFlight, Request
@@ -27,11 +27,16 @@ Record = tuple[Any, ...]
 
 
 class Stories:
-    """Makes requests of records."""
+    """Makes requests of records. What records have in common (tasks, paths, devices) is made once."""
 
     def __init__(self, obj: BpfObject, names: Sequence[str]) -> None:
         layout = obj.struct("io_record")
-        self._at = {name: place for place, name in enumerate(layout.fields)}
+        # Most records tell of no interference, so that is left as it is until one does.
+        self.layout, fields = layout.packed("noise", "before_wakeup")
+        self._at = {name: place for place, name in enumerate(fields)}
+        places = {place.name: place.codec for place in layout.places}
+        self._noise = places["before_wakeup"]
+        self._silence = bytes(places["noise"].size), bytes(self._noise.size)
         self._names = names
         self._stages = obj.enum("op_stage")[:-1]
         self._request_stages = obj.enum("request_stage")[:-1]
@@ -41,79 +46,106 @@ class Stories:
         self._cgroups = CgroupNames()
 
     def told(self, records: Sequence[Record]) -> Iterator[Request]:
-        offset = wall_offset_ns()
-        at = self._at
-        first, end, begin, kind_at, op_at, slot_at = (
-            at[name] for name in ("stages[0]", "end_ns", "start_ns", "kind", "op", "slot")
-        )
+        # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
+        (
+            start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
+            readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, noise, before_wakeup, path_at,
+        ) = (
+            self._at[name]
+            for name in (
+                "start_ns", "end_ns", "offset", "length", "result", "cgroup", "inode", "sector", "bytes", "dev",
+                "flags", "tgid", "tid", "requests", "readahead", "slot", "kind", "op", "path_end", "deleted",
+                "path_cut", "comm", "noise", "before_wakeup", "path",
+            )
+        )  # fmt: skip
+        first, chain = self._at["stages[0]"], self._at["cpus.submit"]
+        last, chain_end = first + len(self._stages), chain + len(_CHAIN)
+        names, stage_names, kinds, ops = self._names, self._stages, self._kinds, self._ops
+        silence = self._silence
+        comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
+        letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
+        wall = wall_offset_ns()
         for record in records:
-            kind = self._kinds[record[kind_at]]
-            op = self._ops[kind][record[op_at]]
-            stages = dict(zip(self._stages, record[first : first + len(self._stages)]))
+            kind = kinds[record[kind_at]]
+            op = ops[kind][record[op_at]]
+            stages = dict(zip(stage_names, record[first:last]))
+            done = record[result]
+            fields: dict[str, Any] = {
+                "pid": record[tgid],
+                "tid": record[tid],
+                "comm": comms[record[comm_at]],
+                "cgroup": cgroups[record[cgroup]],
+            }
             if kind == REQUEST:
                 stages = {name: stages[name] for name in self._request_stages}
-            elif not stages["unattributed"]:
-                del stages["unattributed"]
-            yield Request(
-                record[end] + offset,
-                self._names[record[slot_at]],
-                op,
-                self._fields(record, kind, op),
-                record[end] - record[begin],
-                stages,
-                kind,
-            )
+                fields["error"] = to_errno(done)
+            else:
+                if not stages["unattributed"]:
+                    del stages["unattributed"]
+                place = record[offset]
+                fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
+                fields["deleted"] = record[deleted] != 0
+                fields["inode"] = record[inode]
+                fields["offset"] = place if place >= 0 else None
+                fields["length"] = record[length]
+                fields["result"] = done
+                fields["requests"] = record[requests]
+                fields["readahead"] = record[readahead]
+                fields["error"] = -done if -4096 < done < 0 else 0
+            number = record[dev]
+            if number:
+                where = record[sector]
+                # A flush has none.
+                fields["sector"] = where if where != _NO_SECTOR else 0
+                fields["bytes"] = record[size]
+                fields["rwbs"] = letters[op, record[flags]]
+                fields["maj_min"] = numbers[number]
+            fields["cpus"] = chains[record[chain:chain_end]]
+            if kind != REQUEST:
+                quiet = record[noise] == silence[0] and record[before_wakeup] == silence[1]
+                fields["interference"] = (
+                    [] if quiet else list(self._interference(record[noise] + record[before_wakeup]))
+                )
+            end = record[end_ns]
+            yield Request(end + wall, names[record[slot]], op, fields, end - record[start_ns], stages, kind)
 
-    def _fields(self, record: Record, kind: str, op: str) -> dict[str, Any]:
-        at = self._at
-        flags = [name for place, name in enumerate(self._flags) if record[at["flags"]] >> place & 1]
-        number = record[at["dev"]]
-        result = record[at["result"]]
-        fields: dict[str, Any] = {
-            "pid": record[at["tgid"]],
-            "tid": record[at["tid"]],
-            "comm": comm(record[at["comm"]]),
-            "cgroup": self._cgroups.of(record[at["cgroup"]]),
-        }
-        if kind != REQUEST:
-            fields["path"] = path(record[at["path"]][: record[at["path_end"]]], bool(record[at["path_cut"]]))
-            fields["deleted"] = bool(record[at["deleted"]])
-            fields["inode"] = record[at["inode"]]
-            fields["offset"] = record[at["offset"]] if record[at["offset"]] >= 0 else None
-            fields["length"] = record[at["length"]]
-            fields["result"] = result
-            fields["requests"] = record[at["requests"]]
-            fields["readahead"] = record[at["readahead"]]
-        fields["error"] = to_errno(result) if kind == REQUEST else -result if -4096 < result < 0 else 0
-        if number:
-            # A flush has none.
-            fields["sector"] = record[at["sector"]] if record[at["sector"]] != _NO_SECTOR else 0
-            fields["bytes"] = record[at["bytes"]]
-            fields["rwbs"] = rwbs(op, flags)
-            fields["maj_min"] = f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
-        chain = record[at["cpus.submit"] : at["cpus.submit"] + len(_CHAIN)]
-        fields["cpus"] = {name: cpu if cpu != _NO_CPU else None for name, cpu in zip(_CHAIN, chain)}
-        if kind != REQUEST:
-            fields["interference"] = list(self._interference(record))
-        return fields
+    def _letters(self, key: tuple[str, int]) -> str:
+        op, bits = key
+        return rwbs(op, [name for place, name in enumerate(self._flags) if bits >> place & 1])
 
-    def _interference(self, record: Record) -> Iterator[dict[str, Any]]:
-        at = self._at
+    def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
         for place, kind in enumerate((*_NOISE, "before_wakeup")):
-            prefix = f"noise[{place}]" if place < len(_NOISE) else "before_wakeup"
-            if not record[at[f"{prefix}.count"]]:
+            one = self._noise.unpack(data, place * self._noise.size)
+            if not one.count:
                 continue
-            name = comm(record[at[f"{prefix}.name"]])
-            if kind == "softirq":
-                name = SOFTIRQS[record[at[f"{prefix}.softirq"]] % len(SOFTIRQS)]
             yield {
                 "kind": kind,
-                "name": name,
-                "pid": record[at[f"{prefix}.pid"]] if kind not in ("hardirq", "softirq") else None,
-                "cpu": record[at[f"{prefix}.cpu"]],
-                "ns": record[at[f"{prefix}.ns"]],
-                "count": record[at[f"{prefix}.count"]],
+                "name": SOFTIRQS[one.softirq % len(SOFTIRQS)] if kind == "softirq" else comm(one.name),
+                "pid": one.pid if kind not in ("hardirq", "softirq") else None,
+                "cpu": one.cpu,
+                "ns": one.ns,
+                "count": one.count,
             }
+
+
+class _Made(dict[Any, Any]):
+    """What was made of records, by what it was made of; records of the same share it."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Any) -> Any:
+        made = self[key] = self._make(key)
+        return made
+
+
+def _cpus(chain: tuple[int, ...]) -> dict[str, int | None]:
+    return {name: cpu if cpu != _NO_CPU else None for name, cpu in zip(_CHAIN, chain)}
+
+
+def _maj_min(number: int) -> str:
+    return f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
 
 
 def path(names: bytes, cut: bool) -> str:
@@ -124,61 +156,91 @@ def path(names: bytes, cut: bool) -> str:
     return f".../{found}" if cut else f"/{found}" if parts else ""
 
 
-# What a bio has reached, last point first, and the stage that it is in then.
-_REACHED = (
-    ("times.seen", "complete"),
-    ("times.handed", "device"),
-    ("times.issued", "driver"),
-    ("times.got", "queue"),
-)
+# What a request has reached, last point first, and the stage that it is in then.
+_REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 
 
 def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int) -> list[InFlight]:
     """Operations and requests in flight for at least so long, oldest first."""
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
-    kinds, block_ops = obj.enum("op_kind"), obj.enum("block_op")
+    kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
+    traced = {place: dict(zip(ops.fields, values)) for place, values in _used(obj.view("ops"), ops)}
     requests: dict[int, str] = {}
-    for _, values in _used(obj.maps["bios"].memory_view(), bios):
+    for _, values in _used(obj.view("bios"), bios):
         bio = dict(zip(bios.fields, values))
-        stage = next(stage for point, stage in _REACHED if bio[point])
-        # Drivers without a hook of their own go from D to the device at once.
-        stage = "device" if stage == "driver" else stage
-        if bio["task"]:
+        kind = bio_kinds[bio["kind"]]
+        if bio["bio"] == _DELIVERED or kind == "above":
+            continue
+        stage = "throttle" if kind == "held" else _stage(bio)
+        tid = bio["tid"]
+        if bio["task"] and bio["op"] in traced:
             requests[bio["op"]] = stage
-        age = now_ns - bio["times.queued"]
-        if bio["counted"] and age >= at_least_ns:
-            fields = {"pid": bio["tgid"], "tid": bio["tid"], "comm": name_of(bio["tid"])}
-            found.append(
-                InFlight(REQUEST, names[bio["slot"]], block_ops[bio["op_kind"]], age, stage, fields),
-            )
-    held = {bio.op for _, bio in obj.maps["throttled"].items()} if obj.bss.throttling else set()
-    for place, values in _used(obj.maps["ops"].memory_view(), ops):
-        op = dict(zip(ops.fields, values))
-        age = now_ns - op["start_ns"]
-        if op["kind"] == _TRACED and age >= at_least_ns:
-            on_the_way = place in held or (op["bio"] and op["made"] == op["ended"])
-            stage = requests.get(place, "throttle" if on_the_way else "fs")
-            fields = {"pid": leader_of(op["tid"]), "tid": op["tid"], "comm": name_of(op["tid"])}
-            found.append(
-                InFlight(OPERATION, names[op["slot"]] if op["slot"] else "", kinds[op["write"]], age, stage, fields)
-            )
+            tid = traced[bio["op"]]["tid"]
+        age = now_ns - bio["done.times.queued"]
+        if age >= at_least_ns and not bio["empty"]:
+            dev, op = names[bio["done.slot"]], block_ops[bio["op_kind"]]
+            found.append(InFlight(REQUEST, dev, op, age, stage, _task(tid)))
+    for place, one in traced.items():
+        age = now_ns - one["start_ns"]
+        if one["kind"] == _TRACED and age >= at_least_ns:
+            dev = names[one["slot"]] if one["slot"] else ""
+            stage = requests.get(place, "fs")
+            found.append(InFlight(OPERATION, dev, kinds[one["write"]], age, stage, _task(one["tid"])))
     return sorted(found, key=lambda one: -one.age_ns)
 
 
+def _task(tid: int) -> dict[str, Any]:
+    return {"pid": leader_of(tid), "tid": tid, "comm": name_of(tid)}
+
+
+def _stage(bio: dict[str, Any]) -> str:
+    stage = next((stage for point, stage in _REACHED if bio[f"done.times.{point}"]), "queue")
+    # Drivers without a hook of their own go from D to the device at once.
+    return "device" if stage == "driver" else stage
+
+
+_STRUCTS = {"ops": "op_state", "bios": "bio_state"}
+
+
 def in_use(obj: BpfObject) -> Iterator[int]:
-    """The places of both tables that are taken."""
-    for name, struct in (("ops", "op_state"), ("bios", "bio_state")):
-        for place, _ in _used(obj.maps[name].memory_view(), obj.struct(struct)):
-            yield place
+    """The places of both tables that are taken by what will end."""
+    above = obj.enum("bio_kind").index("above")
+    for name, struct in _STRUCTS.items():
+        layout = obj.struct(struct)
+        at = layout.fields.index("kind")
+        for place, values in _used(obj.view(name), layout):
+            if name == "ops" or values[at] != above:
+                yield place
 
 
+def begun(obj: BpfObject, name: str) -> int:
+    """How many operations or requests ever began: each place counts its own, behind its key."""
+    stride = obj.struct(_STRUCTS[name]).size
+    return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())
+
+
+def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
+    """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
+    layout = obj.struct("op_state")
+    kind = layout.fields.index("kind")
+    for place, values in _used(obj.view("ops"), layout):
+        yield place, values[kind] == _TRACED
+
+
+def give_up(obj: BpfObject, place: int) -> None:
+    """The place is free: nothing ends this operation any more."""
+    begin = place * obj.struct("op_state").size
+    obj.view("ops")[begin : begin + 8] = bytes(8)
+
+
+_DELIVERED = 1  # as in bpf_src/io_path/state.h
 _TRACED = 1  # OP_TRACED of bpf_src/io_path/state.h
 
 
 def _used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:
     """The places of a table that are taken: their first eight bytes are not 0."""
-    stride = layout.size + 7 & ~7
+    stride = layout.size
     keys = memory.cast("Q")[:: stride // 8]
     for place, key in enumerate(keys.tolist()):
         if key:

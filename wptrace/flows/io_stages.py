@@ -16,8 +16,8 @@ _C = Point("C", "completed")
 _W = Point("W", "task runs again")
 _X = Point("X", "system call leaves the file")
 
-_BLOCK = ("throttle", "queue", "driver", "device", "complete")
-_ALL = ("fs", *_BLOCK, "wakeup", "return")
+REQUEST_STAGES = ("throttle", "queue", "driver", "device", "complete")
+_ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
 
 
@@ -26,6 +26,9 @@ def _tracepoint(
 ) -> Hook:
     return Hook(name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), serves, without, required, module)
 
+
+# What has no other use than to see operations; the last one only adds to them.
+OPERATIONS = ("end of an operation (X), its begin (E)", "task switch (W)", "bio held back by a cgroup's limit")
 
 _FUNCTIONS = ("vfs_read", "vfs_write", "vfs_readv", "vfs_writev")
 SEEN_BY_OTHERS = "completion seen by other drivers (S)"
@@ -130,7 +133,7 @@ STAGES = StageTable(
 HOOKS = (
     _tracepoint("completion of a request (C)", "complete", _ALL, "no request can be seen"),
     Hook(
-        "end of an operation (X), its begin (E)",
+        OPERATIONS[0],
         (
             tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("exit", "entry")),
             ("call_exit_raw_tp", "call_enter_raw_tp"),
@@ -138,7 +141,7 @@ HOOKS = (
         ("fs", "return"),
         _NO_OPERATIONS,
     ),
-    _tracepoint("task switch (W)", "switch", ("wakeup", "return", "preempted"), _NO_OPERATIONS),
+    _tracepoint(OPERATIONS[1], "switch", ("wakeup", "return", "preempted"), _NO_OPERATIONS),
     Hook(
         "completion seen by nvme (S)",
         ("nvme_seen_raw_tp",),
@@ -187,13 +190,12 @@ HOOKS = (
         module="nvme_core",
     ),
     _tracepoint("issue of a request (D, on nvme H)", "issue", ("queue", "device"), "queue is part of device"),
-    _tracepoint("merge of two requests", "merge", ("queue",), "merged requests stay in flight"),
-    _tracepoint("merge of a bio at the back", "backmerge", ("queue",), "merged bios are not charged", required=False),
-    _tracepoint("merge of a bio at the front", "frontmerge", ("queue",), "merged bios are not charged", required=False),
-    _tracepoint("allocation of a request (G)", "getrq", ("throttle", "queue"), "no request can be seen"),
-    _tracepoint("bio queued (Q)", "queue", ("fs", "throttle"), "throttle is part of fs"),
+    _tracepoint(
+        "bio split in two", "split", ("throttle", "queue"), "the parts of a split bio are not traced", required=False
+    ),
+    _tracepoint("bio queued (Q)", "queue", ("fs", "throttle", "queue"), "no request can be seen"),
     Hook(
-        "bio held back by a cgroup's limit",
+        OPERATIONS[2],
         ("throttle_fentry", "throttle_old_fentry"),
         ("throttle",),
         "the wait for a limit of io.max is part of fs, and its requests belong to a worker",

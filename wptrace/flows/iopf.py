@@ -128,6 +128,10 @@ class IopfFlow(Flow):
         except UnsupportedError as error:
             raise UnsupportedError(_NOTHING, hint="wptrace doctor -v tells what was tried") from error
         obj = loaded.obj
+        if not _queued(loaded):
+            # Tracepoints alone have other keys than the kernel's queue, so H would never find its fault.
+            for program in loaded.chosen.pop(_HANDLING, ()):
+                obj.progs[program].close()
         # The row of what finds none.
         obj.maps["cells"][{}] = [{}] * libbpf().cpus
         self._cells = Cells(obj.maps["cells"], [], obj.enum("iopf_stage"))
@@ -190,14 +194,17 @@ class IopfFlow(Flow):
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         """Faults without an answer, oldest first."""
         now = time.monotonic_ns()
+        # As in the figures: who does not see H has the wait for it in handle.
+        waiting = "queue" if self._loaded is not None and self._loaded.sections(_HANDLING) else "handle"
         found = []
         for key, state in self._obj.maps["pending"].items():
-            age = now - state.first_ns
+            # A fault may have been reported since the look at the clock.
+            age = max(now - state.first_ns, 0)
             if age < at_least_ns or not self._wanted(state):
                 continue
-            stage = "handle" if state.handled_ns else "queue" if state.last_ns else "gather"
+            stage = "handle" if state.handled_ns else waiting if state.last_ns else "gather"
             fields = {"group": key.group, "address": state.address, "faults": state.faults}
-            found.append(InFlight(REQUEST, text(state.dev), op_of(state), max(age, 0), stage, fields))
+            found.append(InFlight(REQUEST, text(state.dev), op_of(state), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
 
@@ -211,6 +218,12 @@ def op_of(row: Any) -> str:
     if not text(row.dev):
         return _OTHER
     return "pasid -" if row.pasid == _NO_PASID else f"pasid {row.pasid}"
+
+
+def _queued(loaded: Loaded) -> bool:
+    """Whether the faults are those of the kernel's own queue."""
+    source = loaded.sections(_FAULT)
+    return "io_fault_exit" not in source and "qi_submit" not in source
 
 
 def _notes(loaded: Loaded) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Any, Callable, NamedTuple
@@ -19,8 +20,9 @@ from wptrace.engine.distribution import Distribution
 from wptrace.engine.episodes import Episodes
 from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
 from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.errors import UnsupportedError, UsageError, WptraceError
+from wptrace.errors import LibbpfError, UnsupportedError, UsageError, WptraceError
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.flows.cells import distribution
 from wptrace.kernel import cpus
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.entry import interrupted
@@ -294,8 +296,8 @@ class IrqoffFlow(Flow):
         for cpu, cell in enumerate(cells):
             for name, count in zip(self._obj.enum("irqoff_cause"), cell.causes):
                 noted[_CAUSES[name]] = noted.get(_CAUSES[name], 0) + count
-            if cell.irqoff.count:
-                whole = _distribution(cell.irqoff)
+            whole = distribution(cell.irqoff)
+            if whole.count:
                 found[Group(f"cpu{cpu}", self.name)] = {self.name: whole, self.stages.total.name: whole}
         ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
         noted[RECURSION] = sum(one.recursion_misses for one in ran)
@@ -328,9 +330,14 @@ class IrqoffFlow(Flow):
         for cpu, moved in self._obj.maps["moves"].items():
             wanted = not self._options.cpus or cpu in self._options.cpus
             if wanted and moved > self._since.get(cpu, 0) and cpu in present:
-                if self._looks is not None:
-                    self._looks.attach(cpu)
-                self._watch(self._obj, cpu)
+                try:
+                    if self._looks is not None:
+                        self._looks.attach(cpu)
+                    self._watch(self._obj, cpu)
+                except LibbpfError as error:
+                    # It is on its way up, or down again: another look will tell.
+                    if error.errno != errno.ENODEV:
+                        raise
 
 
 def tick_ns(min_ns: int, most_a_second: int) -> int:
@@ -343,13 +350,6 @@ def tick_ns(min_ns: int, most_a_second: int) -> int:
             hint=f"sysctl kernel.perf_event_max_sample_rate={2_000_000_000 // wanted}, or a longer --min",
         )
     return possible
-
-
-def _distribution(hist: Any) -> Distribution:
-    found = Distribution()
-    squares = (hist.squares_high << 64) + hist.squares
-    found.add_counts(hist.slots, hist.count, hist.sum, hist.min, hist.max, squares)
-    return found
 
 
 def _each(names: tuple[str, ...], handle: Callable[[dict[str, Any]], None]) -> Callable[[list[Record]], None]:

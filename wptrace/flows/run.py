@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import stat
@@ -12,9 +13,10 @@ from contextlib import ExitStack
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.engine.history import History
-from wptrace.engine.results import Output, Report, Snapshot, rows_of, since
+from wptrace.engine.results import Output, Report, Snapshot, rows_of, since, untimed_since
 from wptrace.engine.verdict import Case, judge
 from wptrace.flows.base import Flow
+from wptrace.flows.budget import Keeper
 from wptrace.flows.signals import Stop
 from wptrace.kernel.clock import wall_offset_ns
 
@@ -22,6 +24,8 @@ from wptrace.kernel.clock import wall_offset_ns
 _LONGEST_WAIT = 60.0
 # Without an interval, stuck requests are looked for so often.
 _STUCK_EVERY = 1.0
+# So many objects more than before make Python look for garbage: those of some batches of records.
+_COLLECTED = 100_000
 
 
 class Looks:
@@ -57,10 +61,12 @@ def run(
     statistics: bool,
     watch_fd: int = -1,
     stuck_ns: int | None = None,
+    limit: float | None = None,
 ) -> None:
     """`watch_fd` is the output's descriptor: where it is a pipe, its reader's end is noticed without a write.
 
     With `stuck_ns`, what is in flight for at least so long is told at each interval, or every second without one.
+    `limit` is the share of the busy CPU time that the tracing may cost; a flow that costs more does less.
     """
     with Stop() as stop, ExitStack() as cleanup:
         cleanup.callback(output.close)
@@ -70,7 +76,7 @@ def run(
         reader = Reader(stop.fd)
         if watch_fd >= 0 and _is_pipe(watch_fd):
             reader.watch_hangup(watch_fd)
-        _run(flow, output, reader, stop, interval_s, count, stuck_ns)
+        _run(flow, output, reader, stop, interval_s, count, stuck_ns, limit, cleanup)
 
 
 def _run(
@@ -81,9 +87,16 @@ def _run(
     interval_s: float | None,
     count: int | None,
     stuck_ns: int | None,
+    limit: float | None,
+    cleanup: ExitStack,
 ) -> None:
     start = flow.start(reader)
+    collect_seldom()
     first = latest = flow.snapshot()
+    keeper = _keeper(flow, limit)
+    if keeper is not None:
+        cleanup.callback(keeper.close)
+        start = start._replace(notes=[*start.notes, *keeper.notes()])
     output.start(start)
     history = History()
     history.add(first.at_ns, first.cells)
@@ -93,7 +106,7 @@ def _run(
     due = now + interval_s if interval_s else math.inf
     stuck_due = now + (interval_s or _STUCK_EVERY) if stuck_ns is not None else math.inf
     while not stop.asked and not reader.hung_up and (count is None or done < count):
-        reader.wait(min(due, stuck_due, looks.due) - time.monotonic())
+        reader.wait(min(due, stuck_due, looks.due, keeper.due if keeper is not None else math.inf) - time.monotonic())
         reader.drain()
         _requests(flow, output)
         if stop.take_list():
@@ -104,6 +117,8 @@ def _run(
             stuck = flow.in_flight(stuck_ns)
             if stuck:
                 output.in_flight(stuck, time.time_ns())
+        if keeper is not None and now >= keeper.due:
+            keeper.look(now)
         if now < min(due, looks.due):
             continue
         before = time.process_time()
@@ -112,7 +127,7 @@ def _run(
             history.add(taken.at_ns, taken.cells)
         if interval_s is None or now < due:
             continue
-        output.interval(_report("interval", flow, taken, latest))
+        output.interval(_report("interval", flow, taken, latest, keeper))
         latest = taken
         done += 1
         due = _next(due, interval_s, now)
@@ -121,7 +136,18 @@ def _run(
     _requests(flow, output)
     last = flow.snapshot()
     history.add(last.at_ns, last.cells)
-    output.summary(_with_verdict(_report("summary", flow, last, first), flow, history))
+    output.summary(_with_verdict(_report("summary", flow, last, first, keeper), flow, history))
+
+
+def _keeper(flow: Flow, limit: float | None) -> Keeper | None:
+    shedder = flow.shedder() if limit is not None else None
+    return None if limit is None or shedder is None else Keeper(limit, shedder, time.monotonic())
+
+
+def collect_seldom() -> None:
+    """Records are many small objects without cycles: looking for some as often as Python does takes long."""
+    gc.freeze()
+    gc.set_threshold(_COLLECTED)
 
 
 def _next(due: float, step: float, now: float) -> float:
@@ -130,11 +156,14 @@ def _next(due: float, step: float, now: float) -> float:
 
 
 def _requests(flow: Flow, output: Output) -> None:
-    for request in flow.requests():
+    requests = flow.requests()
+    for request in requests:
         output.request(request)
+    if requests:
+        output.flush()
 
 
-def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot) -> Report:
+def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot, keeper: Keeper | None) -> Report:
     cells, sizes = since(now, earlier)
     operations = None
     if now.operations is not None and earlier.operations is not None:
@@ -150,6 +179,8 @@ def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot) -> Report:
         now.overhead.since(earlier.overhead),
         operations,
         now.failed_operations - earlier.failed_operations,
+        untimed=untimed_since(now, earlier),
+        budget=None if keeper is None else keeper.spending(earlier.at_ns, now.at_ns, kind == "summary"),
     )
 
 

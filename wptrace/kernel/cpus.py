@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 SYS = Path("/sys")
@@ -33,3 +34,10 @@ def stolen(proc: Path = PROC) -> int:
     """What a hypervisor took of all CPUs since the start, in ticks of 10 ms; 0 as well where it does not tell."""
     words = (proc / "stat").read_text().split(maxsplit=9)
     return int(words[8])
+
+
+def busy_ns(proc: Path = PROC) -> int:
+    """How long all CPUs worked since the start, handlers of interrupts included; to the tick, which is 10 ms."""
+    words = (proc / "stat").read_text().split(maxsplit=9)
+    user, nice, system, _, _, irq, softirq = map(int, words[1:8])
+    return (user + nice + system + irq + softirq) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

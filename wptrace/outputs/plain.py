@@ -40,6 +40,9 @@ class PlainOutput:
     def request(self, request: Request) -> None:
         """These flows tell no single requests."""
 
+    def flush(self) -> None:
+        """Each line is seen at once."""
+
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         """Nor those in flight."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wptrace.engine.results import HIT, OPERATION, REQUEST, Report
+from wptrace.outputs import budget
 from wptrace.outputs.header import header, law, losses
 from wptrace.outputs.tables import Style, Table, compact, stages, tables, whole
 
@@ -20,11 +21,14 @@ def lines(report: Report, style: Style) -> Iterator[str]:
     if report.operations is not None:
         yield from ["", *law(report)]
     yield from losses(report)
+    yield from budget.lines(report)
 
 
 def sections(report: Report, style: Style) -> dict[str, list[list[str]]]:
     """The same for a live screen: each section in its full form and in shorter ones."""
     found = {"time": [list(header(report, style))], "losses": [list(losses(report)), []]}
+    if report.budget is not None:
+        found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]
     if report.operations is not None:
         found["accounting"] = [list(law(report)), []]
     operations, hits, requests = (tables(report, kind) for kind in (OPERATION, HIT, REQUEST))

@@ -10,11 +10,12 @@ Forms = Sequence[Sequence[str]]
 
 # In the order from top to bottom.
 SECTIONS = (
-    "time", "stuck", "operations", "page-cache hits", "block requests", "slow ones", "accounting", "losses", "own cost",
+    "time", "stuck", "operations", "page-cache hits", "block requests", "slow ones", "accounting", "losses", "budget",
+    "own cost",
 )  # fmt: skip
 
 # These stand together.
-_FOOTER = ("accounting", "losses", "own cost")
+_FOOTER = ("accounting", "losses", "budget", "own cost")
 
 _TOO_LOW = "(the terminal is too low for more)"
 
@@ -32,6 +33,7 @@ STEPS = (
     ("page-cache hits", 1),
     ("slow ones", 3),
     ("stuck", 2),
+    ("budget", 1),
     ("losses", 1),
     ("operations", 2),
 )

@@ -90,6 +90,9 @@ def name(group: Group, report: Report) -> str:
 def _title(group: Group, rows: list[Row], report: Report) -> str:
     noun = "request" if report.operations is None else _TITLES[group.kind][:-1]
     title = f"{_plain_name(group)}: {counted(max(row.distribution.count for row in rows), noun)}"
+    untimed = report.untimed.get(group, 0)
+    if untimed:
+        title += f" ({max(whole(rows).count - untimed, 0):,} timed)"
     seconds = report.duration_ns / 1e9
     if not seconds:
         return title

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TextIO
 
@@ -63,6 +63,9 @@ class TerminalOutput:
         elif self._table is not None:
             self._print(self._single(request, self._table))
 
+    def flush(self) -> None:
+        """Each line is seen at once."""
+
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         if self._live is not None:
             self._stuck = (found, at_ns)
@@ -115,7 +118,10 @@ class TerminalOutput:
         cells: dict[Group, dict[str, Distribution]] = {}
         for row in report.rows:
             cells.setdefault(row.group, {})[row.stage] = row.distribution
-        return report._replace(rows=rows_of(without_device(cells.items()), self._table))
+        untimed: Counter[Group] = Counter()
+        for group, count in report.untimed.items():
+            untimed[group._replace(dev="")] += count
+        return report._replace(rows=rows_of(without_device(cells.items()), self._table), untimed=untimed)
 
     def _lines(self, report: Report) -> Iterator[str]:
         yield from report_text.lines(report, self._style)

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import struct
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -323,27 +321,3 @@ def test_values_of_all_cpus_are_added_up_field_by_field(monkeypatch: pytest.Monk
     found = table(kernel, monkeypatch)
     found._value = Numbers(8)
     assert found.summed(key(0)) == 5
-
-
-# --- Memory that Python reads in place -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("value_size", "entries"), [(8, 3), (12, 5), (4096, 2), (100, 1000)])
-def test_the_memory_of_an_array(value_size: int, entries: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A file stands for the map: both are mapped in whole pages, and each element is padded to 8 bytes."""
-    stride = value_size + 7 & ~7
-    length = stride * entries
-    path = tmp_path / "map"
-    path.write_bytes(bytes(place % 251 for place in range(-(-length // mmap.PAGESIZE) * mmap.PAGESIZE)))
-    with path.open("r+b") as file:
-        kernel = Kernel(ARRAY, value_size=value_size, entries=entries)
-        kernel.fd = file.fileno()
-        found = table(kernel, monkeypatch)
-        view = found.memory_view()
-        assert len(view) == length
-        assert view.readonly
-        assert bytes(view) == path.read_bytes()[:length]
-        # What a program writes later is seen without a system call.
-        file.write(b"new")
-        file.flush()
-        assert bytes(view[:3]) == bytes(found.memory_view()[:3]) == b"new"

@@ -335,6 +335,18 @@ def test_pace_settles_for_every_rate_that_it_can_serve(filled_per_second: float,
     assert fill >= 0.1 or pace.wait == Pace.LONGEST
 
 
+def test_no_wait_is_longer_than_half_the_ring_takes_to_fill() -> None:
+    """From the first record on: a burst does not wait for the pace to find out."""
+    reader = Reader()
+    ring = make_ring(Producer(4096))
+    reader.add(ring, lambda records: None, rate=10_000)
+    for _ in range(30):
+        reader._pace.after(0.0)
+    assert reader._pace.wait == pytest.approx(4096 // 32 / 2 / 10_000)
+    reader.add(make_ring(Producer(8192)), lambda records: None, rate=1)
+    assert reader._pace.longest == pytest.approx(4096 // 32 / 2 / 10_000)
+
+
 # --- Reader -------------------------------------------------------------------------------------------------
 
 

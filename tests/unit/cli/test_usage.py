@@ -87,6 +87,14 @@ BAD = [
     (["io", "--level", "block", "--stuck", "5s"], "--stuck needs --level path"),
     (["io", "--level", "block", "--interference"], "--interference needs --level path"),
     (["io", "--level", "block", "--times", "kernel", "--pid", str(os.getpid())], "--pid needs times of wptrace's own"),
+    *(
+        (
+            ["io", "--budget", text],
+            f"--budget takes a percentage above 0 and up to 100 such as 5% or 0.5%, not {text!r}",
+        )
+        for text in ("", "0", "0%", "0.0%", "101%", "5%%", "five", "5 %", ".5%", "5.%", "1e1", "9" * 5000, "٣%")
+    ),
+    (["io", "--budget", "-5%"], "io: argument --budget: expected one argument"),
     (["io", "--ring-size", "abc"], "'abc' is not a size such as 64K or 1M"),
     (["io", "--ring-size", ""], "'' is not a size such as 64K or 1M"),
     (["io", "--ring-size", "K"], "'K' is not a size such as 64K or 1M"),
@@ -246,16 +254,25 @@ def test_what_is_told_one_by_one(
 
 def test_what_is_handed_to_the_runner(flows: list[tuple[object, ...]]) -> None:
     assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
-    ((flow, _, seconds, count, statistics, _, stuck_ns),) = flows
-    assert (seconds, count, statistics, stuck_ns) == (2.0, 3, True, 1_500_000_000)
+    ((flow, _, seconds, count, statistics, _, stuck_ns, limit),) = flows
+    assert (seconds, count, statistics, stuck_ns, limit) == (2.0, 3, True, 1_500_000_000, None)
     assert isinstance(flow, PathFlow)
     assert flow._options.ring_bytes == 4 << 20
     flows.clear()
     assert main(["io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid())]) == 0
-    ((flow, *_, stuck_ns),) = flows
+    ((flow, *_, stuck_ns, _),) = flows
     assert isinstance(flow, BlockFlow)
     assert stuck_ns is None
     assert flow.level == "block"
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), ("5", 0.05), ("0.5%", 0.005), ("100%", 1.0), ("0.01%", 0.0001)], ids=name
+)
+def test_a_budget_is_a_share(text: str, share: float, flows: list[tuple[object, ...]]) -> None:
+    for level in ("path", "block"):
+        assert main(["io", "--level", level, "--budget", text]) == 0
+        assert flows.pop()[-1] == pytest.approx(share)
 
 
 @pytest.fixture

@@ -74,9 +74,8 @@ class Cell:
         self.started = self.finished = 1
         self.handler = argparse.Namespace(
             slots=(0,) * value + (1,) + (0,) * (SLOTS - value - 1),
-            count=1,
             sum=value,
-            min=value,
+            low=value ^ (1 << 64) - 1,
             max=value,
             squares=value * value,
             squares_high=0,

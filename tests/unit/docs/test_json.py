@@ -14,7 +14,9 @@ import pytest
 
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
+from wptrace.engine import budget
 from wptrace.engine.accounting import Accounting, Cause
+from wptrace.engine.budget import Change, Cost, Spending, Step
 from wptrace.engine.diagnosis import Check, Diagnosis, FlowFinding, HookFinding, StageFinding, Way
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
@@ -72,6 +74,11 @@ def made() -> Iterator[Line]:
     book, calls = whole_path.books(lost=1)
     verdict = judge(Case(whole.rows, whole_path.TABLE, whole.duration_ns, book, calls))
     output.summary(whole._replace(verdict=verdict))
+    cost = Cost(0.04, 0.01)
+    changes = (Change(1, 2, Step("sample", 4), True, cost),)
+    spending = Spending(0.05, cost, 0.05, (Step("fs"), Step("sample", 4)), dict.fromkeys(budget.KINDS, 1), changes)
+    requests = whole_path.report({Group("sda", "read"): whole_path.requests(5)})
+    output.interval(requests._replace(budget=spending, untimed={Group("sda", "read"): 3}))
     output.request(whole_path.operation(interference=[whole_path.noise("irq_off", 5)]))
     output.request(whole_path.operation("hit"))
     output.request(whole_path.request())
@@ -95,7 +102,7 @@ def test_what_the_package_writes_keeps_to_the_schema(line: Line) -> None:
 def test_no_field_can_go_without_notice(line: Line) -> None:
     """Every field that is written is required, at each depth; only names that are data are free."""
     for path in fields(line):
-        if path in (("operations",), ("verdict",)):
+        if path in (("operations",), ("verdict",), ("budget",)) or path[-1] == "timed":
             continue  # not every flow and every line has them
         damaged = json.loads(json.dumps(line))
         at = damaged
@@ -235,6 +242,13 @@ def test_every_operation_is_in_the_schema() -> None:
     names = [name.lower() for name in re.findall(r"BLOCK_OP_(\w+),", body)]
     # Behind those of the block layer come what other flows follow.
     assert SCHEMA["$defs"]["op"]["enum"][: len(names)] == names
+
+
+def test_every_step_of_a_budget_is_in_the_schema_and_on_its_page() -> None:
+    assert tuple(SCHEMA["$defs"]["step"]["enum"]) == budget.KINDS
+    assert tuple(SCHEMA["$defs"]["budget"]["properties"]["off_ns"]["required"]) == budget.KINDS
+    steps, _ = tables(text("budget.md"))
+    assert [name for _, name, _ in steps] == list(budget.KINDS)
 
 
 def test_every_kind_of_group_is_in_the_schema() -> None:

@@ -6,17 +6,20 @@ from __future__ import annotations
 import struct
 from typing import Any, cast
 
+import pytest
+
 from wptrace.bpf.maps import Map
 from wptrace.engine.distribution import SLOTS, index
 from wptrace.engine.results import Group
 from wptrace.flows.cells import Cells
 
-_HIST = ("count", "sum", "min", "max", "squares", "squares_high")
+_HIST = ("sum", "low", "max", "squares", "squares_high")
+_ALL_BITS = (1 << 64) - 1
 FIELDS = ("finished", *(f"stages[0].{name}" for name in _HIST), *(f"stages[0].slots[{slot}]" for slot in range(SLOTS)))
 
 
 class Layout:
-    struct = struct.Struct(f"<7Q{SLOTS}I")
+    struct = struct.Struct(f"<6Q{SLOTS}I")
     fields = FIELDS
 
 
@@ -25,8 +28,9 @@ class FakeMap:
 
     value_codec = Layout()
 
-    def __init__(self) -> None:
+    def __init__(self, squares: bool = True) -> None:
         self.elements: dict[Any, list[list[int]]] = {}
+        self.squares = squares
 
     def raw(self, key: Any) -> memoryview | None:
         found = self.elements.get(key)
@@ -35,9 +39,10 @@ class FakeMap:
     def count(self, key: Any, cpu: int, value: int) -> None:
         cells = self.elements.setdefault(key, [[0] * len(FIELDS) for _ in range(2)])
         cell = cells[cpu]
-        cell[3] = value if not cell[1] else min(cell[3], value)
-        cell[4] = max(cell[4], value)
-        for place, amount in ((0, 1), (1, 1), (2, value), (5, value * value), (7 + index(value), 1)):
+        cell[2] = max(cell[2], value ^ _ALL_BITS)
+        cell[3] = max(cell[3], value)
+        squares = value * value if self.squares else 0
+        for place, amount in ((0, 1), (1, value), (4, squares), (6 + index(value), 1)):
             cell[place] += amount
 
 
@@ -91,3 +96,28 @@ def test_two_elements_of_one_group_are_added_up() -> None:
     made.count("two", 0, 1)
     found.read()
     assert found.distributions[A]["all"].sum == 101
+
+
+def test_without_squares_the_deviation_is_estimated() -> None:
+    values = [*range(1000, 3000, 7), 0, 50_000]
+    found = {}
+    for squares in (True, False):
+        made = FakeMap(squares)
+        read = cells(made, A)
+        for place, value in enumerate(values):
+            made.count(0, place % 2, value)
+            if place == 100:
+                read.read()
+        read.read()
+        found[squares] = read.distributions[A]["all"]
+    assert found[True].sumsq == sum(value * value for value in values)
+    assert found[False].stddev == pytest.approx(found[True].stddev, rel=0.02)
+
+
+def test_zeros_alone() -> None:
+    made = FakeMap(squares=False)
+    found = cells(made, A)
+    made.count(0, 0, 0)
+    found.read()
+    zeros = found.distributions[A]["all"]
+    assert (zeros.count, zeros.min, zeros.max, zeros.stddev) == (1, 0, 0, 0)

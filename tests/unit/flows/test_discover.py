@@ -109,7 +109,7 @@ def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
     assert set(names("block_flag")) == {"sync", "meta", "fua", "preflush", "rahead"}
     hist = btf.find("hist", Struct)
     assert hist is not None
-    assert btf.size(hist.id) == 6 * 8 + SLOTS * 4
+    assert btf.size(hist.id) == 5 * 8 + SLOTS * 4
     assert "GPL" in file.license
 
 

@@ -17,7 +17,7 @@ from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
 
 SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/filter.h").read_text()
-SWITCHES = {"filter_task": False, "filter_file": False, "filter_operation": False}
+SWITCHES = {"filtering": False, "filter_task": False, "filter_file": False, "filter_operation": False}
 FILE = Place("/data/file", 0x800001, 4711, stat.S_IFREG | 0o644, None)
 FOLDER = Place("/data", 35, 256, stat.S_IFDIR | 0o755, None)
 V2 = Cgroup("/sys/fs/cgroup/a/b", 4242, 2, None)
@@ -59,7 +59,7 @@ def applied(wanted: Filter, bss: Any = None) -> dict[str, Any]:
 
 
 def test_the_source_still_says_what_is_tested_here() -> None:
-    assert len(NAMES) == 18
+    assert len(NAMES) == 19
     assert re.search(rf"#define CGROUP_LEVELS {filters.LEVELS}\n", SOURCE)
     assert "filter_directions >> write & 1" in SOURCE
     assert (filters.READS, filters.WRITES) == (1 << 0, 1 << 1)
@@ -140,7 +140,7 @@ def test_each_kind_alone_turns_on_one_switch(field: str) -> None:
     kind = {"file": "filter_file", "directory": "filter_file"}.get(field, "filter_task")
     if field in ("ops", "min_bytes", "max_bytes"):
         kind = "filter_operation"
-    assert {name: found[name] for name in SWITCHES} == {**SWITCHES, kind: True}
+    assert {name: found[name] for name in SWITCHES} == {**SWITCHES, "filtering": True, kind: True}
 
 
 def test_a_filter_leaves_nothing_of_the_one_before() -> None:
@@ -167,6 +167,7 @@ def test_a_switch_is_written_after_what_it_switches() -> None:
         "filter_task": ("filter_tgid", "filter_tid", "filter_by_comm", "filter_cgroup"),
         "filter_file": ("filter_inode", "filter_inode_dev", "filter_directory", "filter_directory_dev"),
         "filter_operation": ("filter_directions", "filter_min_bytes", "filter_max_bytes"),
+        "filtering": ("filter_task", "filter_file", "filter_operation"),
     }.items():
         assert all(order.index(name) < order.index(switch) for name in values)
 

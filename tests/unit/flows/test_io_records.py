@@ -15,7 +15,7 @@ from wptrace.bpf.object import BpfObject, open_object
 from wptrace.engine.results import HIT, OPERATION, REQUEST
 from wptrace.flows import io_records
 from wptrace.flows.io_path import PathFlow
-from wptrace.flows.io_records import Stories, in_use, path, waiting
+from wptrace.flows.io_records import Stories, begun, in_use, path, waiting
 from wptrace.kernel.blockdev import kernel_dev
 
 NAMES = ["other", "sda", "sdb1"]
@@ -69,7 +69,7 @@ def told(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     array = {name: values.pop(name) for name in list(values) if isinstance(values[name], (list, tuple))}
     for name, parts in array.items():
         values.update({f"{name}[{place}]": part for place, part in enumerate(parts)})
-    (found,) = stories.told([layout.struct.unpack(packed(layout, **values))])
+    (found,) = stories.told([stories.layout.unpack(packed(layout, **values))])
     return found
 
 
@@ -201,14 +201,12 @@ class Tables:
         self.memory = {
             name: bytearray(64 * self.stride(struct)) for name, struct in (("ops", "op_state"), ("bios", "bio_state"))
         }
-        self.maps = {
-            name: SimpleNamespace(memory_view=lambda name=name: memoryview(self.memory[name])) for name in self.memory
-        }
-        self.maps["throttled"] = {}
-        self.bss = SimpleNamespace(throttling=True)
+
+    def view(self, name: str) -> memoryview:
+        return memoryview(self.memory[name])
 
     def stride(self, struct: str) -> int:
-        return int(self.struct(struct).size) + 7 & ~7
+        return int(self.struct(struct).size)
 
     def put(self, table: str, place: int, **values: Any) -> None:
         struct = {"ops": "op_state", "bios": "bio_state"}[table]
@@ -224,7 +222,9 @@ def tables(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 OP = {"task": 0xFFFF888000001000, "tid": 12, "kind": 1, "start_ns": 1000}
-BIO = {"bio": 0xFFFF888000002000, "tgid": 20, "tid": 21, "slot": 1, "counted": True, "times__queued": 4000}
+QUEUED, HEAD, HELD, ABOVE = range(4)
+BIO = {"bio": 0xFFFF888000002000, "tid": 21, "done__slot": 1, "kind": HEAD, "done__times__queued": 4000}
+DELIVERED = 1
 
 
 def test_nothing_is_in_flight(tables: Any) -> None:
@@ -235,14 +235,14 @@ def test_nothing_is_in_flight(tables: Any) -> None:
 @pytest.mark.parametrize(
     ("points", "stage"),
     [
-        ({"times__got": 4100}, "queue"),
-        ({"times__got": 4100, "times__issued": 4200}, "device"),
-        ({"times__got": 4100, "times__issued": 4200, "times__handed": 4300}, "device"),
-        ({"times__got": 4100, "times__issued": 4200, "times__handed": 4300, "times__seen": 4400}, "complete"),
+        ({}, "queue"),
+        ({"issued": 4200}, "device"),
+        ({"issued": 4200, "handed": 4300}, "device"),
+        ({"issued": 4200, "handed": 4300, "seen": 4400}, "complete"),
     ],
 )
 def test_a_request_is_where_it_was_seen_last(tables: Any, points: dict[str, int], stage: str) -> None:
-    tables.put("bios", 5, **BIO, **points, op_kind=1)
+    tables.put("bios", 5, **BIO, **{f"done__times__{point}": ns for point, ns in points.items()}, op_kind=1)
     (found,) = waiting(tables, NAMES, 10_000, 0)
     assert (found.kind, found.dev, found.op, found.age_ns, found.stage) == (REQUEST, "sda", "write", 6000, stage)
     assert found.fields == {"pid": 20, "tid": 21, "comm": "task21"}
@@ -251,49 +251,65 @@ def test_a_request_is_where_it_was_seen_last(tables: Any, points: dict[str, int]
 
 def test_an_operation_is_where_its_request_is(tables: Any) -> None:
     tables.put("ops", 3, **OP, write=1, slot=2, made=1)
-    tables.put("bios", 5, **{**BIO, "task": OP["task"], "op": 3}, times__got=4100, times__issued=4200)
+    tables.put("bios", 5, **{**BIO, "task": OP["task"], "op": 3}, done__times__issued=4200)
     operation, request = waiting(tables, NAMES, 10_000, 0)
     assert (operation.kind, operation.dev, operation.op, operation.age_ns) == (OPERATION, "sdb1", "write", 9000)
     assert operation.stage == request.stage == "device"
-    assert operation.fields == {"pid": 11, "tid": 12, "comm": "task12"}
+    assert operation.fields == request.fields == {"pid": 11, "tid": 12, "comm": "task12"}
 
 
 def test_an_operation_without_a_request(tables: Any) -> None:
     tables.put("ops", 3, **OP)
     (found,) = waiting(tables, NAMES, 10_000, 0)
     assert (found.dev, found.stage) == ("", "fs")
-    tables.put("ops", 3, **OP, bio=BIO["bio"])
-    (found,) = waiting(tables, NAMES, 10_000, 0)
-    assert found.stage == "throttle"
 
 
 def test_an_operation_that_a_limit_holds_back(tables: Any) -> None:
-    """Its bio is not queued yet."""
     tables.put("ops", 3, **OP)
-    tables.maps["throttled"][BIO["bio"]] = SimpleNamespace(op=3)
-    (found,) = waiting(tables, NAMES, 10_000, 0)
-    assert found.stage == "throttle"
-    tables.maps["throttled"][BIO["bio"]] = SimpleNamespace(op=4)
-    (found,) = waiting(tables, NAMES, 10_000, 0)
-    assert found.stage == "fs"
+    tables.put("bios", 5, **{**BIO, "kind": HELD, "task": OP["task"], "op": 3})
+    operation, request = waiting(tables, NAMES, 10_000, 0)
+    assert operation.stage == request.stage == "throttle"
+
+
+def test_what_ended_for_the_device_is_in_flight_no_more(tables: Any) -> None:
+    """Its operation has still to look at it."""
+    tables.put("bios", 5, **{**BIO, "bio": DELIVERED})
+    assert waiting(tables, NAMES, 10_000, 0) == []
+
+
+def test_what_a_stack_was_given_may_never_come_back(tables: Any) -> None:
+    tables.put("bios", 5, **{**BIO, "kind": ABOVE})
+    assert waiting(tables, NAMES, 10_000, 0) == []
+    assert list(in_use(tables)) == []
 
 
 def test_the_oldest_come_first_and_the_young_not_at_all(tables: Any) -> None:
     tables.put("ops", 3, **OP)
     tables.put("ops", 4, **{**OP, "start_ns": 500})
-    tables.put("bios", 5, **BIO, times__got=4100)
+    tables.put("bios", 5, **BIO)
     assert [one.age_ns for one in waiting(tables, NAMES, 10_000, 0)] == [9500, 9000, 6000]
     assert [one.age_ns for one in waiting(tables, NAMES, 10_000, 9000)] == [9500, 9000]
     assert waiting(tables, NAMES, 10_000, 9501) == []
 
 
-@pytest.mark.parametrize("kind", [0, 2])
-def test_what_is_not_traced_is_not_listed(tables: Any, kind: int) -> None:
-    """A task that only has a bio on its way, and one that a filter leaves out."""
-    tables.put("ops", 3, **{**OP, "kind": kind})
-    tables.put("bios", 5, **{**BIO, "counted": False}, times__got=4100)
+def test_what_a_filter_leaves_out_is_not_listed(tables: Any) -> None:
+    tables.put("ops", 3, **{**OP, "kind": 2})
     assert waiting(tables, NAMES, 10_000, 0) == []
-    assert list(in_use(tables)) == [3, 5]
+    assert list(in_use(tables)) == [3]
+
+
+def test_each_place_counts_what_began_there(tables: Any) -> None:
+    tables.put("ops", 3, **OP, begun=7)
+    tables.put("ops", 60, task=0, begun=1 << 40)
+    assert begun(tables, "ops") == (1 << 40) + 7
+    assert begun(tables, "bios") == 0
+
+
+def test_kinds_are_those_of_the_source(tables: Any) -> None:
+    assert tables.enum("bio_kind")[:4] == ["queued", "head", "held", "above"]
+    source = (Path(__file__).resolve().parents[3] / "bpf_src/io_path/state.h").read_text()
+    assert f"#define DELIVERED {DELIVERED}\n" in source
+    assert DELIVERED == io_records._DELIVERED
 
 
 def test_the_kind_of_a_traced_operation_is_that_of_the_source() -> None:

@@ -46,11 +46,14 @@ def every_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysdev, "require", lambda _: None)
 
 
-def flow(options: Options, *states: Any) -> IopfFlow:
+def flow(options: Options, *states: Any, handling: bool = True) -> IopfFlow:
     made = IopfFlow(options)
     pending = {number: (argparse.Namespace(group=number), one) for number, one in enumerate(states)}
-    obj = argparse.Namespace(maps={"pending": argparse.Namespace(items=lambda: iter(pending.values()))})
-    made._loaded = Loaded(obj, {}, {})  # type: ignore[arg-type]
+    obj = argparse.Namespace(
+        maps={"pending": argparse.Namespace(items=lambda: iter(pending.values()))},
+        progs={"handle_fentry": argparse.Namespace(section="fentry/iommu_sva_handle_iopf")},
+    )
+    made._loaded = Loaded(obj, {iopf._HANDLING: ("handle_fentry",)} if handling else {}, {})  # type: ignore[arg-type]
     return made
 
 
@@ -63,6 +66,11 @@ def test_faults_without_an_answer_come_oldest_first_with_their_stage() -> None:
     assert [one.dev for one in found] == ["0000:75:00.0"] * 3
     assert 60 * MS <= found[0].age_ns < 60_000 * MS
     assert len(flow(Options(), *states, state(now + MS)).in_flight(10 * MS)) == 3
+
+
+def test_who_does_not_see_the_handling_has_the_wait_for_it_in_handle() -> None:
+    states = [state(1), state(2, last=1)]
+    assert [one.stage for one in flow(Options(), *states, handling=False).in_flight(0)] == ["gather", "handle"]
 
 
 def test_only_those_that_are_wanted() -> None:

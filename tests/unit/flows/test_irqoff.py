@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import time
 from typing import Any
 
 import pytest
 
 from wptrace.engine.distribution import SLOTS
-from wptrace.errors import UnsupportedError, UsageError
+from wptrace.errors import LibbpfError, UnsupportedError, UsageError
 from wptrace.flows import irqoff
 from wptrace.flows.base import Loaded
 from wptrace.flows.irqoff import IrqoffFlow, Options, tick_ns
@@ -64,9 +65,7 @@ class Symbols:
 
 
 def cell(ticked: int = 0, finished: int = 0, causes: tuple[int, ...] = (0,) * 5) -> Any:
-    hist = argparse.Namespace(
-        slots=(finished,) + (0,) * (SLOTS - 1), count=finished, sum=0, min=0, max=0, squares=0, squares_high=0
-    )
+    hist = argparse.Namespace(slots=(finished,) + (0,) * (SLOTS - 1), sum=0, low=0, max=0, squares=0, squares_high=0)
     return argparse.Namespace(ticked_ns=ticked, finished=finished, causes=causes, irqoff=hist)
 
 
@@ -171,6 +170,24 @@ def test_a_cpu_that_came_is_watched(flow: IrqoffFlow, monkeypatch: pytest.Monkey
     flow._loaded.obj.maps["moves"] = {0: 0, 1: 200, 2: 300, 3: 400, 4: 500}  # type: ignore[index]
     flow.requests()
     assert watched == [1, 2]
+
+
+def test_a_cpu_that_is_just_coming_is_watched_later(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is online before perf gives it events."""
+    refusals = [errno.ENODEV, errno.EMFILE]
+
+    def refuse(_: object, cpu: int) -> None:
+        raise LibbpfError("an event cannot be opened", errno=refusals.pop(0))
+
+    monkeypatch.setattr(flow, "_watch", refuse)
+    monkeypatch.setattr(cpus, "online", lambda: [0, 1])
+    assert flow._loaded
+    flow._loaded.obj.maps["moves"] = {1: 200}  # type: ignore[index]
+    flow.requests()
+    flow._cared_at = 0
+    with pytest.raises(LibbpfError):
+        flow.requests()
+    assert refusals == []
 
 
 def test_of_chosen_cpus_alone(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:

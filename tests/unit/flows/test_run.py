@@ -11,7 +11,7 @@ import signal
 import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,6 +19,7 @@ from tests.unit.outputs import path
 from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
 from wptrace.bpf.ring import Reader
 from wptrace.engine.accounting import Accounting
+from wptrace.engine.budget import Cost, Spending
 from wptrace.engine.results import Group, InFlight, Report, Request, Snapshot, Start
 from wptrace.engine.stages import StageTable
 from wptrace.errors import UnsupportedError, WptraceError
@@ -139,6 +140,9 @@ class Collected:
         self._tell("request")
         self.requests.append(request)
 
+    def flush(self) -> None:
+        self._tell("flush")
+
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._tell("in_flight")
         self.waiting.append((found, at_ns))
@@ -169,8 +173,9 @@ class World:
         statistics: bool = False,
         watch: int = -1,
         stuck_ns: int | None = None,
+        limit: float | None = None,
     ) -> None:
-        run(self.flow, self.output, interval_s, count, statistics, watch, stuck_ns)
+        run(self.flow, self.output, interval_s, count, statistics, watch, stuck_ns, limit)
 
     @property
     def lengths(self) -> list[float]:
@@ -195,7 +200,8 @@ def test_so_many_intervals_and_a_summary(world: World) -> None:
     assert [report.kind for report in world.output.reports] == ["interval"] * 3 + ["summary"]
     assert world.lengths == [0.5, 0.5, 0.5, 1.5]
     assert world.told[:3] == ["start", "snapshot", "output start"]
-    assert world.told[-6:] == ["stop", "output request", "snapshot", "output summary", "close", "output close"]
+    assert world.told[-7:-5] == ["stop", "output request"]
+    assert world.told[-5:] == ["output flush", "snapshot", "output summary", "close", "output close"]
 
 
 def test_each_interval_holds_what_came_in_it(world: World) -> None:
@@ -215,7 +221,8 @@ def test_requests_are_told_as_they_come_and_the_last_ones_before_the_summary(wor
     world.run(1.0, 1)
     assert [one.dev for one in world.output.requests] == ["first", "last"]
     told = [word for word in world.told if word.startswith("output")]
-    assert told == [f"output {word}" for word in ("start", "request", "interval", "request", "summary", "close")]
+    words = ("start", "request", "flush", "interval", "request", "flush", "summary", "close")
+    assert told == [f"output {word}" for word in words]
 
 
 def test_a_signal_ends_the_trace_with_a_summary(world: World) -> None:
@@ -322,6 +329,65 @@ def test_nothing_stuck_is_not_told_and_nobody_asks_unasked(world: World) -> None
     world.flow.asked.clear()
     world.run(1.0, 3)
     assert world.flow.asked == []
+
+
+class Keeping:
+    """Looks every 0.7 seconds."""
+
+    made: ClassVar[list[Keeping]] = []
+
+    def __init__(self, limit: float, shedder: object, now: float) -> None:
+        self.limit, self.shedder, self.due = limit, shedder, now
+        self.looks: list[float] = []
+        self.asked: list[tuple[int, int, bool]] = []
+        self.closed = False
+        self.made.append(self)
+
+    def look(self, now: float) -> None:
+        assert now >= self.due
+        self.looks.append(round(now - 1000.0, 3))
+        self.due = now + 0.7
+
+    def notes(self) -> list[str]:
+        return ["a budget"]
+
+    def spending(self, since_ns: int, until_ns: int, whole: bool) -> Spending:
+        self.asked.append((since_ns // SECOND - 1000, until_ns // SECOND - 1000, whole))
+        return Spending(self.limit, Cost(None, 0.0), 0.0, (), {}, ())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> list[Keeping]:
+    monkeypatch.setattr(module, "Keeper", Keeping)
+    Keeping.made = []
+    return Keeping.made
+
+
+def test_a_budget_is_looked_after_between_and_with_the_intervals(world: World, keeping: list[Keeping]) -> None:
+    world.flow.shedder = lambda: "less"  # type: ignore[assignment,method-assign,return-value]
+    notes: list[str] = []
+    world.output.start = lambda start: notes.extend(start.notes)  # type: ignore[method-assign]
+    world.run(2.0, 2, limit=0.05)
+    (keeper,) = keeping
+    assert (keeper.limit, keeper.shedder, keeper.closed) == (0.05, "less", True)
+    assert keeper.looks == [0.0, 0.7, 1.4, 2.1, 2.8, 3.5]
+    assert keeper.asked == [(0, 2, False), (2, 4, False), (0, 4, True)]
+    assert notes[-1] == "a budget"
+    assert [report.budget.limit for report in world.output.reports if report.budget] == [0.05] * 3
+
+
+@pytest.mark.parametrize(("limit", "sheds"), [(None, True), (0.05, False)])
+def test_without_a_budget_or_anything_to_shed_nobody_looks(
+    world: World, keeping: list[Keeping], limit: float | None, sheds: bool
+) -> None:
+    if sheds:
+        world.flow.shedder = lambda: "less"  # type: ignore[assignment,method-assign,return-value]
+    world.run(2.0, 1, limit=limit)
+    assert keeping == []
+    assert [report.budget for report in world.output.reports] == [None, None]
 
 
 @pytest.mark.parametrize("interval_s", [None, 1.0, 3600.0])

@@ -44,6 +44,13 @@ def test_a_hypervisor_is_a_flag_of_the_cpu(tmp_path: Path, text: str, virtual: b
     assert cpus.hypervisor(tmp_path) is virtual
 
 
+def test_busy_time_is_that_of_all_but_idle_ones_and_thieves(tmp_path: Path) -> None:
+    tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    (tmp_path / "stat").write_text("cpu  1 20 300 7777 7777 4000 50000 7777 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    assert cpus.busy_ns(tmp_path) == 54321 * tick
+    assert 0 < cpus.busy_ns() <= cpus.busy_ns()
+
+
 def test_stolen_time_is_the_eighth_number(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 88 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
     assert cpus.stolen(tmp_path) == 88

@@ -48,14 +48,33 @@ def image() -> bytes:
                 "linux-kbuild-7.2.13+deb14",
             ),
         ),
+        (
+            "6.12-arm64",
+            "6.12.95+deb12-arm64",
+            (
+                "linux-headers-6.12.95+deb12-arm64",
+                "linux-headers-6.12.95+deb12-common",
+                "linux-kbuild-6.12.95+deb12",
+            ),
+        ),
     ],
 )
 def test_header_packages(name: str, release: str, packages: tuple[str, ...]) -> None:
     assert matrix.find(name).header_names(release) == packages
 
 
-def test_modules_are_built_for_all_guests_of_this_machine() -> None:
-    assert [kernel.name for kernel in matrix.KERNELS if not kernel.headers] == ["running"]
+def test_modules_are_built_for_all_guests() -> None:
+    kernels = (*matrix.KERNELS, *matrix.OTHER_MACHINES)
+    assert [kernel.name for kernel in kernels if not kernel.headers] == ["running"]
+
+
+def test_another_machine_has_another_compiler() -> None:
+    compiler, recipe = modules._tools(matrix.find("6.12-arm64"))
+    assert compiler[0] == "ARCH=arm64"
+    # What make calls is in the packages.
+    assert [word for word in compiler if word.startswith("CC=")] == ["CC=aarch64-linux-gnu-gcc-16"]
+    assert "gcc-16-aarch64-linux-gnu" in recipe.packages
+    assert recipe != modules._tools(matrix.find("6.12"))[1]
 
 
 def test_built_modules_are_found_until_a_source_changes(

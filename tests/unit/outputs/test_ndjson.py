@@ -217,12 +217,20 @@ class Unbuffered(io.StringIO):
         self.arrived = self.tell()
 
 
-def test_every_line_leaves_at_once() -> None:
+def test_every_line_leaves_at_once_but_requests_in_batches() -> None:
     stream = Unbuffered()
     output = NdjsonOutput(stream)
+
+    def batch() -> None:
+        before = stream.arrived
+        for _ in range(3):
+            output.request(request())
+        assert stream.arrived == before
+        output.flush()
+
     for send in (
         lambda: output.start(start()),
-        lambda: output.request(request()),
+        batch,
         lambda: output.interval(report({})),
         lambda: output.in_flight([path.waiting()], NOON),
         lambda: output.summary(report({}, accounting=book())),

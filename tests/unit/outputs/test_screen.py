@@ -16,6 +16,7 @@ LEVELS = {
     "slow ones": 4,
     "accounting": 2,
     "losses": 2,
+    "budget": 2,
     "own cost": 2,
 }
 
@@ -45,7 +46,7 @@ def test_everything_is_shown_where_it_fits() -> None:
     assert set(heads(lines).values()) == {16}
     assert not any(line.startswith("(") for line in lines)
     # An empty line between sections, but none in the footer.
-    assert lines.count("") == len(screen.SECTIONS) - 3
+    assert lines.count("") == len(screen.SECTIONS) - 4
 
 
 def test_every_section_can_give_way_to_its_last_form_but_the_time() -> None:

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python3 -m bench`: what tracing costs. Results go to build/bench.json, the tables of them to docs/overhead.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bench import instructions, record, table
+
+Found = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m bench", description=__doc__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+
+    sub = commands.add_parser("all", help="everything, and the tables")
+    sub.set_defaults(run=_all)
+
+    sub = commands.add_parser("instructions", help="instructions added to a request, by wptrace and others, in a guest")
+    _guest_options(sub)
+    sub.add_argument("--boots", type=int, default=1, help="guests, one after the other; two must agree (default: 1)")
+    sub.add_argument("--repeats", type=int, default=2, help="runs of each load in a guest (default: 2)")
+    sub.add_argument("--breakdown", action="store_true", help="instead: what each hook of wptrace io costs")
+    sub.set_defaults(run=_instructions)
+
+    sub = commands.add_parser("paired", help="loads with and without tracing in turn, on the running kernel")
+    sub.add_argument("--pairs", type=int, default=12)
+    sub.add_argument("--only", action="append", default=[], metavar="MODE", help="as `io --each`; repeatable")
+    sub.set_defaults(run=_paired)
+
+    sub = commands.add_parser("reader", help="records a second decoded and joined, from recorded rings")
+    sub.add_argument("--repeats", type=int, default=9)
+    sub.add_argument("--profile", action="store_true", help="also where the time goes")
+    sub.set_defaults(run=_reader)
+
+    sub = commands.add_parser("start", help="time until all is attached, and memory, on the running kernel")
+    sub.add_argument("--runs", type=int, default=10)
+    sub.set_defaults(run=_start)
+
+    sub = commands.add_parser("loss", help="what is lost at which rate, on the running kernel")
+    sub.add_argument("--rate", type=int, action="append", default=[], help="a second; repeatable")
+    sub.set_defaults(run=_loss)
+
+    sub = commands.add_parser("table", help="print the tables of the last results")
+    sub.add_argument("--write", action="store_true", help="also into docs/overhead.md")
+    sub.set_defaults(run=_table)
+
+    options = parser.parse_args(arguments)
+    return int(options.run(options))
+
+
+def _guest_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernel", default="6.12", help="of the tests' matrix (default: 6.12)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="tools with it in their name; repeatable"
+    )
+    parser.add_argument("--requests", type=int, default=20_000, help="in each run (default: 20000)")
+
+
+def _instructions(options: argparse.Namespace) -> int:
+    if options.breakdown:
+        words = ["instructions", "--breakdown", *_given(options)]
+        record.keep("breakdown", words, instructions.breakdown(options.kernel, options.only, options.requests))
+        return 0
+    boots = []
+    for _ in range(options.boots):
+        boots.append(instructions.measure(options.kernel, options.only, options.requests, options.repeats))
+        for line in instructions.disagreements(boots[-1]):
+            print(f"not exact: {line}", flush=True)
+    found = dict(boots[0])
+    if len(boots) > 1:
+        found["boots"] = len(boots)
+        found["differences"] = [line for other in boots[1:] for line in instructions.differences(boots[0], other)]
+        for line in found["differences"]:
+            print(f"boots differ: {line}", flush=True)
+    words = ["instructions", *_given(options)] + (["--boots", str(options.boots)] if options.boots > 1 else [])
+    record.keep("instructions", words, found)
+    failed = [tool["name"] for tool in found["tools"] if "failed" in tool]
+    # A peer that loses events does not cost the same twice.
+    ours = tuple(f"{tool['name']}, " for tool in found["tools"] if not tool.get("peer"))
+    differing = [line for line in found.get("differences", []) if line.startswith(ours)]
+    return 1 if failed or differing else 0
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    return [word for name in options.only for word in ("--only", name)] + ["--kernel", options.kernel]
+
+
+def _paired(options: argparse.Namespace) -> int:
+    from bench import paired
+
+    modes = [mode for mode in paired.MODES if not options.only or " ".join(mode) in options.only]
+    record.keep("paired", ["paired", "--pairs", str(options.pairs)], paired.measure(options.pairs, modes))
+    return 0
+
+
+def _reader(options: argparse.Namespace) -> int:
+    from bench import reader
+
+    record.keep("reader", ["reader"], reader.measure(options.repeats, options.profile))
+    return 0
+
+
+def _start(options: argparse.Namespace) -> int:
+    from bench import start
+
+    record.keep("start", ["start", "--runs", str(options.runs)], start.measure(options.runs))
+    return 0
+
+
+def _loss(options: argparse.Namespace) -> int:
+    from bench import loss
+
+    record.keep("loss", ["loss"], loss.measure(options.rate or loss.RATES))
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    found = record.read()
+    if not found:
+        print(f"bench: there is no {record.FILE}: measure first", file=sys.stderr)
+        return 1
+    print("\n\n".join(table.blocks(found).values()))
+    if options.write:
+        table.write(found)
+    return 0
+
+
+def _all(_options: argparse.Namespace) -> int:
+    # The guest's clock counts instructions, so it does not mind what else runs; the others come one by one.
+    codes = [main([*words.split()]) for words in ("instructions --boots 2", "instructions --breakdown", "paired")]
+    codes += [main([word]) for word in ("reader", "start", "loss", "table")]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

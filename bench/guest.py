@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In the guest: what each tool adds to a request. bench/instructions.py starts it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import rig
+from bench.tools import Tool, chosen
+
+Found = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--requests", type=int, default=rig.REQUESTS)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    found: Found = {"kernel": os.uname().release, "requests": options.requests, "base": {}, "tools": []}
+    with rig.loads() as (loads, disks):
+        wanted = {name for tool in chosen(options.only) for name in tool.loads}
+        loads = [load for load in loads if load.name in wanted]
+        for load in loads:
+            rig.fio(load, options.requests)  # once, for what is made at the first use
+            runs = [rig.fio(load, options.requests) for _ in range(options.repeats)]
+            found["base"][load.name] = _run(runs)
+            _say(f"base {load.name}", found["base"][load.name])
+        for tool in chosen(options.only):
+            begin = time.monotonic()
+            try:
+                one = _tool(tool, loads, disks, found["base"], options)
+            except (RuntimeError, OSError, AssertionError) as error:
+                one = {"name": tool.name, "tells": tool.tells, "failed": str(error)[-400:]}
+                print(f"{tool.name}: FAILED: {error}", flush=True)
+            one["seconds"] = time.monotonic() - begin
+            found["tools"].append(one)
+            options.json.write_text(json.dumps(found))
+        found["end"] = {}
+        for load in loads:
+            found["end"][load.name] = _run([rig.fio(load, options.requests)])
+            change = found["end"][load.name]["latency"][0] - found["base"][load.name]["latency"][0]
+            _say(f"base {load.name} at the end ({change:+.1f})", found["end"][load.name])
+        options.json.write_text(json.dumps(found))
+    return 0
+
+
+def _tool(tool: Tool, loads: Sequence[rig.Load], disks: Sequence[str], base: Found, options: Any) -> Found:
+    running = rig.Running(tool, disks)
+    one: Found = {"name": tool.name, "tells": tool.tells, "peer": tool.peer, "loads": {}}
+    try:
+        one["idle_per_s"] = running.idle_rate()
+        for load in loads:
+            if load.name in tool.loads:
+                one["loads"][load.name] = _added(tool, running, load, base[load.name], one["idle_per_s"], options)
+                _say(f"{tool.name} | {load.name}", one["loads"][load.name])
+    finally:
+        said = running.end()
+    one["said"] = said[-2000:]
+    if tool.streams and tool.per_line:
+        made = sum(len(each["latency"]) for name, each in one["loads"].items() if name != "none") * options.requests
+        one["untold"] = max(0.0, 1 - said.count(tool.per_line) / made)
+    print(f"{tool.name}: idle {one['idle_per_s']:.0f} instructions/s; it told {_told(said)}", flush=True)
+    return one
+
+
+def _added(tool: Tool, running: rig.Running, load: rig.Load, base: Found, idle_rate: float, options: Any) -> Found:
+    runs, reader = [], []
+    # A tool that cannot wait disturbs its load by chance.
+    for _ in range(options.repeats + (not tool.waits)):
+        if tool.waits:
+            running.hold()
+        begin, before = time.monotonic(), running.cpu_ns()
+        runs.append(rig.fio(load, options.requests))
+        if tool.waits:
+            begin = time.monotonic()
+            running.go_on()
+        if tool.streams:
+            running.settle()
+            idle = idle_rate * (time.monotonic() - begin)
+            reader.append((running.cpu_ns() - before - idle) / options.requests)
+    found = _run(runs)
+    if tool.waits:
+        found["added"] = [value - min(base["latency"]) for value in found["latency"]]
+    else:
+        # Its reader takes the CPU while requests are under way, so their times do not tell. The CPU time has the start
+        # of fio in it, which is not always the same: the worst run is left out.
+        found["added"] = [value - min(base["cpu"]) for value in sorted(found["cpu"])[: options.repeats]]
+    found["reader"] = reader
+    return found
+
+
+def _run(runs: Sequence[rig.Run]) -> Found:
+    return {"cpu": [run.cpu for run in runs], "latency": [run.latency for run in runs]}
+
+
+def _told(said: str) -> str:
+    """So that a tool that saw nothing is noticed."""
+    lines = said.splitlines()
+    try:
+        summary = json.loads(lines[-1])
+        counts = {name: summary[name] for name in ("requests", "operations", "loss") if summary.get(name)}
+        return json.dumps(counts)[:300] + f" in {len(lines)} lines"
+    except (ValueError, IndexError, TypeError, KeyError):
+        return f"{len(lines)} lines, {len(said)} bytes"
+
+
+def _say(name: str, found: Found) -> None:
+    parts = [
+        f"{key} {' '.join(f'{value:+.1f}' if 'added' in key else f'{value:.1f}' for value in values)}"
+        for key, values in found.items()
+        if values
+    ]
+    print(f"{name:<45} {'  '.join(parts)}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On the running kernel: a load without and with tracing, in turn, and the ratio of both with a confidence interval.
+
+Only a loop device of our own is traced. The load runs in real time, so that other work of the machine disturbs it less.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from tests.kernel.disks import Disk, fio, loop_device
+from tests.kernel.trace import ROOT, wait_until
+
+Found = dict[str, Any]
+_RESAMPLES = 4000
+_REQUESTS = 20_000
+_PIECES = 300_000
+
+MODES: tuple[tuple[str, ...], ...] = (
+    ("io",),
+    ("io", "--interference"),
+    ("io", "--each"),
+    ("io", "--level", "block", "--times", "kernel"),
+    ("io", "--level", "block", "--times", "own"),
+    ("stacks",),
+)
+
+
+class Work(NamedTuple):
+    name: str
+    run: Callable[[Disk], float]
+    """Does it once; nanoseconds a piece."""
+
+
+def _requests(disk: Disk) -> float:
+    """The median: whoever takes the CPU of the loop device's worker meanwhile moves the mean at will."""
+    job = fio(disk.path, rw="randread", number_ios=_REQUESTS, io_size=_REQUESTS * 4096, randseed=1)
+    return float(job["read"]["clat_ns"]["percentile"]["50.000000"])
+
+
+def _calls(_disk: Disk) -> float:
+    """Reads and writes of one byte: two system calls a piece, no I/O. The best of some runs, for the same reason."""
+    command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=1", f"count={_PIECES}", "status=none"]
+    times = []
+    for _ in range(4):
+        begin = time.monotonic_ns()
+        subprocess.run(["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), *command], check=True)
+        times.append(time.monotonic_ns() - begin)
+    return min(times) / _PIECES
+
+
+WORKS = (
+    Work("fio psync randread 4k on a loop device", _requests),
+    Work("dd bs=1 from /dev/zero to /dev/null", _calls),
+)
+
+
+def measure(pairs: int, modes: Sequence[tuple[str, ...]] = MODES) -> list[Found]:
+    found = []
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, loop_device(Path(folder, "disk.img")) as disk:
+        Path(disk.path).write_bytes(bytes(64 << 20))
+        for work in WORKS:
+            work.run(disk)
+            for mode in modes:
+                one = _compare(work, mode, disk, pairs)
+                found.append(one)
+                low, high = one["interval"]
+                print(
+                    f"{work.name}, wptrace {' '.join(mode)}: {(one['ratio'] - 1) * 100:+.1f} %"
+                    f" ({(low - 1) * 100:+.1f} to {(high - 1) * 100:+.1f} %), {one['without_ns']:.0f} ns without",
+                    flush=True,
+                )
+    return found
+
+
+def _compare(work: Work, mode: Sequence[str], disk: Disk, pairs: int) -> Found:
+    """Each pair in another order than the one before it, so that what drifts hits both alike."""
+    ratios, without = [], []
+    for number in range(pairs):
+        times = {}
+        for traced in (False, True) if number % 2 else (True, False):
+            with _tracing(mode, disk) if traced else nullcontext(), _real_time():
+                times[traced] = work.run(disk)
+        ratios.append(times[True] / times[False])
+        without.append(times[False])
+    ratio, low, high = estimate(ratios)
+    return {
+        "work": work.name,
+        "mode": " ".join(mode),
+        "pairs": pairs,
+        "ratio": ratio,
+        "interval": [low, high],
+        "without_ns": statistics.median(without),
+    }
+
+
+def estimate(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The median, which a few disturbed pairs do not move, and 95 % of it by the bootstrap."""
+    chance = random.Random(1)  # noqa: S311 - the same figures from the same runs
+    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
+    return statistics.median(ratios), medians[int(0.025 * _RESAMPLES)], medians[int(0.975 * _RESAMPLES)]
+
+
+@contextmanager
+def _real_time() -> Iterator[None]:
+    """For what is started meanwhile."""
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+@contextmanager
+def _tracing(mode: Sequence[str], disk: Disk) -> Iterator[None]:
+    with tempfile.NamedTemporaryFile("r", dir="/dev/shm") as output:
+        command = [sys.executable, "-m", "wptrace", *mode, "--dev", disk.name, "--json", "-o", output.name]
+        with subprocess.Popen(command, cwd=ROOT) as process:
+            try:
+                wait_until(lambda: Path(output.name).stat().st_size or process.poll() is not None, "the first line")
+                if process.poll() is not None:
+                    raise RuntimeError(f"wptrace {' '.join(mode)} ended with {process.returncode}")
+                yield
+                process.send_signal(signal.SIGINT)
+                process.wait(60)
+            finally:
+                process.kill()

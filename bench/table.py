@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results as tables, printed and put into docs/overhead.md between its marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from bench.instructions import disagreements, figures
+from bench.tools import KERNEL_STAMPS, OWN_TIMES
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCUMENT = DOCS / "overhead.md"
+MAN = DOCS / "man" / "wptrace-io.1"
+_QUOTED = {"io", "io --interference", KERNEL_STAMPS, OWN_TIMES}
+# Between these lines of it.
+_BEGIN, _END = '.\\" python3 -m bench table --write\n', '.\\" end\n'
+LOADS = {"inline": "inline", "late": "20 us", "hit": "page cache", "none": "no I/O"}
+
+Found = dict[str, Any]
+
+# Hooks that these loads do not reach.
+_NOTHING = 15.0
+
+
+def blocks(found: Found) -> dict[str, str]:
+    """A text for each part that was measured."""
+    makers: dict[str, Callable[[Any], str]] = {
+        "instructions": _instructions,
+        "breakdown": _breakdown,
+        "paired": _paired,
+        "reader": _reader,
+        "start": _start,
+        "loss": _loss,
+    }
+    texts = {}
+    for name, make in makers.items():
+        if name in found:
+            part = found[name]
+            texts[name] = f"{make(part['results'])}\n\n{_from(part, guest=name in ('instructions', 'breakdown'))}"
+    return texts
+
+
+def write(found: Found) -> None:
+    """Between `<!-- NAME -->` and `<!-- end -->`."""
+    text = DOCUMENT.read_text()
+    for name, block in blocks(found).items():
+        before, mark, rest = text.partition(f"<!-- {name} -->\n")
+        if mark:
+            text = f"{before}{mark}\n{block}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    DOCUMENT.write_text(text)
+    if "instructions" in found and {tool["name"] for tool in found["instructions"]["results"]["tools"]} >= _QUOTED:
+        page = MAN.read_text()
+        before, _, rest = page.partition(_BEGIN)
+        MAN.write_text(f"{before}{_BEGIN}{_roff(found['instructions']['results'])}{_END}{rest.partition(_END)[2]}")
+
+
+def _roff(run: Found) -> str:
+    """The main figures, for the man page."""
+    added = {tool: one["added"] for (tool, load), one in figures(run).items() if load == "inline"}
+    untraced = sum(run["base"]["inline"]["latency"]) / len(run["base"]["inline"]["latency"])
+    return (
+        f"On Linux {'.'.join(run['kernel'].split('.')[:2])} a read of 4 KiB from a device that is done at once takes"
+        f" {untraced:,.0f} instructions.\n"
+        f"Tracing adds {added['io']:,.0f} to them, {added['io --interference']:,.0f} with\n.BR \\-\\-interference ,\n"
+        f"and with\n.B \\-\\-level block\n{added[KERNEL_STAMPS]:,.0f} with the stamps of the kernel and"
+        f" {added[OWN_TIMES]:,.0f} with own times.\n"
+    )
+
+
+def _from(part: Found, guest: bool) -> str:
+    """By what, when and where."""
+    here = part["on"]
+    versions = [f"wptrace {here['wptrace']} ({here['commit']})", f"fio {here['fio'].removeprefix('fio-')}"]
+    if guest:
+        versions += [here["qemu"].replace("QEMU emulator version", "QEMU").partition(" (")[0]]
+        versions += [f"{name} {version}" for name, version in here["peers"].items()]
+        where = f"Linux {part['results']['kernel']}"
+    else:
+        versions += [f"Python {here['python']}", f"libbpf {here['libbpf']}"]
+        where = f"Linux {here['kernel']}, {here['cpus']} CPUs of {here['processor'] or here['machine']}"
+    return f"`{part['command']}`, {part['at'][:10]}: {where}; {', '.join(versions)}."
+
+
+def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: int) -> str:
+    """Columns from `right` on hold numbers."""
+    rows = [list(header), *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        "| "
+        + " | ".join(cell.rjust(size) if place >= right else cell.ljust(size) for place, (cell, size) in cells)
+        + " |"
+        for cells in ([*enumerate(zip(row, widths))] for row in rows)
+    ]
+    dashes = ["-" * (size + 1) + (":" if place >= right else "-") for place, size in enumerate(widths)]
+    return "\n".join([lines[0], "|" + "|".join(dashes) + "|", *lines[1:]])
+
+
+def _instructions(run: Found) -> str:
+    added = figures(run)
+    rows = []
+    for tool in run["tools"]:
+        name = f"`wptrace {tool['name']}`" if not tool.get("peer") else tool["name"]
+        if "failed" in tool:
+            rows.append([name, "did not run", *["" for _ in LOADS], "", ""])
+            continue
+        cells = [_added(added.get((tool["name"], load))) for load in LOADS]
+        events = [load for load in LOADS if load != "none"]
+        readers = [one["reader"] for load in events if (one := added.get((tool["name"], load))) and one["reader"]]
+        reader = f"{min(readers):,.0f} to {max(readers):,.0f}" if readers else "0"
+        rows.append([name, tool["tells"] + _missing(tool), *cells, reader, f"{tool['idle_per_s'] / 1e6:.1f}"])
+    untraced = [
+        f"{sum(one['latency']) / len(one['latency']):,.0f}" for one in (run["base"][load] for load in run["base"])
+    ]
+    untraced += [""] * (len(LOADS) - len(untraced))
+    head = ["", "tells", *LOADS.values(), "reader", "idle, millions/s"]
+    text = _rows(head, [["untraced (the whole request)", "", *untraced, "", ""], *rows], 2)
+    notes = disagreements(run)
+    if run.get("boots", 1) > 1:
+        differing = run["differences"]
+        text += f"\n\n{run['boots']} boots gave the same figures to 50 instructions"
+        text += "." if not differing else f", but for {'; '.join(differing)}."
+    else:
+        text += "\n"
+    text += "\nRepeats in the boot agree to 50 instructions, readers to 5 %"
+    text += f", but for {'; '.join(notes)}." if notes else "."
+    return text
+
+
+def _added(one: Found | None) -> str:
+    return "-" if one is None else f"{one['added']:+,.0f}"
+
+
+def _missing(tool: Found) -> str:
+    """What a tool that tells each one did not tell."""
+    share = tool.get("untold", 0.0)
+    return f"; {share:.0%} were lost" if share > 0.005 else ""
+
+
+def _breakdown(run: Found) -> str:
+    parts = []
+    for mode in run["modes"]:
+        loads = list(mode["whole"])
+        rows = [["all hooks", "", *(f"{mode['whole'][load]:+,.0f}" for load in loads), *("" for _ in loads)]]
+        if "off" in mode:
+            rows.append(["all hooks, nothing is traced", "", *(f"{mode['off'][load]:+,.0f}" for load in loads)])
+            rows[-1] += ["" for _ in loads]
+        idle = []
+        for one in mode["hooks"]:
+            if max(abs(value) for key in ("alone", "without") for value in one[key].values()) < _NOTHING:
+                idle.append(one["hook"])
+                continue
+            alone, without = ([f"{one[key][load]:+,.0f}" for load in loads] for key in ("alone", "without"))
+            rows.append([one["hook"], _kinds(one["programs"]), *alone, *without])
+        head = [
+            "hook",
+            "programs",
+            *(f"alone, {LOADS[load]}" for load in loads),
+            *(f"its part, {LOADS[load]}" for load in loads),
+        ]
+        text = f"`wptrace {mode['name']}`:\n\n{_rows(head, rows, 2)}"
+        parts.append(text + (f"\n\nNothing to be seen here of: {'; '.join(idle)}." if idle else ""))
+    return "\n\n".join(parts)
+
+
+def _kinds(programs: Sequence[str]) -> str:
+    if len(programs) == 1:
+        return f"`{programs[0]}`"
+    return f"{len(programs)}, from `{programs[0]}`"
+
+
+def _paired(results: Sequence[Found]) -> str:
+    rows = []
+    for one in results:
+        low, high = (f"{(value - 1) * 100:+.1f}" for value in one["interval"])
+        ratio = f"{(one['ratio'] - 1) * 100:+.1f} %"
+        rows.append(
+            [one["work"], f"`wptrace {one['mode']}`", f"{one['without_ns']:,.0f} ns", ratio, f"{low} to {high} %"]
+        )
+    return _rows(["load", "", "without", "with", "95 % interval"], rows, 2)
+
+
+def _reader(results: Sequence[Found]) -> str:
+    rows = [
+        [f"`{one['name']}`", f"{one['record_bytes']}", f"{one['decode_per_s']:,.0f}", f"{one['joined_per_s']:,.0f}"]
+        for one in results
+    ]
+    return _rows(["records of", "bytes", "decoded a second", "decoded and joined a second"], rows, 1)
+
+
+def _start(results: Sequence[Found]) -> str:
+    rows = [
+        [
+            f"`wptrace {one['mode']}`",
+            f"{one['median_s']:.3f} s",
+            f"{one['worst_s']:.3f} s",
+            f"{one['resident_mib']:.1f} MiB",
+        ]
+        for one in results
+    ]
+    return _rows(["", "median", "worst", "resident"], rows, 1)
+
+
+def _loss(results: Sequence[Found]) -> str:
+    rows = [
+        [
+            one["how"],
+            f"{one['wanted_per_s']:,}",
+            f"{one['offered_per_s']:,.0f}",
+            f"{one['offered']:,}",
+            f"{one['lost']:,}",
+            f"{one['reader_cpu_s']:.2f} s",
+        ]
+        for one in results
+    ]
+    return _rows(["reader", "wanted a second", "offered a second", "offered", "lost", "reader's CPU"], rows, 1)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: the modes of wptrace and the tools of others, and what each of them tells for its cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.lab import peers
+
+OUTPUT = "/dev/shm/bench-output"  # noqa: S108 - memory: a disk of the guest would be traced itself
+
+
+ALL_LOADS = ("inline", "late", "hit", "none")
+
+
+class Tool(NamedTuple):
+    name: str
+    tells: str
+    arguments: tuple[str, ...]
+    peer: str = ""
+    """The program of somebody else; empty for wptrace."""
+    streams: bool = False
+    """It tells each event. So what its reader takes counts."""
+    programs: int = 1
+    """So many programs are loaded at least when it is ready; 0 for one that loads none."""
+    loads: tuple[str, ...] = ALL_LOADS
+    per_line: str = ""
+    """What each line about one of fio's requests has in it; empty where it does not print such lines."""
+
+    @property
+    def waits(self) -> bool:
+        """It loses nothing while it is stopped. So it is stopped while the load runs, whose time is the programs' then;
+        what its reader takes is seen afterwards."""
+        return not self.streams or not self.peer
+
+    def command(self, disks: Sequence[str]) -> list[str]:
+        """On these disks; peers that can name only one disk see all of them, as they do by themselves."""
+        if self.peer:
+            words = [word for argument in self.arguments for word in _per_disk(argument, disks)]
+            return peers.command(self.peer, *words, recipe=peers.ALL)
+        words = [word for argument in self.arguments for word in _per_disk(argument, disks)]
+        return [sys.executable, "-m", "wptrace", *words, "--json"]
+
+
+def _per_disk(word: str, disks: Sequence[str]) -> list[str]:
+    if word == "DISKS":
+        return [option for disk in disks for option in ("--dev", disk)]
+    if word == "DEVICES":
+        return [option for disk in disks for option in ("-d", f"/dev/{disk}")]
+    return [word]
+
+
+def _io(name: str, tells: str, *arguments: str, streams: bool = False, loads: tuple[str, ...] = ()) -> Tool:
+    loads = loads or ALL_LOADS
+    # Records of the block layer do not say whose they are.
+    mark = '"kind":"request"' if "block" in arguments else '"comm":"fio"'
+    return Tool(name, tells, ("io", "DISKS", *arguments), streams=streams, loads=loads, per_line=mark)
+
+
+_BLOCK = ("inline", "late")
+# Room for all records of a run.
+_ROOM = ("--ring-size", "32M")
+
+KERNEL_STAMPS, OWN_TIMES = "io --level block --times kernel", "io --level block --times own"
+
+WPTRACE = (
+    _io(
+        KERNEL_STAMPS,
+        "requests: 2 stages, percentiles",
+        *("--level", "block", "--times", "kernel"),
+    ),
+    _io(
+        OWN_TIMES,
+        "requests: 2 stages, percentiles, exact times",
+        *("--level", "block", "--times", "own"),
+    ),
+    _io(
+        "io --level block --each",
+        "every request with its stages, to a file",
+        *("--level", "block", "--times", "kernel", "--each", *_ROOM),
+        streams=True,
+        loads=_BLOCK,
+    ),
+    _io("io", "system calls and requests: 8 stages, percentiles, page-cache hits"),
+    _io("io --interference", "the same, and who took the CPU", "--interference"),
+    _io("io --slow 1s", "the same as io, and the story of each slow one (here: none)", "--slow", "1s"),
+    _io("io --each", "the story of every one: stages, file, CPUs; to a file", "--each", *_ROOM, streams=True),
+    Tool("size", "sizes, sequential or not", ("size", "DISKS"), loads=_BLOCK),
+    Tool("stacks", "kernel stacks that start I/O, with latency", ("stacks", "DISKS"), loads=_BLOCK),
+    Tool("cpu", "wait for a CPU, run time, who ran instead", ("cpu",)),
+    Tool("irqoff", "periods with interrupts off, their owner's stack", ("irqoff", "--counter", "none")),
+)
+
+
+def _bpftrace(name: str, tells: str, text: str, *, loads: tuple[str, ...], programs: int = 2) -> Tool:
+    return Tool(f"bpftrace {name}", tells, ("-e", text), peer="bpftrace", loads=loads, programs=programs)
+
+
+_RQ = "@start[args.dev, args.sector]"
+
+PEERS = (
+    Tool("biolatency", "one histogram: issue to completion", (), "biolatency-libbpf", programs=2, loads=_BLOCK),
+    Tool(
+        "biolatency -Q", "one histogram: insert to completion", ("-Q",), "biolatency-libbpf", programs=2, loads=_BLOCK
+    ),
+    Tool("biosnoop", "a line a request: latency, comm, disk", (), "biosnoop-libbpf", True, 3, _BLOCK, "fio"),
+    Tool(
+        "biostacks", "kernel stacks that start I/O, a histogram each", (), "biostacks-libbpf", programs=2, loads=_BLOCK
+    ),
+    Tool("bitesize", "one histogram of sizes by comm", (), "bitesize-libbpf", loads=_BLOCK),
+    Tool(
+        "ext4slower",
+        "a line an operation above 10 ms (here: none)",
+        ("-t", "ext4"),
+        "fsslower-libbpf",
+        loads=("hit", "none"),
+    ),
+    Tool(
+        *("ext4slower -m 0", "a line an operation: latency, file, comm", ("-t", "ext4", "-m", "0"), "fsslower-libbpf"),
+        streams=True,
+        loads=("hit", "none"),
+        per_line="fio",
+    ),
+    Tool("runqlat", "one histogram: wait for a CPU", (), "runqlat-libbpf", programs=3),
+    _bpftrace(
+        "biolatency",
+        "one histogram: issue to completion",
+        f"tracepoint:block:block_rq_issue {{ {_RQ} = nsecs; }}"
+        f" tracepoint:block:block_rq_complete /{_RQ}/ {{ @ns = hist(nsecs - {_RQ}); delete({_RQ}); }}",
+        loads=_BLOCK,
+    ),
+    _bpftrace(
+        "vfs_read",
+        "one histogram: time in vfs_read",
+        "fentry:vfs_read { @start[tid] = nsecs; } fexit:vfs_read /@start[tid]/"
+        " { @ns = hist(nsecs - @start[tid]); delete(@start[tid]); }",
+        loads=ALL_LOADS,
+    ),
+    _bpftrace(
+        "bitesize",
+        "one histogram of sizes",
+        "tracepoint:block:block_rq_issue { @bytes = hist(args.bytes); }",
+        loads=_BLOCK,
+        programs=1,
+    ),
+    Tool(
+        "blktrace",
+        "every event of the block layer, binary, to files",
+        ("DEVICES", "-D", "/dev/shm"),  # noqa: S108
+        "blktrace",
+        streams=True,
+        programs=0,
+        loads=_BLOCK,
+    ),
+)
+
+TOOLS = (*WPTRACE, *PEERS)
+
+
+def chosen(words: Sequence[str]) -> list[Tool]:
+    """Those whose name has one of the words in it; all without words."""
+    return [tool for tool in TOOLS if not words or any(word in tool.name for word in words)]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a trace within its budget: measures what it costs, and has the flow do less or more (docs/budget.md)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wptrace.bpf.programs import Program, run_statistics
+from wptrace.engine import budget
+from wptrace.engine.budget import Change, Cost, Costs, Policy, Spending, Step
+from wptrace.errors import WptraceError
+from wptrace.flows.base import Shedder
+from wptrace.kernel import cpus
+from wptrace.kernel.clock import wall_offset_ns
+
+log = logging.getLogger("wptrace.budget")
+
+# Run times make every program of the machine somewhat slower while they are counted.
+_WINDOW_S = 0.1
+# Between two of them: while it may get tight, and else.
+_SOON_S = 0.9
+_LATER_S = 3.9
+
+
+class _Reading(NamedTuple):
+    at_ns: int
+    busy_ns: int
+    own_ns: int
+    programs_ns: int
+
+
+class Meter:
+    """What the programs cost in a short time, and this process since the time before it."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._programs = programs
+        self._statistics: run_statistics | None = None
+        self._begin: _Reading | None = None
+        self._last = self._read()
+        self.refused = ""
+        """Why the kernel tells no run times."""
+
+    def begin(self) -> None:
+        if not self.refused:
+            statistics = run_statistics()
+            try:
+                statistics.__enter__()
+                self._statistics = statistics
+            except WptraceError as error:
+                self.refused = error.message
+        self._begin = self._read()
+
+    def end(self) -> Cost:
+        now, begin, last = self._read(), self._begin or self._last, self._last
+        told = self._statistics is not None
+        self.close()
+        self._last = now
+        reader = budget.share(now.own_ns - last.own_ns, now.busy_ns - last.busy_ns, now.at_ns - last.at_ns)
+        if not told:
+            return Cost(None, reader)
+        spent = now.programs_ns - begin.programs_ns
+        return Cost(budget.share(spent, now.busy_ns - begin.busy_ns, now.at_ns - begin.at_ns), reader)
+
+    def _read(self) -> _Reading:
+        ran = [program.statistics() for program in self._programs]
+        spent = budget.programs_ns(sum(one.run_time_ns for one in ran), sum(one.run_count for one in ran))
+        return _Reading(time.monotonic_ns(), cpus.busy_ns(), time.process_time_ns(), spent)
+
+    def close(self) -> None:
+        if self._statistics is not None:
+            self._statistics.__exit__(None, None, None)
+            self._statistics = None
+
+
+class Keeper:
+    """`due` is when to look again, by the monotonic clock in seconds."""
+
+    def __init__(self, limit: float, shedder: Shedder, now: float, meter: Meter | None = None) -> None:
+        self._shedder = shedder
+        self._steps = shedder.steps
+        self._policy = Policy(limit, len(self._steps))
+        self._meter = Meter(shedder.programs()) if meter is None else meter
+        self._measuring = False
+        self._changes: list[Change] = []
+        self._of_all, self._recent = Costs(), Costs()
+        self._last = Cost(None, 0.0)
+        self._refused = ""
+        self.due = now
+        # The first one tells whether the kernel lets us.
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        if not self._measuring:
+            self._meter.begin()
+            self._measuring = True
+            self.due = now + _WINDOW_S
+            return
+        self._measuring = False
+        cost = self._last = self._meter.end()
+        self._of_all.add(cost)
+        self._recent.add(cost)
+        changed = self._policy.decide(cost.total, int(now * 1e9))
+        if changed > 0:
+            self._shed(self._steps[self._policy.shed - 1], cost, now)
+        elif changed < 0:
+            self._restore(self._steps[self._policy.shed], cost, now)
+        tight = changed or cost.total >= budget.RETURN_BELOW * self._policy.limit
+        self.due = now + (_SOON_S if tight and self._policy.shed < len(self._steps) else _LATER_S)
+
+    def _shed(self, step: Step, cost: Cost, now: float) -> None:
+        self._shedder.shed(step)
+        self._note(step, True, cost, now)
+
+    def _restore(self, step: Step, cost: Cost, now: float) -> None:
+        try:
+            self._shedder.restore(step)
+        except WptraceError as error:
+            log.info("%s stays off: %s", step.kind, error.message)
+            self._refused = f"{step.kind}: {error.message}"
+            self._policy.keep()
+            return
+        self._note(step, False, cost, now)
+
+    def _note(self, step: Step, shed: bool, cost: Cost, now: float) -> None:
+        at_ns = int(now * 1e9)
+        self._changes.append(Change(at_ns, at_ns + wall_offset_ns(), step, shed, cost))
+
+    def notes(self) -> list[str]:
+        order = ", ".join(dict.fromkeys(_WORDS[step.kind] for step in self._steps))
+        limit = f"{self._policy.limit * 100:.3g}%"
+        found = [f"a budget of {limit} of the busy CPU time: to keep it, less is done of {order}, in this order"]
+        if self._meter.refused:
+            found.append(f"the budget watches the reader alone: {self._meter.refused}")
+        return found
+
+    def spending(self, since_ns: int, until_ns: int, whole: bool) -> Spending:
+        costs = self._of_all if whole else self._recent
+        found = Spending(
+            self._policy.limit,
+            costs.mean() or self._last,
+            costs.worst,
+            self._steps[: self._policy.shed],
+            budget.off_ns(self._changes, since_ns, until_ns),
+            tuple(change for change in self._changes if since_ns <= change.at_ns < until_ns),
+            self._refused,
+        )
+        self._recent = Costs()
+        return found
+
+    def close(self) -> None:
+        self._meter.close()
+
+
+_WORDS = {
+    budget.INTERFERENCE: "interference",
+    budget.EACH: f"single ones (1/{budget.TOLD_ONE_IN} are left)",
+    budget.FS: "operations and page-cache hits",
+    budget.SAMPLE: f"times of requests (of one in {', '.join(map(str, budget.RATES))})",
+}
