@@ -44,15 +44,15 @@ ALL = [("interference", 1), ("each", 1), ("fs", 1), *(("sample", rate) for rate 
 @contextmanager
 def load(disk: Disk, **options: Any) -> Iterator[dict[str, Any]]:
     """Random reads and writes of a disk for as long as the block takes; what fio counted is there after it."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict.fromkeys(("read", "read_bytes", "write", "write_bytes"), 0)
     going = threading.Event()
 
     def go_on() -> None:
         while not going.is_set():
             job = fio(disk.path, rw="randrw", number_ios=300, **options)
             for op in ("read", "write"):
-                found[op] = found.get(op, 0) + job[op]["total_ios"]
-                found[f"{op}_bytes"] = found.get(f"{op}_bytes", 0) + job[op]["io_bytes"]
+                found[op] += job[op]["total_ios"]
+                found[f"{op}_bytes"] += job[op]["io_bytes"]
 
     worker = threading.Thread(target=go_on)
     worker.start()

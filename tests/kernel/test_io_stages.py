@@ -214,10 +214,13 @@ def test_interrupts_kept_off_are_in_complete() -> None:
     found.only("device")
     late = [line for line in found.told if noises(line, "irq_off")]
     offs = [next(iter(noises(line, "irq_off"))) for line in late]
-    assert [(off["name"], off["pid"], off["cpu"]) for off in offs] == [
-        (event["comm"], int(event["pid"]), int(event["cpu"])) for event in log
-    ]
-    for line, off, event in zip(late, offs, log):
+    # The reader may not have had a request with the device when a period began.
+    by_pid = {int(event["pid"]): event for event in log}
+    met = [by_pid[off["pid"]] for off in offs]
+    assert met == [event for event in log if event in met]
+    assert periods / 2 < len(met) <= len(log) == periods
+    for line, off, event in zip(late, offs, met):
+        assert (off["name"], off["cpu"]) == (event["comm"], int(event["cpu"]))
         # Interrupts were off from some moment between two ticks on, and ticks are 1 ms apart.
         assert int(event["length_ns"]) - 1.1 * MS < off["ns"] < int(event["length_ns"]) + CODE_NS
         assert line["stages"]["complete_ns"] == pytest.approx(off["ns"], abs=CODE_NS)
