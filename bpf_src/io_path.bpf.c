@@ -38,6 +38,8 @@ static __always_inline void open_account(struct op_state *op)
 	op->charged = true;
 	op->cursor_ns = op->start_ns;
 	__builtin_memset(op->charges, 0, sizeof(op->charges));
+	if (op->interface != INTERFACE_CALL)
+		advance(op, OP_STAGE_SUBMIT, op->issued_ns);
 }
 
 /* The time up to the completion of what was waited for. */
@@ -180,16 +182,28 @@ static __noinline bool bio_passes(bool write, __u32 bytes)
 	return task_matches() && !filter_file && operation_matches(write, bytes);
 }
 
-static __always_inline int begin(struct file *file, bool write, __u64 length, loff_t *position, bool direct)
+static __always_inline void open_op(struct op_state *op, struct file *file, bool write, __u64 length, loff_t *position)
 {
-	struct inode *inode = FIELD(direct, file, f_inode);
-	__u32 format = FIELD(direct, inode, i_mode) & S_IFMT;
+	op->kind = OP_TRACED;
+	op->begun++;
+	op->file = file;
+	op->length = length;
+	op->position = position;
+	op->offset = -1;
+	op->wake_cpu = NO_CPU;
+	op->write = write;
+	if (noise_kept) {
+		__builtin_memset(op->noise, 0, sizeof(op->noise));
+		__builtin_memset(&op->before_wakeup, 0, sizeof(op->before_wakeup));
+	}
+}
+
+static __always_inline int begin(struct file *file, bool write, __u64 length, loff_t *position)
+{
 	__u64 task = bpf_get_current_task();
 	struct op_state *op;
 	bool wanted = true;
 
-	if (format != S_IFREG && format != S_IFBLK)
-		return 0;
 	if (!tracing || no_operations)
 		return 0;
 	if (filtering) {
@@ -207,24 +221,23 @@ static __always_inline int begin(struct file *file, bool write, __u64 length, lo
 	if (op->only)
 		release_only(op, true);
 	op->task = task;
-	op->kind = wanted ? OP_TRACED : OP_IGNORED;
+	op->kind = OP_IGNORED;
 	begin_anew(op);
 	if (!wanted)
 		return 0;
-	op->begun++;
-	op->file = file;
-	op->length = length;
-	op->position = position;
-	op->offset = -1;
-	op->wake_cpu = NO_CPU;
-	op->write = write;
-	if (noise_kept) {
-		__builtin_memset(op->noise, 0, sizeof(op->noise));
-		__builtin_memset(&op->before_wakeup, 0, sizeof(op->before_wakeup));
-	}
+	open_op(op, file, write, length, position);
 	/* Last, so that our own work is not charged. */
 	op->start_ns = bpf_ktime_get_ns();
 	return 0;
+}
+
+/* Where the file may be of any kind. */
+static __always_inline bool is_stored(struct file *file, bool direct)
+{
+	struct inode *inode = FIELD(direct, file, f_inode);
+	__u32 format = FIELD(direct, inode, i_mode) & S_IFMT;
+
+	return format == S_IFREG || format == S_IFBLK;
 }
 
 /* What a vector of buffers holds together; those beyond the first are not looked at unless somebody wants the length. */
@@ -313,6 +326,9 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 		cell->request_failed++;
 	times = &done->times;
 	at = op->start_ns;
+	/* Who reads it takes those that were not counted for empty. */
+	if (op->interface != INTERFACE_CALL)
+		COUNT_UP_TO(OP_STAGE_SUBMIT, op->issued_ns);
 	COUNT_UP_TO(OP_STAGE_FS, times->queued);
 	COUNT_UP_TO(OP_STAGE_THROTTLE, times->got);
 	COUNT_UP_TO(OP_STAGE_QUEUE, times->issued);
@@ -362,23 +378,21 @@ static __noinline int count_alone(struct op_state *op, __s64 result)
 		cell->failed++;
 	else
 		cell->bytes += result;
-	for (stage = 0; stage < OP_CHARGES; stage++)
+	if (op->interface != INTERFACE_CALL)
+		add(&cell->stages[OP_STAGE_SUBMIT], op->charges[OP_STAGE_SUBMIT]);
+	for (stage = OP_STAGE_FS; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);
 	add(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
 	return 0;
 }
 
 /* `known` is the file where the hook has it, as an object that the verifier knows. */
-static __always_inline int finish(struct file *known, __s64 result, bool direct)
+static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool direct)
 {
-	__u64 now = bpf_ktime_get_ns();
-	struct op_state *op = find_op(bpf_get_current_task());
 	struct done *only = NULL;
 	bool hit, held;
 	int stage;
 
-	if (!op)
-		return 0;
 	if (op->kind != OP_TRACED) {
 		op->task = 0;
 		return 0;
@@ -438,11 +452,15 @@ static __always_inline int finish(struct file *known, __s64 result, bool direct)
 			op->wake_cpu = bpf_get_smp_processor_id();
 		tell_op(op->place, hit, now, result);
 	}
-	if (op->only)
+	if (op->only) {
 		release_only(op, !only);
+		op->only = 0;
+	}
 	op->task = 0;
 	return 0;
 }
+
+#include "io_path/async.h"
 
 /* --- Bios: Q ------------------------------------------------------------------------------------------------------ */
 
@@ -603,7 +621,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 /* A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. */
 static __always_inline int throttle(struct bio *bio, bool direct)
 {
-	struct op_state *op = find_op(bpf_get_current_task());
+	struct op_state *op = op_of(bpf_get_current_task());
 
 	if (!op || op->kind != OP_TRACED)
 		return 0;
@@ -613,7 +631,7 @@ static __always_inline int throttle(struct bio *bio, bool direct)
 
 static __always_inline int queue(struct bio *bio, bool direct)
 {
-	struct op_state *op = find_op(bpf_get_current_task());
+	struct op_state *op = op_of(bpf_get_current_task());
 
 	if (holding) {
 		struct bio_state *held = find_bio((__u64)bio);
@@ -1022,7 +1040,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 
 static __always_inline int switched(bool preempt, struct task_struct *prev, struct task_struct *next, bool direct)
 {
-	struct op_state *op = find_op((__u64)prev);
+	struct op_state *op = op_of((__u64)prev);
 	__u64 now = 0;
 
 	if (op && op->kind == OP_TRACED) {
@@ -1037,7 +1055,7 @@ static __always_inline int switched(bool preempt, struct task_struct *prev, stru
 			op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
 		}
 	}
-	op = find_op((__u64)next);
+	op = op_of((__u64)next);
 	if (op && op->kind == OP_TRACED)
 		run_again(op, prev, now ? now : bpf_ktime_get_ns());
 	return 0;
@@ -1169,17 +1187,135 @@ static __always_inline loff_t *fourth(__u64 *ctx)
 	return position;
 }
 
-/* Operations by the functions that all their system calls go through. */
+/*
+ * Operations by what file systems get, which asynchronous ones have as well. So nothing is run for what is no file of
+ * theirs: pipes, sockets, terminals.
+ */
+static __always_inline int begin_kiocb(struct kiocb *iocb, struct iov_iter *iter, bool write)
+{
+	struct file *file = iocb->ki_filp;
+
+	if (iocb->ki_complete)
+		return issue_kiocb(iocb, file, write, iter->count);
+	return begin(file, write, iter->count, &iocb->ki_pos);
+}
+
+static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (!op)
+		return 0;
+	if (op->kind == OP_STAND_IN) {
+		/* The kiocb may be gone: its end is told on its own. */
+		op->task = 0;
+		return 0;
+	}
+	return finish(op, iocb->ki_filp, result, now, true);
+}
+
+#define FILE_SYSTEM(prefix) \
+	SEC("fentry/" #prefix "_read_iter") \
+	int prefix##_read_iter_entry(__u64 *ctx) \
+	{ \
+		return begin_kiocb((void *)ctx[0], (void *)ctx[1], false); \
+	} \
+	SEC("fexit/" #prefix "_read_iter") \
+	int prefix##_read_iter_exit(__u64 *ctx) \
+	{ \
+		return finish_kiocb((void *)ctx[0], ctx[2]); \
+	} \
+	SEC("fentry/" #prefix "_write_iter") \
+	int prefix##_write_iter_entry(__u64 *ctx) \
+	{ \
+		return begin_kiocb((void *)ctx[0], (void *)ctx[1], true); \
+	} \
+	SEC("fexit/" #prefix "_write_iter") \
+	int prefix##_write_iter_exit(__u64 *ctx) \
+	{ \
+		return finish_kiocb((void *)ctx[0], ctx[2]); \
+	}
+
+FILE_SYSTEM(blkdev)
+FILE_SYSTEM(ext4_file)
+FILE_SYSTEM(xfs_file)
+FILE_SYSTEM(btrfs_file)
+
+/* 6.0 gave it another name. */
+SEC("raw_tp/io_uring_submit_req")
+int uring_submit_raw_tp(__u64 *ctx)
+{
+	return submit_uring((void *)ctx[0]);
+}
+
+SEC("raw_tp/io_uring_submit_sqe")
+int uring_submit_old_raw_tp(__u64 *ctx)
+{
+	return submit_uring((void *)ctx[0]);
+}
+
+/* 6.15 hands over the event instead of what is in it. */
+const volatile bool uring_hands_event;
+
+struct io_uring_cqe___known {
+	__s32 res;
+} __attribute__((preserve_access_index));
+
+/* An event that is not the last one of its operation names none. */
+SEC("raw_tp/io_uring_complete")
+int uring_complete_raw_tp(__u64 *ctx)
+{
+	__s32 result;
+
+	if (uring_hands_event)
+		result = BPF_CORE_READ((struct io_uring_cqe___known *)ctx[2], res);
+	else
+		result = ctx[3];
+	return ctx[1] ? end_async(ctx[1], result) : 0;
+}
+
+static __always_inline int submit_aio(__u64 key)
+{
+	struct aio_kiocb___known *iocb = (void *)key;
+
+	return submit(key, INTERFACE_AIO, telling ? BPF_CORE_READ(iocb, ki_res.obj) : 0);
+}
+
+SEC("fentry/aio_read")
+int aio_read_fentry(__u64 *ctx)
+{
+	return submit_aio(ctx[0]);
+}
+
+SEC("fentry/aio_write")
+int aio_write_fentry(__u64 *ctx)
+{
+	return submit_aio(ctx[0]);
+}
+
+SEC("fentry/aio_complete_rw")
+int aio_complete_fentry(__u64 *ctx)
+{
+	return end_async(ctx[0], ctx[1]);
+}
+
+/* Operations by the functions that all their system calls go through, of whatever file system. */
 #define OPERATION(function, write, length, result) \
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
 	{ \
-		return begin((void *)ctx[0], write, length, fourth(ctx), true); \
+		struct file *file = (void *)ctx[0]; \
+\
+		return is_stored(file, true) ? begin(file, write, length, fourth(ctx)) : 0; \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
 	{ \
-		return finish((void *)ctx[0], ctx[result], true); \
+		__u64 now = bpf_ktime_get_ns(); \
+		struct op_state *op = find_op(bpf_get_current_task()); \
+\
+		return op ? finish(op, (void *)ctx[0], ctx[result], now, true) : 0; \
 	}
 
 OPERATION(vfs_read, false, ctx[2], 4)
@@ -1247,13 +1383,13 @@ int call_enter_raw_tp(__u64 *ctx)
 	if (!kind || is_foreign_call())
 		return 0;
 	file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
-	if (!file)
+	if (!file || !is_stored(file, false))
 		return 0;
 	length = PT_REGS_PARM3_CORE_SYSCALL(regs);
 	if (kind == CALL_KIND_READV || kind == CALL_KIND_WRITEV || kind == CALL_KIND_PREADV ||
 	    kind == CALL_KIND_PWRITEV)
 		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
-	begin(file, !(kind & 1), length, NULL, false);
+	begin(file, !(kind & 1), length, NULL);
 	op = find_op(bpf_get_current_task());
 	if (op && kind >= CALL_KIND_PREAD)
 		op->offset = PT_REGS_PARM4_CORE_SYSCALL(regs);
@@ -1265,7 +1401,10 @@ int call_enter_raw_tp(__u64 *ctx)
 SEC("raw_tp/sys_exit")
 int call_exit_raw_tp(__u64 *ctx)
 {
-	return finish(NULL, ctx[1], false);
+	__u64 now = bpf_ktime_get_ns();
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	return op ? finish(op, NULL, ctx[1], now, false) : 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

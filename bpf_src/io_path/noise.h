@@ -72,7 +72,7 @@ static __always_inline void add_before_wakeup(struct op_state *op, struct task_s
 /* The operation that an interrupt holds up: that of the task which it interrupted. */
 static __always_inline struct op_state *interrupted(void)
 {
-	struct op_state *op = find_op(bpf_get_current_task());
+	struct op_state *op = op_of(bpf_get_current_task());
 
 	return op && op->kind == OP_TRACED ? op : NULL;
 }

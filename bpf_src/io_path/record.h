@@ -115,15 +115,27 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	}
 	record->length = op->length;
 	record->result = result;
-	record->cgroup = bpf_get_current_cgroup_id();
 	record->slot = op->slot;
 	record->kind = hit ? RECORD_KIND_HIT : RECORD_KIND_OPERATION;
 	record->op = op->write;
 	record->requests = op->made;
 	record->readahead = op->readahead;
-	record->tid = bpf_get_current_pid_tgid();
-	record->tgid = bpf_get_current_pid_tgid() >> 32;
-	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	record->interface = op->interface;
+	if (op->interface == INTERFACE_CALL) {
+		record->user_data = 0;
+		record->cgroup = bpf_get_current_cgroup_id();
+		record->tid = bpf_get_current_pid_tgid();
+		record->tgid = bpf_get_current_pid_tgid() >> 32;
+		bpf_get_current_comm(record->comm, sizeof(record->comm));
+	} else {
+		struct submitter *submitter = submitter_at(place);
+
+		record->user_data = submitter->user_data;
+		record->cgroup = submitter->cgroup;
+		record->tid = submitter->tid;
+		record->tgid = submitter->tgid;
+		__builtin_memcpy(record->comm, submitter->comm, sizeof(record->comm));
+	}
 	done = done_at(op, op->waited_for);
 	if (done) {
 		record->sector = done->sector;
@@ -178,6 +190,8 @@ static __noinline int tell_request(struct bio_state *state)
 	record->length = state->done.bytes;
 	record->result = state->done.error;
 	record->cgroup = state->cgroup;
+	record->user_data = 0;
+	record->interface = INTERFACE_CALL;
 	record->inode = 0;
 	record->sector = state->done.sector;
 	record->bytes = state->done.bytes;

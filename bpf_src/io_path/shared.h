@@ -5,6 +5,7 @@
 
 /* The stages of an operation, in order; each of its nanoseconds is charged to one of them. */
 enum op_stage {
+	OP_STAGE_SUBMIT,
 	OP_STAGE_FS,
 	OP_STAGE_THROTTLE,
 	OP_STAGE_QUEUE,
@@ -50,6 +51,7 @@ enum path_cause {
 	PATH_CAUSE_NO_CELL,
 	PATH_CAUSE_UNMATCHED_START,
 	PATH_CAUSE_UNMATCHED_END,
+	PATH_CAUSE_OP_UNENDED,
 	PATH_CAUSES,
 };
 EXPORT_ENUM(path_cause);
@@ -62,6 +64,14 @@ enum op_kind {
 	OP_KINDS,
 };
 EXPORT_ENUM(op_kind);
+
+/* Who asked for an operation, and how its end is told. */
+enum interface {
+	INTERFACE_CALL, /* by a system call that returns at the end */
+	INTERFACE_URING,
+	INTERFACE_AIO,
+};
+EXPORT_ENUM(interface);
 
 /* One per device and kind, and CPU: operations that waited for a device. */
 struct op_cell {
@@ -160,6 +170,7 @@ struct io_record {
 	__u64 cgroup;
 	__u64 inode;
 	__u64 sector;
+	__u64 user_data; /* of an asynchronous one: what its submitter knows it by */
 	__u32 bytes; /* of the request */
 	__u32 dev;
 	__u32 flags;
@@ -174,7 +185,8 @@ struct io_record {
 	__u16 path_end; /* how much of path is used */
 	__u8 deleted;
 	__u8 path_cut;
-	__u16 padding;
+	__u8 interface;
+	__u8 padding;
 	char comm[NAME_BYTES];
 	struct noise noise[NOISE_STAGES];
 	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */

@@ -76,10 +76,12 @@ enum op_state_kind {
 	OP_NONE,
 	OP_TRACED,
 	OP_IGNORED, /* filtered out, and so are its requests */
+	OP_SUBMITTED, /* an asynchronous one that no file system has seen yet */
+	OP_STAND_IN, /* no operation: this task works on an asynchronous one */
 };
 
 struct op_state {
-	__u64 task; /* 0: free */
+	__u64 task; /* or the kiocb of an asynchronous one; 0: free */
 	__u64 begun; /* operations in this place, ever; Python wants it second */
 	__u64 start_ns;
 	struct file *file;
@@ -94,6 +96,9 @@ struct op_state {
 
 	/* From here to the charges all is 0 in the beginning. */
 	__u32 tid; /* 0 until it sleeps */
+	__u32 target; /* of a stand-in: the place of what it stands for, and its key */
+	__u64 stands_for;
+	__u64 issued_ns; /* when a file system got the asynchronous one */
 	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
 	__u64 woken_ns; /* when its task ran again after its only request, which is not charged yet; 0: it did not */
 	__u64 preempted_ns;
@@ -104,10 +109,11 @@ struct op_state {
 	__u32 readahead; /* how many of them are for pages beyond what was asked for */
 	__u32 ended; /* how many of the others completed */
 	__u32 lost; /* bios that had no place */
-	__u32 last; /* 1 + place in done of what completed last, 0: nothing since the last look */
 	__u32 only; /* 1 + place of the bio that was the only one when it completed, 0: none */
-	__u32 waited_for; /* what `last` was when it was charged last */
 	__u16 slot; /* of the last request */
+	__u8 last; /* 1 + place in done of what completed last, 0: nothing since the last look */
+	__u8 waited_for; /* what `last` was when it was charged last */
+	__u8 interface;
 	bool waited; /* a request was charged */
 	bool charged; /* anything was */
 	bool blocked; /* slept for I/O, of whomever */
@@ -180,6 +186,23 @@ static __always_inline struct bio_state *bio_at(__u32 place)
 {
 	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
 	return &bios[place];
+}
+
+/* Of asynchronous operations, whose end may be told in anybody's context. */
+struct submitter {
+	__u64 cgroup;
+	__u64 user_data;
+	__u32 tgid;
+	__u32 tid;
+	char comm[NAME_BYTES];
+};
+
+struct submitter submitters[OPS] SEC(".bss.submitters");
+
+static __always_inline struct submitter *submitter_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	return &submitters[place];
 }
 
 bool holding; /* a cgroup's limit has held a bio */
@@ -294,6 +317,21 @@ static __always_inline struct op_state *find_op(__u64 task)
 		return NULL;
 	place = displaced_op(number_of(task), place);
 	return place < OPS ? op_at(place) : NULL;
+}
+
+/* What a task works on: an operation of its own, or the asynchronous one that it stands in for. */
+static __always_inline struct op_state *op_of(__u64 task)
+{
+	struct op_state *op = find_op(task);
+
+	if (op && op->kind == OP_STAND_IN) {
+		__u64 key = op->stands_for;
+
+		op = op_at(op->target);
+		if (op->task != key)
+			return NULL; /* it is over, and this task does not know yet */
+	}
+	return op;
 }
 
 __noinline __u32 claim_displaced_op(__u64 task, __u32 home)

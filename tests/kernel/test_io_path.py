@@ -88,9 +88,8 @@ def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
 def complete(found: dict[str, Line]) -> None:
     """The stages of a group share out its total, and each operation is in all of them."""
     assert {row["count"] for row in found.values()} == {found["total"]["count"]}
-    assert (
-        sum(found[name]["sum_ns"] for name in (*PARTITION, "unattributed") if name in found) == found["total"]["sum_ns"]
-    )
+    parts = (found[name]["sum_ns"] for name in ("submit", *PARTITION, "unattributed") if name in found)
+    assert sum(parts) == found["total"]["sum_ns"]
     unattributed = found["unattributed"]["sum_ns"] if "unattributed" in found else 0
     assert unattributed < found["total"]["sum_ns"] / 100
 

@@ -120,6 +120,7 @@ def test_flows_do_not_know_each_other() -> None:
         "diagnosis",
         "filters",
         "frames",
+        "io_operations",
         "io_records",
         "io_shed",
         "io_stages",

@@ -96,6 +96,11 @@ class Distribution:
         self.sum += total
         self.sumsq += sumsq
 
+    def add_zeros(self, count: int) -> None:
+        """Those that a keeper leaves out since they are so many."""
+        if count > 0:
+            self.add_counts([count, *[0] * (SLOTS - 1)], count, 0, 0, 0, 0)
+
     def merge(self, other: Distribution) -> None:
         self.add_counts(other.buckets, other.count, other.sum, other.min, other.max, other.sumsq)
         if other.count:

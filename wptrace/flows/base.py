@@ -38,6 +38,8 @@ class Hook(NamedTuple):
     required: bool = True
     module: str = ""
     """The module whose functions or tracepoints it needs; where that is not there, nor is what it would observe."""
+    modules: tuple[str, ...] = ()
+    """More of them, whose functions may be among its programs' targets."""
 
     @property
     def ways(self) -> tuple[tuple[str, ...], ...]:
@@ -77,7 +79,13 @@ class Flow:
     stages: ClassVar[StageTable]
     hooks: ClassVar[tuple[Hook, ...]]
     """In the order in which they attach: ends before starts, so that no end is missed."""
+
     fields: ClassVar[tuple[Field, ...]] = ()
+
+    @classmethod
+    def hooks_here(cls) -> tuple[Hook, ...]:
+        """Those that a start without options has on this machine as it is now."""
+        return cls.hooks
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -234,7 +242,9 @@ def _choose(hooks: tuple[Hook, ...], refused: dict[str, str], obj: BpfObject) ->
     for hook in hooks:
         for way in hook.ways:
             for program in way:
-                absent = program not in refused and missing_target(obj.progs[program].section, hook.module)
+                absent = program not in refused and missing_target(
+                    obj.progs[program].section, hook.module, *hook.modules
+                )
                 if absent:
                     refused[program] = absent
             if not any(program in refused for program in way):
@@ -244,7 +254,7 @@ def _choose(hooks: tuple[Hook, ...], refused: dict[str, str], obj: BpfObject) ->
     return chosen
 
 
-def missing_target(section: str, module_name: str) -> str:
+def missing_target(section: str, *modules: str) -> str:
     """Why a program of this section cannot work, as far as BTF tells; empty where it may.
 
     Loading would tell as well, but only one program at a time, and each of them takes opening the object anew.
@@ -254,7 +264,7 @@ def missing_target(section: str, module_name: str) -> str:
         return "" if _KPROBES.is_dir() else "this kernel has no kprobes"
     if kind not in ("fentry", "fexit", "tp_btf"):
         return ""
-    places = [vmlinux(), module(module_name) if module_name else None]
+    places = [vmlinux(), *(module(name) for name in modules if name)]
     if kind == "tp_btf":
         found = any(place is not None and place.tracepoint(target) is not None for place in places)
         return "" if found else f"there is no tracepoint {target} in the kernel's BTF"

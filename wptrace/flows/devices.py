@@ -96,6 +96,12 @@ def file_table(wanted: list[blockdev.Extent]) -> list[dict[str, int]]:
     return entries
 
 
+def file_systems(wanted: list[blockdev.Extent]) -> set[str]:
+    """The kinds of what is mounted on the wanted devices, as far as this process sees it."""
+    below = mounts.block_devices()
+    return {one.kind for one in mounts.mounts() if one.dev in below and _slot_of(below[one.dev], wanted)}
+
+
 def _slot_of(name: str, wanted: list[blockdev.Extent]) -> int:
     """The slot of the first wanted extent in which requests of a device may be seen; 0 if none is."""
     try:

@@ -122,7 +122,7 @@ def _feature(name: str) -> Check:
 
 def _flow(kind: type[Flow]) -> FlowFinding:
     tried = _tried(kind)
-    hooks = {hook: _hook(hook, tried) for hook in kind.hooks if hook.applies}
+    hooks = {hook: _hook(hook, tried) for hook in kind.hooks_here() if hook.applies}
     works = all(found.state != MISSING for hook, found in hooks.items() if hook.required)
     return FlowFinding(
         kind.name,
@@ -139,10 +139,10 @@ def _tried(kind: type[Flow]) -> dict[str, Way]:
     """Every program of a flow. What BTF rules out is not tried."""
     found: dict[str, Way] = {}
     with open_object(kind.object) as obj:
-        for hook in (hook for hook in kind.hooks if hook.applies):
+        for hook in (hook for hook in kind.hooks_here() if hook.applies):
             for program in (program for way in hook.ways for program in way):
                 section = obj.progs[program].section
-                missing = missing_target(section, hook.module)
+                missing = missing_target(section, hook.module, *hook.modules)
                 found[program] = Way(program, section, not missing, missing)
     possible = [program for program, way in found.items() if way.works]
     found.update((name, Way(*one)) for name, one in trial.attempt_all(kind.object, possible, kind.configure).items())

@@ -16,18 +16,20 @@ from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import HIT, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
 from wptrace.engine.sampling import Sampling
 from wptrace.errors import WptraceError
-from wptrace.flows import devices, filters
+from wptrace.flows import devices, filters, io_operations
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.filters import Filter
+from wptrace.flows.io_operations import KNOWN
 from wptrace.flows.io_records import Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
-from wptrace.flows.io_stages import HOOKS, NOISE, REQUEST_STAGES, SEEN_BY_OTHERS, STAGES
+from wptrace.flows.io_stages import HOOKS, NOISE, OPERATIONS, REQUEST_STAGES, SEEN_BY_OTHERS, SPARSE, STAGES
 from wptrace.flows.syscalls import calls
 from wptrace.flows.tracepoints import argument
 from wptrace.kernel import cpus
 
 _OP_FULL = Cause("op_full", "the table of operations had no room")
+_OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
 _BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
 _RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
 _NO_CELL = Cause("no_cell", "something had no row to count in")
@@ -35,7 +37,7 @@ _SHED = Cause("shed", "the budget took operations off while it was in flight")
 _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _CAUSES = {
     cause.name: cause
-    for cause in (_OP_FULL, _BIO_FULL, RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_START, UNMATCHED_END)
+    for cause in (_OP_FULL, _BIO_FULL, RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_START, UNMATCHED_END, _OP_UNENDED)
 }
 
 # Of an operation that made a single request, the whole time of that (ONLY_REQUEST of bpf_src/io_path/shared.h).
@@ -78,6 +80,7 @@ class PathFlow(Flow):
         self._options = options
         self._extents = devices.extents(options.devices)
         self._names = devices.names(self._extents)
+        self._file_systems = devices.file_systems(self._extents)
         self._loaded: Loaded | None = None
         self._ring: Ring | None = None
         self._requests: list[Request] = []
@@ -88,6 +91,7 @@ class PathFlow(Flow):
     def configure(obj: BpfObject) -> None:
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
         obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
+        obj.rodata.uring_hands_event = io_operations.hands_event()
         obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
 
     def start(self, reader: Reader) -> Start:
@@ -121,11 +125,16 @@ class PathFlow(Flow):
         sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
         return Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
 
+    @classmethod
+    def hooks_here(cls) -> tuple[Hook, ...]:
+        return _seen_by(devices.file_systems(devices.extents(())))
+
     def _hooks(self) -> tuple[Hook, ...]:
         """Without interference nothing is attached that serves nothing else, nor the hooks of drivers not in use."""
         unused = set() if self._options.interference else set(NOISE)
         drivers = {_driver(extent.disk) for extent in self._extents} if self._options.devices else None
-        return tuple(hook for hook in self.hooks if not set(hook.serves) <= unused and _serves(hook, drivers))
+        hooks = _seen_by(self._file_systems)
+        return tuple(hook for hook in hooks if not set(hook.serves) <= unused and _serves(hook, drivers))
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
@@ -187,6 +196,13 @@ class PathFlow(Flow):
     def _notes(self, loaded: Loaded) -> list[str]:
         missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
         notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
+        if any(name in KNOWN for name in loaded.chosen[OPERATIONS[0]]):
+            notes += [
+                f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
+                for kind in io_operations.unseen(self._file_systems)
+            ]
+        else:
+            notes.append("asynchronous operations (io_uring, AIO) are seen as requests only")
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:
@@ -228,6 +244,7 @@ class PathFlow(Flow):
             sum(cells.total("finished") for cells in ops),
             {
                 _OP_FULL: causes[_OP_FULL],
+                _OP_UNENDED: causes[_OP_UNENDED],
                 RECURSION: exits,
                 _SHED: self._shedder.given_up if self._shedder is not None else 0,
             },
@@ -261,8 +278,13 @@ class PathFlow(Flow):
                     shared = {name: stages[name] for name in REQUEST_STAGES}
                     _merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
         for group, stages in found.items():
-            if group.kind == OPERATION and "unattributed" in stages and not stages["unattributed"].sum:
-                del stages["unattributed"]
+            if group.kind == OPERATION:
+                for name in SPARSE:
+                    if name in stages:
+                        stages[name].add_zeros(stages["total"].count - stages[name].count)
+                for name in ("unattributed", *SPARSE):
+                    if name in stages and not stages[name].sum:
+                        del stages[name]
         # Interference is counted before the operation itself: one may be there without the other for a moment.
         return {group: stages for group, stages in found.items() if "total" in stages}
 
@@ -301,6 +323,12 @@ def _merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: di
             into[name].merge(distribution)
         else:
             into[name] = distribution.copy()
+
+
+def _seen_by(file_systems: set[str]) -> tuple[Hook, ...]:
+    """The hooks of operations where these are in use."""
+    ways = io_operations.ways(file_systems)
+    return tuple(hook._replace(programs=ways) if hook.name == OPERATIONS[0] else hook for hook in HOOKS)
 
 
 def _driver(disk: str) -> str:

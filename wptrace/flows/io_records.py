@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.results import HIT, OPERATION, REQUEST, InFlight, Request
+from wptrace.flows.io_stages import SPARSE
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -43,6 +44,7 @@ class Stories:
         self._ops = {OPERATION: obj.enum("op_kind"), HIT: obj.enum("op_kind"), REQUEST: obj.enum("block_op")}
         self._kinds = [_KINDS[name] for name in obj.enum("record_kind")]
         self._flags = obj.enum("block_flag")
+        self._interfaces = obj.enum("interface")
         self._cgroups = CgroupNames()
 
     def told(self, records: Sequence[Record]) -> Iterator[Request]:
@@ -50,18 +52,19 @@ class Stories:
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
             readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, noise, before_wakeup, path_at,
+            interface, user_data,
         ) = (
             self._at[name]
             for name in (
                 "start_ns", "end_ns", "offset", "length", "result", "cgroup", "inode", "sector", "bytes", "dev",
                 "flags", "tgid", "tid", "requests", "readahead", "slot", "kind", "op", "path_end", "deleted",
-                "path_cut", "comm", "noise", "before_wakeup", "path",
+                "path_cut", "comm", "noise", "before_wakeup", "path", "interface", "user_data",
             )
         )  # fmt: skip
         first, chain = self._at["stages[0]"], self._at["cpus.submit"]
         last, chain_end = first + len(self._stages), chain + len(_CHAIN)
         names, stage_names, kinds, ops = self._names, self._stages, self._kinds, self._ops
-        silence = self._silence
+        silence, interfaces = self._silence, self._interfaces
         comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
         letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
         wall = wall_offset_ns()
@@ -80,8 +83,13 @@ class Stories:
                 stages = {name: stages[name] for name in self._request_stages}
                 fields["error"] = to_errno(done)
             else:
-                if not stages["unattributed"]:
-                    del stages["unattributed"]
+                for name in ("unattributed", *SPARSE):
+                    if not stages[name]:
+                        del stages[name]
+                by = interfaces[record[interface]]
+                if by != "call":
+                    fields["interface"] = by
+                    fields["user_data"] = record[user_data]
                 place = record[offset]
                 fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
                 fields["deleted"] = record[deleted] != 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from wptrace.engine.stages import Point, Stage, StageTable
 from wptrace.flows.base import Hook
+from wptrace.flows.io_operations import BY_CALL, BY_FUNCTION, KNOWN, MODULES
 
-_E = Point("E", "system call entered the file")
+_U = Point("U", "operation submitted")
+_E = Point("E", "operation entered the file")
 _Q = Point("Q", "bio queued")
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -14,7 +16,7 @@ _H = Point("H", "handed to the device")
 _S = Point("S", "completion seen by the CPU")
 _C = Point("C", "completed")
 _W = Point("W", "task runs again")
-_X = Point("X", "system call leaves the file")
+_X = Point("X", "operation leaves the file")
 
 REQUEST_STAGES = ("throttle", "queue", "driver", "device", "complete")
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
@@ -30,7 +32,8 @@ def _tracepoint(
 # What has no other use than to see operations; the last one only adds to them.
 OPERATIONS = ("end of an operation (X), its begin (E)", "task switch (W)", "bio held back by a cgroup's limit")
 
-_FUNCTIONS = ("vfs_read", "vfs_write", "vfs_readv", "vfs_writev")
+# Operations that wait for this are rare, and its programs count only those: all others had none of it.
+SPARSE = ("submit",)
 SEEN_BY_OTHERS = "completion seen by other drivers (S)"
 _NO_OPERATIONS = "reads and writes cannot be told from requests"
 
@@ -39,6 +42,13 @@ _HANDLER = ("hardirq_exit_raw_tp", "hardirq_entry_raw_tp")
 
 STAGES = StageTable(
     (
+        Stage(
+            "submit",
+            _U,
+            _E,
+            "an asynchronous operation waits for a worker of io_uring, or for one that it is linked to",
+            "io_uring's workers are busy, or their operations cannot be done without waiting: see io-wq",
+        ),
         Stage(
             "fs",
             _E,
@@ -134,12 +144,10 @@ HOOKS = (
     _tracepoint("completion of a request (C)", "complete", _ALL, "no request can be seen"),
     Hook(
         OPERATIONS[0],
-        (
-            tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("exit", "entry")),
-            ("call_exit_raw_tp", "call_enter_raw_tp"),
-        ),
-        ("fs", "return"),
+        (KNOWN, BY_FUNCTION, BY_CALL),
+        ("submit", "fs", "return"),
         _NO_OPERATIONS,
+        modules=MODULES,
     ),
     _tracepoint(OPERATIONS[1], "switch", ("wakeup", "return", "preempted"), _NO_OPERATIONS),
     Hook(

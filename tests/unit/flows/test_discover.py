@@ -16,7 +16,7 @@ from wptrace.flows.io_block import _CAUSES, BlockFlow
 from wptrace.flows.io_path import _CAUSES as PATH_CAUSES
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import _KINDS
-from wptrace.flows.io_stages import NOISE
+from wptrace.flows.io_stages import NOISE, REQUEST_STAGES, SPARSE
 
 OBJECTS = Path(__file__).resolve().parents[3] / "wptrace/objects"
 ARCHES = ("x86_64", "arm64")
@@ -119,7 +119,9 @@ def test_names_are_those_of_the_path_object(arch: str) -> None:
     table = PathFlow.stages
     partition = [stage.name for stage in table.partition]
     assert enum_names(btf, "op_stage") == [*partition, table.unattributed.name, table.total.name]
-    assert enum_names(btf, "request_stage") == [*partition[1:6], table.total.name]
+    assert enum_names(btf, "request_stage") == [*REQUEST_STAGES, table.total.name]
+    assert set(SPARSE) | set(REQUEST_STAGES) < set(partition)
+    assert enum_names(btf, "interface") == ["call", "uring", "aio"]
     assert enum_names(btf, "noise_stage") == list(NOISE) == [stage.name for stage in table if not stage.partition]
     assert set(enum_names(btf, "path_cause")) == set(PATH_CAUSES)
     assert enum_names(btf, "op_kind") == ["read", "write"]

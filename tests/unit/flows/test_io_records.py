@@ -88,7 +88,7 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch,
         start_ns=100,
         end_ns=460,
-        stages=[10, 20, 30, 40, 50, 60, 70, 80],
+        stages=[0, 10, 20, 30, 40, 50, 60, 70, 80],
         kind=0,
         op=1,
         slot=2,
@@ -117,7 +117,9 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         1_000_460,
         360,
     )
-    assert found.stages == dict(zip(PathFlow.stages.names, (10, 20, 30, 40, 50, 60, 70, 80)))
+    # The time before E is none of a system call's.
+    assert found.stages == dict(zip(PathFlow.stages.names[1:], (10, 20, 30, 40, 50, 60, 70, 80)))
+    assert "interface" not in found.fields
     assert sum(found.stages.values()) == found.total_ns
     assert found.fields == {
         "pid": 7,
@@ -155,16 +157,22 @@ def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypa
 
 def test_what_is_not_attributed_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unattributed" not in told(obj, monkeypatch).stages
-    assert told(obj, monkeypatch, stages=[0] * 8 + [5]).stages["unattributed"] == 5
+    assert told(obj, monkeypatch, stages=[0] * 9 + [5]).stages["unattributed"] == 5
 
 
 def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     # BLK_STS_MEDIUM
-    found = told(obj, monkeypatch, kind=2, op=3, slot=1, stages=range_of(1, 9), dev=kernel_dev(8, 0), result=7)
+    found = told(obj, monkeypatch, kind=2, op=3, slot=1, stages=range_of(0, 9), dev=kernel_dev(8, 0), result=7)
     assert (found.kind, found.dev, found.op) == (REQUEST, "sda", "discard")
     assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
     assert found.fields["error"] == errno.ENODATA
     assert not {"path", "offset", "interference", "result"} & set(found.fields)
+
+
+def test_an_asynchronous_operation_tells_its_interface(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(obj, monkeypatch, interface=1, user_data=71, stages=[5, 6])
+    assert (found.fields["interface"], found.fields["user_data"]) == ("uring", 71)
+    assert (found.stages["submit"], found.stages["fs"]) == (5, 6)
 
 
 def range_of(first: int, end: int) -> list[int]:

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of io_uring and Linux AIO against fio's counts and the kernel's own."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.loads import ext4
+from tests.kernel.test_io_path import complete, rows, sums_up
+from tests.kernel.trace import Line, Trace, count, lossless
+from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
+from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.flows.io_operations import KNOWN, ways
+
+ENGINES = {"libaio": "aio", "io_uring": "uring"}
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+    if GUEST:
+        with null_device() as null:
+            yield [*map(Disk, ("nvme0n1", "vda", "sda")), null]
+    else:
+        with loop_device(tmp_path / "disk.img") as loop:
+            yield [loop]
+
+
+def observes(engine: str, trace: Trace) -> bool:
+    """Whether this kernel shows the operations of an interface one by one, by its types and what the tool says."""
+    says = not any("asynchronous operations" in note for note in trace.lines[0]["notes"])
+    if not GUEST:
+        # This machine may let nobody observe functions.
+        return says
+    assert says
+    arguments = vmlinux().tracepoint("io_uring_complete") or ()
+    return engine == "libaio" or arguments[1:2] == ("void *",)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_direct_reads_and_writes(engine: str, disks: list[Disk]) -> None:
+    """One operation, one request, both as many as fio and the kernel count, with several in flight."""
+    before = {disk: disk.completed() for disk in disks}
+    with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
+        jobs = {disk: fio(disk.path, rw="randrw", number_ios=250, ioengine=engine, iodepth=8) for disk in disks}
+        trace.stop()
+    summary = trace.summary
+    assert lossless(summary), summary["loss"]
+    seen = observes(engine, trace)
+    for disk, job in jobs.items():
+        after = disk.completed()
+        for op in ("read", "write"):
+            made = job[op]["total_ios"]
+            assert made == after[op] - before[disk][op] == count(summary, op=op, dev=disk.name)
+            assert count(summary, op=op, dev=disk.name, kind="operation") == (made if seen else 0)
+            assert count(summary, op=op, dev=disk.name, kind="hit") == 0
+            if seen:
+                complete(rows(summary, "operation", op, disk.name))
+    made = sum(total(job) for job in jobs.values())
+    assert summary["operations"]["started"] == (made if seen else 0)
+    assert len(trace.operations) == (made if seen else 0)
+    assert len(trace.requests) == (0 if seen else made)
+    for one in trace.operations:
+        sums_up(one)
+        assert one["requests"] == 1
+        assert one["interface"] == ENGINES[engine]
+        assert one["user_data"] > 0
+        assert one["path"] == f"/dev/{one['dev']}"
+        assert (one["length"], one["result"], one["bytes"], one["error"]) == (4096, 4096, 4096, 0)
+        assert one["offset"] == one["sector"] * 512
+        assert one["comm"] == "fio"
+
+
+MODES = {
+    "polled submission": {"sqthread_poll": 1},
+    "fixed buffers and files": {"fixedbufs": 1, "registerfiles": 1},
+    "workers": {"force_async": 1},
+}
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("mode", MODES)
+def test_ways_of_io_uring(mode: str) -> None:
+    disk = Disk("nvme0n1")
+    with Trace("--each", "--dev", disk.name) as trace:
+        job = fio(disk.path, rw="randread", number_ios=100, ioengine="io_uring", iodepth=4, **MODES[mode])
+        trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+    made = job["read"]["total_ios"] if observes("io_uring", trace) else 0
+    assert count(trace.summary, kind="operation") == len(trace.operations) == made
+    assert trace.summary["operations"]["lost"] == 0
+    for one in trace.operations:
+        sums_up(one)
+        assert (one["requests"], one["length"], one["result"]) == (1, 4096, 4096)
+        # Only workers let an operation wait before any file system has it.
+        if mode == "workers":
+            assert one["stages"]["submit_ns"] > 0
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("engine", ENGINES)
+def test_buffered_reads_of_a_file(engine: str, tmp_path: Path) -> None:
+    """Cold reads wait, in a worker or by a callback of the page; what is in the page cache is a hit."""
+    disk = Disk("vda")
+    with ext4(disk, tmp_path / "mnt") as folder:
+        file = folder / "file"
+        file.write_bytes(os.urandom(4 << 20))
+        options = {"ioengine": engine, "iodepth": 4, "direct": 0, "rw": "randread", "size": "4M", "number_ios": 100}
+        options.update({"invalidate": 0, "norandommap": 0, "random_generator": "lfsr"})
+        os.sync()
+        Path("/proc/sys/vm/drop_caches").write_text("1")
+        with Trace("--each", "--dev", disk.name, "--file", str(file)) as cold:
+            first = fio(str(file), **options)
+            cold.stop()
+        with Trace("--each", "--dev", disk.name, "--file", str(file)) as warm:
+            fio(str(file), **{**options, "number_ios": 100})
+            warm.stop()
+    for trace in (cold, warm):
+        assert lossless(trace.summary), trace.summary["loss"]
+    if not observes(engine, cold):
+        assert not cold.operations
+        return
+    assert len(cold.operations) == total(first) == cold.summary["operations"]["finished"]
+    waited = [one for one in cold.operations if one["kind"] == "operation"]
+    assert len(waited) > 50
+    for one in cold.operations + warm.operations:
+        sums_up(one)
+        assert one["path"] == str(file)
+        assert one["interface"] == ENGINES[engine]
+    assert {one["kind"] for one in warm.operations[:20]} <= {"hit", "operation"}
+    assert sum(one["kind"] == "hit" for one in warm.operations) >= 100 - (1024 - len(waited))
+
+
+def run_ring(disk: Disk, requests: list[tuple[int, int]]) -> list[Event]:
+    """Reads of 4 KiB by (user_data, flags), all submitted at once; waits for those that tell of their end."""
+    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with Ring() as ring, mmap.mmap(-1, 4096 * len(requests)) as buffer:
+            place = ctypes.c_char.from_buffer(buffer)
+            address = ctypes.addressof(place)
+            for number, (user_data, flags) in enumerate(requests):
+                ring.read(fd, address + 4096 * number, 4096, 4096 * number, user_data, flags)
+            events = ring.enter(len(requests), sum(not flags & SKIP for _, flags in requests))
+            del place
+            return events
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.guest
+def test_links_wait_for_one_another() -> None:
+    """The second of two that are linked is submitted with the first and begins when that one is done."""
+    disk = Disk("nvme0n1")
+    with Trace("--each", "--dev", disk.name) as trace:
+        events = run_ring(disk, [(71, LINK), (72, LINK), (73, 0)])
+        trace.stop()
+    assert sorted(events) == [(71, 4096), (72, 4096), (73, 4096)]
+    assert lossless(trace.summary), trace.summary["loss"]
+    if not observes("io_uring", trace):
+        assert not trace.operations
+        return
+    found: dict[int, Line] = {one["user_data"]: one for one in trace.operations}
+    assert sorted(found) == [71, 72, 73]
+    assert "submit_ns" not in found[71]["stages"] or found[71]["stages"]["submit_ns"] < found[72]["stages"]["submit_ns"]
+    for earlier, later in ((71, 72), (72, 73)):
+        assert found[later]["stages"]["submit_ns"] > found[earlier]["stages"]["device_ns"]
+        assert found[later]["total_ns"] > found[earlier]["total_ns"]
+
+
+@pytest.mark.guest
+def test_success_that_nobody_hears_of_is_no_operation() -> None:
+    """There is no event that ends it, so only its request is counted: nothing stays in flight."""
+    disk = Disk("nvme0n1")
+    with Trace("--each", "--dev", disk.name) as trace:
+        events = run_ring(disk, [(81, SKIP | LINK), (82, SKIP | LINK), (83, ASYNC)])
+        trace.stop()
+    assert events == [(83, 4096)]
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert count(trace.summary, kind="request") == 3
+    if observes("io_uring", trace):
+        assert [one["user_data"] for one in trace.operations] == [83]
+
+
+@pytest.mark.guest
+def test_other_file_systems_than_the_known_have_no_narrow_way() -> None:
+    assert ways({"ext4"})[0] != ways({"ext4", "f2fs"})[0]
+    assert set(ways({"ext4", "xfs", "vfat"})[0]) <= set(KNOWN) | {"uring_submit_old_raw_tp"}

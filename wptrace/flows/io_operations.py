@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that see operations begin and end: where only files of the file systems in use pass, or any file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from wptrace.bpf.kernel_btf import vmlinux
+
+# What the names of the functions that read and write begin with: of block devices, and of each file system, which is
+# also the name of its module.
+_PREFIXES = {"": "blkdev", "ext4": "ext4_file", "xfs": "xfs_file", "btrfs": "btrfs_file"}
+MODULES = tuple(kind for kind in _PREFIXES if kind)
+_SAME = {"ext2": "ext4", "ext3": "ext4"}
+# What a machine boots and unpacks from is not worth programs that run for pipes and sockets as well.
+_ASIDE = {"vfat", "squashfs", "iso9660"}
+
+_URING, _AIO = "uring_complete_raw_tp", "aio_complete_fentry"
+_BEGINS = {_URING: ("uring_submit_raw_tp",), _AIO: ("aio_read_fentry", "aio_write_fentry")}
+
+
+def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Ends before begins."""
+    names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
+    functions = [f"{prefix}_{way}_iter" for kind, prefix in _PREFIXES.items() if kind in names for way in _WAYS]
+    ends = [*(f"{function}_exit" for function in functions), *asynchronous]
+    begins = [*(f"{function}_entry" for function in functions), *sum(asynchronous.values(), ())]
+    return (*ends, *begins)
+
+
+_WAYS = ("read", "write")
+KNOWN = _programs(MODULES, _BEGINS)
+_FUNCTIONS = ("vfs_read", "vfs_write", "vfs_readv", "vfs_writev")
+BY_FUNCTION = tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("exit", "entry"))
+BY_CALL = ("call_exit_raw_tp", "call_enter_raw_tp")
+
+
+def ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
+    """Best first, where these kinds of file systems are in use."""
+    narrow = (_programs(kinds, _asynchronous()),) if _are_known(kinds) else ()
+    return (*narrow, BY_FUNCTION, BY_CALL)
+
+
+def unseen(kinds: Collection[str]) -> list[str]:
+    """Those of them that are left out."""
+    return sorted(_ASIDE & set(kinds)) if _are_known(kinds) else []
+
+
+def _are_known(kinds: Iterable[str]) -> bool:
+    return {_SAME.get(kind, kind) for kind in kinds} <= {*_PREFIXES, *_ASIDE}
+
+
+def _asynchronous() -> dict[str, tuple[str, ...]]:
+    """Begins of asynchronous operations by their end; without those whose end does not say of which one it is."""
+    found: dict[str, tuple[str, ...]] = {}
+    kernel = vmlinux()
+    begin = next((name for tracepoint, name in _SUBMITS.items() if _takes_kiocb(kernel.tracepoint(tracepoint))), "")
+    # Before 6.0 the completion tells only what the submitter calls it.
+    if begin and (kernel.tracepoint("io_uring_complete") or ())[1:2] == ("void *",):
+        found[_URING] = (begin,)
+    if all(kernel.has_function(name) for name in ("aio_read", "aio_write", "aio_complete_rw")):
+        found[_AIO] = _BEGINS[_AIO]
+    return found
+
+
+_SUBMITS = {"io_uring_submit_req": "uring_submit_raw_tp", "io_uring_submit_sqe": "uring_submit_old_raw_tp"}
+
+
+def _takes_kiocb(arguments: tuple[str, ...] | None) -> bool:
+    return (arguments or ())[:1] == ("io_kiocb *",)
+
+
+def hands_event() -> bool:
+    """Whether the tracepoint of a completion hands over the event, and not what is in it."""
+    return (vmlinux().tracepoint("io_uring_complete") or ())[2:3] == ("io_uring_cqe *",)
