@@ -106,12 +106,12 @@ static __noinline int count_request(struct bio_state *state)
 	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + state->op_kind);
 	if (!cell)
 		return 0;
-	cell->finished++;
 	cell->bytes += state->done.bytes;
 	if (state->done.error)
 		cell->failed++;
 	if (state->untimed) {
 		cell->untimed++;
+		cell->finished++;
 		return 0;
 	}
 	times = &state->done.times;
@@ -121,6 +121,7 @@ static __noinline int count_request(struct bio_state *state)
 	add(&cell->stages[REQUEST_STAGE_DEVICE], times->seen - times->handed);
 	add(&cell->stages[REQUEST_STAGE_COMPLETE], times->completed - times->seen);
 	add(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
+	cell->finished++;
 	return 0;
 }
 
@@ -289,6 +290,16 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool dir
 	return trace_unlisted && (special || FIELD(direct, super, s_bdev));
 }
 
+/* How an operation ended: behind its times. */
+#define COUNT_RESULT(cell, result) \
+	do { \
+		if ((result) < 0) \
+			(cell)->failed++; \
+		else \
+			(cell)->bytes += (result); \
+		(cell)->finished++; \
+	} while (0)
+
 /*
  * One comparison, which the compiler does not make two of; and a value that the verifier takes for the same on both ways.
  */
@@ -298,8 +309,6 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool dir
 		if (__until > at) { \
 			hist_add_plain(&cell->stages[stage], __until - at); \
 			at = __until; \
-		} else { \
-			hist_add_zero(&cell->stages[stage]); \
 		} \
 		asm volatile("%0 |= 0" : "+r"(at)); \
 	} while (0)
@@ -316,17 +325,11 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	cell = cell_at(&only_cells, done->slot * OP_KINDS + (op->write & 1));
 	if (!cell)
 		return 0;
-	cell->finished++;
-	if (result < 0)
-		cell->failed++;
-	else
-		cell->bytes += result;
 	cell->request_bytes += done->bytes;
 	if (done->error)
 		cell->request_failed++;
 	times = &done->times;
 	at = op->start_ns;
-	/* Who reads it takes those that were not counted for empty. */
 	if (op->interface != INTERFACE_CALL)
 		COUNT_UP_TO(OP_STAGE_SUBMIT, op->issued_ns);
 	COUNT_UP_TO(OP_STAGE_FS, times->queued);
@@ -337,9 +340,9 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	COUNT_UP_TO(OP_STAGE_COMPLETE, times->completed);
 	COUNT_UP_TO(OP_STAGE_WAKEUP, op->woken_ns);
 	COUNT_UP_TO(OP_STAGE_RETURN, op->end_ns);
-	hist_add_zero(&cell->stages[OP_STAGE_UNATTRIBUTED]);
 	hist_add_plain(&cell->stages[OP_STAGE_TOTAL], at - op->start_ns);
 	hist_add_plain(&cell->stages[ONLY_REQUEST], times->completed - times->queued);
+	COUNT_RESULT(cell, result);
 	return 0;
 }
 
@@ -352,13 +355,9 @@ static __noinline int count_hit(struct op_state *op, __s64 result)
 	cell = cell_at(&hit_cells, op->slot * OP_KINDS + (op->write & 1));
 	if (!cell)
 		return 0;
-	cell->finished++;
 	cell->readahead += op->readahead;
-	if (result < 0)
-		cell->failed++;
-	else
-		cell->bytes += result;
 	add(&cell->stages[0], minus(op->end_ns, op->start_ns));
+	COUNT_RESULT(cell, result);
 	return 0;
 }
 
@@ -372,17 +371,11 @@ static __noinline int count_alone(struct op_state *op, __s64 result)
 	cell = cell_at(&op_cells, op->slot * OP_KINDS + (op->write & 1));
 	if (!cell)
 		return 0;
-	cell->finished++;
 	cell->requests += op->made - op->readahead;
-	if (result < 0)
-		cell->failed++;
-	else
-		cell->bytes += result;
-	if (op->interface != INTERFACE_CALL)
-		add(&cell->stages[OP_STAGE_SUBMIT], op->charges[OP_STAGE_SUBMIT]);
-	for (stage = OP_STAGE_FS; stage < OP_CHARGES; stage++)
+	for (stage = 0; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);
 	add(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
+	COUNT_RESULT(cell, result);
 	return 0;
 }
 
@@ -439,6 +432,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		if (cell) {
 			for (stage = 0; stage < NOISE_STAGES; stage++)
 				add(&cell->stages[stage], op->noise[stage].ns);
+			cell->finished++;
 		}
 	}
 	if (telling && wants_telling(minus(now, op->start_ns), now)) {

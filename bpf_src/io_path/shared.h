@@ -73,7 +73,10 @@ enum interface {
 };
 EXPORT_ENUM(interface);
 
-/* One per device and kind, and CPU: operations that waited for a device. */
+/*
+ * One per device and kind, and CPU: operations that waited for a device. A stage that took no time is not counted; what
+ * `finished` has more than a stage was such ones. So it is counted last.
+ */
 struct op_cell {
 	__u64 finished;
 	__u64 failed;
@@ -106,7 +109,7 @@ struct hit_cell {
 };
 
 struct noise_cell {
-	__u64 unused;
+	__u64 finished;
 	struct hist stages[NOISE_STAGES];
 };
 

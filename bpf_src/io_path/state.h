@@ -228,7 +228,7 @@ struct {
 } records SEC(".maps");
 
 /*
- * Many stages are empty. Not a function of its own, and only of values that were just read from memory: before 6.4
+ * Many stages are empty, and whoever reads takes what is missing for that. Not a function of its own, and only of values that were just read from memory: before 6.4
  * (fde2a3882bd0) the verifier follows what a bucket's place depends on back to the begin of its function, and when it
  * gets there tells all values from one another, in each of hundreds of thousands of states.
  */
@@ -236,8 +236,6 @@ static __always_inline void add(struct hist *hist, __u64 value)
 {
 	if (value)
 		hist_add_plain(hist, value);
-	else
-		hist_add_zero(hist);
 }
 
 static __always_inline void *cell_at(void *cells, __u32 key)

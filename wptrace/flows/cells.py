@@ -19,10 +19,15 @@ _ALL_BITS = (1 << 64) - 1
 
 
 class Cells:
-    """`counters` and `distributions` hold, by group, what `read` found so far; untouched groups are not in them."""
+    """`counters` and `distributions` hold, by group, what `read` found so far; untouched groups are not in them.
 
-    def __init__(self, cells: Map, groups: list[Group], stages: list[str]) -> None:
+    In `sparse` ones a stage that took no time was not counted: its distribution is short of what `finished` and was
+    timed. That stands first in the cell and is counted last, so a look in between takes no stage for empty too early.
+    """
+
+    def __init__(self, cells: Map, groups: list[Group], stages: list[str], sparse: bool = False) -> None:
         self._map = cells
+        self._sparse = sparse
         self._followed: list[tuple[Any, Group]] = list(enumerate(groups))
         layout = cells.value_codec
         self._struct = layout.struct
@@ -55,6 +60,8 @@ class Cells:
                 if now != before and (before or any(now)):
                     self._before[place, cpu] = now
                     self._add(group, self._struct.unpack(now), self._struct.unpack(before) if before else self._nothing)
+        if self._sparse:
+            self._add_zeros()
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
@@ -76,6 +83,13 @@ class Cells:
                 high,
                 _squares(squares_high - old_squares_high, squares - old_squares, total - old_total),
             )
+
+    def _add_zeros(self) -> None:
+        for group, stages in self.distributions.items():
+            counters = self.counters[group]
+            timed = counters["finished"] - counters.get("untimed", 0)
+            for stage in stages.values():
+                stage.add_zeros(timed - stage.count)
 
     def total(self, counter: str) -> int:
         return sum(counters[counter] for counters in self.counters.values())

@@ -102,14 +102,15 @@ class PathFlow(Flow):
         noise = every if self._options.interference else []
         stages = obj.enum("op_stage")
         self._cells = {
-            "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages),
-            "only": Cells(obj.maps["only_cells"], [Group(*one, OPERATION) for one in every], [*stages, _REQUEST]),
-            "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"]),
-            "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE)),
+            "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages, True),
+            "only": Cells(obj.maps["only_cells"], [Group(*one, OPERATION) for one in every], [*stages, _REQUEST], True),
+            "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"], True),
+            "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE), True),
             "request": Cells(
                 obj.maps["request_cells"],
                 [Group(name, op, REQUEST) for name in self._names for op in ops],
                 obj.enum("request_stage"),
+                True,
             ),
         }
         self._causes = [_CAUSES[name] for name in obj.enum("path_cause")]
@@ -279,9 +280,6 @@ class PathFlow(Flow):
                     _merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
         for group, stages in found.items():
             if group.kind == OPERATION:
-                for name in SPARSE:
-                    if name in stages:
-                        stages[name].add_zeros(stages["total"].count - stages[name].count)
                 for name in ("unattributed", *SPARSE):
                     if name in stages and not stages[name].sum:
                         del stages[name]

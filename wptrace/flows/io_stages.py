@@ -32,7 +32,7 @@ def _tracepoint(
 # What has no other use than to see operations; the last one only adds to them.
 OPERATIONS = ("end of an operation (X), its begin (E)", "task switch (W)", "bio held back by a cgroup's limit")
 
-# Operations that wait for this are rare, and its programs count only those: all others had none of it.
+# Few operations wait for these: a row, or a part of a story, is shown where there is one.
 SPARSE = ("submit",)
 SEEN_BY_OTHERS = "completion seen by other drivers (S)"
 _NO_OPERATIONS = "reads and writes cannot be told from requests"

@@ -98,6 +98,28 @@ def test_two_elements_of_one_group_are_added_up() -> None:
     assert found.distributions[A]["all"].sum == 101
 
 
+def test_what_a_sparse_stage_is_short_of_took_no_time() -> None:
+    made = FakeMap()
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    for value in (5, 9):
+        made.count(0, 1, value)
+    found.read()
+    assert found.distributions[A]["all"].min == 5
+    made.elements[0][0][0] += 3
+    for _ in range(2):  # looking again adds nothing
+        found.read()
+        all_of_a = found.distributions[A]["all"]
+        assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum, all_of_a.min) == (5, 3, 14, 0)
+    made.count(0, 0, 2)
+    found.read()
+    assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (6, 3)
+    # A time is there before what finished says so.
+    made.elements[0][0][0] -= 1
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    found.read()
+    assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (5, 2)
+
+
 def test_without_squares_the_deviation_is_estimated() -> None:
     values = [*range(1000, 3000, 7), 0, 50_000]
     found = {}
