@@ -20,13 +20,14 @@ from wptrace.flows import devices, filters, io_operations
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_operations import KNOWN
+from wptrace.flows.io_operations import KNOWN, MODULES
 from wptrace.flows.io_records import Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
 from wptrace.flows.io_stages import HOOKS, NOISE, OPERATIONS, REQUEST_STAGES, SEEN_BY_OTHERS, SPARSE, STAGES
 from wptrace.flows.syscalls import calls
 from wptrace.flows.tracepoints import argument
-from wptrace.kernel import cpus
+from wptrace.kernel import cpus, mounts
+from wptrace.kernel.blockdev import Extent
 
 _OP_FULL = Cause("op_full", "the table of operations had no room")
 _OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
@@ -80,7 +81,7 @@ class PathFlow(Flow):
         self._options = options
         self._extents = devices.extents(options.devices)
         self._names = devices.names(self._extents)
-        self._file_systems = devices.file_systems(self._extents)
+        self._file_systems = _file_systems(self._extents)
         self._loaded: Loaded | None = None
         self._ring: Ring | None = None
         self._requests: list[Request] = []
@@ -128,7 +129,7 @@ class PathFlow(Flow):
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
-        return _seen_by(devices.file_systems(devices.extents(())))
+        return _seen_by(_file_systems(devices.extents(())))
 
     def _hooks(self) -> tuple[Hook, ...]:
         """Without interference nothing is attached that serves nothing else, nor the hooks of drivers not in use."""
@@ -321,6 +322,11 @@ def _merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: di
             into[name].merge(distribution)
         else:
             into[name] = distribution.copy()
+
+
+def _file_systems(extents: list[Extent]) -> set[str]:
+    """What is mounted on the wanted devices. Where nothing is, all that may be mounted later is prepared for."""
+    return devices.file_systems(extents) or mounts.registered() & set(MODULES)
 
 
 def _seen_by(file_systems: set[str]) -> tuple[Hook, ...]:

@@ -50,6 +50,15 @@ def mounts(proc: Path = PROC) -> list[Mount]:
     return [_mount(line) for line in lines if line]
 
 
+def registered(proc: Path = PROC) -> set[str]:
+    """The kinds of file systems that could be mounted now, without loading a module."""
+    try:
+        lines = (proc / "filesystems").read_text().splitlines()
+    except OSError:
+        return set()
+    return {line.split("\t")[-1] for line in lines}
+
+
 def _mount(line: str) -> Mount:
     # The source may be empty, so the blanks count. Optional fields end with a dash.
     fields = line.split(" ")

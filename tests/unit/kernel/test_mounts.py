@@ -61,6 +61,12 @@ def test_a_mount_point_may_be_any_bytes(proc: Procfs) -> None:
     assert os.fsencode(found.point) == b"/\xff\xc3\xa9"
 
 
+def test_what_may_be_mounted(tmp_path: Path) -> None:
+    (tmp_path / "filesystems").write_text("nodev\tsysfs\nnodev\ttmpfs\n\text4\n\txfs\n")
+    assert mounts.registered(tmp_path) == {"sysfs", "tmpfs", "ext4", "xfs"}
+    assert mounts.registered(tmp_path / "none") == set()
+
+
 def test_without_proc_there_are_none(tmp_path: Path) -> None:
     assert mounts.mounts(tmp_path) == []
     assert mounts.block_devices(tmp_path) == {}
