@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -184,6 +185,8 @@ def test_success_that_nobody_hears_of_is_no_operation() -> None:
     with Trace("--each", "--dev", disk.name) as trace:
         events = run_ring(disk, [(81, SKIP | LINK), (82, SKIP | LINK), (83, ASYNC)])
         trace.stop()
+    if (81, -errno.EINVAL) in events:
+        pytest.skip("this kernel knows no IOSQE_CQE_SKIP_SUCCESS, which came with 5.17")
     assert events == [(83, 4096)]
     assert lossless(trace.summary), trace.summary["loss"]
     assert count(trace.summary, kind="request") == 3
