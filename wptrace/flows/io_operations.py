@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.bpf.kernel_btf import module, vmlinux
 
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.
@@ -44,6 +44,16 @@ def ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
 def unseen(kinds: Collection[str]) -> list[str]:
     """Those of them that are left out."""
     return sorted(_ASIDE & set(kinds)) if _are_known(kinds) else []
+
+
+def preparable(kinds: Iterable[str]) -> set[str]:
+    """Those of them whose functions may be observed; nobody uses them yet."""
+
+    def is_there(kind: str) -> bool:
+        places = (vmlinux(), module(kind))
+        return any(place is not None and place.has_function(f"{_PREFIXES[kind]}_read_iter") for place in places)
+
+    return set(filter(is_there, set(MODULES) & set(kinds)))
 
 
 def _are_known(kinds: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ from wptrace.flows import devices, filters, io_operations
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_operations import KNOWN, MODULES
+from wptrace.flows.io_operations import KNOWN
 from wptrace.flows.io_records import Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
 from wptrace.flows.io_stages import HOOKS, NOISE, OPERATIONS, REQUEST_STAGES, SEEN_BY_OTHERS, SPARSE, STAGES
@@ -326,7 +326,7 @@ def _merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: di
 
 def _file_systems(extents: list[Extent]) -> set[str]:
     """What is mounted on the wanted devices. Where nothing is, all that may be mounted later is prepared for."""
-    return devices.file_systems(extents) or mounts.registered() & set(MODULES)
+    return devices.file_systems(extents) or io_operations.preparable(mounts.registered())
 
 
 def _seen_by(file_systems: set[str]) -> tuple[Hook, ...]:

@@ -57,6 +57,12 @@ def test_ends_attach_before_begins() -> None:
     assert kinds == sorted(kinds, reverse=True)
 
 
+def test_only_what_may_be_observed_is_prepared_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, Btf(NEW, ("xfs_file_read_iter",)))
+    monkeypatch.setattr(io_operations, "module", {"btrfs": Btf(NEW, ("btrfs_file_read_iter",))}.get)
+    assert io_operations.preparable({"ext4", "xfs", "btrfs", "tmpfs"}) == {"xfs", "btrfs"}
+
+
 def test_another_file_system_takes_the_functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, Btf(NEW))
     assert ways({"ext4", "f2fs"}) == (BY_FUNCTION, BY_CALL)
