@@ -56,13 +56,17 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 static __always_inline int submit_uring(struct io_kiocb *req)
 {
 	__u8 opcode = BPF_CORE_READ(req, opcode);
+	__u64 user_data = 0;
 
 	if (opcode > 63 || !(URING_CALLS >> opcode & 1))
 		return 0;
 	/* Nobody hears of its end. */
 	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS)
 		return 0;
-	return submit((__u64)req, INTERFACE_URING, BPF_CORE_READ(req, cqe.user_data));
+	/* 5.10 has it elsewhere, and is not used: there nobody hears of the end. */
+	if (bpf_core_field_exists(req->cqe.user_data))
+		user_data = BPF_CORE_READ(req, cqe.user_data);
+	return submit((__u64)req, INTERFACE_URING, user_data);
 }
 
 /* A file system gets it: in the task that submitted it, or in a worker, or in both after one another. */

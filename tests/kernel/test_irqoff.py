@@ -372,6 +372,7 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
         flow.close()
 
 
+@pytest.mark.guest
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="arm64's emulation has a counter of cycles")
 def test_without_a_counter_of_cycles_it_says_so() -> None:
     done = wptrace("irqoff", "--counter", "cycles")
