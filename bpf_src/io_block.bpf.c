@@ -8,6 +8,7 @@
 #include "lib/wptrace.h"
 #include "lib/hist.h"
 #include "lib/block.h"
+#include "lib/arguments.h"
 
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
@@ -357,20 +358,6 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error);
 	return 0;
 }
-
-/* The pointer to an argument that stands first or second; the verifier forbids to compute the place. */
-#define FIRST_OR_SECOND(ctx, second) \
-	({ \
-		void *__argument; \
-		if (second) { \
-			__argument = (void *)(ctx)[1]; \
-			barrier_var(__argument); \
-		} else { \
-			__argument = (void *)(ctx)[0]; \
-			barrier_var(__argument); \
-		} \
-		__argument; \
-	})
 
 SEC("tp_btf/block_rq_complete")
 int complete_tp_btf(__u64 *ctx)

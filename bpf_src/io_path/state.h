@@ -228,9 +228,10 @@ struct {
 } records SEC(".maps");
 
 /*
- * Many stages are empty, and whoever reads takes what is missing for that. Not a function of its own, and only of values that were just read from memory: before 6.4
- * (fde2a3882bd0) the verifier follows what a bucket's place depends on back to the begin of its function, and when it
- * gets there tells all values from one another, in each of hundreds of thousands of states.
+ * Many stages are empty, and whoever reads takes what is missing for that. Not a function of its own, and only of values
+ * that were just read from memory: before 6.4 (fde2a3882bd0) the verifier follows what a bucket's place depends on back
+ * to the begin of its function, and when it gets there tells all values from one another, in each of hundreds of
+ * thousands of states.
  */
 static __always_inline void add(struct hist *hist, __u64 value)
 {
