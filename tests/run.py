@@ -124,7 +124,9 @@ def main(names: Sequence[str]) -> int:
     if boots:
         kernels = dict.fromkeys(job.name.removesuffix("-icount") for job in boots)
         lab = (sys.executable, "-m", "tests.lab")
+        # Guests have no network: what their tests need is fetched here.
         subprocess.run([*lab, "fetch", *kernels], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "tests.lab.peers"], cwd=ROOT, check=True)
         with_modules = [name for name in kernels if find(name).headers]
         if with_modules:
             subprocess.run([*lab, "modules", *with_modules], cwd=ROOT, check=True)
