@@ -37,6 +37,7 @@ struct block_cell {
 	__u64 failed;
 	__u64 bytes;
 	__u64 untimed; /* of the finished: in no distribution, as a budget wants */
+	struct fate fate;
 	struct hist stages[BLOCK_STAGES];
 };
 
@@ -51,7 +52,9 @@ struct block_record {
 	__u32 cpu;
 	__s32 error; /* a negative errno or a blk_status_t */
 	__u16 slot;
+	__u16 unused;
 	enum block_op op;
+	struct events events;
 };
 
 const struct block_record *export_block_record __attribute__((unused));
@@ -87,6 +90,22 @@ struct {
 	__type(key, __u64);
 	__type(value, struct request_state);
 } requests SEC(".maps");
+
+/* What happened to a request on its way, which is rare: of those that are in flight. */
+struct life {
+	__u64 bytes; /* done before the end */
+	__s32 error;
+	struct events events;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u64);
+	__type(value, struct life);
+} lives SEC(".maps");
+
+__u32 living; /* 0: nobody needs to look there */
 
 /* Requests that took at least this long cross the ring; the default is never. */
 __u64 slow_ns = ~0ULL;
@@ -244,8 +263,134 @@ static __always_inline int merge(struct request *rq, bool direct)
 	return 0;
 }
 
+/* How many bios of a request end with so many bytes. Global, so that the verifier looks at it once; of numbers alone. */
+__noinline int bios_within(__u64 request, __u32 bytes)
+{
+	struct request *rq = (void *)request;
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	int ended;
+
+	for (ended = 0; ended < MERGES && bio; ended++) {
+		__u32 size = BPF_CORE_READ(bio, bi_iter.bi_size);
+
+		if (bytes < size)
+			break;
+		bytes -= size;
+		bio = BPF_CORE_READ(bio, bi_next);
+	}
+	return ended;
+}
+
+/* The life of a request that is in flight, from its first event on. */
+static __noinline struct life *life_of(struct request *rq)
+{
+	__u64 key = (__u64)rq;
+	struct life fresh = {};
+	struct life *life = bpf_map_lookup_elem(&lives, &key);
+
+	if (life)
+		return life;
+	if (bpf_map_update_elem(&lives, &key, &fresh, BPF_NOEXIST))
+		return NULL;
+	COUNT(living);
+	return bpf_map_lookup_elem(&lives, &key);
+}
+
+/* The row of a request that is traced. */
+static __noinline struct block_cell *cell_of_request(struct request *rq)
+{
+	__u32 flags = BPF_CORE_READ(rq, cmd_flags);
+	enum block_op op = request_op(flags);
+	struct device_match match;
+	__u64 key = (__u64)rq;
+	__u32 dev = request_disk(rq, false);
+
+	if (!dev)
+		return NULL;
+	match = find_device(dev, BPF_CORE_READ(rq, __sector), op == BLOCK_OP_FLUSH);
+	if (!match.found)
+		return NULL;
+	/* Of another process, or issued before tracing began. */
+	if (match.stateful && target_tgid && !bpf_map_lookup_elem(&requests, &key))
+		return NULL;
+	return cell_of(match.slot, op);
+}
+
+__noinline int complete_part(__u64 request, __u32 bytes, int error)
+{
+	struct request *rq = (void *)request;
+	struct block_cell *cell = cell_of_request(rq);
+	struct life *life;
+	int ended;
+
+	if (!cell)
+		return 0;
+	cell->fate.parts++;
+	life = life_of(rq);
+	if (!life)
+		return 0;
+	life->bytes += bytes;
+	if (error)
+		life->error = error;
+	ONE_MORE(life->events.parts);
+	ended = bios_within(request, bytes);
+	life->events.merged += ended;
+	cell->fate.merged += ended;
+	return 0;
+}
+
+static __always_inline int requeue(struct request *rq, bool direct)
+{
+	struct block_cell *cell = cell_of_request(rq);
+	bool late = has_timed_out(rq);
+	struct life *life;
+
+	if (!cell)
+		return 0;
+	cell->fate.requeues++;
+	cell->fate.timeouts += late;
+	life = life_of(rq);
+	if (!life)
+		return 0;
+	ONE_MORE(life->events.requeues);
+	if (late)
+		ONE_MORE(life->events.timeouts);
+	return 0;
+}
+
+static __always_inline int split(struct bio *bio, bool direct)
+{
+	__u32 flags = FIELD(direct, bio, bi_opf);
+	struct device_match match;
+	struct block_cell *cell;
+
+	if (target_tgid && target_tgid != bpf_get_current_pid_tgid() >> 32)
+		return 0;
+	match = find_device(bio_disk(bio, direct), FIELD(direct, bio, bi_iter.bi_sector), false);
+	if (!match.found)
+		return 0;
+	cell = cell_of(match.slot, request_op(flags));
+	if (cell)
+		cell->fate.split++;
+	return 0;
+}
+
+/* A request ends to which something happened. */
+static __noinline int end_life(struct request *rq, struct life *found)
+{
+	__u64 key = (__u64)rq;
+	struct life *life = bpf_map_lookup_elem(&lives, &key);
+
+	if (!life || !found)
+		return 0;
+	__builtin_memcpy(found, life, sizeof(*found));
+	bpf_map_delete_elem(&lives, &key);
+	__sync_fetch_and_add(&living, -1);
+	return 0;
+}
+
 static __always_inline void send(struct request *rq, bool direct, __u64 now, __u64 queue, __u64 device, __u32 bytes,
-				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, int error)
+				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, int error, struct life *life)
 {
 	struct block_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
@@ -254,7 +399,7 @@ static __always_inline void send(struct request *rq, bool direct, __u64 now, __u
 		return;
 	}
 	record->end_ns = now;
-	record->sector = FIELD(direct, rq, __sector);
+	record->sector = FIELD(direct, rq, __sector) - (life->bytes >> 9);
 	record->queue_ns = queue;
 	record->device_ns = device;
 	record->bytes = bytes;
@@ -263,7 +408,9 @@ static __always_inline void send(struct request *rq, bool direct, __u64 now, __u
 	record->cpu = bpf_get_smp_processor_id();
 	record->slot = slot;
 	record->error = error;
+	record->unused = 0;
 	record->op = op;
+	record->events = life->events;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
@@ -284,10 +431,13 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	__u64 start, issued, queue, device;
 	struct device_match match;
 	struct block_cell *cell;
+	struct life life = {};
 	__u32 dev;
 
 	if (bytes < FIELD(direct, rq, __data_len))
-		return 0; /* the rest is still with the device */
+		return complete_part(number_of(key), bytes, error);
+	if (living)
+		end_life(rq, &life);
 	dev = request_disk(rq, direct);
 	if (!dev)
 		return 0; /* a command to a controller, not to a disk */
@@ -335,6 +485,19 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	cell = cell_of(match.slot, op);
 	if (!cell)
 		return 0;
+	bytes += life.bytes;
+	if (life.error)
+		error = life.error;
+	if (error && has_timed_out(rq)) {
+		cell->fate.timeouts++;
+		ONE_MORE(life.events.timeouts);
+	}
+	if (FIELD(direct, rq, bio) != FIELD(direct, rq, biotail)) {
+		int others = bios_within(number_of(key), ~0U) - 1;
+
+		life.events.merged += others;
+		cell->fate.merged += others;
+	}
 	count(cell, bytes, error);
 	/* Where starts are seen, it was decided there. */
 	if (request_sample && (!match.stateful || target_tgid) && !is_timed()) {
@@ -355,7 +518,7 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	hist_add_plain(&cell->stages[BLOCK_STAGE_DEVICE], device);
 	hist_add_plain(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
 	if (queue + device >= slow_ns || (sample && is_told()))
-		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error);
+		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error, &life);
 	return 0;
 }
 
@@ -405,6 +568,30 @@ SEC("raw_tp/block_rq_merge")
 int merge_raw_tp(__u64 *ctx)
 {
 	return merge(FIRST_OR_SECOND(ctx, request_is_second), false);
+}
+
+SEC("tp_btf/block_rq_requeue")
+int requeue_tp_btf(__u64 *ctx)
+{
+	return requeue(FIRST_OR_SECOND(ctx, request_is_second), true);
+}
+
+SEC("raw_tp/block_rq_requeue")
+int requeue_raw_tp(__u64 *ctx)
+{
+	return requeue(FIRST_OR_SECOND(ctx, request_is_second), false);
+}
+
+SEC("tp_btf/block_split")
+int split_tp_btf(__u64 *ctx)
+{
+	return split(FIRST_OR_SECOND(ctx, bio_is_second), true);
+}
+
+SEC("raw_tp/block_split")
+int split_raw_tp(__u64 *ctx)
+{
+	return split(FIRST_OR_SECOND(ctx, bio_is_second), false);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -18,7 +18,12 @@
 #include "io_path/shared.h"
 #include "io_path/state.h"
 #include "io_path/noise.h"
+#include "io_path/flush.h"
+#include "io_path/journal.h"
+#include "io_path/writeback.h"
+#include "io_path/controllers.h"
 #include "io_path/record.h"
+#include "io_path/layers.h"
 
 /* --- Charging ----------------------------------------------------------------------------------------------------- */
 
@@ -28,6 +33,12 @@ static __always_inline void advance(struct op_state *op, enum op_stage stage, __
 		op->charges[stage] += until - op->cursor_ns;
 		op->cursor_ns = until;
 	}
+}
+
+/* What its task is at while none of its requests is in question. */
+static __always_inline enum op_stage own_stage(struct op_state *op)
+{
+	return op->in_journal ? OP_STAGE_JOURNAL : OP_STAGE_FS;
 }
 
 /* Before the first charge. */
@@ -50,8 +61,12 @@ static __noinline int charge(struct op_state *op, struct done *done)
 	open_account(op);
 	/* It was on its way before the task went to sleep: until then the task had other work. */
 	if (done->times.got < op->cursor_ns)
-		advance(op, OP_STAGE_FS, op->slept_ns);
-	advance(op, OP_STAGE_FS, done->times.queued);
+		advance(op, own_stage(op), op->slept_ns);
+	if (done->events.below & EVENT_BELOW) {
+		advance(op, own_stage(op), op->above_ns);
+		advance(op, OP_STAGE_LAYERS, done->times.queued);
+	}
+	advance(op, own_stage(op), done->times.queued);
 	advance(op, OP_STAGE_THROTTLE, done->times.got);
 	advance(op, OP_STAGE_QUEUE, done->times.issued);
 	advance(op, OP_STAGE_DRIVER, done->times.handed);
@@ -74,6 +89,9 @@ static __always_inline void charge_last(struct op_state *op)
 
 	if (done) {
 		charge(op, done);
+		/* What the device above did with it then. */
+		if (done->events.below & EVENT_BELOW)
+			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
 		if (noisy)
 			add_irq_delay(op, done);
 		op->waited_for = op->last;
@@ -126,12 +144,11 @@ static __noinline int count_request(struct bio_state *state)
 }
 
 /* The only request of an operation, when that is over. */
-static __noinline int release_only(struct op_state *op, bool uncounted)
+__noinline int release_only(__u32 place, bool uncounted)
 {
+	struct op_state *op = op_at(place);
 	struct bio_state *state;
 
-	if (!op)
-		return 0;
 	state = bio_at(op->only - 1);
 	if (state->bio != DELIVERED)
 		return 0;
@@ -151,6 +168,7 @@ static __always_inline void look_at_position(struct op_state *op)
 
 #define S_IFMT 0170000
 #define S_IFBLK 0060000
+#define S_IFDIR 0040000
 #define S_IFREG 0100000
 
 static __always_inline void count_discarded(void)
@@ -172,18 +190,29 @@ static __noinline bool task_passes(void)
 	return task_matches();
 }
 
-static __noinline bool operation_passes(struct file *file, bool write, __u64 length)
+/* What is synced is written, what a page lacks is read. */
+static __always_inline bool is_write(enum op_kind kind)
 {
-	return operation_matches(write, length) && file_matches(file, false);
+	return kind == OP_KIND_WRITE || kind == OP_KIND_SYNC;
 }
 
-static __noinline bool bio_passes(bool write, __u32 bytes)
+static __noinline bool operation_passes(struct file *file, enum op_kind kind, __u64 length)
 {
+	return operation_matches(is_write(kind), length) && (file ? file_matches(file, false) : !filter_file);
+}
+
+static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
+{
+	struct dirty_frame *dirtied = following && write ? dirtier_of(bio) : NULL;
+
+	if (dirtied)
+		return !dirtied->ignored && operation_matches(write, bytes);
 	/* Whose file it is of, a bio does not tell. */
 	return task_matches() && !filter_file && operation_matches(write, bytes);
 }
 
-static __always_inline void open_op(struct op_state *op, struct file *file, bool write, __u64 length, loff_t *position)
+static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
+				    loff_t *position)
 {
 	op->kind = OP_TRACED;
 	op->begun++;
@@ -192,14 +221,13 @@ static __always_inline void open_op(struct op_state *op, struct file *file, bool
 	op->position = position;
 	op->offset = -1;
 	op->wake_cpu = NO_CPU;
-	op->write = write;
-	if (noise_kept) {
-		__builtin_memset(op->noise, 0, sizeof(op->noise));
-		__builtin_memset(&op->before_wakeup, 0, sizeof(op->before_wakeup));
-	}
+	op->op_kind = kind;
+	if (noise_kept)
+		__builtin_memset(interference_of(op), 0, sizeof(struct interference));
 }
 
-static __always_inline int begin(struct file *file, bool write, __u64 length, loff_t *position)
+/* Without a file where it has none, or it is not known. */
+static __always_inline int begin(struct file *file, enum op_kind kind, __u64 length, loff_t *position)
 {
 	__u64 task = bpf_get_current_task();
 	struct op_state *op;
@@ -210,7 +238,7 @@ static __always_inline int begin(struct file *file, bool write, __u64 length, lo
 	if (filtering) {
 		if (!task_passes())
 			return 0; /* nor do its bios */
-		wanted = operation_passes(file, write, length);
+		wanted = operation_passes(file, kind, length);
 	}
 	op = claim_op(task);
 	if (!op) {
@@ -220,25 +248,25 @@ static __always_inline int begin(struct file *file, bool write, __u64 length, lo
 	}
 	/* The end of the one before went unseen. */
 	if (op->only)
-		release_only(op, true);
+		release_only(op->place, true);
 	op->task = task;
 	op->kind = OP_IGNORED;
 	begin_anew(op);
 	if (!wanted)
 		return 0;
-	open_op(op, file, write, length, position);
+	open_op(op, file, kind, length, position);
 	/* Last, so that our own work is not charged. */
 	op->start_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
 /* Where the file may be of any kind. */
-static __always_inline bool is_stored(struct file *file, bool direct)
+static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool direct)
 {
 	struct inode *inode = FIELD(direct, file, f_inode);
 	__u32 format = FIELD(direct, inode, i_mode) & S_IFMT;
 
-	return format == S_IFREG || format == S_IFBLK;
+	return format == S_IFREG || format == S_IFBLK || (kind == OP_KIND_SYNC && format == S_IFDIR);
 }
 
 /* What a vector of buffers holds together; those beyond the first are not looked at unless somebody wants the length. */
@@ -322,7 +350,7 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 
 	if (!op || !done)
 		return 0;
-	cell = cell_at(&only_cells, done->slot * OP_KINDS + (op->write & 1));
+	cell = cell_at(&only_cells, done->slot * PLAIN_KINDS + (op->op_kind & 1));
 	if (!cell)
 		return 0;
 	cell->request_bytes += done->bytes;
@@ -331,28 +359,28 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	times = &done->times;
 	at = op->start_ns;
 	if (op->interface != INTERFACE_CALL)
-		COUNT_UP_TO(OP_STAGE_SUBMIT, op->issued_ns);
-	COUNT_UP_TO(OP_STAGE_FS, times->queued);
-	COUNT_UP_TO(OP_STAGE_THROTTLE, times->got);
-	COUNT_UP_TO(OP_STAGE_QUEUE, times->issued);
-	COUNT_UP_TO(OP_STAGE_DRIVER, times->handed);
-	COUNT_UP_TO(OP_STAGE_DEVICE, times->seen);
-	COUNT_UP_TO(OP_STAGE_COMPLETE, times->completed);
-	COUNT_UP_TO(OP_STAGE_WAKEUP, op->woken_ns);
-	COUNT_UP_TO(OP_STAGE_RETURN, op->end_ns);
-	hist_add_plain(&cell->stages[OP_STAGE_TOTAL], at - op->start_ns);
-	hist_add_plain(&cell->stages[ONLY_REQUEST], times->completed - times->queued);
+		COUNT_UP_TO(ONLY_STAGE_SUBMIT, op->issued_ns);
+	COUNT_UP_TO(ONLY_STAGE_FS, times->queued);
+	COUNT_UP_TO(ONLY_STAGE_THROTTLE, times->got);
+	COUNT_UP_TO(ONLY_STAGE_QUEUE, times->issued);
+	COUNT_UP_TO(ONLY_STAGE_DRIVER, times->handed);
+	COUNT_UP_TO(ONLY_STAGE_DEVICE, times->seen);
+	COUNT_UP_TO(ONLY_STAGE_COMPLETE, times->completed);
+	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
+	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
+	hist_add_plain(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
+	hist_add_plain(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
 	COUNT_RESULT(cell, result);
 	return 0;
 }
 
-static __noinline int count_hit(struct op_state *op, __s64 result)
+/* What follows is for the end of an operation, in global functions: the verifier looks at each of them alone. */
+__noinline int count_hit(__u32 place, __s64 result)
 {
+	struct op_state *op = op_at(place);
 	struct hit_cell *cell;
 
-	if (!op)
-		return 0;
-	cell = cell_at(&hit_cells, op->slot * OP_KINDS + (op->write & 1));
+	cell = cell_at(&hit_cells, op->slot * OP_KINDS + op->op_kind);
 	if (!cell)
 		return 0;
 	cell->readahead += op->readahead;
@@ -361,14 +389,13 @@ static __noinline int count_hit(struct op_state *op, __s64 result)
 	return 0;
 }
 
-static __noinline int count_alone(struct op_state *op, __s64 result)
+__noinline int count_alone(__u32 place, __s64 result)
 {
+	struct op_state *op = op_at(place);
 	struct op_cell *cell;
 	int stage;
 
-	if (!op)
-		return 0;
-	cell = cell_at(&op_cells, op->slot * OP_KINDS + (op->write & 1));
+	cell = cell_at(&op_cells, op->slot * OP_KINDS + op->op_kind);
 	if (!cell)
 		return 0;
 	cell->requests += op->made - op->readahead;
@@ -379,12 +406,50 @@ static __noinline int count_alone(struct op_state *op, __s64 result)
 	return 0;
 }
 
+__noinline int count_noise(__u32 place)
+{
+	struct op_state *op = op_at(place);
+	struct noise_cell *cell = cell_at(&noise_cells, op->slot * OP_KINDS + op->op_kind);
+	int stage;
+
+	if (!cell)
+		return 0;
+	for (stage = 0; stage < NOISE_STAGES; stage++)
+		add(&cell->stages[stage], interference_of(op)->noise[stage].ns);
+	cell->finished++;
+	return 0;
+}
+
+/* The rest of its account, up to the end. */
+__noinline int close_account(__u32 place)
+{
+	struct op_state *op = op_at(place);
+	bool held;
+
+	settle(op);
+	/* All was there before its task had to wait. */
+	if (op->last && all_ended(op))
+		charge_last(op);
+	open_account(op);
+	/* A device made of others took the bio, and a worker made the requests of it: all it waited for was that device. */
+	held = op->above && op->held_until > op->above_ns;
+	if (held) {
+		advance(op, OP_STAGE_FS, op->above_ns);
+		if (op->above_done_ns > op->above_ns) {
+			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
+			advance(op, OP_STAGE_WAKEUP, op->held_until);
+		}
+		advance(op, OP_STAGE_DEVICE, op->held_until);
+	}
+	advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, op->end_ns);
+	return 0;
+}
+
 /* `known` is the file where the hook has it, as an object that the verifier knows. */
 static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool direct)
 {
 	struct done *only = NULL;
-	bool hit, held;
-	int stage;
+	bool hit;
 
 	if (op->kind != OP_TRACED) {
 		op->task = 0;
@@ -399,21 +464,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		if (noisy)
 			add_irq_delay(op, only);
 	} else {
-		settle(op);
-		/* All was there before its task had to wait. */
-		if (op->last && all_ended(op))
-			charge_last(op);
-		open_account(op);
-		/*
-		 * A device made of others took the bio, and a worker made the requests of it: all it waited for was that
-		 * device.
-		 */
-		held = op->above && op->held_until > op->above_ns;
-		if (held) {
-			advance(op, OP_STAGE_FS, op->above_ns);
-			advance(op, OP_STAGE_DEVICE, op->held_until);
-		}
-		advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, now);
+		close_account(op->place);
 		hit = !op->waited && !op->blocked && op->made == op->readahead;
 		/* What waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(direct ? known : op->file, &op->slot, direct)) {
@@ -422,18 +473,13 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			return 0;
 		}
 		if (hit)
-			count_hit(op, result);
+			count_hit(op->place, result);
 		else
-			count_alone(op, result);
+			count_alone(op->place, result);
 	}
 	if (noisy && !hit) {
-		struct noise_cell *cell = cell_at(&noise_cells, op->slot * OP_KINDS + (op->write & 1));
-
-		if (cell) {
-			for (stage = 0; stage < NOISE_STAGES; stage++)
-				add(&cell->stages[stage], op->noise[stage].ns);
-			cell->finished++;
-		}
+		count_noise(op->place);
+		count_held_op(op->place);
 	}
 	if (telling && wants_telling(minus(now, op->start_ns), now)) {
 		if (only) {
@@ -447,7 +493,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		tell_op(op->place, hit, now, result);
 	}
 	if (op->only) {
-		release_only(op, !only);
+		release_only(op->place, !only);
 		op->only = 0;
 	}
 	op->task = 0;
@@ -462,21 +508,8 @@ static __always_inline bool bio_is_wanted(struct bio *bio, bool direct)
 {
 	__u32 op = FIELD(direct, bio, bi_opf) & 0xff;
 
-	return tracing && (!filtering || bio_passes(op == BLOCK_OP_WRITE, FIELD(direct, bio, bi_iter.bi_size)));
+	return tracing && (!filtering || bio_passes(bio, op == BLOCK_OP_WRITE, FIELD(direct, bio, bi_iter.bi_size)));
 }
-
-/* A folio begins like its first page; 5.16 (7b230db3b8d3) gave it a name. */
-struct page___like_folio {
-	struct address_space *mapping;
-	unsigned long index;
-} __attribute__((preserve_access_index));
-
-struct folio___like_page {
-	struct address_space *mapping;
-	unsigned long index;
-} __attribute__((preserve_access_index));
-
-#define PAGE_SHIFT 12 /* the smallest there is; larger pages only make readahead look nearer than it is */
 
 /*
  * Whether readahead fetches only what its operation did not ask for. The kernel marks what was asked for as readahead
@@ -484,25 +517,16 @@ struct folio___like_page {
  */
 static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 {
-	struct folio___like_page *folio;
-	struct page___like_folio *page;
-	struct address_space *mapping;
+	struct page_of_file page;
 	struct file *file;
 	__s64 begin, end;
 
 	if (!op)
 		return false;
-	page = (void *)BPF_CORE_READ(bio, bi_io_vec, bv_page);
-	folio = (void *)page;
-	if (bpf_core_type_exists(struct folio___like_page)) {
-		mapping = BPF_CORE_READ(folio, mapping);
-		begin = BPF_CORE_READ(folio, index) << PAGE_SHIFT;
-	} else {
-		mapping = BPF_CORE_READ(page, mapping);
-		begin = BPF_CORE_READ(page, index) << PAGE_SHIFT;
-	}
+	page = page_of_file((__u64)BPF_CORE_READ(bio, bi_io_vec, bv_page));
+	begin = page.index << page_shift;
 	file = op->file;
-	if (mapping != BPF_CORE_READ(file, f_mapping))
+	if (page.mapping != BPF_CORE_READ(file, f_mapping))
 		return false;
 	look_at_position(op);
 	if (op->offset < 0)
@@ -518,7 +542,7 @@ static __always_inline void belong(struct bio_state *state, struct op_state *op,
 	op->slot = state->done.slot;
 	state->made = op->made;
 	if (flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(op, bio)) {
-		state->readahead = true;
+		state->apart |= BIO_APART_READAHEAD;
 		op->readahead++;
 	}
 }
@@ -527,7 +551,7 @@ static __always_inline void no_place(struct op_state *op)
 {
 	COUNT(loss[PATH_CAUSE_BIO_FULL]);
 	if (op)
-		op->lost++;
+		op->lost = true;
 }
 
 static __always_inline void start_bio(struct bio_state *state, __u64 key, enum bio_kind kind, __u64 now)
@@ -536,13 +560,13 @@ static __always_inline void start_bio(struct bio_state *state, __u64 key, enum b
 		COUNT(loss[PATH_CAUSE_UNMATCHED_START]); /* the bio is used again: its last end went unseen */
 	state->bio = key;
 	state->kind = kind;
-	state->readahead = false;
-	state->set_up = false;
+	__builtin_memset(&state->apart, 0, 4);
 	state->done.times.queued = now;
 	state->done.times.issued = 0;
 	state->done.times.handed = 0;
 	state->done.times.seen = 0;
 	state->done.irq_delay = 0;
+	__builtin_memset(&state->done.events, 0, sizeof(state->done.events));
 }
 
 static __always_inline void note_submitter(struct bio_state *state)
@@ -570,10 +594,13 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	bool empty = !FIELD(direct, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
 	struct device_match match = find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), empty);
 	struct bio_state *state;
+	__u32 layer = LAYERS;
 	bool above = false;
 
 	if (!match.found || match.slot == UNLISTED_SLOT) {
 		above = is_made_of_others(bio, direct);
+		if (above && stacked)
+			layer = layer_of(dev);
 		if (above)
 			kind = kind == BIO_KIND_HELD ? kind : BIO_KIND_ABOVE;
 		else if (!match.found)
@@ -585,21 +612,30 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 			no_place(op);
 		return 0;
 	}
-	state->untimed = request_sample && !op && !is_timed();
+	state->untimed = request_sample && !op && layer == LAYERS && !is_timed();
 	start_bio(state, key, kind, state->untimed ? 0 : bpf_ktime_get_ns());
 	state->op_kind = op_kind;
 	state->empty = empty;
 	state->done.dev = dev;
 	state->done.slot = match.slot;
 	state->task = 0;
-	if (state->untimed)
-		return 0;
-	if (telling)
-		note_submitter(state);
-	if (!op) {
-		state->tid = bpf_get_current_pid_tgid();
+	if (layer < LAYERS)
+		begin_layer(state, layer, FIELD(direct, bio, bi_iter.bi_sector), FIELD(direct, bio, bi_iter.bi_size));
+	if (state->untimed) {
+		if (following)
+			follow(state, bio, flags);
 		return 0;
 	}
+	if (telling)
+		note_submitter(state);
+	if (noisy)
+		begin_holding(state);
+	if (!op)
+		state->tid = bpf_get_current_pid_tgid();
+	if (following)
+		follow(state, bio, flags);
+	if (!op)
+		return 0;
 	state->task = op->task;
 	state->op = op->place;
 	if (above) {
@@ -612,12 +648,58 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	return 0;
 }
 
-/* A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. */
-static __always_inline int throttle(struct bio *bio, bool direct)
+/* A device made of others made it of a bio above, and it belongs to whom that belongs; who sends it may be a worker. */
+static __noinline int take_linked(struct bio *bio, struct bio_state *link)
+{
+	struct bio_state *upper, *state;
+	struct op_state *op = NULL;
+	__u64 above_ns;
+	__u32 above;
+
+	if (!link)
+		return 0;
+	upper = upper_of(link);
+	above = link->above;
+	above_ns = link->above_ns;
+	link->bio = 0;
+	if (!upper) {
+		/* It is over: a mirror may be written later. */
+		if (bio_is_wanted(bio, false))
+			take(bio, NULL, BIO_KIND_QUEUED, false);
+		return 0;
+	}
+	if (upper->task) {
+		op = op_at(upper->op);
+		if (op->task != upper->task || op->kind != OP_TRACED || above_ns < op->start_ns)
+			op = NULL;
+	}
+	take(bio, op, BIO_KIND_QUEUED, false);
+	state = find_bio((__u64)bio);
+	if (!state)
+		return 0;
+	state->above = above;
+	state->above_ns = above_ns;
+	state->done.events.below = EVENT_BELOW;
+	if (!state->layer)
+		state->apart |= BIO_APART_BELOW;
+	state->tid = upper->tid;
+	state->tgid = upper->tgid;
+	state->cgroup = upper->cgroup;
+	__builtin_memcpy(state->comm, upper->comm, sizeof(state->comm));
+	if (!upper->done.times.issued)
+		upper->done.times.issued = state->done.times.queued;
+	return 0;
+}
+
+/*
+ * A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. Where each bio comes by, also
+ * one that is sent on or is what a split left, only operations are looked at.
+ */
+static __always_inline int throttle(struct bio *bio, bool each, bool direct)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 
-	if (!op || op->kind != OP_TRACED)
+	if (op ? op->kind != OP_TRACED : each || !bio_is_wanted(bio, direct))
 		return 0;
 	holding = true;
 	return take(bio, op, BIO_KIND_HELD, direct);
@@ -631,9 +713,13 @@ static __always_inline int queue(struct bio *bio, bool direct)
 		struct bio_state *held = find_bio((__u64)bio);
 
 		if (held && held->kind == BIO_KIND_HELD) {
-			held->kind = BIO_KIND_QUEUED;
+			held->kind = held->layer ? BIO_KIND_ABOVE : BIO_KIND_QUEUED;
+			if (noisy)
+				release(held);
 			return 0;
 		}
+		if (held && held->kind == BIO_KIND_LINKED)
+			return take_linked(bio, held);
 	}
 	if (!op) {
 		if (!bio_is_wanted(bio, direct))
@@ -646,7 +732,7 @@ static __always_inline int queue(struct bio *bio, bool direct)
 			struct done *done = done_at(op, op->last);
 
 			/* The one before it completed in this very task: it was waited for by running it. */
-			if (done && done->inline_ && all_ended(op))
+			if (done && done->events.inline_ && all_ended(op))
 				charge_last(op);
 			op->last = 0;
 		}
@@ -655,12 +741,14 @@ static __always_inline int queue(struct bio *bio, bool direct)
 }
 
 /* Its front becomes a bio of its own, and completes into the rest. */
-static __always_inline int split(struct bio *front, bool direct)
+static __always_inline int split(struct bio *front, __u64 sector, bool direct)
 {
 	struct bio_state *rest = find_bio((__u64)FIELD(direct, front, bi_private));
 	struct op_state *op = NULL;
 	struct bio_state *state;
 
+	if (stacked && cut_layer((__u64)front, rest, sector))
+		return 0;
 	if (!rest || rest->kind == BIO_KIND_HEAD)
 		return 0;
 	if (rest->task) {
@@ -683,8 +771,22 @@ static __always_inline int split(struct bio *front, bool direct)
 	state->done.slot = rest->done.slot;
 	state->task = rest->task;
 	state->op = rest->op;
+	state->done.events.split = 1;
+	ONE_MORE(rest->done.events.split);
+	if (rest->done.events.below & EVENT_BELOW) {
+		state->above = rest->above;
+		state->above_ns = rest->above_ns;
+		state->done.events.below = EVENT_BELOW;
+		state->apart = BIO_APART_BELOW;
+	}
+	if (rest->kind != BIO_KIND_ABOVE)
+		COUNT_FATE(state, split, 1);
 	if (telling)
 		note_submitter(state);
+	if (noisy)
+		begin_holding(state);
+	if (following)
+		split_writeback(state, rest, front);
 	if (op && rest->kind != BIO_KIND_ABOVE)
 		belong(state, op, front, FIELD(direct, front, bi_opf));
 	return 0;
@@ -745,6 +847,12 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 		return false;
 	}
 	state->kind = BIO_KIND_QUEUED;
+	if (state->layer) {
+		/* It stands for both, and ends once. */
+		state->layer = false;
+		state->layer_slot = state->done.slot;
+		state->done.events.below |= EVENT_SAME_BIO;
+	}
 	state->done.slot = match.slot;
 	if (!state->task)
 		return true;
@@ -851,50 +959,22 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 		return 0;
 	own = state->done.times.queued >= op->start_ns;
 	/* What was read ahead is waited for by a later operation, if by any. */
-	if (own ? state->readahead : !op->slept_ns)
+	if (own ? state->apart & BIO_APART_READAHEAD : !op->slept_ns)
 		return 0;
 	place = state->made & (DONE - 1);
 	done = &op->done[place];
 	__builtin_memcpy(done, &head->done, sizeof(*done));
 	done->times.queued = state->done.times.queued;
+	if (state != head)
+		done->events.below = state->done.events.below;
+	if (done->events.below & EVENT_BELOW)
+		op->above_ns = state->above_ns;
 	if (done->times.got < done->times.queued)
 		done->times.got = done->times.queued;
 	done->cpus.submit = state->done.cpus.submit;
 	if (own)
 		COUNT(op->ended);
 	op->last = place + 1;
-	return 0;
-}
-
-#define MERGES 256
-
-/* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
-__noinline int deliver_merged_one(__u64 address, __u32 head_place)
-{
-	struct bio_state *head = bio_at(head_place);
-	struct bio_state *state = find_bio(address);
-
-	if (!state || state->place == head->place)
-		return 0;
-	/* It was issued, and merged with another one before it was issued again. */
-	if (state->kind == BIO_KIND_HEAD)
-		state->begun--;
-	if (state->task)
-		deliver(state, head);
-	state->bio = 0;
-	return 0;
-}
-
-/* Bios that were merged into the request end with it. */
-static __noinline int deliver_merged(struct request *rq, __u32 head_place)
-{
-	struct bio *bio = BPF_CORE_READ(rq, bio);
-	int place;
-
-	for (place = 0; place < MERGES && bio; place++) {
-		deliver_merged_one((__u64)bio, head_place);
-		bio = BPF_CORE_READ(bio, bi_next);
-	}
 	return 0;
 }
 
@@ -931,6 +1011,8 @@ static __always_inline void fill_in(struct times *times, __u64 allocated)
 		times->completed = at;
 }
 
+#include "io_path/life.h"
+
 static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
 {
 	struct bio_state *state;
@@ -939,40 +1021,54 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	struct bio *bio;
 
 	if (bytes < FIELD(direct, rq, __data_len))
-		return 0; /* the rest is still with the device */
+		return complete_part(number_of((__u64)rq), bytes, error);
 	state = state_of(rq, direct);
 	if (!state)
 		return 0;
 	done = &state->done;
-	done->bytes = bytes;
-	done->error = error;
+	if (error || has_events(&done->events)) {
+		end_otherwise(rq, state, bytes, error);
+	} else {
+		done->bytes = bytes;
+		done->error = 0;
+	}
 	bio = FIELD(direct, rq, bio);
 	if (state->untimed) {
 		if (bio && FIELD(direct, bio, bi_next))
-			deliver_merged(rq, state->place);
+			deliver_merged(number_of((__u64)rq), state->place);
 		if (!state->empty)
 			count_request(state);
+		if (following)
+			count_writeback(state->place, state->place);
 		state->bio = 0;
 		return 0;
 	}
 	done->times.completed = bpf_ktime_get_ns();
 	if (seen_by_handler && !done->times.seen)
 		see_by_handler(state);
-	done->inline_ = !done->times.seen && bpf_get_current_task() == state->task;
+	done->events.inline_ = !done->times.seen && bpf_get_current_task() == state->task;
 	fill_in(&done->times, FIELD(direct, rq, start_time_ns));
 	if (telling) {
 		done->cpus.complete = bpf_get_smp_processor_id();
-		done->sector = FIELD(direct, rq, __sector);
+		if (!done->events.parts)
+			done->sector = FIELD(direct, rq, __sector);
 		done->flags = FIELD(direct, rq, cmd_flags);
+		/* What the block layer does itself (flushes), it does not ask the driver for. */
+		if (bio)
+			done->flags |= FIELD(direct, bio, bi_opf) & ~0xffU;
 	}
+	if (noisy && !state->empty)
+		count_held_request(state->place);
 	if (bio && FIELD(direct, bio, bi_next))
-		deliver_merged(rq, state->place);
+		deliver_merged(number_of((__u64)rq), state->place);
+	if (following)
+		count_writeback(state->place, state->place);
 	if (state->task) {
 		op = op_at(state->op);
 		if (op->task != state->task || op->kind != OP_TRACED)
 			op = NULL;
 	}
-	if (op && op->made - op->readahead == 1 && !state->readahead && !state->empty && !op->only &&
+	if (op && op->made - op->readahead == 1 && !state->apart && !state->empty && !op->only &&
 	    done->times.queued >= op->start_ns) {
 		/* It stays here until its operation is over, which counts it together with itself. */
 		state->bio = DELIVERED;
@@ -985,6 +1081,10 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		deliver(state, state);
 	if (!state->empty)
 		count_request(state);
+	if (committing && !state->task)
+		count_for_commit(state);
+	if (telling && state->op_kind == BLOCK_OP_FLUSH)
+		note_flush(done);
 	if (telling && !op && !state->empty &&
 	    wants_telling(minus(done->times.completed, done->times.queued), done->times.completed))
 		tell_request(state);
@@ -1018,16 +1118,18 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 		}
 	} else {
 		open_account(op);
-		if (op->in_iowait) {
+		/* Nobody sleeps in a journal, or to have something synced, but for I/O. */
+		if (op->in_iowait || op->in_journal || op->op_kind == OP_KIND_SYNC)
 			op->blocked = true;
-			if (op->lost)
-				advance(op, OP_STAGE_UNATTRIBUTED, now);
-		}
-		/* What it waited for was not a request of its own: a lock, the journal, somebody else's read. */
+		if (op->in_journal)
+			op->in_journal = JOURNAL_SLEPT;
+		if (op->in_iowait && op->lost)
+			advance(op, OP_STAGE_UNATTRIBUTED, now);
+		/* What it waited for was not a request of its own: a lock, a journal, somebody else's read. */
 		if (op->above)
 			op->held_until = now;
 		else if (all_ended(op))
-			advance(op, OP_STAGE_FS, now);
+			advance(op, own_stage(op), now);
 	}
 	op->slept_ns = 0;
 }
@@ -1075,8 +1177,16 @@ static __always_inline int switched(bool preempt, struct task_struct *prev, stru
 TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
 TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
 TRACEPOINT(queue, block_bio_queue, queue(FIRST_OR_SECOND(ctx, bio_is_second), direct))
-TRACEPOINT(split, block_split, split(FIRST_OR_SECOND(ctx, bio_is_second), direct))
+TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(layer, block_bio_complete, complete_layer((void *)ctx[1]))
+TRACEPOINT(remap, block_bio_remap,
+	   link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)), (__u64)EITHER(ctx, 1, 2, bio_is_second),
+			 (__u64)EITHER(ctx, 2, 3, bio_is_second)))
+TRACEPOINT(split, block_split,
+	   split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct))
 TRACEPOINT(switch, sched_switch, switched(ctx[0], (void *)ctx[1], (void *)ctx[2], direct))
+TRACEPOINT(dirty, writeback_dirty_folio, dirty_folio((void *)ctx[0], (void *)ctx[1], direct))
+TRACEPOINT(dirty_page, writeback_dirty_page, dirty_page((void *)ctx[0], (void *)ctx[1], direct))
 TRACEPOINT(hardirq_entry, irq_handler_entry, enter_hardirq())
 TRACEPOINT(hardirq_exit, irq_handler_exit, leave_hardirq((void *)ctx[1], direct))
 TRACEPOINT(softirq_entry, softirq_entry, enter_softirq())
@@ -1092,14 +1202,29 @@ int tick_perf(void *ctx)
 SEC("fentry/__blk_throtl_bio")
 int throttle_fentry(__u64 *ctx)
 {
-	return throttle((void *)ctx[0], true);
+	return throttle((void *)ctx[0], false, true);
 }
 
 SEC("fentry/blk_throtl_bio")
 int throttle_old_fentry(__u64 *ctx)
 {
-	return throttle((void *)ctx[0], true);
+	return throttle((void *)ctx[0], true, true);
 }
+
+/* What may let a bio wait for its request. Each is called only where its controller is in use. */
+#define CONTROLLER(name, function, by) \
+	SEC("fexit/" #function) \
+	int name##_fexit(__u64 *ctx) \
+	{ \
+		return end_hold((void *)ctx[1], by); \
+	}
+
+CONTROLLER(io_cost, ioc_rqos_throttle, CONTROLLER_IO_COST)
+CONTROLLER(io_latency, blkcg_iolatency_throttle, CONTROLLER_IO_LATENCY)
+CONTROLLER(wbt, wbt_wait, CONTROLLER_WBT)
+
+TRACEPOINT(getrq, block_getrq,
+	   end_hold(FIRST_OR_SECOND(ctx, bio_is_second), unnamed ? CONTROLLER_UNKNOWN : CONTROLLER_TAG))
 
 /*
  * Drivers. Their tracepoints are in modules, whose types 5.10 does not tell, and 6.12 hands such arguments over as
@@ -1185,13 +1310,13 @@ static __always_inline loff_t *fourth(__u64 *ctx)
  * Operations by what file systems get, which asynchronous ones have as well. So nothing is run for what is no file of
  * theirs: pipes, sockets, terminals.
  */
-static __always_inline int begin_kiocb(struct kiocb *iocb, struct iov_iter *iter, bool write)
+static __always_inline int begin_kiocb(struct kiocb *iocb, struct iov_iter *iter, enum op_kind kind)
 {
 	struct file *file = iocb->ki_filp;
 
 	if (iocb->ki_complete)
-		return issue_kiocb(iocb, file, write, iter->count);
-	return begin(file, write, iter->count, &iocb->ki_pos);
+		return issue_kiocb(iocb, file, kind, iter->count);
+	return begin(file, kind, iter->count, &iocb->ki_pos);
 }
 
 static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
@@ -1213,7 +1338,7 @@ static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
 	SEC("fentry/" #prefix "_read_iter") \
 	int prefix##_read_iter_entry(__u64 *ctx) \
 	{ \
-		return begin_kiocb((void *)ctx[0], (void *)ctx[1], false); \
+		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_READ); \
 	} \
 	SEC("fexit/" #prefix "_read_iter") \
 	int prefix##_read_iter_exit(__u64 *ctx) \
@@ -1223,7 +1348,7 @@ static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
 	SEC("fentry/" #prefix "_write_iter") \
 	int prefix##_write_iter_entry(__u64 *ctx) \
 	{ \
-		return begin_kiocb((void *)ctx[0], (void *)ctx[1], true); \
+		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE); \
 	} \
 	SEC("fexit/" #prefix "_write_iter") \
 	int prefix##_write_iter_exit(__u64 *ctx) \
@@ -1295,13 +1420,13 @@ int aio_complete_fentry(__u64 *ctx)
 }
 
 /* Operations by the functions that all their system calls go through, of whatever file system. */
-#define OPERATION(function, write, length, result) \
+#define OPERATION(function, kind, length, result) \
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
 	{ \
 		struct file *file = (void *)ctx[0]; \
 \
-		return is_stored(file, true) ? begin(file, write, length, fourth(ctx)) : 0; \
+		return is_stored(file, kind, true) ? begin(file, kind, length, fourth(ctx)) : 0; \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
@@ -1312,10 +1437,12 @@ int aio_complete_fentry(__u64 *ctx)
 		return op ? finish(op, (void *)ctx[0], ctx[result], now, true) : 0; \
 	}
 
-OPERATION(vfs_read, false, ctx[2], 4)
-OPERATION(vfs_write, true, ctx[2], 4)
-OPERATION(vfs_readv, false, vector_bytes((void *)ctx[1], ctx[2]), 5)
-OPERATION(vfs_writev, true, vector_bytes((void *)ctx[1], ctx[2]), 5)
+OPERATION(vfs_read, OP_KIND_READ, ctx[2], 4)
+OPERATION(vfs_write, OP_KIND_WRITE, ctx[2], 4)
+OPERATION(vfs_readv, OP_KIND_READ, vector_bytes((void *)ctx[1], ctx[2]), 5)
+OPERATION(vfs_writev, OP_KIND_WRITE, vector_bytes((void *)ctx[1], ctx[2]), 5)
+
+#include "io_path/inner.h"
 
 /* Where functions cannot be observed: by the number of the system call. What Python sets for each of them. */
 enum call_kind {
@@ -1328,6 +1455,9 @@ enum call_kind {
 	CALL_KIND_PWRITE,
 	CALL_KIND_PREADV,
 	CALL_KIND_PWRITEV,
+	CALL_KIND_FSYNC,
+	CALL_KIND_SYNC_FILE_RANGE,
+	CALL_KIND_MSYNC,
 };
 EXPORT_ENUM(call_kind);
 
@@ -1361,6 +1491,22 @@ static __always_inline bool is_foreign_call(void)
 	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
 }
 
+static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
+{
+	struct file *file = NULL;
+
+	/* What is mapped at an address nobody can look up here. */
+	if (kind != CALL_KIND_MSYNC) {
+		file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
+		if (!file)
+			return 0;
+	}
+	if (kind == CALL_KIND_SYNC_FILE_RANGE)
+		return begin_rare(file, OP_KIND_SYNC, PT_REGS_PARM2_CORE_SYSCALL(regs),
+				  PT_REGS_PARM3_CORE_SYSCALL(regs));
+	return begin_rare(file, OP_KIND_SYNC, -1, 0);
+}
+
 SEC("raw_tp/sys_enter")
 int call_enter_raw_tp(__u64 *ctx)
 {
@@ -1376,14 +1522,16 @@ int call_enter_raw_tp(__u64 *ctx)
 	kind = calls[number];
 	if (!kind || is_foreign_call())
 		return 0;
+	if (kind >= CALL_KIND_FSYNC)
+		return begin_sync_call(regs, kind);
 	file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
-	if (!file || !is_stored(file, false))
+	if (!file || !is_stored(file, OP_KIND_READ, false))
 		return 0;
 	length = PT_REGS_PARM3_CORE_SYSCALL(regs);
 	if (kind == CALL_KIND_READV || kind == CALL_KIND_WRITEV || kind == CALL_KIND_PREADV ||
 	    kind == CALL_KIND_PWRITEV)
 		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
-	begin(file, !(kind & 1), length, NULL);
+	begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE, length, NULL);
 	op = find_op(bpf_get_current_task());
 	if (op && kind >= CALL_KIND_PREAD)
 		op->offset = PT_REGS_PARM4_CORE_SYSCALL(regs);

@@ -70,7 +70,7 @@ static __always_inline int submit_uring(struct io_kiocb *req)
 }
 
 /* A file system gets it: in the task that submitted it, or in a worker, or in both after one another. */
-static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, bool write, __u64 length)
+static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, enum op_kind kind, __u64 length)
 {
 	struct op_state *op = find_op((__u64)iocb), *stand_in;
 	__u64 task;
@@ -78,10 +78,10 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, bo
 	if (!op)
 		return 0; /* filtered out, or one of the kernel's own */
 	if (op->kind == OP_SUBMITTED) {
-		if (filtering && !operation_passes(file, write, length))
+		if (filtering && !operation_passes(file, kind, length))
 			op->kind = OP_IGNORED;
 		else
-			open_op(op, file, write, length, &iocb->ki_pos);
+			open_op(op, file, kind, length, &iocb->ki_pos);
 	}
 	/* What no file system could do at once, it gets again. */
 	if (!op->made)
@@ -91,7 +91,7 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, bo
 	if (!stand_in)
 		return 0;
 	if (stand_in->only)
-		release_only(stand_in, true);
+		release_only(stand_in->place, true);
 	begin_anew(stand_in);
 	stand_in->kind = OP_STAND_IN;
 	stand_in->stands_for = (__u64)iocb;

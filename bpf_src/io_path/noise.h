@@ -27,7 +27,7 @@ static __always_inline struct cpu_state *this_cpu(void)
 
 static __always_inline struct noise *add_noise(struct op_state *op, enum noise_stage stage, __u64 ns)
 {
-	struct noise *noise = &op->noise[stage];
+	struct noise *noise = &interference_of(op)->noise[stage];
 
 	noise->ns += ns;
 	noise->count++;
@@ -40,8 +40,10 @@ static __always_inline struct noise *add_noise(struct op_state *op, enum noise_s
 
 static __always_inline void name_preemptor(struct op_state *op, struct task_struct *next)
 {
-	op->preemptor_pid = BPF_CORE_READ(next, tgid);
-	bpf_probe_read_kernel(op->preemptor, sizeof(op->preemptor), next->comm);
+	struct interference *mine = interference_of(op);
+
+	mine->preemptor_pid = BPF_CORE_READ(next, tgid);
+	bpf_probe_read_kernel(mine->preemptor, sizeof(mine->preemptor), next->comm);
 }
 
 static __always_inline void add_preemption(struct op_state *op, __u64 now)
@@ -50,14 +52,14 @@ static __always_inline void add_preemption(struct op_state *op, __u64 now)
 
 	if (!worst)
 		return;
-	worst->pid = op->preemptor_pid;
-	__builtin_memcpy(worst->name, op->preemptor, sizeof(worst->name));
+	worst->pid = interference_of(op)->preemptor_pid;
+	__builtin_memcpy(worst->name, interference_of(op)->preemptor, sizeof(worst->name));
 }
 
 /* Who had the CPU while the task waited for it. */
 static __always_inline void add_before_wakeup(struct op_state *op, struct task_struct *before, __u64 ns)
 {
-	struct noise *noise = &op->before_wakeup;
+	struct noise *noise = &interference_of(op)->before_wakeup;
 	__u32 pid = BPF_CORE_READ(before, tgid);
 
 	if (!pid || ns <= noise->worst_ns)

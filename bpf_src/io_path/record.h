@@ -40,17 +40,19 @@ static __always_inline bool wants_telling(__u64 total, __u64 now)
 	return true;
 }
 
-static __noinline int read_path(struct io_record *record, struct file *file)
+static __noinline int read_path(struct io_record *record, struct place *leaf)
 {
 	struct place place;
 	struct dentry *dentry;
-	__u32 end = 0;
 	int step;
 
-	if (!record)
+	if (!record || !leaf)
 		return 0;
-	place = place_of(file);
+	record->path_end = 0;
+	bpf_probe_read_kernel(&place, sizeof(place), leaf);
 	for (step = 0; step < CLIMBS; step++) {
+		/* From memory, or the verifier tells each length that it may have by then from all others. */
+		__u32 end = *(volatile __u16 *)&record->path_end;
 		struct dentry *parent;
 		long length;
 
@@ -73,12 +75,11 @@ static __noinline int read_path(struct io_record *record, struct file *file)
 						   BPF_CORE_READ(dentry, d_name.name));
 		if (length <= 0)
 			break;
-		end += length;
+		record->path_end = end + length;
 		place.dentry = parent;
 	}
 	if (step == CLIMBS)
 		record->path_cut = 1;
-	record->path_end = end;
 	return 0;
 }
 
@@ -91,19 +92,50 @@ static __always_inline struct io_record *reserve(void)
 	return record;
 }
 
+/* Nothing held what is of an earlier one. */
+static __always_inline void tell_held(struct io_record *record, struct held *held, __u64 since)
+{
+	if (held->since == since)
+		__builtin_memcpy(record->held, held->by, sizeof(record->held));
+	else
+		__builtin_memset(record->held, 0, sizeof(record->held));
+}
+
+static __noinline int tell_file_of(struct io_record *record, struct op_state *op)
+{
+	struct inode *inode;
+	struct place leaf;
+	struct file *file;
+	__u32 links = 0;
+
+	if (!record || !op)
+		return 0;
+	file = op->file;
+	inode = BPF_CORE_READ(file, f_inode);
+	record->inode = BPF_CORE_READ(inode, i_ino);
+	/* The field is constant, which a copy of its type would be as well. */
+	BPF_CORE_READ_INTO(&links, inode, i_nlink);
+	record->deleted = file && !links;
+	record->path_cut = 0;
+	record->path_end = 0;
+	if (!file)
+		return 0;
+	leaf = place_of(file);
+	return read_path(record, &leaf);
+}
+
 /* Global, so that the verifier looks at it once; those take numbers only. */
 __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 {
 	struct op_state *op = op_at(place);
 	struct io_record *record;
 	struct done *done;
-	struct inode *inode;
-	struct file *file;
-	__u32 links = 0;
 
 	record = reserve();
 	if (!record)
 		return 0;
+	/* First, or the verifier goes through its loop for each way to here. */
+	tell_file_of(record, op);
 	record->start_ns = op->start_ns;
 	record->end_ns = now;
 	__builtin_memcpy(record->stages, op->charges, sizeof(record->stages));
@@ -117,7 +149,7 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	record->result = result;
 	record->slot = op->slot;
 	record->kind = hit ? RECORD_KIND_HIT : RECORD_KIND_OPERATION;
-	record->op = op->write;
+	record->op = op->op_kind;
 	record->requests = op->made;
 	record->readahead = op->readahead;
 	record->interface = op->interface;
@@ -136,34 +168,60 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->tgid = submitter->tgid;
 		__builtin_memcpy(record->comm, submitter->comm, sizeof(record->comm));
 	}
+	record->flush_before = record->flush_behind = 0;
 	done = done_at(op, op->waited_for);
 	if (done) {
 		record->sector = done->sector;
 		record->bytes = done->bytes;
 		record->dev = done->dev;
 		record->flags = portable_flags(done->flags);
+		record->request_op = request_op(done->flags);
 		record->cpus = done->cpus;
+		tell_flushes(record, done, now);
+		record->events = done->events;
 	} else {
 		record->sector = 0;
 		record->bytes = 0;
 		record->dev = 0;
 		record->flags = 0;
+		record->request_op = 0;
+		__builtin_memset(&record->events, 0, sizeof(record->events));
 		__builtin_memset(&record->cpus, 0xff, sizeof(record->cpus));
 		record->cpus.submit = bpf_get_smp_processor_id();
 	}
 	record->cpus.wake = op->wake_cpu;
-	__builtin_memcpy(record->noise, op->noise, sizeof(record->noise));
-	record->before_wakeup = op->before_wakeup;
-	file = op->file;
-	inode = BPF_CORE_READ(file, f_inode);
+	__builtin_memcpy(record->noise, interference_of(op)->noise, sizeof(record->noise));
+	record->before_wakeup = interference_of(op)->before_wakeup;
+	tell_commit(&record->commit, op);
+	tell_held(record, held_op(op), op->start_ns);
+	record->dirty_ns = 0;
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* The file that a request writes back, while its pages are still there. */
+static __noinline int tell_file(struct io_record *record, struct bio_state *state)
+{
+	struct address_space *mapping;
+	struct page_of_file page;
+	struct inode *inode;
+	struct place leaf;
+	__u32 links = 0;
+
+	if (!record || !state)
+		return 0;
+	page = first_of_file((struct bio *)state->bio);
+	mapping = page.mapping;
+	inode = BPF_CORE_READ(mapping, host);
+	record->dirty_ns = minus(state->done.times.queued, written_by(state)->dirtied_ns);
 	record->inode = BPF_CORE_READ(inode, i_ino);
+	record->offset = page.index << page_shift;
 	/* The field is constant, which a copy of its type would be as well. */
 	BPF_CORE_READ_INTO(&links, inode, i_nlink);
 	record->deleted = !links;
-	record->path_cut = 0;
-	read_path(record, file);
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
-	return 0;
+	leaf.dentry = name_of(inode);
+	leaf.mount = mount_of(inode);
+	return leaf.dentry ? read_path(record, &leaf) : 0;
 }
 
 /* One that nobody waits for: written back, read ahead, of an interface that does not wait. */
@@ -200,11 +258,12 @@ static __noinline int tell_request(struct bio_state *state)
 	record->tgid = state->tgid;
 	record->tid = state->tid;
 	record->requests = 1;
-	record->readahead = state->readahead;
+	record->readahead = state->apart & BIO_APART_READAHEAD;
 	record->slot = state->done.slot;
 	record->kind = RECORD_KIND_REQUEST;
-	record->op = state->op_kind;
+	record->op = record->request_op = state->op_kind;
 	record->cpus = state->done.cpus;
+	record->events = state->done.events;
 	record->cpus.wake = NO_CPU;
 	record->deleted = 0;
 	record->path_cut = 0;
@@ -212,6 +271,13 @@ static __noinline int tell_request(struct bio_state *state)
 	__builtin_memcpy(record->comm, state->comm, sizeof(record->comm));
 	__builtin_memset(record->noise, 0, sizeof(record->noise));
 	__builtin_memset(&record->before_wakeup, 0, sizeof(record->before_wakeup));
+	__builtin_memset(&record->commit, 0, sizeof(record->commit));
+	record->flush_before = record->flush_behind = 0;
+	tell_flushes(record, &state->done, state->done.times.completed);
+	tell_held(record, held_bio(state), state->done.times.queued);
+	record->dirty_ns = 0;
+	if (following && written_by(state)->dirtied_ns)
+		tell_file(record, state);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
 }

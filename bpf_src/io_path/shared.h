@@ -7,6 +7,8 @@
 enum op_stage {
 	OP_STAGE_SUBMIT,
 	OP_STAGE_FS,
+	OP_STAGE_JOURNAL,
+	OP_STAGE_LAYERS,
 	OP_STAGE_THROTTLE,
 	OP_STAGE_QUEUE,
 	OP_STAGE_DRIVER,
@@ -33,6 +35,15 @@ enum request_stage {
 };
 EXPORT_ENUM(request_stage);
 
+/* The stages of what is written back: one for each bio that has data of a file. */
+enum writeback_stage {
+	WRITEBACK_STAGE_DIRTY,
+	WRITEBACK_STAGE_WRITEBACK,
+	WRITEBACK_STAGE_TOTAL,
+	WRITEBACK_STAGES,
+};
+EXPORT_ENUM(writeback_stage);
+
 /* What took an operation's time inside its stages. */
 enum noise_stage {
 	NOISE_STAGE_PREEMPTED,
@@ -43,15 +54,29 @@ enum noise_stage {
 };
 EXPORT_ENUM(noise_stage);
 
+/* What held bios before they got a request. */
+enum controller {
+	CONTROLLER_IO_MAX,
+	CONTROLLER_IO_COST,
+	CONTROLLER_IO_LATENCY,
+	CONTROLLER_WBT, /* writeback throttling */
+	CONTROLLER_TAG, /* none: no tag was free */
+	CONTROLLER_UNKNOWN,
+	CONTROLLERS,
+};
+EXPORT_ENUM(controller);
+
 enum path_cause {
 	PATH_CAUSE_OP_FULL,
 	PATH_CAUSE_BIO_FULL,
+	PATH_CAUSE_LAYER_FULL,
 	PATH_CAUSE_RING_FULL,
 	PATH_CAUSE_RATE_LIMITED,
 	PATH_CAUSE_NO_CELL,
 	PATH_CAUSE_UNMATCHED_START,
 	PATH_CAUSE_UNMATCHED_END,
 	PATH_CAUSE_OP_UNENDED,
+	PATH_CAUSE_DIRTY_FULL,
 	PATH_CAUSES,
 };
 EXPORT_ENUM(path_cause);
@@ -61,8 +86,12 @@ EXPORT_ENUM(block_flag);
 enum op_kind {
 	OP_KIND_READ,
 	OP_KIND_WRITE,
+	OP_KIND_SYNC,
+	OP_KIND_PAGEFAULT,
+	OP_KIND_SWAPIN,
 	OP_KINDS,
 };
+#define PLAIN_KINDS OP_KIND_SYNC /* of these there are so many that each may have an account with its only request */
 EXPORT_ENUM(op_kind);
 
 /* Who asked for an operation, and how its end is told. */
@@ -87,17 +116,32 @@ struct op_cell {
 
 /*
  * The same for those that made a single request and waited for it. Its stages are those of the operation, so that it
- * has a distribution of its own only for its whole time.
+ * has a distribution of its own only for its whole time. What such an operation cannot have is not in it.
  */
+enum only_stage {
+	ONLY_STAGE_SUBMIT,
+	ONLY_STAGE_FS,
+	ONLY_STAGE_THROTTLE,
+	ONLY_STAGE_QUEUE,
+	ONLY_STAGE_DRIVER,
+	ONLY_STAGE_DEVICE,
+	ONLY_STAGE_COMPLETE,
+	ONLY_STAGE_WAKEUP,
+	ONLY_STAGE_RETURN,
+	ONLY_STAGE_TOTAL,
+	ONLY_STAGE_REQUEST,
+	ONLY_STAGES,
+};
+EXPORT_ENUM(only_stage);
+
 struct only_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
 	__u64 request_bytes;
 	__u64 request_failed;
-	struct hist stages[OP_STAGES + 1];
+	struct hist stages[ONLY_STAGES];
 };
-#define ONLY_REQUEST OP_STAGES
 
 /* Operations that the page cache served. */
 struct hit_cell {
@@ -113,13 +157,45 @@ struct noise_cell {
 	struct hist stages[NOISE_STAGES];
 };
 
+/* Of operations or requests that a controller held, only of those. */
+struct held_cell {
+	__u64 unused;
+	struct hist stages[CONTROLLERS];
+};
+
 /* Requests of the block layer, by device and block_op. */
 struct request_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
 	__u64 untimed; /* of the finished: in no distribution */
+	struct fate fate;
 	struct hist stages[REQUEST_STAGES];
+};
+
+/* Writeback, by device. */
+struct writeback_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 untimed; /* of the finished: in no distribution */
+	struct hist stages[WRITEBACK_STAGES];
+};
+
+/* Bios of a device made of others, by device and block_op. */
+enum layer_stage {
+	LAYER_STAGE_LAYERS, /* nothing of it was under way below */
+	LAYER_STAGE_DEVICE, /* from the first Q to the last C below */
+	LAYER_STAGE_TOTAL,
+	LAYER_STAGES,
+};
+EXPORT_ENUM(layer_stage);
+
+struct layer_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	struct hist stages[LAYER_STAGES];
 };
 
 /* Operations as a whole, per CPU: which device and kind one is of shows when it ends. */
@@ -163,6 +239,25 @@ enum record_kind {
 };
 EXPORT_ENUM(record_kind);
 
+/* A commit of a journal, and who had put most into it. */
+struct commit {
+	__u32 transaction; /* the journal's own number; 0: none */
+	__u32 requests; /* of the task that commits */
+	__u64 bytes;
+	__u64 ns;
+	__u64 flush_ns; /* of the device's cache, that those requests waited for */
+	__u32 handles; /* changes to the file system that went into it, and the blocks that they changed first */
+	__u32 blocks;
+	__u32 most_pid; /* 0: not known */
+	__u32 most_handles;
+	__u32 most_blocks;
+	__u32 pid; /* that commits */
+	__u32 filtered; /* its requests may not be seen */
+	__u32 unused;
+	char comm[NAME_BYTES];
+	char most_comm[NAME_BYTES];
+};
+
 struct io_record {
 	__u64 start_ns;
 	__u64 end_ns;
@@ -174,6 +269,7 @@ struct io_record {
 	__u64 inode;
 	__u64 sector;
 	__u64 user_data; /* of an asynchronous one: what its submitter knows it by */
+	__u64 dirty_ns; /* of a request: how long what it writes was dirty; 0: it writes no dirty pages */
 	__u32 bytes; /* of the request */
 	__u32 dev;
 	__u32 flags;
@@ -189,10 +285,15 @@ struct io_record {
 	__u8 deleted;
 	__u8 path_cut;
 	__u8 interface;
-	__u8 padding;
+	__u8 request_op; /* block_op of the request */
+	struct events events; /* of the last request that it waited for */
 	char comm[NAME_BYTES];
 	struct noise noise[NOISE_STAGES];
 	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */
+	struct commit commit; /* the last one that it waited for */
+	__u64 flush_before; /* of the device's cache, that the request waited for before its data, and behind it */
+	__u64 flush_behind;
+	__u64 held[CONTROLLERS];
 	char path[PATH_BYTES + PATH_NAME];
 };
 

@@ -38,6 +38,7 @@ __u64 loss[PATH_CAUSES];
 /* Kernel 5.10's tracepoints hand over the queue first; Python asks BTF. */
 const volatile bool request_is_second;
 const volatile bool bio_is_second;
+const volatile __u32 page_shift = 12;
 
 /* --- State -------------------------------------------------------------------------------------------------------- */
 
@@ -64,12 +65,18 @@ struct done {
 	__u32 bytes;
 	__s32 error;
 	__u32 flags;
-	__u16 slot;
-	bool inline_; /* completed by its own task while that made it */
-	struct cpu_chain cpus;
 	__u64 irq_delay;
 	__u32 irq_pid;
 	char irq_name[NAME_BYTES];
+	struct cpu_chain cpus;
+	__u16 slot;
+	struct events events; /* eight bytes at a place of eight: cleared at once */
+};
+
+enum journal_wait {
+	JOURNAL_NONE,
+	JOURNAL_ENTERED, /* it is where it may wait for a journal, */
+	JOURNAL_SLEPT, /* and did */
 };
 
 enum op_state_kind {
@@ -92,12 +99,12 @@ struct op_state {
 	__u32 crowded; /* another one belongs here, and had to take one of the next places */
 	__u16 wake_cpu;
 	__u8 kind;
-	__u8 write;
+	__u8 op_kind;
 
 	/* From here to the charges all is 0 in the beginning. */
 	__u32 tid; /* 0 until it sleeps */
-	__u32 target; /* of a stand-in: the place of what it stands for, and its key */
-	__u64 stands_for;
+	__u32 transaction; /* of a journal, that it waited for */
+	__u64 stands_for; /* of a stand-in: the key of what it stands for */
 	__u64 issued_ns; /* when a file system got the asynchronous one */
 	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
 	__u64 woken_ns; /* when its task ran again after its only request, which is not charged yet; 0: it did not */
@@ -105,27 +112,28 @@ struct op_state {
 	__u64 above; /* the bio that it sent to a device made of others, which has no request yet; 0: none */
 	__u64 above_ns;
 	__u64 held_until; /* when its task last ran again while that bio had no request; 0: it did not */
+	__u64 above_done_ns; /* C of the last bio of it that a device made of others completed; may be an earlier one's */
 	__u32 made; /* bios */
 	__u32 readahead; /* how many of them are for pages beyond what was asked for */
 	__u32 ended; /* how many of the others completed */
-	__u32 lost; /* bios that had no place */
 	__u32 only; /* 1 + place of the bio that was the only one when it completed, 0: none */
 	__u16 slot; /* of the last request */
+	__u16 target; /* of a stand-in: the place of what it stands for */
 	__u8 last; /* 1 + place in done of what completed last, 0: nothing since the last look */
 	__u8 waited_for; /* what `last` was when it was charged last */
 	__u8 interface;
 	bool waited; /* a request was charged */
 	bool charged; /* anything was */
 	bool blocked; /* slept for I/O, of whomever */
+	bool lost; /* a bio had no place */
 	bool in_iowait;
+	__u8 in_journal; /* journal_wait */
+	__u8 depth; /* how many syncs and faults are under way inside of it */
+	__u8 journal; /* 1 + place in journals of what it waited for, 0: none */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 cursor_ns; /* up to here time is charged */
 	__u64 end_ns;
-	struct noise noise[NOISE_STAGES];
-	struct noise before_wakeup;
-	__u32 preemptor_pid;
-	char preemptor[NAME_BYTES];
 	struct done done[DONE];
 };
 
@@ -140,6 +148,24 @@ const struct op_state *export_op_state __attribute__((unused));
  */
 struct op_state ops[OPS] SEC(".bss.ops");
 
+/* Of each place of `ops`, with --interference: what took its time. */
+struct interference {
+	struct noise noise[NOISE_STAGES];
+	struct noise before_wakeup;
+	__u32 preemptor_pid;
+	char preemptor[NAME_BYTES];
+};
+
+struct interference interferences[OPS] SEC(".bss.noises");
+
+static __always_inline struct interference *interference_of(struct op_state *op)
+{
+	__u32 place = op->place;
+
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	return &interferences[place];
+}
+
 static __always_inline struct op_state *op_at(__u32 place)
 {
 	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
@@ -151,6 +177,7 @@ enum bio_kind {
 	BIO_KIND_HEAD, /* the first one of a request that was issued: it stands for the request */
 	BIO_KIND_HELD, /* by a cgroup's limit: a worker sends it on */
 	BIO_KIND_ABOVE, /* sent to a device made of others, which may send on this one or others */
+	BIO_KIND_LINKED, /* made by such a device of another one, and not yet queued */
 };
 
 struct bio_state {
@@ -167,11 +194,22 @@ struct bio_state {
 	__u8 kind; /* bio_kind */
 	__u8 op_kind; /* block_op */
 	bool empty; /* a flush that a bio asks for: the flush itself is a request of its own */
-	bool readahead; /* for pages that its operation did not ask for */
-	bool set_up; /* by nvme_setup_cmd, which comes before the issue */
 	bool untimed; /* counted alone */
+	/* From here on cleared at once. */
+	__u8 apart; /* from other requests of its operation: bio_apart */
+	bool set_up; /* by nvme_setup_cmd, which comes before the issue */
+	bool layer; /* of a device made of others that has a row */
+	bool unused;
 	char comm[NAME_BYTES];
+	__u64 above_ns; /* Q of the bio that it was made of, if events.below tells so */
+	__u32 above; /* the place of the bio that it was made of, if events.below tells so */
+	__u32 layer_slot; /* of the device that sent this very bio on, if events.below tells so */
 	struct done done;
+};
+
+enum bio_apart {
+	BIO_APART_READAHEAD = 1, /* for pages that its operation did not ask for */
+	BIO_APART_BELOW = 2, /* made by a device above of a bio of its operation */
 };
 
 /* Instead of a bio: it completed, and its operation has not looked at it yet. */
@@ -263,6 +301,15 @@ static __always_inline bool is_timed(void)
 	return true;
 }
 
+/* One more of what happened, in the row of the request. */
+#define COUNT_FATE(state, what, times) \
+	do { \
+		struct request_cell *__cell = \
+			cell_at(&request_cells, (state)->done.slot * BLOCK_OPS + (state)->op_kind); \
+		if (__cell) \
+			__cell->fate.what += (times); \
+	} while (0)
+
 static __always_inline __u64 minus(__u64 later, __u64 earlier)
 {
 	/* Clocks of two CPUs may differ by some cycles. */
@@ -270,22 +317,17 @@ static __always_inline __u64 minus(__u64 later, __u64 earlier)
 }
 
 /* The verifier lets nobody compute with a pointer that it knows, but its lower half is a number like others. */
-static __always_inline __u32 hash(__u64 pointer)
+static __always_inline __u32 lower_half(__u64 pointer)
 {
 	__u32 half;
 
 	asm volatile("%0 = %1" : "=w"(half) : "w"((__u32)pointer));
-	return half * 0x9e3779b1u >> 8;
+	return half;
 }
 
-/* Nor does it let a pointer be handed to a global function, but a copy is a number. */
-static __always_inline __u64 number_of(__u64 pointer)
+static __always_inline __u32 hash(__u64 pointer)
 {
-	volatile __u64 known = pointer;
-	__u64 number = 0;
-
-	bpf_probe_read_kernel(&number, sizeof(number), (void *)&known);
-	return number;
+	return lower_half(pointer) * 0x9e3779b1u >> 8;
 }
 
 /* --- Operations by task ------------------------------------------------------------------------------------------- */
@@ -403,13 +445,16 @@ __noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
 			return home + probe & (BIOS - 1);
 		if (!state->bio && free == BIO_PROBES)
 			free = probe;
-		else if (state->kind == BIO_KIND_ABOVE && state->bio != DELIVERED)
+		else if (state->kind >= BIO_KIND_ABOVE && state->bio != DELIVERED)
 			above = probe;
 	}
 	if (free)
 		bio_at(home)->crowded = true;
-	if (free == BIO_PROBES)
+	if (free == BIO_PROBES && above < BIO_PROBES) {
 		free = above;
+		if (bio_at(home + above)->layer)
+			COUNT(loss[PATH_CAUSE_LAYER_FULL]);
+	}
 	return free < BIO_PROBES ? home + free & (BIOS - 1) : BIOS;
 }
 

@@ -8,20 +8,21 @@
  * took one of the two changes back to 5.10, so nobody may ask for the version: Python asks BTF, for each tracepoint.
  */
 
-/* The pointer to the first argument or to another one; the verifier forbids to compute the place. */
-#define FIRST_OR(ctx, place, other) \
+/* One argument or another one; the verifier forbids to compute the place. */
+#define EITHER(ctx, first, second, other) \
 	({ \
 		void *__argument; \
 		if (other) { \
-			__argument = (void *)(ctx)[place]; \
+			__argument = (void *)(ctx)[second]; \
 			barrier_var(__argument); \
 		} else { \
-			__argument = (void *)(ctx)[0]; \
+			__argument = (void *)(ctx)[first]; \
 			barrier_var(__argument); \
 		} \
 		__argument; \
 	})
 
+#define FIRST_OR(ctx, place, other) EITHER(ctx, 0, place, other)
 #define FIRST_OR_SECOND(ctx, second) FIRST_OR(ctx, 1, second)
 #define FIRST_OR_THIRD(ctx, third) FIRST_OR(ctx, 2, third)
 

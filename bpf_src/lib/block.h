@@ -67,17 +67,102 @@ enum block_op {
 	BLOCK_OP_WRITE,
 	BLOCK_OP_FLUSH,
 	BLOCK_OP_DISCARD,
+	BLOCK_OP_ZEROES, /* the device writes zeroes itself */
+	BLOCK_OP_ZONE, /* a zone is opened, closed, finished or reset */
 	BLOCK_OP_OTHER,
 	BLOCK_OPS,
 };
+
+/* 6.0 (ff07a02e9e8e) renamed it. */
+enum req_opf___before {
+	REQ_OP_SECURE_ERASE___before,
+	REQ_OP_ZONE_APPEND___before,
+	REQ_OP_WRITE_ZEROES___before,
+	REQ_OP_ZONE_OPEN___before,
+	REQ_OP_ZONE_CLOSE___before,
+	REQ_OP_ZONE_FINISH___before,
+	REQ_OP_ZONE_RESET___before,
+	REQ_OP_ZONE_RESET_ALL___before,
+};
+
+#define IS_REQUEST_OP(op, name) \
+	(bpf_core_enum_value_exists(enum req_op, REQ_OP_##name) \
+		 ? (op) == bpf_core_enum_value(enum req_op, REQ_OP_##name) \
+		 : (op) == bpf_core_enum_value(enum req_opf___before, REQ_OP_##name##___before))
+
+/* The others have numbers that differ between kernels. Global, so that nothing follows its result back in here. */
+__noinline __u32 rare_op(__u32 op)
+{
+	if (IS_REQUEST_OP(op, WRITE_ZEROES))
+		return BLOCK_OP_ZEROES;
+	if (IS_REQUEST_OP(op, ZONE_APPEND))
+		return BLOCK_OP_WRITE;
+	if (IS_REQUEST_OP(op, SECURE_ERASE))
+		return BLOCK_OP_DISCARD;
+	if (IS_REQUEST_OP(op, ZONE_OPEN) || IS_REQUEST_OP(op, ZONE_CLOSE) || IS_REQUEST_OP(op, ZONE_FINISH) ||
+	    IS_REQUEST_OP(op, ZONE_RESET) || IS_REQUEST_OP(op, ZONE_RESET_ALL))
+		return BLOCK_OP_ZONE;
+	return BLOCK_OP_OTHER;
+}
 
 /* The low 8 bits of cmd_flags; 0 to 3 are read, write, flush and discard on every kernel since 4.10 (ef295ecf090d). */
 static __always_inline enum block_op request_op(__u32 cmd_flags)
 {
 	__u32 op = cmd_flags & 0xff;
 
-	return op < BLOCK_OP_OTHER ? op : BLOCK_OP_OTHER;
+	return op <= BLOCK_OP_DISCARD ? op : rare_op(op);
 }
+
+/* RQF_TIMED_OUT: a macro before 6.12, then a value of an enum without a name, which only Python finds. */
+const volatile __u8 timed_out_bit = 21;
+
+/* Whether the driver's timeout ran out for it. */
+static __always_inline bool has_timed_out(struct request *rq)
+{
+	__u32 flags = BPF_CORE_READ(rq, rq_flags);
+
+	return flags >> timed_out_bit & 1;
+}
+
+/* What may happen to a request on its way, beside what happens to all: how often. */
+struct fate {
+	__u64 merged; /* other bios went with it */
+	__u64 split; /* cuts that made several of one bio */
+	__u64 requeues; /* the driver gave it back, and was given it again */
+	__u64 parts; /* it completed so many times before its end */
+	__u64 timeouts;
+};
+
+/* The fate of a single one, in few bytes. */
+struct events {
+	__u16 merged;
+	__u8 split;
+	__u8 requeues;
+	__u8 parts;
+	__u8 timeouts;
+	__u8 below; /* event_below: no event of its own, but as rare */
+	__u8 inline_; /* of the path level, set last: completed by its own task while that made it */
+};
+
+enum event_below {
+	EVENT_BELOW = 1, /* a device made of others made it of another one */
+	EVENT_SAME_BIO = 2, /* such a device sent on the bio that it got */
+};
+
+/* A single request's counts are small, and stay at their end. */
+#define SEVERAL 255
+#define ONE_MORE(counter) ((counter) += (counter) < SEVERAL)
+
+static __always_inline bool has_events(const struct events *events)
+{
+	__u64 all;
+
+	_Static_assert(sizeof(*events) == sizeof(all), "they are one word");
+	__builtin_memcpy(&all, events, sizeof(all));
+	return all;
+}
+
+#define MERGES 256 /* bios in a request; more are not looked at */
 
 /* The flags that the rwbs letters show. Their bits differ between kernels, so records carry ours. */
 enum block_flag {

@@ -82,8 +82,8 @@ def ext4(disk: Disk, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def limited(disk: Disk, limit: str, folder: Path) -> Iterator[Path]:
-    """A cgroup with a limit of io.max. Members that `join` it are gone when it ends."""
+def controlled(folder: Path) -> Iterator[Path]:
+    """A cgroup with the io controller. Members that `join` it are gone when it ends."""
     folder.mkdir()
     _run("mount", "-t", "cgroup2", "cgroup2", str(folder))
     group = folder / "wptest"
@@ -93,7 +93,6 @@ def limited(disk: Disk, limit: str, folder: Path) -> Iterator[Path]:
         assert "io" in (folder / "cgroup.controllers").read_text().split(), "another hierarchy has the io controller"
         control.write_text("+io")
         group.mkdir()
-        (group / "io.max").write_text(f"{Path('/sys/block', disk.name, 'dev').read_text().strip()} {limit}")
         yield group
     finally:
         if group.is_dir():
@@ -101,6 +100,32 @@ def limited(disk: Disk, limit: str, folder: Path) -> Iterator[Path]:
         if not had:
             control.write_text("-io")
         _run("umount", str(folder))
+
+
+def _number(disk: Disk) -> str:
+    return Path("/sys/block", disk.name, "dev").read_text().strip()
+
+
+@contextmanager
+def limited(disk: Disk, limit: str, folder: Path) -> Iterator[Path]:
+    """A cgroup with a limit of io.max."""
+    with controlled(folder) as group:
+        (group / "io.max").write_text(f"{_number(disk)} {limit}")
+        yield group
+
+
+@contextmanager
+def costed(disk: Disk, iops: int, folder: Path) -> Iterator[Path]:
+    """A cgroup on a device that by io.cost is good for so many requests a second."""
+    with controlled(folder) as group:
+        model = f"rbps=1000000000 rseqiops={iops} rrandiops={iops} wbps=1000000000 wseqiops={iops} wrandiops={iops}"
+        qos = "ctrl=user rpct=0.00 rlat=1000000 wpct=0.00 wlat=1000000 min=100.00 max=100.00"
+        (folder / "io.cost.model").write_text(f"{_number(disk)} ctrl=user model=linear {model}")
+        (folder / "io.cost.qos").write_text(f"{_number(disk)} enable=1 {qos}")
+        try:
+            yield group
+        finally:
+            (folder / "io.cost.qos").write_text(f"{_number(disk)} enable=0")
 
 
 @contextmanager

@@ -406,14 +406,15 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
             shedder.shed(shedder.steps[0])
             go = threading.Event()
             with held_up(folder, before=go.wait) as writer:
-                leave_behind(obj, "ops", "op_state", {"noise[1].ns": 12345, "noise[1].count": 12345})
+                leave_behind(obj, "interferences", "interference", {"noise[1].ns": 12345, "noise[1].count": 12345})
                 go.set()
                 wait_until(lambda: flow.in_flight(50_000_000), "the write")
-                layout = obj.struct("op_state")
+                ops, interference = obj.struct("op_state"), obj.struct("interference")
                 memory = bytes(obj.view("ops"))
-                found = [layout.unpack(memory, place * layout.size) for place, _ in operations(obj)]
-                (mine,) = [op for op in found if op.tid == writer.native_id]
-                assert [noise.ns for noise in mine.noise] == [0] * len(mine.noise)
+                places = [place for place, _ in operations(obj)]
+                (mine,) = [place for place in places if ops.unpack(memory, place * ops.size).tid == writer.native_id]
+                found = interference.unpack(bytes(obj.view("interferences")), mine * interference.size)
+                assert [noise.ns for noise in found.noise] == [0] * len(found.noise)
             flow.stop()
 
 

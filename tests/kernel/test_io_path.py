@@ -22,6 +22,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.distribution import Distribution
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_path import Options, PathFlow
+from wptrace.flows.io_stages import SPARSE
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")
@@ -88,7 +89,7 @@ def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
 def complete(found: dict[str, Line]) -> None:
     """The stages of a group share out its total, and each operation is in all of them."""
     assert {row["count"] for row in found.values()} == {found["total"]["count"]}
-    parts = (found[name]["sum_ns"] for name in ("submit", *PARTITION, "unattributed") if name in found)
+    parts = (found[name]["sum_ns"] for name in (*PARTITION, *SPARSE) if name in found)
     assert sum(parts) == found["total"]["sum_ns"]
     unattributed = found["unattributed"]["sum_ns"] if "unattributed" in found else 0
     assert unattributed < found["total"]["sum_ns"] / 100

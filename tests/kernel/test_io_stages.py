@@ -21,6 +21,7 @@ from tests.kernel.loads import HOG, delayed, direct_loop, ext4, hog, joined, lim
 from tests.kernel.modules import inserted
 from tests.kernel.trace import Line, Trace, count, lossless, wait_until
 from wptrace.engine.distribution import bounds, index
+from wptrace.flows.io_stages import SPARSE
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 MS = 1_000_000
@@ -53,7 +54,7 @@ class Stages:
         assert lossless(trace.summary), trace.summary
         assert all(sum(line["stages"].values()) == line["total_ns"] for line in self.told)
         assert {self.rows[stage]["count"] for stage in PARTITION} == {len(self.told)}
-        parts = [row["sum_ns"] for stage, row in self.rows.items() if stage in (*PARTITION, "unattributed")]
+        parts = [row["sum_ns"] for stage, row in self.rows.items() if stage in (*PARTITION, *SPARSE)]
         assert sum(parts) == self.rows["total"]["sum_ns"] == sum(line["total_ns"] for line in self.told)
         unattributed = self.rows["unattributed"]["sum_ns"] if "unattributed" in self.rows else 0
         assert unattributed < self.rows["total"]["sum_ns"] / 100

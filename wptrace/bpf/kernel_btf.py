@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import os
+import struct
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 
 # BTF kinds asked for by name (include/uapi/linux/btf.h)
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _FUNC = 2, 4, 5, 6, 8, 12
+KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
+_HEADER = struct.Struct("<HBBIIIII")
+_WORD = struct.Struct("<I")
 _MODIFIERS = (9, 10, 11, 18)  # volatile, const, restrict, type tag
 
 
@@ -70,6 +75,25 @@ class KernelBtf:
         words = self._ffi.cast("__u32 *", kind) + 3
         pairs = ((words[2 * index], words[2 * index + 1]) for index in range(self._count(kind)))
         return next((int(value) for offset, value in pairs if self._name(offset) == name), None)
+
+    @staticmethod
+    def nameless_value(name: str) -> int | None:
+        """The value of this name in an enum that has none, and starts at 0; None where there is no such."""
+        data = KERNEL_BTF.read_bytes()
+        _, _, _, header, types, types_length, strings, strings_length = _HEADER.unpack_from(data)
+        place = data.find(f"\0{name}\0".encode(), header + strings, header + strings + strings_length)
+        if place < 0:
+            return None
+        wanted = _WORD.pack(place + 1 - header - strings)
+        first, end = header + types, header + types + types_length
+        at = data.find(wanted, first, end)
+        while at >= 0:
+            value, before = _WORD.unpack_from(data, at + 4)[0], _WORD.unpack_from(data, at - 4)[0]
+            # An entry is a name and a value, and the one before has the value before.
+            if not (at - first) % 4 and value == before + 1:
+                return int(value)
+            at = data.find(wanted, at + 1, end)
+        return None
 
     def tracepoint(self, name: str) -> tuple[str, ...] | None:
         """The types of a tracepoint's arguments ("request *"), or None where there is no such tracepoint here."""

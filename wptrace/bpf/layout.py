@@ -42,7 +42,7 @@ from wptrace.bpf.btf import (
 from wptrace.errors import UnsupportedError, UsageError, WptraceError
 
 # With more fields a format costs more than it saves.
-MAX_FLAT_FIELDS: Final = 4096
+MAX_FLAT_FIELDS: Final = 6144
 
 _UNSIGNED: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _FLOATS: Final = {2: "e", 4: "f", 8: "d"}

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_filters(which)
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
+    which.add_argument("--writeback", action="store_true", help="also follow what is written back later, and for whom")
     which.add_argument(
         "--times",
         choices=("auto", "kernel", "own"),
@@ -102,7 +103,7 @@ def _block(options: argparse.Namespace) -> BlockFlow:
     from wptrace.kernel.tasks import process
 
     unknown = [name for name in _PATH_ONLY if getattr(options, name) is not None]
-    unknown += ["interference"] if options.interference else []
+    unknown += [name for name in ("interference", "writeback") if getattr(options, name)]
     if unknown:
         raise UsageError(f"--{unknown[0]} needs --level path: the block layer alone does not tell it")
     pid = 0 if options.pid is None else process(options.pid)
@@ -127,6 +128,7 @@ def _path(options: argparse.Namespace) -> PathFlow:
         sample=common.sample(options.sample) if options.sample is not None else 0,
         limit=limit,
         interference=options.interference,
+        writeback=options.writeback,
         ring_bytes=common.size(options.ring_size),
     )
     return PathFlow(wanted)

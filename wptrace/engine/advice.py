@@ -6,7 +6,9 @@ from __future__ import annotations
 from wptrace.engine.stages import StageTable
 
 STAGES = {
-    "fs": "what the file system waits for: locks of the file, block allocation, the journal (perf trace, perf lock)",
+    "fs": "what the file system waits for: locks of the file, block allocation (perf trace, perf lock)",
+    "journal": "who changes the file system meanwhile: --slow tells of each commit how large it was and who had put"
+    " most into it; how often it is synced, and the disk or file that the journal is on",
     "throttle": "what holds requests back: io.max and io.cost of the cgroup, writeback throttling"
     " (queue/wbt_lat_usec), the number of tags (queue/nr_requests)",
     "queue": "the I/O scheduler (queue/scheduler) and the queue depth: more is asked of the device than it takes",

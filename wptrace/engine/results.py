@@ -30,10 +30,11 @@ class Start(NamedTuple):
     """What the reader must know to read the figures: stages that degrade, and why."""
 
 
-OPERATION, HIT, REQUEST = "operation", "hit", "request"
-KINDS = (OPERATION, HIT, REQUEST)
-"""What rows and single records are about: a system call that waited for a device, one that the page cache served, a
-request of the block layer (or whatever else a flow follows)."""
+OPERATION, HIT, LAYER, REQUEST, WRITEBACK = "operation", "hit", "layer", "request", "writeback"
+KINDS = (OPERATION, HIT, LAYER, REQUEST, WRITEBACK)
+"""What rows and single records are about: a system call that waited for a device, one that the page cache served, a bio
+of a device made of others, a request of the block layer (or whatever else a flow follows), data of a file that went
+from the page cache to a device."""
 
 
 class Group(NamedTuple):
@@ -83,6 +84,10 @@ class Snapshot(NamedTuple):
     failed_operations: int = 0
     untimed: Mapping[Group, int] = {}
     """Of the finished: those that a budget had counted alone. The distributions are scaled up to contain them."""
+    behind: Mapping[str, int] = {}
+    """By who had put most into them: how long operations that were told waited for commits of others."""
+    events: Mapping[Group, Mapping[str, int]] = {}
+    """What else happened to requests on their way, such as merges: how often."""
 
 
 class Row(NamedTuple):
@@ -101,6 +106,8 @@ class Finding(NamedTuple):
     """By the names of docs/verdict.md; times in nanoseconds."""
     group: Group | None = None
     stage: str = ""
+    who: str = ""
+    """The task that it blames, if any."""
 
 
 class Verdict(NamedTuple):
@@ -133,6 +140,8 @@ class Report(NamedTuple):
     untimed: Mapping[Group, int] = {}
     """As in a snapshot."""
     budget: Spending | None = None
+    events: Mapping[Group, Mapping[str, int]] = {}
+    """As in a snapshot."""
 
     @property
     def request_bytes(self) -> int:
@@ -185,7 +194,7 @@ def rows_of(cells: Mapping[Group, Mapping[str, Distribution]], table: StageTable
         stages = cells[group]
         whole = stages[table.total.name].sum
         for stage in table.rows:
-            if stage.name in stages:
+            if stage.name in stages and not (stage.rare and not stages[stage.name].sum):
                 found = stages[stage.name]
                 share = found.sum / whole if whole and not stage.outside else 0.0
                 rows.append(Row(group, stage.name, found, share))
@@ -211,6 +220,16 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
 def untimed_since(now: Snapshot, earlier: Snapshot) -> dict[Group, int]:
     grown = {group: count - earlier.untimed.get(group, 0) for group, count in now.untimed.items()}
     return {group: count for group, count in grown.items() if count}
+
+
+def events_since(now: Snapshot, earlier: Snapshot) -> dict[Group, dict[str, int]]:
+    grown: dict[Group, dict[str, int]] = {}
+    for group, counts in now.events.items():
+        before = earlier.events.get(group, {})
+        new = {name: count - before.get(name, 0) for name, count in counts.items() if count != before.get(name, 0)}
+        if new:
+            grown[group] = new
+    return grown
 
 
 def without_device(

@@ -32,6 +32,10 @@ class Stage(NamedTuple):
     """What a large value means."""
     partition: bool = True
     unit: str = "ns"
+    rare: bool = False
+    """It has a row only where it took some time."""
+    apart: bool = False
+    """It is one of those that share out the total of rows of another kind, such as writeback."""
     outside: bool = False
     """It lies outside the total, as the sleep between two turns of a task does: no share, no interference."""
 
@@ -71,6 +75,7 @@ class StageTable:
             "time of the request that no stage covers",
             "a hook is missing here or a path is not known: see wptrace doctor",
             partition=False,
+            rare=True,
             unit=self.partition[0].unit,
         )
         self._by_name: dict[str, Stage] = {}
@@ -87,7 +92,7 @@ class StageTable:
     @property
     def inside(self) -> tuple[Stage, ...]:
         """Those that lie inside the others, such as interrupts."""
-        return tuple(stage for stage in self.stages if not stage.partition and not stage.outside)
+        return tuple(stage for stage in self.stages if not (stage.partition or stage.apart or stage.outside))
 
     @property
     def timed(self) -> bool:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Callable
 
@@ -24,6 +24,8 @@ TAIL_COUNT = 200
 """among so many."""
 INSIDE_SHARE = 0.1
 """Interference with so much of the time is told."""
+BEHIND_SHARE = 0.1
+"""So are commits of others that were waited for so long."""
 
 
 Cells = dict[Group, dict[str, Distribution]]
@@ -40,6 +42,7 @@ class Case:
     operations: Accounting | None = None
     stretches: Sequence[Stretch] = ()
     wall_offset_ns: int = 0
+    behind: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def cells(self) -> Cells:
@@ -174,12 +177,24 @@ def inside(case: Case) -> Finding | None:
         return None
     group, stages = case.main
     whole = stages[case.table.total.name].sum
-    overlays = [stage.name for stage in case.table if not stage.partition and not stage.outside]
-    noise = {name: stages[name].sum for name in overlays if name in stages}
+    noise = {stage.name: stages[stage.name].sum for stage in case.table.inside if stage.name in stages}
     name = max(noise, key=noise.__getitem__, default="")
     if not name or not whole or noise[name] < INSIDE_SHARE * whole:
         return None
     return Finding("inside", {"share": noise[name] / whole, "sum_ns": noise[name]}, group, name)
+
+
+def behind(case: Case) -> Finding | None:
+    """Whose commits others had to wait for."""
+    if not case.behind:
+        return None
+    total = case.table.total.name
+    whole = sum(stages[total].sum for stages in case.of_kind(OPERATION).values())
+    who = max(case.behind, key=case.behind.__getitem__)
+    waited = case.behind[who]
+    if not whole or waited < BEHIND_SHARE * whole:
+        return None
+    return Finding("behind", {"share": waited / whole, "sum_ns": waited}, stage="journal", who=who)
 
 
 def lost(case: Case) -> Finding | None:
@@ -193,4 +208,4 @@ def lost(case: Case) -> Finding | None:
 Rule = Callable[[Case], "Finding | None"]
 
 FIRST: tuple[Rule, ...] = (idle, cached, unmeasured, largest)
-MORE: tuple[Rule, ...] = (grew, tail, inside, lost)
+MORE: tuple[Rule, ...] = (grew, tail, inside, behind, lost)

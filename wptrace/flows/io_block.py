@@ -22,6 +22,7 @@ from wptrace.errors import WptraceError
 from wptrace.flows import devices
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
+from wptrace.flows.events import Events, of_rows, timed_out_bit
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
@@ -76,6 +77,10 @@ def _stateful_hook(name: str, tracepoint: str) -> Hook:
     )
 
 
+def _event_hook(name: str, programs: str, without: str) -> Hook:
+    return Hook(name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), (), without, required=False)
+
+
 class BlockFlow(Flow):
     name = "io"
     level = "block"
@@ -105,6 +110,8 @@ class BlockFlow(Flow):
             ("queue", "device"),
             "no request can be seen",
         ),
+        _event_hook("request given back (requeue)", "requeue", "requeues are not counted"),
+        _event_hook("bio split in two", "split", "splits are not counted"),
         _stateful_hook("merge of two requests", "merge"),
         _stateful_hook("issue of a request (D)", "issue"),
         _stateful_hook("allocation of a request (G)", "getrq"),
@@ -144,6 +151,7 @@ class BlockFlow(Flow):
         """Which argument holds the object is for BTF to say: a wrong guess would read garbage without an error."""
         obj.rodata.request_is_second = _is_second("block_rq_issue")
         obj.rodata.bio_is_second = _is_second("block_getrq")
+        obj.rodata.timed_out_bit = timed_out_bit()
 
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
@@ -156,8 +164,9 @@ class BlockFlow(Flow):
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
             layout = obj.struct("block_record")
-            self._decode = layout.fields
-            self._ring = Ring.of(obj.maps["records"], layout.struct)
+            self._events = Events({place.name: place.codec for place in layout.places}["events"])
+            packed, self._decode = layout.packed("events")
+            self._ring = Ring.of(obj.maps["records"], packed)
             reader.add(self._ring, self._take, rate=RATE)
         return Start(
             self.name,
@@ -174,8 +183,7 @@ class BlockFlow(Flow):
         return {"dev": wanted, **({"pid": self._options.pid} if self._options.pid else {})}
 
     def _prepare(self, obj: BpfObject) -> None:
-        if self._stateful:
-            self.configure(obj)
+        self.configure(obj)
         slots = len(self._extents) + 1
         obj.maps["cells"].max_entries = slots * len(obj.enum("block_op"))
         states = _STATES if self._stateful else 1
@@ -198,15 +206,15 @@ class BlockFlow(Flow):
         return _OWN if disk in self._stateful else _STAMPS
 
     def _hooks(self) -> tuple[Hook, ...]:
-        return self.hooks if self._stateful else self.hooks[:1]
+        return self.hooks if self._stateful else tuple(hook for hook in self.hooks if hook.required or not hook.serves)
 
     def _names(self) -> list[str]:
         return [_OTHER, *(extent.name for extent in self._extents)]
 
     def _sources(self, loaded: Loaded) -> list[Source]:
-        sections = [program.section for program in loaded.programs]
+        sections = [loaded.sections(hook.name) for hook in self._hooks() if hook.serves]
         kinds = sorted({self._kind(extent.disk) for extent in self._extents})
-        how = f"{', '.join(sections)} with {' or '.join(kinds)}"
+        how = f"{', '.join(filter(None, sections))} with {' or '.join(kinds)}"
         return [Source(stage.name, how) for stage in self.stages]
 
     def _notes(self) -> list[str]:
@@ -237,10 +245,11 @@ class BlockFlow(Flow):
         offset = wall_offset_ns()
         names, ops = self._names(), self._ops
         at = self._decode.index
-        end, sector, queue, device, size, dev, bits, cpu, slot, error, op = (
+        end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
             at(name)
             for name in (
                 "end_ns", "sector", "queue_ns", "device_ns", "bytes", "dev", "flags", "cpu", "slot", "error", "op",
+                "events",
             )
         )  # fmt: skip
         for record in records:
@@ -253,6 +262,7 @@ class BlockFlow(Flow):
                 "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
                 "complete_cpu": record[cpu],
                 "error": to_errno(record[error]),
+                **self._events.fields(record[events]),
             }
             stages = {"queue": record[queue], "device": record[device]}
             self._requests.append(
@@ -290,6 +300,7 @@ class BlockFlow(Flow):
             self._cells.total("failed"),
             overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
             untimed={group: count["untimed"] for group, count in counters.items() if count["untimed"]},
+            events=of_rows(self._cells),
         )
 
     def _look(self) -> dict[Group, dict[str, Distribution]]:

@@ -35,6 +35,37 @@ BY_FUNCTION = tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("
 BY_CALL = ("call_exit_raw_tp", "call_enter_raw_tp")
 
 
+# By what file systems sync; of directories, xfs has a function of its own.
+_SYNCS = {
+    "": ("blkdev_fsync",),
+    "ext4": ("ext4_sync_file",),
+    "xfs": ("xfs_file_fsync", "xfs_dir_fsync"),
+    "btrfs": ("btrfs_sync_file",),
+}
+
+
+def _both(functions: Iterable[str]) -> tuple[str, ...]:
+    """Ends before begins."""
+    names = tuple(functions)
+    return (*(f"{name}_exit" for name in names), *(f"{name}_entry" for name in names))
+
+
+def _syncs(kinds: Collection[str]) -> tuple[str, ...]:
+    names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
+    return _both(function for kind, functions in _SYNCS.items() if kind in names for function in functions)
+
+
+KNOWN_SYNCS = _syncs(MODULES)
+# The second one calls the first, if the compiler has not made one of both.
+SYNCS_BY_FUNCTION = _both(("vfs_fsync_range", "vfs_fsync"))
+
+
+def sync_ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
+    """The same for syncs."""
+    narrow = (_syncs(kinds),) if _are_known(kinds) else ()
+    return (*narrow, SYNCS_BY_FUNCTION, BY_CALL)
+
+
 def ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """Best first, where these kinds of file systems are in use."""
     narrow = (_programs(kinds, _asynchronous()),) if _are_known(kinds) else ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
 from typing import NamedTuple
 
 from wptrace.bpf.object import BpfObject
@@ -13,37 +12,54 @@ from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine.accounting import RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
 from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import HIT, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.engine.results import HIT, LAYER, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
 from wptrace.engine.sampling import Sampling
 from wptrace.errors import WptraceError
-from wptrace.flows import devices, filters, io_operations
+from wptrace.flows import devices, filters, io_controllers, io_hooks, io_operations, io_writeback, layers
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
+from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
+from wptrace.flows.io_hooks import ASKED, HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_operations import KNOWN
 from wptrace.flows.io_records import Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
-from wptrace.flows.io_stages import HOOKS, NOISE, OPERATIONS, REQUEST_STAGES, SEEN_BY_OTHERS, SPARSE, STAGES
+from wptrace.flows.io_stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, STAGES, WRITEBACK_STAGES
 from wptrace.flows.syscalls import calls
 from wptrace.flows.tracepoints import argument
-from wptrace.kernel import cpus, mounts
-from wptrace.kernel.blockdev import Extent
+from wptrace.kernel import cpus
 
 _OP_FULL = Cause("op_full", "the table of operations had no room")
 _OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
 _BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
+_LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a device made of others")
 _RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
 _NO_CELL = Cause("no_cell", "something had no row to count in")
 _SHED = Cause("shed", "the budget took operations off while it was in flight")
 _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _CAUSES = {
     cause.name: cause
-    for cause in (_OP_FULL, _BIO_FULL, RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_START, UNMATCHED_END, _OP_UNENDED)
+    for cause in (
+        _OP_FULL,
+        _BIO_FULL,
+        _LAYER_FULL,
+        RING_FULL,
+        _RATE_LIMITED,
+        _NO_CELL,
+        UNMATCHED_START,
+        UNMATCHED_END,
+        _OP_UNENDED,
+        io_writeback.DIRTY_FULL,
+    )
 }
 
-# Of an operation that made a single request, the whole time of that (ONLY_REQUEST of bpf_src/io_path/shared.h).
+# Of an operation that made a single request, the whole time of that (ONLY_STAGE_REQUEST of bpf_src/io_path/shared.h).
 _REQUEST = "request"
+# Reads and writes (PLAIN_KINDS, there).
+_PLAIN_KINDS = 2
 _TICK_NS = 1_000_000
+# Bios of devices made of others that can be in flight.
+_UPPERS = 16384
 _LAST_MOMENT_S = 0.1
 
 
@@ -58,6 +74,8 @@ class Options(NamedTuple):
     limit: int = 0
     """How many are told in a second at most; 0 for all."""
     interference: bool = False
+    writeback: bool = False
+    """What is written back is followed from whoever made it dirty."""
     ring_bytes: int = 1 << 22
 
     @property
@@ -81,10 +99,12 @@ class PathFlow(Flow):
         self._options = options
         self._extents = devices.extents(options.devices)
         self._names = devices.names(self._extents)
-        self._file_systems = _file_systems(self._extents)
+        self._file_systems = io_hooks.file_systems(self._extents)
+        self._layers = layers.wanted(options.devices)
         self._loaded: Loaded | None = None
         self._ring: Ring | None = None
         self._requests: list[Request] = []
+        self._behind: dict[str, int] = {}
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
 
@@ -92,7 +112,9 @@ class PathFlow(Flow):
     def configure(obj: BpfObject) -> None:
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
         obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
+        obj.rodata.page_shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
         obj.rodata.uring_hands_event = io_operations.hands_event()
+        obj.rodata.timed_out_bit = timed_out_bit()
         obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
 
     def start(self, reader: Reader) -> Start:
@@ -104,15 +126,28 @@ class PathFlow(Flow):
         stages = obj.enum("op_stage")
         self._cells = {
             "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages, True),
-            "only": Cells(obj.maps["only_cells"], [Group(*one, OPERATION) for one in every], [*stages, _REQUEST], True),
+            "only": Cells(
+                obj.maps["only_cells"],
+                [Group(name, kind, OPERATION) for name in self._names for kind in kinds[:_PLAIN_KINDS]],
+                obj.enum("only_stage"),
+                True,
+            ),
             "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"], True),
             "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE), True),
+            "layer": Cells(
+                obj.maps["layer_cells"],
+                [Group(name, op, LAYER) for name in self._layers for op in ops],
+                obj.enum("layer_stage"),
+                True,
+            ),
             "request": Cells(
                 obj.maps["request_cells"],
                 [Group(name, op, REQUEST) for name in self._names for op in ops],
                 obj.enum("request_stage"),
                 True,
             ),
+            "writeback": io_writeback.cells(obj, self._names if self._options.writeback else []),
+            **io_controllers.cells(obj, self._names if self._options.interference else []),
         }
         self._causes = [_CAUSES[name] for name in obj.enum("path_cause")]
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
@@ -121,6 +156,13 @@ class PathFlow(Flow):
             self._ring = Ring.of(obj.maps["records"], self._stories.layout)
             reader.add(self._ring, self._take, rate=self._options.limit or RATE)
         obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
+        by_call = "call_enter_raw_tp"
+        obj.bss.calls = calls(
+            obj.enum("call_kind"),
+            plain=by_call in loaded.chosen[OPERATIONS[0]],
+            syncs=by_call in loaded.chosen.get(SYNCS, ()),
+        )
+        obj.bss.unnamed = bool(io_controllers.unseen(loaded))
         obj.bss.tracing = True
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
         told.update(filters.describe(self._options.filter))
@@ -129,24 +171,34 @@ class PathFlow(Flow):
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
-        return _seen_by(_file_systems(devices.extents(())))
+        return io_hooks.seen_by(io_hooks.file_systems(devices.extents(())))
 
     def _hooks(self) -> tuple[Hook, ...]:
-        """Without interference nothing is attached that serves nothing else, nor the hooks of drivers not in use."""
-        unused = set() if self._options.interference else set(NOISE)
-        drivers = {_driver(extent.disk) for extent in self._extents} if self._options.devices else None
-        hooks = _seen_by(self._file_systems)
-        return tuple(hook for hook in hooks if not set(hook.serves) <= unused and _serves(hook, drivers))
+        unused = set() if self._options.interference else {*NOISE, *CONTROLLERS}
+        unused |= set() if self._options.writeback else set(WRITEBACK_STAGES)
+        unused |= set() if self._layers else {"layers"}
+        disks = {extent.disk for extent in self._extents} if self._options.devices else None
+        return io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
         self.configure(obj)
         slots, kinds = len(self._names), len(obj.enum("op_kind"))
         obj.maps["op_cells"].max_entries = slots * kinds
-        obj.maps["only_cells"].max_entries = slots * kinds
+        obj.maps["only_cells"].max_entries = slots * _PLAIN_KINDS
         obj.maps["hit_cells"].max_entries = slots * kinds
         obj.maps["noise_cells"].max_entries = slots * kinds if options.interference else 1
         obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
+        if options.writeback:
+            io_writeback.prepare(obj, slots)
+        if options.interference:
+            io_controllers.prepare(obj, slots)
+        if self._layers:
+            obj.maps["layer_cells"].max_entries = len(self._layers) * len(obj.enum("block_op"))
+            obj.maps["uppers"].max_entries = _UPPERS
+            obj.bss.layers = layers.table(self._layers)
+            # A bio may be known before it is queued, as one that a limit holds.
+            obj.bss.stacked = obj.bss.holding = True
         if options.telling:
             obj.maps["records"].max_entries = options.ring_bytes
             obj.bss.telling = True
@@ -159,7 +211,6 @@ class PathFlow(Flow):
         obj.bss.trace_unlisted = not options.devices
         obj.bss.devices = devices.table(self._extents, ())
         obj.bss.file_devices = devices.file_table(self._extents)
-        obj.bss.calls = calls(obj.enum("call_kind"))
         filters.apply(obj.bss, options.filter)
 
     def retarget(self, wanted: Filter) -> None:
@@ -197,6 +248,7 @@ class PathFlow(Flow):
 
     def _notes(self, loaded: Loaded) -> list[str]:
         missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
+        missing = [hook for hook in missing if hook not in ASKED or hook in io_controllers.unseen(loaded)]
         notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
         if any(name in KNOWN for name in loaded.chosen[OPERATIONS[0]]):
             notes += [
@@ -208,7 +260,14 @@ class PathFlow(Flow):
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:
-        self._requests += self._stories.told(records)
+        told = list(self._stories.told(records))
+        self._requests += told
+        for one in told:
+            # What a task itself had put most into is its own wait.
+            most = one.fields.get("commit", {}).get("most")
+            if most and most["pid"] != one.fields["pid"]:
+                who = f"{most['comm']} (pid {most['pid']})"
+                self._behind[who] = self._behind.get(who, 0) + one.stages.get("journal", 0)
 
     def requests(self) -> list[Request]:
         taken, self._requests = self._requests, []
@@ -228,8 +287,10 @@ class PathFlow(Flow):
         causes = dict(zip(self._causes, obj.bss.loss))
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
         ends = sum(count for name, count in missed.items() if name.startswith("complete"))
-        exits = sum(count for name, count in missed.items() if name.endswith("_exit"))
-        noted = {cause: causes[cause] for cause in (RING_FULL, _RATE_LIMITED, _NO_CELL, UNMATCHED_END)}
+        exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
+        noted = {cause: causes[cause] for cause in (RING_FULL, _RATE_LIMITED, _LAYER_FULL, _NO_CELL, UNMATCHED_END)}
+        if self._options.writeback:
+            noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
         noted[RECURSION] = sum(missed.values()) - ends
         if self._ring is not None:
             noted[_FOREIGN] = self._ring.foreign
@@ -261,15 +322,20 @@ class PathFlow(Flow):
             overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
             operations,
             sum(cells.total("failed") for cells in ops),
-            {group: count["untimed"] for group, count in requests.counters.items() if count["untimed"]},
+            {group: count for group, count in self._untimed().items() if count},
+            dict(self._behind),
+            of_rows(requests),
         )
 
     def _look(self) -> dict[Group, dict[str, Distribution]]:
         """Reads the cells, and what they tell of all, those that were only counted included."""
         for cells in self._cells.values():
             cells.read()
-        untimed = {group: count["untimed"] for group, count in self._cells["request"].counters.items()}
-        return self._sampling.whole(self._distributions(), untimed)
+        return self._sampling.whole(self._distributions(), self._untimed())
+
+    def _untimed(self) -> dict[Group, int]:
+        counted = (self._cells[name].counters.items() for name in ("request", "writeback"))
+        return {group: count["untimed"] for found in counted for group, count in found}
 
     def _distributions(self) -> dict[Group, dict[str, Distribution]]:
         found: dict[Group, dict[str, Distribution]] = {}
@@ -280,10 +346,11 @@ class PathFlow(Flow):
                     shared = {name: stages[name] for name in REQUEST_STAGES}
                     _merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
         for group, stages in found.items():
-            if group.kind == OPERATION:
-                for name in ("unattributed", *SPARSE):
-                    if name in stages and not stages[name].sum:
-                        del stages[name]
+            if group.kind == OPERATION and "total" in stages:
+                # Operations are not counted in stages that they cannot have: there they took no time.
+                for name in SPARSE:
+                    stages.setdefault(name, Distribution()).add_zeros(stages["total"].count - stages[name].count)
+            io_controllers.leave_out(stages)
         # Interference is counted before the operation itself: one may be there without the other for a moment.
         return {group: stages for group, stages in found.items() if "total" in stages}
 
@@ -322,31 +389,3 @@ def _merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: di
             into[name].merge(distribution)
         else:
             into[name] = distribution.copy()
-
-
-def _file_systems(extents: list[Extent]) -> set[str]:
-    """What is mounted on the wanted devices. Where nothing is, all that may be mounted later is prepared for."""
-    return devices.file_systems(extents) or io_operations.preparable(mounts.registered())
-
-
-def _seen_by(file_systems: set[str]) -> tuple[Hook, ...]:
-    """The hooks of operations where these are in use."""
-    ways = io_operations.ways(file_systems)
-    return tuple(hook._replace(programs=ways) if hook.name == OPERATIONS[0] else hook for hook in HOOKS)
-
-
-def _driver(disk: str) -> str:
-    """The module whose hooks see the disk's requests."""
-    for prefix, module in (("nvme", "nvme_core"), ("sd", "scsi_mod"), ("sr", "scsi_mod"), ("vd", "virtio_blk")):
-        if disk.startswith(prefix):
-            return module
-    return ""
-
-
-def _serves(hook: Hook, drivers: Collection[str] | None) -> bool:
-    """Whether the hook may see a request of disks with these drivers; None means whichever there will be."""
-    if drivers is None:
-        return True
-    if hook.name == SEEN_BY_OTHERS:
-        return not {"nvme_core", "scsi_mod"} >= set(drivers)
-    return not hook.module or hook.module in drivers

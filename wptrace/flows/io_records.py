@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.results import HIT, OPERATION, REQUEST, InFlight, Request
+from wptrace.flows.events import Events
 from wptrace.flows.io_stages import SPARSE
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
@@ -33,10 +34,13 @@ class Stories:
     def __init__(self, obj: BpfObject, names: Sequence[str]) -> None:
         layout = obj.struct("io_record")
         # Most records tell of no interference, so that is left as it is until one does.
-        self.layout, fields = layout.packed("noise", "before_wakeup")
+        self.layout, fields = layout.packed("noise", "before_wakeup", "commit", "events")
         self._at = {name: place for place, name in enumerate(fields)}
         places = {place.name: place.codec for place in layout.places}
         self._noise = places["before_wakeup"]
+        self._commit = places["commit"]
+        self._no_commit = bytes(self._commit.size)
+        self._events = Events(places["events"])
         self._silence = bytes(places["noise"].size), bytes(self._noise.size)
         self._names = names
         self._stages = obj.enum("op_stage")[:-1]
@@ -45,6 +49,7 @@ class Stories:
         self._kinds = [_KINDS[name] for name in obj.enum("record_kind")]
         self._flags = obj.enum("block_flag")
         self._interfaces = obj.enum("interface")
+        self._controllers = obj.enum("controller")
         self._cgroups = CgroupNames()
 
     def told(self, records: Sequence[Record]) -> Iterator[Request]:
@@ -52,22 +57,27 @@ class Stories:
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
             readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, noise, before_wakeup, path_at,
-            interface, user_data,
+            interface, user_data, request_op, commit, flush_before, flush_behind, dirty_ns, held, events,
         ) = (
             self._at[name]
             for name in (
                 "start_ns", "end_ns", "offset", "length", "result", "cgroup", "inode", "sector", "bytes", "dev",
                 "flags", "tgid", "tid", "requests", "readahead", "slot", "kind", "op", "path_end", "deleted",
-                "path_cut", "comm", "noise", "before_wakeup", "path", "interface", "user_data",
+                "path_cut", "comm", "noise", "before_wakeup", "path", "interface", "user_data", "request_op", "commit",
+                "flush_before", "flush_behind", "dirty_ns", "held[0]", "events",
             )
         )  # fmt: skip
         first, chain = self._at["stages[0]"], self._at["cpus.submit"]
         last, chain_end = first + len(self._stages), chain + len(_CHAIN)
         names, stage_names, kinds, ops = self._names, self._stages, self._kinds, self._ops
+        block_ops = ops[REQUEST]
         silence, interfaces = self._silence, self._interfaces
+        controllers = self._controllers
+        held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
         letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
         wall = wall_offset_ns()
+        happened = self._events.fields
         for record in records:
             kind = kinds[record[kind_at]]
             op = ops[kind][record[op_at]]
@@ -82,8 +92,14 @@ class Stories:
             if kind == REQUEST:
                 stages = {name: stages[name] for name in self._request_stages}
                 fields["error"] = to_errno(done)
+                if record[dirty_ns]:
+                    fields["dirty_ns"] = record[dirty_ns]
+                    fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
+                    fields["deleted"] = record[deleted] != 0
+                    fields["inode"] = record[inode]
+                    fields["offset"] = record[offset]
             else:
-                for name in ("unattributed", *SPARSE):
+                for name in SPARSE:
                     if not stages[name]:
                         del stages[name]
                 by = interfaces[record[interface]]
@@ -100,26 +116,59 @@ class Stories:
                 fields["requests"] = record[requests]
                 fields["readahead"] = record[readahead]
                 fields["error"] = -done if -4096 < done < 0 else 0
+            if record[flush_before] or record[flush_behind]:
+                fields["flush"] = {"before_ns": record[flush_before], "behind_ns": record[flush_behind]}
             number = record[dev]
             if number:
                 where = record[sector]
                 # A flush has none.
                 fields["sector"] = where if where != _NO_SECTOR else 0
                 fields["bytes"] = record[size]
-                fields["rwbs"] = letters[op, record[flags]]
+                fields["rwbs"] = letters[block_ops[record[request_op]], record[flags]]
                 fields["maj_min"] = numbers[number]
+            fields.update(happened(record[events]))
             fields["cpus"] = chains[record[chain:chain_end]]
             if kind != REQUEST:
                 quiet = record[noise] == silence[0] and record[before_wakeup] == silence[1]
                 fields["interference"] = (
                     [] if quiet else list(self._interference(record[noise] + record[before_wakeup]))
                 )
+                if record[commit] != self._no_commit:
+                    fields["commit"] = self._told_commit(record[commit])
+            if any(record[held:held_end]):
+                fields["throttled_by"] = [
+                    {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
+                ]
             end = record[end_ns]
             yield Request(end + wall, names[record[slot]], op, fields, end - record[start_ns], stages, kind)
 
     def _letters(self, key: tuple[str, int]) -> str:
         op, bits = key
         return rwbs(op, [name for place, name in enumerate(self._flags) if bits >> place & 1])
+
+    def _told_commit(self, data: bytes) -> dict[str, Any]:
+        """The number alone where nothing more is known of it."""
+        one = self._commit.unpack(data, 0)
+        if not one.pid:
+            return {"transaction": one.transaction}
+        most = {
+            "pid": one.most_pid,
+            "comm": comm(one.most_comm),
+            "handles": one.most_handles,
+            "blocks": one.most_blocks,
+        }
+        wrote = {"requests": one.requests, "bytes": one.bytes, "flush_ns": one.flush_ns}
+        return {
+            "transaction": one.transaction,
+            "pid": one.pid,
+            "comm": comm(one.comm),
+            # What a filter leaves out is not known.
+            **({} if one.filtered else wrote),
+            "ns": one.ns,
+            "handles": one.handles,
+            "blocks": one.blocks,
+            "most": most if one.most_pid else None,
+        }
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
         for place, kind in enumerate((*_NOISE, "before_wakeup")):
@@ -178,7 +227,7 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
     for _, values in _used(obj.view("bios"), bios):
         bio = dict(zip(bios.fields, values))
         kind = bio_kinds[bio["kind"]]
-        if bio["bio"] == _DELIVERED or kind == "above":
+        if bio["bio"] == _DELIVERED or kind in _UPWARDS:
             continue
         stage = "throttle" if kind == "held" else _stage(bio)
         tid = bio["tid"]
@@ -193,8 +242,8 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
         age = now_ns - one["start_ns"]
         if one["kind"] == _TRACED and age >= at_least_ns:
             dev = names[one["slot"]] if one["slot"] else ""
-            stage = requests.get(place, "fs")
-            found.append(InFlight(OPERATION, dev, kinds[one["write"]], age, stage, _task(one["tid"])))
+            stage = requests.get(place, "journal" if one["in_journal"] else "fs")
+            found.append(InFlight(OPERATION, dev, kinds[one["op_kind"]], age, stage, _task(one["tid"])))
     return sorted(found, key=lambda one: -one.age_ns)
 
 
@@ -208,17 +257,20 @@ def _stage(bio: dict[str, Any]) -> str:
     return "device" if stage == "driver" else stage
 
 
+# Of devices made of others, or not queued yet: no requests.
+_UPWARDS = ("above", "linked")
+
 _STRUCTS = {"ops": "op_state", "bios": "bio_state"}
 
 
 def in_use(obj: BpfObject) -> Iterator[int]:
     """The places of both tables that are taken by what will end."""
-    above = obj.enum("bio_kind").index("above")
+    upwards = [obj.enum("bio_kind").index(name) for name in _UPWARDS]
     for name, struct in _STRUCTS.items():
         layout = obj.struct(struct)
         at = layout.fields.index("kind")
         for place, values in _used(obj.view(name), layout):
-            if name == "ops" or values[at] != above:
+            if name == "ops" or values[at] not in upwards:
                 yield place
 
 

@@ -9,8 +9,9 @@ from typing import Callable
 from wptrace.bpf.programs import Program
 from wptrace.engine.budget import EACH, FS, INTERFERENCE, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.flows.base import Loaded
+from wptrace.flows.io_hooks import HOOKS, OPERATIONS
 from wptrace.flows.io_records import give_up, operations
-from wptrace.flows.io_stages import HOOKS, NOISE, OPERATIONS
+from wptrace.flows.io_stages import CONTROLLERS, NOISE
 
 NEVER = (1 << 64) - 1
 # Operations that are in flight when their hooks go get so long to end; the others are given up.
@@ -18,7 +19,7 @@ _LAST_MOMENT_S = 0.1
 # What runs when a link goes has ended by then.
 _GRACE_S = 0.01
 
-_OF_NOISE = tuple(hook.name for hook in HOOKS if set(hook.serves) <= set(NOISE))
+_OF_NOISE = tuple(hook.name for hook in HOOKS if set(hook.serves) <= {*NOISE, *CONTROLLERS})
 
 
 class PathShedder:

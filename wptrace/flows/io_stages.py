@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of the path flow and the hooks that observe them."""
+"""The stages of the path flow."""
 
 from __future__ import annotations
 
 from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.flows.base import Hook
-from wptrace.flows.io_operations import BY_CALL, BY_FUNCTION, KNOWN, MODULES
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
+_L = Point("L", "bio queued to a device made of others")
 _Q = Point("Q", "bio queued")
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -17,28 +16,15 @@ _S = Point("S", "completion seen by the CPU")
 _C = Point("C", "completed")
 _W = Point("W", "task runs again")
 _X = Point("X", "operation leaves the file")
+_B = Point("B", "page became dirty")
 
 REQUEST_STAGES = ("throttle", "queue", "driver", "device", "complete")
-_ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
+WRITEBACK_STAGES = ("dirty", "writeback")
+CONTROLLERS = ("io_max", "io_cost", "io_latency", "wbt", "tag", "unknown")
 NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
 
-
-def _tracepoint(
-    name: str, programs: str, serves: tuple[str, ...], without: str, required: bool = True, module: str = ""
-) -> Hook:
-    return Hook(name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), serves, without, required, module)
-
-
-# What has no other use than to see operations; the last one only adds to them.
-OPERATIONS = ("end of an operation (X), its begin (E)", "task switch (W)", "bio held back by a cgroup's limit")
-
 # Few operations wait for these: a row, or a part of a story, is shown where there is one.
-SPARSE = ("submit",)
-SEEN_BY_OTHERS = "completion seen by other drivers (S)"
-_NO_OPERATIONS = "reads and writes cannot be told from requests"
-
-# The entry of the interrupt handler in which a request completes.
-_HANDLER = ("hardirq_exit_raw_tp", "hardirq_entry_raw_tp")
+SPARSE = ("submit", "journal", "layers", "unattributed")
 
 STAGES = StageTable(
     (
@@ -48,13 +34,30 @@ STAGES = StageTable(
             _E,
             "an asynchronous operation waits for a worker of io_uring, or for one that it is linked to",
             "io_uring's workers are busy, or their operations cannot be done without waiting: see io-wq",
+            rare=True,
         ),
         Stage(
             "fs",
             _E,
             _Q,
-            "page cache, block mapping, allocation, locks, journal, or the wait for I/O that another task began",
-            "the file system holds the operation up: locks, the journal, allocation, or somebody else's read",
+            "page cache, block mapping, allocation, locks, or the wait for I/O that another task began",
+            "the file system holds the operation up: locks, allocation, or somebody else's read",
+        ),
+        Stage(
+            "journal",
+            _E,
+            _Q,
+            "the wait for a commit of the file system's journal or log",
+            "commits are large, or the disk is slow to write them: --slow tells who had put most into one",
+            rare=True,
+        ),
+        Stage(
+            "layers",
+            _L,
+            _Q,
+            "devices made of others (dm, md) have the bio, before and after the requests that they make of it",
+            "encryption, parity, a delay or the work queue of such a device takes the time: see its own rows",
+            rare=True,
         ),
         Stage(
             "throttle",
@@ -137,81 +140,71 @@ STAGES = StageTable(
             "something keeps interrupts off on the completing CPU",
             partition=False,
         ),
+        Stage(
+            "io_max",
+            _Q,
+            _G,
+            "the limit of a cgroup in io.max held it",
+            "the cgroup may not have more: look at io.max of it and of those above it",
+            partition=False,
+        ),
+        Stage(
+            "io_cost",
+            _Q,
+            _G,
+            "the share of a cgroup by io.cost was used up",
+            "others have a right to the device: look at io.weight, io.cost.model and io.cost.qos",
+            partition=False,
+        ),
+        Stage(
+            "io_latency",
+            _Q,
+            _G,
+            "it was held for the latency that another cgroup was promised in io.latency",
+            "another cgroup is protected: look at io.latency of its neighbours",
+            partition=False,
+        ),
+        Stage(
+            "wbt",
+            _Q,
+            _G,
+            "writeback throttling held a write so that reads are quick",
+            "writes are more than the device takes in time: look at queue/wbt_lat_usec",
+            partition=False,
+        ),
+        Stage(
+            "tag",
+            _Q,
+            _G,
+            "no tag was free, so there was no request for it",
+            "more is asked of the device than it takes: look at queue/nr_requests and the queue depth",
+            partition=False,
+        ),
+        Stage(
+            "unknown",
+            _Q,
+            _G,
+            "something held it, and this kernel does not tell what",
+            "a limit or too few tags hold requests back: look at io.cost, io.latency, wbt_lat_usec and nr_requests",
+            partition=False,
+        ),
+        Stage(
+            "dirty",
+            _B,
+            _Q,
+            "the data lies in the page cache until the kernel writes it back, or somebody has it written",
+            "the writers are faster than writeback, or nothing asks for it: look at vm.dirty_* and fsync",
+            partition=False,
+            apart=True,
+        ),
+        Stage(
+            "writeback",
+            _Q,
+            _C,
+            "the data is on its way to the device and back",
+            "the device or what lies before it is slow: see the rows of requests",
+            partition=False,
+            apart=True,
+        ),
     )
-)
-
-HOOKS = (
-    _tracepoint("completion of a request (C)", "complete", _ALL, "no request can be seen"),
-    Hook(
-        OPERATIONS[0],
-        (KNOWN, BY_FUNCTION, BY_CALL),
-        ("submit", "fs", "return"),
-        _NO_OPERATIONS,
-        modules=MODULES,
-    ),
-    _tracepoint(OPERATIONS[1], "switch", ("wakeup", "return", "preempted"), _NO_OPERATIONS),
-    Hook(
-        "completion seen by nvme (S)",
-        ("nvme_seen_raw_tp",),
-        ("complete",),
-        "complete is part of device on nvme",
-        required=False,
-        module="nvme_core",
-    ),
-    Hook(
-        "completion seen by scsi (S)",
-        ("scsi_seen_raw_tp",),
-        ("complete",),
-        "complete is part of device on scsi disks",
-        required=False,
-        module="scsi_mod",
-    ),
-    Hook(
-        SEEN_BY_OTHERS,
-        ("seen_fentry", "seen_kprobe", ("hardirq_exit_tp_btf", "hardirq_entry_tp_btf"), _HANDLER),
-        ("complete",),
-        "complete is part of device on disks that are neither nvme nor scsi",
-        required=False,
-    ),
-    Hook(
-        "handed over by scsi (H)",
-        ("scsi_start_raw_tp",),
-        ("driver",),
-        "driver is part of device on scsi disks",
-        required=False,
-        module="scsi_mod",
-    ),
-    Hook(
-        "handed over by virtio-blk (H)",
-        ("virtblk_add_fentry", "virtblk_add_kprobe"),
-        ("driver",),
-        "driver is part of device on virtio-blk",
-        required=False,
-        module="virtio_blk",
-    ),
-    Hook(
-        "set up by nvme (D)",
-        ("nvme_setup_raw_tp",),
-        ("driver",),
-        "driver is part of queue on nvme",
-        required=False,
-        module="nvme_core",
-    ),
-    _tracepoint("issue of a request (D, on nvme H)", "issue", ("queue", "device"), "queue is part of device"),
-    _tracepoint(
-        "bio split in two", "split", ("throttle", "queue"), "the parts of a split bio are not traced", required=False
-    ),
-    _tracepoint("bio queued (Q)", "queue", ("fs", "throttle", "queue"), "no request can be seen"),
-    Hook(
-        OPERATIONS[2],
-        ("throttle_fentry", "throttle_old_fentry"),
-        ("throttle",),
-        "the wait for a limit of io.max is part of fs, and its requests belong to a worker",
-        required=False,
-    ),
-    _tracepoint("exit of an interrupt handler", "hardirq_exit", ("hardirq",), "handlers are not timed", False),
-    _tracepoint("entry of an interrupt handler", "hardirq_entry", ("hardirq",), "handlers are not timed", False),
-    _tracepoint("exit of a softirq", "softirq_exit", ("softirq",), "softirqs are not timed", False),
-    _tracepoint("entry of a softirq", "softirq_entry", ("softirq",), "softirqs are not timed", False),
-    Hook("tick of each CPU", ("tick_perf",), ("irq_delay",), "late interrupts are not found", required=False),
 )

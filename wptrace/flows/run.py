@@ -8,12 +8,13 @@ import math
 import os
 import stat
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.engine.history import History
-from wptrace.engine.results import Output, Report, Snapshot, rows_of, since, untimed_since
+from wptrace.engine.results import Output, Report, Snapshot, events_since, rows_of, since, untimed_since
 from wptrace.engine.verdict import Case, judge
 from wptrace.flows.base import Flow
 from wptrace.flows.budget import Keeper
@@ -136,7 +137,7 @@ def _run(
     _requests(flow, output)
     last = flow.snapshot()
     history.add(last.at_ns, last.cells)
-    output.summary(_with_verdict(_report("summary", flow, last, first, keeper), flow, history))
+    output.summary(_with_verdict(_report("summary", flow, last, first, keeper), flow, history, last.behind))
 
 
 def _keeper(flow: Flow, limit: float | None) -> Keeper | None:
@@ -181,10 +182,11 @@ def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot, keeper: Kee
         now.failed_operations - earlier.failed_operations,
         untimed=untimed_since(now, earlier),
         budget=None if keeper is None else keeper.spending(earlier.at_ns, now.at_ns, kind == "summary"),
+        events=events_since(now, earlier),
     )
 
 
-def _with_verdict(summary: Report, flow: Flow, history: History) -> Report:
+def _with_verdict(summary: Report, flow: Flow, history: History, behind: Mapping[str, int]) -> Report:
     if not flow.stages.timed:
         return summary
     case = Case(
@@ -195,6 +197,7 @@ def _with_verdict(summary: Report, flow: Flow, history: History) -> Report:
         summary.operations,
         history.stretches,
         wall_offset_ns(),
+        behind,
     )
     return summary._replace(verdict=judge(case))
 

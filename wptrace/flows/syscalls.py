@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that read and write, by number: for kernels whose functions nobody may observe."""
+"""System calls that read, write and sync, by number: for kernels whose functions nobody may observe."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ _NUMBERS = {
         "writev": (20,),
         "preadv": (295, 327),
         "pwritev": (296, 328),
+        "fsync": (74, 75),
+        "sync_file_range": (277,),
+        "msync": (26,),
     },
     "aarch64": {
         "read": (63,),
@@ -30,14 +33,21 @@ _NUMBERS = {
         "pwrite": (68,),
         "preadv": (69, 286),
         "pwritev": (70, 287),
+        "fsync": (82, 83),
+        "sync_file_range": (84,),
+        "msync": (227,),
     },
 }
 
+SYNCS = ("fsync", "sync_file_range", "msync")
 
-def calls(kinds: Sequence[str], machine: str | None = None) -> bytes:
-    """The kind of each system call as the program knows it, 0 for those that do something else."""
+
+def calls(kinds: Sequence[str], plain: bool, syncs: bool, machine: str | None = None) -> bytes:
+    """The kind of each system call as the program knows it, 0 for those that do something else or are not wanted."""
     table = bytearray(CALLS)
     for kind, numbers in _NUMBERS.get(machine or os.uname().machine, {}).items():
+        if not (syncs if kind in SYNCS else plain):
+            continue
         for number in numbers:
             table[number] = kinds.index(kind)
     return bytes(table)

@@ -119,6 +119,27 @@ def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
         yield from requests_of(lower, sys)
 
 
+def layers(sys: Path = SYS) -> list[str]:
+    """The names of all devices that are made of others, in natural order."""
+    try:
+        found = [path.name for path in (sys / "block").iterdir() if any((path / "slaves").glob("*"))]
+    except OSError:
+        return []
+    # A multipath of dm has a queue, and hands on requests.
+    return sorted((name for name in found if not (sys / "block" / name / "mq").is_dir()), key=_natural)
+
+
+def layers_of(name: str, sys: Path = SYS) -> Iterator[str]:
+    """The devices made of others of which one is, from itself downwards."""
+    folder = (sys / "class" / "block" / name).resolve()
+    whole = folder.parent if (folder / "partition").exists() else folder
+    below = sorted(path.name for path in (whole / "slaves").glob("*"))
+    if below and not (whole / "mq").is_dir():
+        yield whole.name
+    for lower in below:
+        yield from layers_of(lower, sys)
+
+
 def merged(extents: list[Extent]) -> list[Extent]:
     """Without those that another one covers."""
     kept: list[Extent] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-_OPERATIONS = {"read": "R", "write": "W", "flush": "F", "discard": "D"}
+_OPERATIONS = {"read": "R", "write": "W", "flush": "F", "discard": "D", "zeroes": "WZ", "zone": "Z"}
 
 
 def rwbs(op: str, flags: Collection[str]) -> str:

@@ -100,7 +100,7 @@ class NdjsonOutput:
                 "duration_ns": report.duration_ns,
                 **found,
                 "loss": {cause.name: count for cause, count in causes.items()},
-                "rows": [self._timed(self.row(row), row, report) for row in report.rows],
+                "rows": [self._more(self.row(row), row, report) for row in report.rows],
                 "bytes": report.request_bytes,
                 "overhead": report.overhead._asdict(),
                 **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
@@ -108,10 +108,13 @@ class NdjsonOutput:
             }
         )
 
-    @staticmethod
-    def _timed(line: dict[str, Any], row: Row, report: Report) -> dict[str, Any]:
-        untimed = report.untimed.get(row.group)
-        return line if not untimed else {**line, "timed": max(row.distribution.count - untimed, 0)}
+    def _more(self, line: dict[str, Any], row: Row, report: Report) -> dict[str, Any]:
+        untimed, events = report.untimed.get(row.group), report.events.get(row.group)
+        if untimed:
+            line["timed"] = max(row.distribution.count - untimed, 0)
+        if events and self._stages is not None and row.stage == self._stages.total.name:
+            line["events"] = dict(events)
+        return line
 
     def row(self, row: Row) -> dict[str, Any]:
         return _row(row, self._stages[row.stage].unit if self._stages is not None else "ns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wptrace.engine.results import HIT, OPERATION, REQUEST, Report
+from wptrace.engine.results import HIT, KINDS, LAYER, OPERATION, REQUEST, WRITEBACK, Report
 from wptrace.outputs import budget
 from wptrace.outputs.header import header, law, losses
 from wptrace.outputs.tables import Style, Table, compact, stages, tables, whole
@@ -14,7 +14,7 @@ from wptrace.outputs.tables import Style, Table, compact, stages, tables, whole
 def lines(report: Report, style: Style) -> Iterator[str]:
     """An interval or a summary, with all that it holds."""
     yield from header(report, style)
-    for kind in (OPERATION, HIT, REQUEST):
+    for kind in KINDS:
         found = compact(report, HIT, style) if kind == HIT else stages(report, kind, style)
         if found:
             yield from ["", *found]
@@ -31,13 +31,17 @@ def sections(report: Report, style: Style) -> dict[str, list[list[str]]]:
         found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]
     if report.operations is not None:
         found["accounting"] = [list(law(report)), []]
-    operations, hits, requests = (tables(report, kind) for kind in (OPERATION, HIT, REQUEST))
+    operations, hits, layers, requests, written = (tables(report, kind) for kind in KINDS)
     if operations:
         found["operations"] = _forms(report, OPERATION, operations, style)
     if hits:
         found["page-cache hits"] = [compact(report, HIT, style), []]
+    if layers:
+        found["layers"] = [*_forms(report, LAYER, layers, style), []]
     if requests:
         found["block requests"] = [*_forms(report, REQUEST, requests, style), []]
+    if written:
+        found["writeback"] = [*_forms(report, WRITEBACK, written, style), []]
     return found
 
 

@@ -11,7 +11,7 @@ from wptrace.engine.results import HIT, OPERATION, REQUEST, Request
 from wptrace.engine.stages import StageTable
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
-from wptrace.outputs.text import bar, columns, ends, head, padded, printable, short_path, wrapped
+from wptrace.outputs.text import bar, columns, ends, happened, head, padded, printable, short_path, wrapped
 
 _INDENT = "    "
 # Stages with less than this share stand together on the last line of the list.
@@ -24,6 +24,14 @@ _IN_THE_WAY = {
     "softirq": "softirq {ns}{cpu}: {who}{times}",
     "irq_off": "irq_off {ns}{cpu}: {who} kept interrupts off{times}",
     "before_wakeup": "waited {ns} to run{cpu}: {who} ran there{times}",
+}
+_HOLDERS = {
+    "io_max": "io.max of its cgroup",
+    "io_cost": "io.cost of its cgroup",
+    "io_latency": "io.latency of another cgroup",
+    "wbt": "writeback throttling",
+    "tag": "nobody: no tag was free",
+    "unknown": "something that this kernel does not name",
 }
 _OTHER = "{kind} {ns}{cpu}: {who}{times}"
 
@@ -47,6 +55,12 @@ def full(request: Request, table: StageTable, width: int, dates: bool, whole_nam
     parts = _parts(request, table)
     yield _INDENT + strip(parts, width - len(_INDENT))
     yield from _list(parts, width)
+    if "flush" in request.fields:
+        yield _INDENT + ", ".join(_flushes(request.fields["flush"]))
+    if "commit" in request.fields:
+        yield from wrapped(_commit(request.fields["commit"]), width, _INDENT, "; ")
+    for item in request.fields.get("throttled_by", ()):
+        yield f"{_INDENT}{_throttled(item)}"
     for item in request.fields.get("interference", ()):
         yield f"{_INDENT}{_interference(item)}"
 
@@ -62,6 +76,8 @@ def short(request: Request, table: StageTable, width: int) -> Iterator[str]:
     told = [f"{part.stage} {units.duration(part.ns)} {part.share:.0%}" for part in largest if part.share >= _LARGE]
     noise = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
     told_noise = f"; {_interference(noise)}" if noise else ""
+    most = fields.get("commit", {}).get("most")
+    told_noise += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
     yield head(f"    {printable(request.dev)}: {', '.join(told)}{told_noise}", width)
 
 
@@ -113,23 +129,26 @@ def _who(fields: Mapping[str, Any]) -> str:
 
 def _place(fields: Mapping[str, Any]) -> str:
     """Where in the file, and how many bytes; how many were done where it is not all of them."""
-    if "length" not in fields:
-        return ""
     offset = fields.get("offset")
+    if "length" not in fields:
+        return f"offset {offset}"
+    if offset is None and not fields["length"]:
+        return ""  # the whole file
     place = f"+{fields['length']}" if offset is None else f"offset {offset} +{fields['length']}"
     short_of = 0 <= fields.get("result", -1) < fields["length"]
     return f"{place} ({fields['result']} done)" if short_of else place
 
 
 def _file(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    if "path" not in fields:
+    # What is swapped in is of no file.
+    if "path" not in fields or not (fields["path"] or fields.get("inode")):
         return
     behind = "  (deleted)" if fields.get("deleted") else ""
     behind += f"  {_place(fields)}"
     path = printable(fields["path"]) or f"inode {fields.get('inode', '?')}"
     if width is not None:
         path = short_path(path, width - len(_INDENT) - len(behind))
-    yield f"{_INDENT}{path}{behind}"
+    yield f"{_INDENT}{path}{behind}".rstrip()
 
 
 def _device(request: Request, width: int) -> Iterator[str]:
@@ -140,10 +159,14 @@ def _device(request: Request, width: int) -> Iterator[str]:
     chain = _cpus(fields.get("cpus", {}))
     if chain:
         parts.append(chain)
+    if fields.get("dirty_ns"):
+        parts.append(f"dirty {units.duration(fields['dirty_ns'])}")
     requests, readahead = fields.get("requests", 1), fields.get("readahead", 0)
     if requests > 1 or readahead:
         ahead = f", {readahead} read ahead" if readahead else ""
         parts.append(f"{requests} request{'' if requests == 1 else 's'}{ahead}")
+    if fields.get("events"):
+        parts.append(happened(fields["events"]))
     if fields.get("cgroup", "/") not in ("", "/"):
         parts.append(f"cgroup {printable(fields['cgroup'])}")
     yield from wrapped(parts, width, _INDENT)
@@ -180,6 +203,35 @@ def _list(parts: list[Part], width: int) -> Iterator[str]:
         yield f"{line}{bar(part.share, min(max(width - len(line), 0), 50))}".rstrip()
     if small:
         yield from wrapped(small, width, _INDENT, ", ")
+
+
+def _flushes(flush: Mapping[str, Any]) -> Iterator[str]:
+    """Those of the device's cache that its last request waited for."""
+    for where, key in (("before", "before_ns"), ("behind", "behind_ns")):
+        if flush[key]:
+            yield f"flush of the device's cache {where} the data {units.duration(flush[key])}"
+
+
+def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
+    """What was committed that it waited for, and who had put most into it."""
+    yield f"waited for commit {commit['transaction']}" + (f" of {who(commit)}" if "pid" in commit else "")
+    if "pid" not in commit:
+        return
+    wrote = flushes = ""
+    if "requests" in commit:
+        requests = f"{commit['requests']:,} request{'' if commit['requests'] == 1 else 's'}"
+        wrote = f"wrote {units.size(commit['bytes'])} in {requests} and "
+    if commit.get("flush_ns"):
+        flushes = f" ({units.duration(commit['flush_ns'])} for flushes of the device's cache)"
+    yield f"it {wrote}took {units.duration(commit['ns'])}{flushes}"
+    most = commit["most"]
+    if most:
+        changes = f"{most['handles']:,} of {commit['handles']:,} changes"
+        yield f"most of it by {who(most)}: {changes}, {most['blocks']:,} of {commit['blocks']:,} blocks"
+
+
+def _throttled(item: Mapping[str, Any]) -> str:
+    return f"held {units.duration(item['ns'])} by {_HOLDERS.get(item['controller'], item['controller'])}"
 
 
 def _interference(item: Mapping[str, Any]) -> str:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from wptrace.engine import units
 from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import HIT, OPERATION, REQUEST, Group, Report, Row
+from wptrace.engine.results import HIT, LAYER, OPERATION, REQUEST, WRITEBACK, Group, Report, Row
 from wptrace.engine.stages import StageTable
-from wptrace.outputs.text import bar, columns, padded, printable
+from wptrace.outputs.text import bar, columns, happened, padded, printable
 
 # With the widest figures that a trace can bring a line has 79 columns, the bar takes what is left.
 _FIGURES = (("mean", None), ("p50", 50.0), ("p99", 99.0))
@@ -78,7 +78,13 @@ def _stages(group: Group, rows: list[Row], report: Report, style: Style) -> Iter
             yield _row(row, wide, style.width)
 
 
-_TITLES = {OPERATION: "operations", HIT: "page-cache hits", REQUEST: "block requests"}
+_TITLES = {
+    OPERATION: "operations",
+    HIT: "page-cache hits",
+    LAYER: "bios",
+    REQUEST: "block requests",
+    WRITEBACK: "writeback bios",
+}
 
 
 def name(group: Group, report: Report) -> str:
@@ -94,10 +100,10 @@ def _title(group: Group, rows: list[Row], report: Report) -> str:
     if untimed:
         title += f" ({max(whole(rows).count - untimed, 0):,} timed)"
     seconds = report.duration_ns / 1e9
-    if not seconds:
-        return title
-    rate = units.rate(max(row.distribution.count for row in rows) / seconds)
-    return f"{title}, {rate}, {units.size(_bytes(group, report) / seconds)}/s"
+    if seconds:
+        rate = units.rate(max(row.distribution.count for row in rows) / seconds)
+        title += f", {rate}, {units.size(_bytes(group, report) / seconds)}/s"
+    return "; ".join([title, *([happened(report.events[group])] if report.events.get(group) else [])])
 
 
 def _plain_name(group: Group) -> str:

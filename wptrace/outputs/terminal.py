@@ -121,7 +121,11 @@ class TerminalOutput:
         untimed: Counter[Group] = Counter()
         for group, count in report.untimed.items():
             untimed[group._replace(dev="")] += count
-        return report._replace(rows=rows_of(without_device(cells.items()), self._table), untimed=untimed)
+        events: dict[Group, Counter[str]] = {}
+        for group, counts in report.events.items():
+            events.setdefault(group._replace(dev=""), Counter()).update(counts)
+        rows = rows_of(without_device(cells.items()), self._table)
+        return report._replace(rows=rows, untimed=untimed, events=events)
 
     def _lines(self, report: Report) -> Iterator[str]:
         yield from report_text.lines(report, self._style)

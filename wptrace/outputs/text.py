@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from wptrace.engine import units
 from wptrace.engine.results import Overhead, Request, Start
@@ -112,6 +112,11 @@ def introduction(start: Start) -> Iterator[str]:
         yield f"note: {printable(note)}"
 
 
+def happened(events: Mapping[str, int]) -> str:
+    """What else happened to requests on their way."""
+    return ", ".join(f"{name} {count:,}" for name, count in events.items())
+
+
 def overhead(cost: Overhead, duration_ns: int) -> str:
     """What the tracing itself cost."""
     parts = [f"reader {cost.reader_cpu_ns / duration_ns:.1%} of a CPU" if duration_ns else ""]
@@ -130,6 +135,8 @@ def request(request: Request, table: StageTable, width: int, dates: bool) -> Ite
     line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(request.total_ns)}"
     if fields["error"]:
         line += f"  failed ({blkstatus.name(fields['error'])})"
+    if fields.get("events"):
+        line += f"  {happened(fields['events'])}"
     yield line
     parts = []
     for stage in table.partition:

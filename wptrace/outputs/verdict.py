@@ -38,7 +38,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
     of = finding.group
     group = {} if of is None else {"dev": of.dev, "op": of.op, "kind": of.kind}
     figures = {name: _plain(name, value) for name, value in finding.figures.items()}
-    return {"rule": finding.rule, "stage": finding.stage, **group, **figures}
+    who = {"who": finding.who} if finding.who else {}
+    return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who}
 
 
 def _plain(name: str, value: float) -> float:
@@ -104,6 +105,13 @@ def _inside(finding: Finding, dates: bool) -> str:
     return f"{finding.stage} took {figures['share']:.0%} of the time ({took}) inside the stages"
 
 
+def _behind(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    took = units.duration(figures["sum_ns"])
+    filled = f"commits into which {printable(finding.who)} had put most"
+    return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
+
+
 def _lost(figures: Mapping[str, float]) -> str:
     parts = [
         f"{figures[what]:,.0f} of {_count(figures[f'{what}_started'], noun)}"
@@ -121,4 +129,5 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "grew": _grew,
     "tail": _tail,
     "inside": _inside,
+    "behind": _behind,
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.bpf.blob import Blob
 from wptrace.bpf.btf import Btf
-from wptrace.bpf.layout import Codec, Enumeration, Record, codec, text
+from wptrace.bpf.layout import MAX_FLAT_FIELDS, Codec, Enumeration, Record, codec, text
 from wptrace.errors import UnsupportedError, UsageError, WptraceError
 
 
@@ -201,8 +201,8 @@ def test_flat_structs_are_one_format(types: Types) -> None:
 
 
 def test_large_layouts_are_not_flattened(types: Types) -> None:
-    assert types.codec(types.blob.array(types.u32, 4097)).struct is None
-    assert types.codec(types.blob.array(types.u32, 4097)).fields == ()
+    assert types.codec(types.blob.array(types.u32, MAX_FLAT_FIELDS + 1)).struct is None
+    assert types.codec(types.blob.array(types.u32, MAX_FLAT_FIELDS + 1)).fields == ()
 
 
 def test_structs_are_objects(types: Types) -> None:

@@ -241,7 +241,10 @@ def test_every_operation_is_in_the_schema() -> None:
     (body,) = re.findall(r"enum block_op \{(.*?)\}", source, re.S)
     names = [name.lower() for name in re.findall(r"BLOCK_OP_(\w+),", body)]
     # Behind those of the block layer come what other flows follow.
-    assert SCHEMA["$defs"]["op"]["enum"][: len(names)] == names
+    listed = SCHEMA["$defs"]["op"]["enum"]
+    assert listed[: len(names)] == names
+    (body,) = re.findall(r"enum op_kind \{(.*?)\}", (DOCS.parent / "bpf_src/io_path/shared.h").read_text(), re.S)
+    assert {name.lower() for name in re.findall(r"OP_KIND_(\w+),", body)} <= set(listed)
 
 
 def test_every_step_of_a_budget_is_in_the_schema_and_on_its_page() -> None:

@@ -22,9 +22,10 @@ def as_row(stage: Stage) -> list[str]:
 
 
 def test_the_stages_of_the_path_are_those_of_its_table() -> None:
-    shared, inside = tables(section("stages.md", "## `wptrace io`"))
+    shared, inside, apart = tables(section("stages.md", "## `wptrace io`"))
     assert shared == [as_row(stage) for stage in (*PATH.partition, PATH.unattributed, PATH.total)]
-    assert inside == [as_row(stage) for stage in PATH if not stage.partition]
+    assert inside == [as_row(stage) for stage in PATH.inside]
+    assert apart == [as_row(stage) for stage in PATH if stage.apart]
 
 
 def test_the_stages_of_the_block_layer_are_those_of_its_table() -> None:
@@ -34,7 +35,7 @@ def test_the_stages_of_the_block_layer_are_those_of_its_table() -> None:
 
 def test_the_points_are_those_of_the_stages() -> None:
     def points(table: StageTable) -> list[list[str]]:
-        found = [point for stage in table.partition for point in (stage.start, stage.end)]
+        found = [point for stage in table if stage.partition or stage.apart for point in (stage.start, stage.end)]
         return [[point.letter, point.name] for point in dict.fromkeys(found)]
 
     documented = [row[:2] for row in tables(text("stages.md"))[0]]

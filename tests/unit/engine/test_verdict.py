@@ -245,6 +245,16 @@ def test_all_of_them_can_be_told_together_in_this_order() -> None:
     assert rules(case(cells, stretches=history, requests=book(20, 3))) == ["largest", "grew", "tail", "inside", "lost"]
 
 
+@pytest.mark.parametrize(("waited", "told"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
+def test_who_filled_the_commits_of_others(waited: int, told: bool) -> None:
+    """Of those that others waited for, who cost them most, where that is a tenth of the time of all."""
+    found = judge(case({WRITE: cell(10, fs=SECOND // 10)}, behind={"mv (pid 8)": 5, "cp (pid 7)": waited}))
+    (one,) = [finding for finding in found.findings if finding.rule == "behind"] or [None]
+    assert (one is not None) == told
+    if one is not None:
+        assert (one.who, one.figures["sum_ns"], one.figures["share"]) == ("cp (pid 7)", waited, waited / SECOND)
+
+
 def test_every_rule_can_be_reached() -> None:
     (stages,) = tailed(60 * MS).values()
     everything = {READ: {**stages, "preempted": distribution([3 * MS] * 1000)}}
@@ -253,6 +263,7 @@ def test_every_rule_can_be_reached() -> None:
         case({HITS: cell(9)}),
         case({REQUESTS: cell(9)}),
         case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
+        case(everything, behind={"cp (pid 7)": 100 * SECOND}),
     ]
     reached = {rule for one in cases for rule in rules(one)}
     assert reached == {rule.__name__ for rule in (*verdict.FIRST, *verdict.MORE)}

@@ -16,7 +16,7 @@ from wptrace.flows.io_block import _CAUSES, BlockFlow
 from wptrace.flows.io_path import _CAUSES as PATH_CAUSES
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import _KINDS
-from wptrace.flows.io_stages import NOISE, REQUEST_STAGES, SPARSE
+from wptrace.flows.io_stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
 
 OBJECTS = Path(__file__).resolve().parents[3] / "wptrace/objects"
 ARCHES = ("x86_64", "arm64")
@@ -120,10 +120,15 @@ def test_names_are_those_of_the_path_object(arch: str) -> None:
     partition = [stage.name for stage in table.partition]
     assert enum_names(btf, "op_stage") == [*partition, table.unattributed.name, table.total.name]
     assert enum_names(btf, "request_stage") == [*REQUEST_STAGES, table.total.name]
-    assert set(SPARSE) | set(REQUEST_STAGES) < set(partition)
+    assert set(SPARSE) | set(REQUEST_STAGES) < {*partition, table.unattributed.name}
     assert enum_names(btf, "interface") == ["call", "uring", "aio"]
-    assert enum_names(btf, "noise_stage") == list(NOISE) == [stage.name for stage in table if not stage.partition]
+    assert enum_names(btf, "noise_stage") == list(NOISE)
+    assert enum_names(btf, "controller") == list(CONTROLLERS)
+    assert [*NOISE, *CONTROLLERS] == [stage.name for stage in table.inside]
+    apart = [stage.name for stage in table if stage.apart]
+    assert enum_names(btf, "writeback_stage") == [*apart, table.total.name] == [*WRITEBACK_STAGES, table.total.name]
+    assert enum_names(btf, "layer_stage") == ["layers", "device", table.total.name]
     assert set(enum_names(btf, "path_cause")) == set(PATH_CAUSES)
-    assert enum_names(btf, "op_kind") == ["read", "write"]
+    assert enum_names(btf, "op_kind") == ["read", "write", "sync", "pagefault", "swapin"]
     assert enum_names(btf, "record_kind") == list(_KINDS)
     assert "GPL" in file.license

@@ -6,7 +6,16 @@ from __future__ import annotations
 import pytest
 
 from wptrace.flows import io_operations
-from wptrace.flows.io_operations import BY_CALL, BY_FUNCTION, KNOWN, unseen, ways
+from wptrace.flows.io_operations import (
+    BY_CALL,
+    BY_FUNCTION,
+    KNOWN,
+    KNOWN_SYNCS,
+    SYNCS_BY_FUNCTION,
+    sync_ways,
+    unseen,
+    ways,
+)
 
 AIO = ("aio_read", "aio_write", "aio_complete_rw")
 OLD = {
@@ -85,3 +94,14 @@ def test_asynchronous_ones_where_their_end_names_them(
     on(monkeypatch, kernel)
     assert {name for name in ways({"ext4"})[0] if "_iter_" not in name} == expected
     assert io_operations.hands_event() == ("io_uring_submit_req" in kernel._tracepoints)
+
+
+def test_syncs_are_observed_the_same_way() -> None:
+    assert sync_ways({"ext3", "xfs", "btrfs"}) == (KNOWN_SYNCS, SYNCS_BY_FUNCTION, BY_CALL)
+    assert sync_ways({"vfat"})[0] == ("blkdev_fsync_exit", "blkdev_fsync_entry")
+    assert set(sync_ways({"xfs"})[0]) < set(KNOWN_SYNCS)
+    assert sync_ways({"f2fs"}) == (SYNCS_BY_FUNCTION, BY_CALL)
+    for names in (KNOWN_SYNCS, SYNCS_BY_FUNCTION):
+        assert [name.rpartition("_")[2] for name in names] == ["exit"] * (len(names) // 2) + ["entry"] * (
+            len(names) // 2
+        )

@@ -87,8 +87,8 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         obj,
         monkeypatch,
         start_ns=100,
-        end_ns=460,
-        stages=[0, 10, 20, 30, 40, 50, 60, 70, 80],
+        end_ns=550,
+        stages=[0, 10, 0, 20, 30, 40, 50, 60, 70, 80, 90],
         kind=0,
         op=1,
         slot=2,
@@ -108,17 +108,19 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         bytes=4096,
         dev=kernel_dev(8, 17),
         flags=0b1,
+        request_op=1,
         **CHAIN,
     )
     assert (found.kind, found.dev, found.op, found.end_ns, found.total_ns) == (
         OPERATION,
         "sdb1",
         "write",
-        1_000_460,
-        360,
+        1_000_550,
+        450,
     )
-    # The time before E is none of a system call's.
-    assert found.stages == dict(zip(PathFlow.stages.names[1:], (10, 20, 30, 40, 50, 60, 70, 80)))
+    # The time before E is none of a system call's, and it waited for no journal.
+    names = [name for name in PathFlow.stages.names if name not in ("submit", "journal")]
+    assert found.stages == dict(zip(names, (10, 20, 30, 40, 50, 60, 70, 80, 90)))
     assert "interface" not in found.fields
     assert sum(found.stages.values()) == found.total_ns
     assert found.fields == {
@@ -155,14 +157,56 @@ def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypa
     assert (failed.fields["result"], failed.fields["error"]) == (-errno.EIO, errno.EIO)
 
 
-def test_what_is_not_attributed_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "unattributed" not in told(obj, monkeypatch).stages
-    assert told(obj, monkeypatch, stages=[0] * 9 + [5]).stages["unattributed"] == 5
+def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, Any] = {"op": 2, "stages": [0, 1, 5]}
+    assert "journal" not in told(obj, monkeypatch, op=2).stages
+    known = {
+        "transaction": 7,
+        "pid": 30,
+        "comm": b"jbd2/sda-8",
+        "requests": 3,
+        "bytes": 12288,
+        "ns": 500,
+        "flush_ns": 90,
+    }
+    most = {"most_pid": 40, "most_comm": b"cp", "most_handles": 8, "most_blocks": 60}
+    whole = {f"commit__{name}": value for name, value in {**known, **most, "handles": 9, "blocks": 64}.items()}
+    found = told(obj, monkeypatch, **values, **whole)
+    assert (found.op, found.stages["journal"]) == ("sync", 5)
+    assert found.fields["commit"] == {
+        **known,
+        "comm": "jbd2/sda-8",
+        "handles": 9,
+        "blocks": 64,
+        "most": {"pid": 40, "comm": "cp", "handles": 8, "blocks": 60},
+    }
+    assert told(obj, monkeypatch, **values, commit__transaction=7).fields["commit"] == {"transaction": 7}
+    assert told(obj, monkeypatch, commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
+
+
+def test_flushes_that_a_request_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "flush" not in told(obj, monkeypatch, op=1).fields
+    found = told(obj, monkeypatch, op=1, flush_before=7, flush_behind=9)
+    assert found.fields["flush"] == {"before_ns": 7, "behind_ns": 9}
+
+
+def test_what_is_seldom_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"layers", "unattributed"} & set(told(obj, monkeypatch).stages)
+    assert told(obj, monkeypatch, stages=[0] * 11 + [5]).stages["unattributed"] == 5
+    assert told(obj, monkeypatch, stages=[0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
+
+
+def test_what_else_happened_is_told_if_something_did(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "events" not in told(obj, monkeypatch).fields
+    assert "events" not in told(obj, monkeypatch, events__below=1).fields
+    found = told(obj, monkeypatch, events__below=1, events__merged=300, events__parts=2)
+    assert found.fields["events"] == {"merged": 300, "parts": 2}
 
 
 def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     # BLK_STS_MEDIUM
-    found = told(obj, monkeypatch, kind=2, op=3, slot=1, stages=range_of(0, 9), dev=kernel_dev(8, 0), result=7)
+    stages = [0, 0, *range_of(0, 9)]
+    found = told(obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7)
     assert (found.kind, found.dev, found.op) == (REQUEST, "sda", "discard")
     assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
     assert found.fields["error"] == errno.ENODATA
@@ -173,6 +217,22 @@ def test_an_asynchronous_operation_tells_its_interface(obj: BpfObject, monkeypat
     found = told(obj, monkeypatch, interface=1, user_data=71, stages=[5, 6])
     assert (found.fields["interface"], found.fields["user_data"]) == ("uring", 71)
     assert (found.stages["submit"], found.stages["fs"]) == (5, 6)
+
+
+def test_a_request_that_writes_back_has_the_file_and_for_how_long_it_was_dirty(
+    obj: BpfObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = b"file\0srv\0"
+    found = told(obj, monkeypatch, kind=2, op=1, dirty_ns=7, inode=131, offset=8192, path=names, path_end=len(names))
+    expected = {"dirty_ns": 7, "path": "/srv/file", "deleted": False, "inode": 131, "offset": 8192}
+    assert {name: found.fields[name] for name in expected} == expected
+
+
+def test_what_held_it_is_told_by_controller(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "throttled_by" not in told(obj, monkeypatch, kind=2, op=1).fields
+    for kind in (0, 2):
+        found = told(obj, monkeypatch, kind=kind, held=[5, 0, 0, 0, 9, 0])
+        assert found.fields["throttled_by"] == [{"controller": "io_max", "ns": 5}, {"controller": "tag", "ns": 9}]
 
 
 def range_of(first: int, end: int) -> list[int]:
@@ -258,7 +318,7 @@ def test_a_request_is_where_it_was_seen_last(tables: Any, points: dict[str, int]
 
 
 def test_an_operation_is_where_its_request_is(tables: Any) -> None:
-    tables.put("ops", 3, **OP, write=1, slot=2, made=1)
+    tables.put("ops", 3, **OP, op_kind=1, slot=2, made=1)
     tables.put("bios", 5, **{**BIO, "task": OP["task"], "op": 3}, done__times__issued=4200)
     operation, request = waiting(tables, NAMES, 10_000, 0)
     assert (operation.kind, operation.dev, operation.op, operation.age_ns) == (OPERATION, "sdb1", "write", 9000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wptrace.flows import syscalls
-from wptrace.flows.syscalls import CALLS, calls
+from wptrace.flows.syscalls import CALLS, SYNCS, calls
 
 SOURCE = Path(__file__).resolve().parents[3] / "bpf_src/io_path.bpf.c"
 HEADERS = {
@@ -27,6 +27,9 @@ NAMES = {
     "pwrite": ("pwrite64",),
     "preadv": ("preadv", "preadv2"),
     "pwritev": ("pwritev", "pwritev2"),
+    "fsync": ("fsync", "fdatasync"),
+    "sync_file_range": ("sync_file_range",),
+    "msync": ("msync",),
 }
 
 
@@ -50,21 +53,23 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
         name: int(number)
         for name, number in re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)$", header.read_text(), re.M)
     }
-    table = calls(kinds(), machine)
+    table = calls(kinds(), True, True, machine)
     assert len(table) == CALLS
     expected = {defined[name]: kind for kind, names in NAMES.items() for name in names}
     assert {number: kinds()[kind] for number, kind in enumerate(table) if kind} == expected
 
 
 def test_the_program_tells_reads_from_writes_by_the_kind() -> None:
-    """`!(kind & 1)` is a write, and all from CALL_KIND_PREAD on have a position."""
-    assert "begin(file, !(kind & 1)," in SOURCE.read_text()
-    for number, kind in enumerate(kinds()[1:], start=1):
+    """`kind & 1` is a read, all from CALL_KIND_PREAD on have a position, and from CALL_KIND_FSYNC on they sync."""
+    assert "begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE," in SOURCE.read_text()
+    plain = kinds()[1 : kinds().index("fsync")]
+    assert kinds()[len(plain) + 1 :] == list(SYNCS)
+    for number, kind in enumerate(plain, start=1):
         assert ("write" in kind) is not bool(number & 1)
         assert kind.startswith("p") is (number >= kinds().index("pread"))
 
 
 def test_this_machine_is_meant_by_default() -> None:
-    assert calls(kinds()) == calls(kinds(), platform.machine())
-    assert calls(kinds(), "riscv64") == bytes(CALLS)
+    assert calls(kinds(), True, True) == calls(kinds(), True, True, platform.machine())
+    assert calls(kinds(), True, True, "riscv64") == bytes(CALLS)
     assert set(syscalls._NUMBERS) == set(HEADERS)

@@ -267,3 +267,14 @@ def test_every_device_by_its_number(stacks: Sysfs) -> None:
         kernel_dev(253, 1): "dm-1",
     }
     assert blockdev.numbers(stacks.root / "none") == {}
+
+
+def test_layers_are_devices_that_are_made_of_others(stacks: Sysfs) -> None:
+    # A multipath of dm has a queue, and what it is made of may be one that has none.
+    stacks.disk("dm-2", "253:2", slaves=("dm-0",))
+    assert blockdev.layers(stacks.root) == ["dm-0", "md0", "dm-1"]
+    assert list(blockdev.layers_of("dm-1", stacks.root)) == ["dm-1", "dm-0", "md0"]
+    assert list(blockdev.layers_of("dm-2", stacks.root)) == ["dm-0", "md0"]
+    assert list(blockdev.layers_of("md0p1", stacks.root)) == ["md0"]
+    assert list(blockdev.layers_of("sda2", stacks.root)) == []
+    assert blockdev.layers(stacks.root / "nowhere") == []

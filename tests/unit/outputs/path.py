@@ -36,6 +36,8 @@ TABLE = StageTable(
             for at, name in enumerate(NAMES)
         ),
         *(Stage(name, _POINTS[0], _POINTS[8], f"{name} happens", f"{name} is busy", partition=False) for name in NOISE),
+        Stage("dirty", _POINTS[0], _POINTS[1], "it lies there", "nobody writes it", partition=False, apart=True),
+        Stage("writeback", _POINTS[1], _POINTS[6], "it is written", "that is slow", partition=False, apart=True),
     ]
 )
 # Nanoseconds of one usual operation.

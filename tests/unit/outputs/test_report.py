@@ -11,7 +11,7 @@ from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, TABLE, cell, report
 from wptrace.engine.accounting import Accounting
 from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import HIT, OPERATION, REQUEST, Group, Report, rows_of
+from wptrace.engine.results import HIT, OPERATION, REQUEST, WRITEBACK, Group, Report, rows_of
 from wptrace.engine.stages import StageTable
 from wptrace.engine.units import duration
 from wptrace.outputs import report as report_text
@@ -307,3 +307,13 @@ def test_the_level_block_has_its_tables_alone() -> None:
     found = report_text.sections(report({SDA_READ: cell([1], [2])}), Style(80, False, TABLE))
     assert set(found) == {"time", "block requests", "losses"}
     assert found["block requests"][0][0] == "sda read: 1 request, 1 /s, 0 B/s"
+
+
+def test_writeback_has_a_table_of_its_own_and_shares_out_its_own_total() -> None:
+    written = {name: path.distribution([ms * MS]) for name, ms in (("dirty", 3), ("writeback", 1), ("total", 4))}
+    found = path.report({**path.cells(), Group("nvme0n1", "write", WRITEBACK): written})
+    shown = of_path(found)
+    at = shown.index("nvme0n1 write: 1 writeback bio, 1 /s, 4 KiB/s")
+    assert [line.split()[0] for line in shown[at + 2 : at + 5]] == ["dirty", "writeback", "total"]
+    assert ["75.0%" in shown[at + 2], "25.0%" in shown[at + 3]] == [True, True]
+    assert shown[at + 5] == ""

@@ -52,6 +52,66 @@ def test_a_request_that_nobody_waits_for() -> None:
     assert full(path.request(error=5))[0].startswith("22:13:20.000000  write request 3.62 ms failed (EIO)")
 
 
+def test_a_sync_behind_the_commit_of_another() -> None:
+    commit = {
+        "transaction": 12,
+        "pid": 203,
+        "comm": "jbd2/sda1-8",
+        "requests": 37,
+        "bytes": 16 << 20,
+        "ns": 1_200_000_000,
+        "flush_ns": 5_000_000,
+        "handles": 260,
+        "blocks": 14,
+        "most": {"pid": 812, "comm": "cp", "handles": 258, "blocks": 12},
+    }
+    one = path.operation(commit=commit, offset=None, length=0, result=0, interference=[])._replace(op="sync")
+    told = full(one)
+    assert told[1] == "    /var/lib/postgresql/15/main/base/16384/2619"
+    assert told[-3:] == [
+        "    waited for commit 12 of jbd2/sda1-8 203;",
+        "    it wrote 16 MiB in 37 requests and took 1.20 s (5.00 ms for flushes of the device's cache);",
+        "    most of it by cp 812: 258 of 260 changes, 12 of 14 blocks",
+    ]
+    assert list(story.short(one, path.TABLE, 200))[1].endswith("; commit filled by cp 812")
+    own = {**commit, "most": {**commit["most"], "pid": one.fields["pid"]}}  # type: ignore[dict-item]
+    assert "filled" not in list(story.short(path.operation(commit=own), path.TABLE, 200))[1]
+    assert full(path.operation(commit={"transaction": 12}))[-1] == "    waited for commit 12"
+
+
+def test_a_write_that_waited_for_flushes() -> None:
+    one = path.operation(flush={"before_ns": 5_000_000, "behind_ns": 0}, interference=[])
+    assert full(one)[-1] == "    flush of the device's cache before the data 5.00 ms"
+    both = path.operation(flush={"before_ns": 5_000_000, "behind_ns": 70_000}, interference=[])
+    assert full(both)[-1].endswith("before the data 5.00 ms, flush of the device's cache behind the data 70.0 us")
+
+
+def test_a_swap_in_is_of_no_file() -> None:
+    assert full(path.operation(path="", inode=0))[1].strip().startswith("nvme0n1 sector")
+
+
+def test_what_is_written_back_names_who_wrote_it_and_what_held_it() -> None:
+    throttled = [{"controller": "io_max", "ns": 300_000_000}, {"controller": "tag", "ns": 2_000}]
+    one = path.request(
+        comm="postgres",
+        pid=4711,
+        tid=4711,
+        dirty_ns=4_200_000_000,
+        path="/srv/data",
+        deleted=False,
+        inode=131,
+        offset=8192,
+        throttled_by=throttled,
+    )
+    lines = full(one)
+    assert lines[:3] == [
+        "22:13:20.000000  write request 3.62 ms  postgres pid 4711",
+        "    /srv/data  offset 8192",
+        "    nvme0n1 sector 123456 +16 W  cpu 0 -> 1 -> 1 -> 0  dirty 4.20 s",
+    ]
+    assert lines[-2:] == ["    held 300 ms by io.max of its cgroup", "    held 2.00 us by nobody: no tag was free"]
+
+
 def test_a_flush_has_neither_a_sector_nor_somebody_who_made_it() -> None:
     flush = path.request(pid=0, tid=0, comm="", rwbs="F", bytes=0, sector=(1 << 64) - 1)._replace(op="flush")
     assert full(flush)[:2] == ["22:13:20.000000  flush request 3.62 ms", "    nvme0n1 F  cpu 0 -> 1 -> 1 -> 0"]

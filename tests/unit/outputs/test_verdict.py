@@ -61,6 +61,10 @@ def test_a_whole_verdict_has_three_lines() -> None:
             Finding("largest", {**LARGEST, "dev_share": 1.0, "queue_depth": 0.0}, WRITE._replace(dev="sda"), "queue"),
             "queue takes 83% of the time of write requests on sda (mean 4.60 ms, p99 9.10 ms)",
         ),
+        (
+            Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp (pid 7)"),
+            "62% of the time of operations (1.20 s) was spent behind commits into which cp (pid 7) had put most",
+        ),
         (Finding("grew", {**GREW, "factor": 1234.5}, READ, "fs"), "fs grew 1,234x in the 10.0 s that ended 22:13:20"),
     ],
 )
@@ -83,6 +87,13 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
     (line,) = said(Finding("largest", {**LARGEST, "dev_share": 1.0}, READ._replace(dev=name), "device"))
     assert line.isprintable()
     assert text.printable(name) in line
+
+
+def test_json_has_who_is_blamed() -> None:
+    found = Verdict((Finding("behind", {"share": 0.5, "sum_ns": 7.0}, stage="journal", who="cp (pid 7)"),), "")
+    assert verdict.as_json(found)["findings"] == [
+        {"rule": "behind", "stage": "journal", "share": 0.5, "sum_ns": 7, "who": "cp (pid 7)"}
+    ]
 
 
 def test_json_has_the_words_and_the_figures() -> None:

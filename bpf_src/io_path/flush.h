@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What a write with PREFLUSH or FUA waited for besides its data: flushes of the device's cache, which the block layer
+ * makes as requests of their own, for all writes that just wait for one. They are found by their device and time.
+ */
+#ifndef WPT_IO_PATH_FLUSH_H
+#define WPT_IO_PATH_FLUSH_H
+
+#define FLUSHES 64
+
+struct flush {
+	__u64 issued;
+	__u64 completed; /* 0: free */
+	__u32 dev;
+	__u32 unused;
+};
+
+struct flush flushes[FLUSHES];
+__u32 next_flush; /* two that end at the same moment may take the same place: then one of them is not told */
+
+static __always_inline struct flush *flush_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(FLUSHES - 1));
+	return &flushes[place];
+}
+
+static __always_inline void note_flush(struct done *done)
+{
+	struct flush *flush = flush_at(next_flush++);
+
+	flush->completed = 0;
+	flush->dev = done->dev;
+	flush->issued = done->times.issued;
+	flush->completed = done->times.completed;
+}
+
+/* How much of a time one of them took; a global function, which takes numbers only. */
+__noinline __u64 flushed(__u32 dev, __u64 begin, __u64 end)
+{
+	__u64 most = 0;
+	__u32 place;
+
+	for (place = 0; place < FLUSHES; place++) {
+		struct flush *flush = flush_at(place);
+		__u64 from = flush->issued, to = flush->completed;
+
+		if (flush->dev != dev)
+			continue;
+		if (from < begin)
+			from = begin;
+		if (to > end)
+			continue; /* it was not waited for */
+		if (to > from && to - from > most)
+			most = to - from;
+	}
+	return most;
+}
+
+/* Before the data between G and D, behind it between C and the end, which of a lone request nobody knows. */
+static __always_inline void tell_flushes(struct io_record *record, struct done *done, __u64 now)
+{
+	__u64 from, to;
+	__u32 dev = done->dev;
+
+	if (!(record->flags & (1 << BLOCK_FLAG_PREFLUSH | 1 << BLOCK_FLAG_FUA)) || !done->bytes)
+		return;
+	from = done->times.got;
+	to = done->times.issued;
+	record->flush_before = flushed(dev, from, to);
+	from = done->times.completed;
+	record->flush_behind = flushed(dev, from, now);
+}
+
+#endif

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Commits of ext4's journals: who commits, with which requests, and who had put most into it. An operation that waited
+ * for one tells it. Only what hooks hand over as a number is used, since 5.10 does not tell the types of modules.
+ */
+#ifndef WPT_IO_PATH_JOURNAL_H
+#define WPT_IO_PATH_JOURNAL_H
+
+#define JOURNALS 16
+#define COMMITS 4 /* of each journal that are remembered: whoever waited for one may be told some time later */
+#define WRITERS 4
+
+struct writer {
+	__u32 pid; /* 0: free */
+	__u32 handles;
+	__u32 blocks;
+	__u32 rank; /* what it put in, and what he had whose place it took: so the largest of all keeps a place */
+	char comm[NAME_BYTES];
+};
+
+/* What goes into one while it fills. */
+struct transaction {
+	__u32 number;
+	__u32 handles;
+	__u32 blocks;
+	__u32 unused;
+	struct writer writers[WRITERS];
+};
+
+/* Of one journal: by the device of its file system. One fills while the one before it commits. */
+struct filling {
+	__u32 dev; /* 0: free */
+	__u32 unused;
+	struct transaction transactions[2];
+};
+
+struct journal_state {
+	__u64 journal; /* the kernel's own; 0: free */
+	__u64 start_ns;
+	__u64 written_ns; /* when the data of its last request with FUA was, and where */
+	__u32 dev;
+	__u32 unused;
+	struct commit now; /* its pid is 0 while nobody commits */
+	struct commit done[COMMITS];
+};
+
+struct filling fillings[JOURNALS];
+struct journal_state journals[JOURNALS];
+__u32 committing; /* how many of them just do */
+
+static __always_inline struct journal_state *journal_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(JOURNALS - 1));
+	return &journals[place];
+}
+
+/* Global functions, as in state.h: the verifier looks at their loops once. */
+__noinline __u32 journal_place(__u64 journal)
+{
+	__u32 place;
+
+	for (place = 0; place < JOURNALS; place++) {
+		if (journal_at(place)->journal == journal)
+			break;
+	}
+	return place;
+}
+
+__noinline __u32 committer_place(__u32 pid)
+{
+	__u32 place;
+
+	for (place = 0; place < JOURNALS; place++) {
+		if (journal_at(place)->now.pid == pid)
+			break;
+	}
+	return place;
+}
+
+static __always_inline struct filling *filling_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(JOURNALS - 1));
+	return &fillings[place];
+}
+
+/* The place of this device, or a free one. */
+__noinline __u32 filling_place(__u32 dev)
+{
+	__u32 place;
+
+	for (place = 0; place < JOURNALS; place++) {
+		__u32 found = filling_at(place)->dev;
+
+		if (!found || found == dev)
+			break;
+	}
+	return place;
+}
+
+static __always_inline struct transaction *transaction_of(__u32 dev, __u32 number)
+{
+	__u32 place = filling_place(dev);
+	struct filling *filling;
+
+	if (place >= JOURNALS)
+		return NULL;
+	filling = filling_at(place);
+	filling->dev = dev;
+	return number & 1 ? &filling->transactions[1] : &filling->transactions[0];
+}
+
+/* Whoever waits for its commit may be here before the commit begins. */
+static __always_inline __u32 claim_journal(__u64 journal)
+{
+	__u32 place = journal_place(journal);
+
+	if (place < JOURNALS)
+		return place;
+	place = journal_place(0);
+	if (place < JOURNALS)
+		journal_at(place)->journal = journal;
+	return place;
+}
+
+static __always_inline int begin_commit(__u64 journal)
+{
+	struct journal_state *state;
+	__u32 place;
+
+	if (!tracing)
+		return 0;
+	place = claim_journal(journal);
+	if (place >= JOURNALS)
+		return 0;
+	state = journal_at(place);
+	__builtin_memset(&state->now, 0, sizeof(state->now));
+	bpf_get_current_comm(state->now.comm, sizeof(state->now.comm));
+	state->start_ns = bpf_ktime_get_ns();
+	state->written_ns = 0;
+	state->now.filtered = filtering;
+	state->now.pid = bpf_get_current_pid_tgid();
+	COUNT(committing);
+	return 0;
+}
+
+/* By the task that commits, when all is written: which one it was, and what had gone into it. */
+static __always_inline int number_commit(__u32 dev, __u32 number)
+{
+	struct transaction *transaction;
+	struct journal_state *state;
+	struct commit *commit;
+	__u32 place, rank = 0;
+	int writer;
+
+	place = committer_place(bpf_get_current_pid_tgid());
+	if (place >= JOURNALS)
+		return 0;
+	state = journal_at(place);
+	commit = &state->now;
+	commit->transaction = number;
+	if (state->written_ns) {
+		__u64 from = state->written_ns;
+
+		commit->flush_ns += flushed(state->dev, from, bpf_ktime_get_ns());
+	}
+	transaction = transaction_of(dev, number);
+	if (!transaction || transaction->number != number)
+		return 0;
+	commit->handles = transaction->handles;
+	commit->blocks = transaction->blocks;
+	for (writer = 0; writer < WRITERS; writer++) {
+		struct writer *by = &transaction->writers[writer];
+
+		if (by->rank <= rank)
+			continue;
+		rank = by->rank;
+		commit->most_pid = by->pid;
+		commit->most_handles = by->handles;
+		commit->most_blocks = by->blocks;
+		__builtin_memcpy(commit->most_comm, by->comm, sizeof(by->comm));
+	}
+	return 0;
+}
+
+static __always_inline int end_commit(__u64 journal)
+{
+	__u32 place = journal_place(journal);
+	struct journal_state *state;
+
+	if (place >= JOURNALS)
+		return 0;
+	state = journal_at(place);
+	if (!state->now.pid)
+		return 0; /* it began before tracing did */
+	state->now.ns = bpf_ktime_get_ns() - state->start_ns;
+	place = state->now.transaction & (COMMITS - 1);
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(COMMITS - 1));
+	__builtin_memcpy(&state->done[place], &state->now, sizeof(state->now));
+	state->now.pid = 0;
+	__sync_fetch_and_add(&committing, -1);
+	return 0;
+}
+
+/* One of those that nobody waits for completed: is it a commit's? */
+static __noinline int count_for_commit(struct bio_state *state)
+{
+	struct journal_state *journal;
+	struct commit *commit;
+	__u32 place, flags;
+
+	if (!state || !state->tid)
+		return 0;
+	place = committer_place(state->tid);
+	if (place >= JOURNALS)
+		return 0;
+	journal = journal_at(place);
+	commit = &journal->now;
+	COUNT(commit->requests);
+	__sync_fetch_and_add(&commit->bytes, state->done.bytes);
+	flags = portable_flags(state->done.flags);
+	if (flags & (1 << BLOCK_FLAG_PREFLUSH)) {
+		__u64 from = state->done.times.got, to = state->done.times.issued;
+
+		__sync_fetch_and_add(&commit->flush_ns, flushed(state->done.dev, from, to));
+	}
+	if (flags & (1 << BLOCK_FLAG_FUA)) {
+		journal->written_ns = state->done.times.completed;
+		journal->dev = state->done.dev;
+	}
+	return 0;
+}
+
+/* A change to the file system is complete, and part of a transaction. */
+static __always_inline int count_handle(__u32 dev, __u32 number, __u32 blocks)
+{
+	struct transaction *transaction = transaction_of(dev, number);
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	struct writer *by;
+	int place;
+
+	if (!tracing || !transaction)
+		return 0;
+	if (transaction->number != number) {
+		__builtin_memset(transaction, 0, sizeof(*transaction));
+		transaction->number = number;
+	}
+	COUNT(transaction->handles);
+	__sync_fetch_and_add(&transaction->blocks, blocks);
+	by = &transaction->writers[0];
+	for (place = 0; place < WRITERS; place++) {
+		struct writer *other = &transaction->writers[place];
+
+		if (other->pid == pid) {
+			by = other;
+			break;
+		}
+		if (other->rank < by->rank)
+			by = other;
+	}
+	if (by->pid != pid) {
+		by->pid = pid;
+		by->handles = by->blocks = 0;
+		bpf_get_current_comm(by->comm, sizeof(by->comm));
+	}
+	by->handles++;
+	by->blocks += blocks;
+	by->rank += 1 + blocks;
+	return 0;
+}
+
+/* What is known of the commit that an operation waited for. */
+static __always_inline void tell_commit(struct commit *told, struct op_state *op)
+{
+	struct commit *commit;
+	__u32 place;
+
+	__builtin_memset(told, 0, sizeof(*told));
+	told->transaction = op->transaction;
+	if (!op->journal || !op->transaction)
+		return;
+	place = op->transaction;
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(COMMITS - 1));
+	commit = &journal_at(op->journal - 1)->done[place];
+	if (commit->transaction == op->transaction)
+		__builtin_memcpy(told, commit, sizeof(*told));
+}
+
+SEC("raw_tp/jbd2_start_commit")
+int commit_start_raw_tp(__u64 *ctx)
+{
+	return begin_commit(ctx[0]);
+}
+
+SEC("raw_tp/jbd2_run_stats")
+int commit_number_raw_tp(__u64 *ctx)
+{
+	return number_commit(ctx[0], ctx[1]);
+}
+
+SEC("raw_tp/jbd2_end_commit")
+int commit_end_raw_tp(__u64 *ctx)
+{
+	return end_commit(ctx[0]);
+}
+
+SEC("raw_tp/jbd2_handle_stats")
+int handle_raw_tp(__u64 *ctx)
+{
+	return count_handle(ctx[0], ctx[1], ctx[7]);
+}
+
+#endif

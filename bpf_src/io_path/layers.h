@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Devices made of others (dm, md): a bio that is sent to one has a place like others (`layer`), from its Q to its C.
+ * What the device makes of it is linked to it by where it lies, which the device tells (block_bio_remap) before it sends
+ * the new bio, in whatever task. So a request below belongs to the operation above, also if a worker sends it.
+ */
+#ifndef WPT_IO_PATH_LAYERS_H
+#define WPT_IO_PATH_LAYERS_H
+
+#define LAYERS 256
+#define LAYER_PROBES 16
+
+struct layer_entry {
+	__u32 dev; /* 0: free */
+	__u32 slot; /* in layer_cells */
+};
+
+struct layer_entry layers[LAYERS];
+bool stacked; /* there are some */
+
+CELLS(layer_cells, layer_cell);
+
+struct upper_key {
+	__u64 sector;
+	__u64 dev;
+};
+
+struct upper {
+	__u64 queued; /* as long as the place has it, it is the same bio */
+	__u32 place;
+	__u32 unused;
+};
+
+/* Where bios of layers begin, and where the rest of one begins after a cut. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct upper_key);
+	__type(value, struct upper);
+} uppers SEC(".maps");
+
+/* The number of a layer, or LAYERS. Global, and of numbers alone. */
+__noinline __u32 layer_of(__u32 dev)
+{
+	/* Also in wptrace/flows/layers.py. */
+	__u32 at = (dev * 0x9e3779b1u) >> 24;
+	__u32 probe;
+
+	for (probe = 0; probe < LAYER_PROBES; probe++) {
+		struct layer_entry *entry = &layers[(at + probe) & (LAYERS - 1)];
+
+		if (!entry->dev)
+			break;
+		if (entry->dev == dev)
+			return entry->slot;
+	}
+	return LAYERS;
+}
+
+__noinline int note_upper(__u32 place, __u64 sector)
+{
+	struct bio_state *state = bio_at(place);
+	struct upper_key key = {.sector = sector, .dev = state->done.dev};
+	struct upper upper = {.queued = state->done.times.queued, .place = state->place};
+
+	bpf_map_update_elem(&uppers, &key, &upper, BPF_ANY);
+	return 0;
+}
+
+/* The place is that of a bio of a layer. */
+static __always_inline void begin_layer(struct bio_state *state, __u32 slot, __u64 sector, __u32 bytes)
+{
+	state->layer = true;
+	state->done.slot = slot;
+	state->done.sector = sector;
+	state->done.bytes = bytes;
+	state->done.times.completed = 0;
+	note_upper(state->place, sector);
+}
+
+/* A layer cuts a bio of its own: dm says so of the bio itself, others of its front. What is made of it is found. */
+static __always_inline bool cut_layer(__u64 bio, struct bio_state *rest, __u64 sector)
+{
+	if (!rest || !rest->layer)
+		rest = find_bio(bio);
+	if (!rest || !rest->layer)
+		return false;
+	note_upper(rest->place, sector);
+	return true;
+}
+
+/* What began in the middle of a bio is looked for in steps of a page, as far back as this. */
+#define STEPS_BACK 64
+#define STEP_SECTORS 8
+
+/* The place of the bio of a layer in which a sector lies, or BIOS. */
+__noinline __u32 upper_at(__u64 dev, __u64 sector)
+{
+	struct upper_key key = {.sector = sector, .dev = dev};
+	int step;
+
+	for (step = 0; step < STEPS_BACK; step++) {
+		struct upper *upper = bpf_map_lookup_elem(&uppers, &key);
+
+		if (upper) {
+			struct bio_state *state = bio_at(upper->place);
+
+			if (state->bio && state->layer && state->done.times.queued == upper->queued &&
+			    sector - state->done.sector <= state->done.bytes >> 9)
+				return state->place;
+		}
+		if (key.sector < STEP_SECTORS)
+			break;
+		key.sector -= STEP_SECTORS;
+	}
+	return BIOS;
+}
+
+/* A device made of others is about to send on a bio that it made of the one at this sector. */
+static __noinline int link_to_upper(__u64 bio, __u64 dev, __u64 sector)
+{
+	struct bio_state *state, *upper = NULL;
+	struct op_state *op;
+	__u32 place;
+
+	if (layer_of(dev) == LAYERS)
+		return 0; /* a partition */
+	place = upper_at(dev, sector);
+	if (place < BIOS) {
+		upper = bio_at(place);
+	} else {
+		op = op_of(bpf_get_current_task());
+		if (op && op->above)
+			upper = find_bio(op->above);
+	}
+	/* This very bio is sent on: D finds it. */
+	if (!upper || !upper->layer || upper->bio == bio)
+		return 0;
+	state = claim_bio(bio);
+	if (!state)
+		return 0;
+	__builtin_memset(&state->done, 0, sizeof(state->done));
+	__builtin_memset(&state->apart, 0, 4);
+	state->bio = bio;
+	state->kind = BIO_KIND_LINKED;
+	state->above = upper->place;
+	state->above_ns = upper->done.times.queued;
+	return 0;
+}
+
+/* The bio above of one that was made of it, as long as that is not over. */
+static __always_inline struct bio_state *upper_of(struct bio_state *state)
+{
+	struct bio_state *upper = bio_at(state->above);
+
+	return upper->layer && upper->bio && upper->done.times.queued == state->above_ns ? upper : NULL;
+}
+
+/* What was made of a bio is done. */
+static __always_inline void end_below(struct bio_state *state, __u64 now)
+{
+	struct bio_state *upper = upper_of(state);
+
+	if (upper && upper->done.times.completed < now)
+		upper->done.times.completed = now;
+}
+
+static __always_inline void count_layer(struct bio_state *state, __u32 slot, __u64 below, __u64 now, bool failed)
+{
+	__u64 total = minus(now, state->done.times.queued);
+	struct layer_cell *cell;
+
+	cell = cell_at(&layer_cells, slot * BLOCK_OPS + (state->empty ? BLOCK_OP_FLUSH : state->op_kind));
+	if (!cell)
+		return;
+	cell->failed += failed;
+	cell->bytes += state->done.bytes;
+	add(&cell->stages[LAYER_STAGE_LAYERS], minus(total, below));
+	add(&cell->stages[LAYER_STAGE_DEVICE], below);
+	add(&cell->stages[LAYER_STAGE_TOTAL], total);
+	cell->finished++;
+}
+
+static __noinline int complete_layer(struct bio *bio)
+{
+	struct bio_state *state = find_bio((__u64)bio);
+	__u64 now = bpf_ktime_get_ns();
+	struct times *times;
+
+	if (!state || !state->layer)
+		return 0;
+	times = &state->done.times;
+	/* D is when the first one below was queued, C when the last one ended. */
+	count_layer(state, state->done.slot, times->issued ? minus(times->completed, times->issued) : 0, now,
+		    BPF_CORE_READ(bio, bi_status));
+	if (state->task) {
+		struct op_state *op = op_at(state->op);
+
+		if (op->task == state->task)
+			op->above_done_ns = now;
+	}
+	if (state->done.events.below)
+		end_below(state, now);
+	state->bio = 0;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What may happen to a request between its issue and its end: it is given back and issued again, it completes in parts,
+ * it fails, other bios go with it. All of that is rare, and none of it is in the way of other requests.
+ */
+#ifndef WPT_IO_PATH_LIFE_H
+#define WPT_IO_PATH_LIFE_H
+
+/* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
+__noinline int deliver_merged_one(__u64 address, __u32 head_place)
+{
+	struct bio_state *head = bio_at(head_place);
+	struct bio_state *state = find_bio(address);
+
+	if (!state || state->place == head->place)
+		return 0;
+	/* It was issued, and merged with another one before it was issued again. */
+	if (state->kind == BIO_KIND_HEAD) {
+		state->begun--;
+		head->done.events.requeues += state->done.events.requeues;
+	}
+	if (state->done.events.below & EVENT_BELOW)
+		end_below(state, bpf_ktime_get_ns());
+	if (state->task)
+		deliver(state, head);
+	if (following)
+		count_writeback(state->place, head->place);
+	state->bio = 0;
+	return 0;
+}
+
+/* Bios that were merged into the request end with it. */
+__noinline int deliver_merged(__u64 request, __u32 head_place)
+{
+	struct request *rq = (void *)request;
+	struct bio_state *head = bio_at(head_place);
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	__u32 bios_there;
+
+	for (bios_there = 0; bios_there < MERGES && bio; bios_there++) {
+		deliver_merged_one((__u64)bio, head_place);
+		bio = BPF_CORE_READ(bio, bi_next);
+	}
+	if (!bios_there)
+		return 0;
+	head->done.events.merged += bios_there - 1;
+	COUNT_FATE(head, merged, bios_there - 1);
+	return 0;
+}
+
+/* Another bio stands for the request from now on, as the one that did is done. */
+static __noinline int succeed(__u64 address, struct bio_state *head)
+{
+	struct bio_state *next;
+
+	if (!head)
+		return 0;
+	next = claim_bio(address);
+	if (!next) {
+		COUNT(loss[PATH_CAUSE_UNMATCHED_START]);
+		return 0;
+	}
+	if (next->bio == address) {
+		__u64 queued = next->done.times.queued;
+		__u16 submit = next->done.cpus.submit;
+
+		if (next->kind == BIO_KIND_HEAD)
+			next->begun--;
+		__builtin_memcpy(&next->done, &head->done, sizeof(next->done));
+		next->done.times.queued = queued;
+		next->done.cpus.submit = submit;
+	} else {
+		/* It was never seen: nobody's. */
+		__builtin_memcpy(&next->done, &head->done, sizeof(next->done));
+		next->bio = address;
+		next->task = 0;
+		next->tid = next->tgid = 0;
+		next->cgroup = 0;
+		__builtin_memset(next->comm, 0, sizeof(next->comm));
+		next->apart = 0;
+		next->layer = false;
+		next->empty = false;
+		if (following)
+			written_by(next)->dirtied_ns = 0;
+	}
+	next->kind = BIO_KIND_HEAD;
+	next->op_kind = head->op_kind;
+	next->untimed = head->untimed;
+	next->set_up = false;
+	next->above = head->above;
+	next->above_ns = head->above_ns;
+	next->done.times.seen = 0;
+	return 0;
+}
+
+/*
+ * Some bytes of a request are done, and its first bios with them; the kernel ends those, and the request goes on with
+ * the next one. Counted is the request once, at its end, with all of its bytes.
+ */
+__noinline int complete_part(__u64 request, __u32 bytes, int error)
+{
+	struct request *rq = (void *)request;
+	struct bio_state *head = state_of(rq, false);
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	__u32 left = bytes, ended = 0;
+	bool own = false;
+	struct done *done;
+
+	if (!head || !bio)
+		return 0;
+	done = &head->done;
+	if (!done->events.parts) {
+		done->bytes = 0;
+		done->error = 0;
+		done->sector = BPF_CORE_READ(rq, __sector);
+	}
+	done->bytes += bytes;
+	if (error)
+		done->error = error;
+	ONE_MORE(done->events.parts);
+	COUNT_FATE(head, parts, 1);
+	if (!head->untimed) {
+		done->times.completed = bpf_ktime_get_ns();
+		fill_in(&done->times, BPF_CORE_READ(rq, start_time_ns));
+	}
+	for (; ended < MERGES; ended++) {
+		struct bio *next = BPF_CORE_READ(bio, bi_next);
+		__u32 size = BPF_CORE_READ(bio, bi_iter.bi_size);
+
+		if (left < size || !next)
+			break;
+		left -= size;
+		if ((__u64)bio == head->bio)
+			own = true;
+		else
+			deliver_merged_one((__u64)bio, head->place);
+		bio = next;
+	}
+	if (ended) {
+		done->events.merged += ended;
+		COUNT_FATE(head, merged, ended);
+	}
+	if (own) {
+		if (head->task)
+			deliver(head, head);
+		if (following)
+			count_writeback(head->place, head->place);
+		succeed((__u64)bio, head);
+		head->bio = 0;
+	}
+	/* The rest is still with the device. */
+	done->times.seen = 0;
+	return 0;
+}
+
+/* Its end, if it failed, came in parts, or lies below another device. */
+static __noinline int end_otherwise(struct request *rq, struct bio_state *state, __u32 bytes, int error)
+{
+	struct done *done;
+
+	if (!state)
+		return 0;
+	done = &state->done;
+	if (done->events.parts) {
+		done->bytes += bytes;
+		if (error)
+			done->error = error;
+	} else {
+		done->bytes = bytes;
+		done->error = error;
+	}
+	if (done->events.below & EVENT_SAME_BIO) {
+		__u64 now = bpf_ktime_get_ns();
+
+		/* When it left the device above, nobody tells. */
+		count_layer(state, state->layer_slot, minus(now, done->times.queued), now, done->error);
+	}
+	if (done->events.below & EVENT_BELOW)
+		end_below(state, bpf_ktime_get_ns());
+	if (error && has_timed_out(rq)) {
+		ONE_MORE(done->events.timeouts);
+		COUNT_FATE(state, timeouts, 1);
+	}
+	return 0;
+}
+
+/* The driver could not take it, or gives it back; it is issued again, perhaps after it was merged with others. */
+static __always_inline int requeue(struct request *rq, bool direct)
+{
+	struct bio_state *state = first_of(rq, false, direct);
+
+	if (!state || state->kind == BIO_KIND_ABOVE)
+		return 0;
+	ONE_MORE(state->done.events.requeues);
+	COUNT_FATE(state, requeues, 1);
+	if (has_timed_out(rq)) {
+		ONE_MORE(state->done.events.timeouts);
+		COUNT_FATE(state, timeouts, 1);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices made of others: device-mapper targets by dmsetup, arrays of md by sysfs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.kernel.disks import Disk
+from tests.kernel.trace import wait_until
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def _size(disk: Disk) -> int:
+    return int(Path("/sys/block", disk.name, "size").read_text())
+
+
+@contextmanager
+def mapped(name: str, *lines: str, module: str = "") -> Iterator[Disk]:
+    """A device of device-mapper, by the lines of its table."""
+    if module:
+        _run("modprobe", module)
+    subprocess.run(
+        ["dmsetup", "create", "--noudevsync", f"wptest-{name}"], input="\n".join(lines), text=True, check=True
+    )
+    try:
+        minor = _run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", f"wptest-{name}")
+        yield Disk(f"dm-{minor}")
+    finally:
+        _run("dmsetup", "remove", "--noudevsync", "--retry", f"wptest-{name}")
+
+
+@contextmanager
+def linear(*below: Disk) -> Iterator[Disk]:
+    """One behind the other."""
+    lines, at = [], 0
+    for disk in below:
+        lines.append(f"{at} {_size(disk)} linear {disk.path} 0")
+        at += _size(disk)
+    with mapped(f"linear-{below[0].name}", *lines) as disk:
+        yield disk
+
+
+@contextmanager
+def crypt(below: Disk) -> Iterator[Disk]:
+    key = "0123456789abcdef" * 8
+    line = f"0 {_size(below)} crypt aes-xts-plain64 {key} 0 {below.path} 0"
+    with mapped(f"crypt-{below.name}", line, module="dm-crypt") as disk:
+        yield disk
+
+
+@contextmanager
+def striped(*below: Disk) -> Iterator[Disk]:
+    """Stripes of 64 KiB."""
+    legs = " ".join(f"{disk.path} 0" for disk in below)
+    sectors = min(map(_size, below)) * len(below)
+    with mapped(f"stripe-{below[0].name}", f"0 {sectors} striped {len(below)} 128 {legs}") as disk:
+        yield disk
+
+
+@contextmanager
+def delayed(below: Disk, read_ms: int, write_ms: int) -> Iterator[Disk]:
+    line = f"0 {_size(below)} delay {below.path} 0 {read_ms} {below.path} 0 {write_ms}"
+    with mapped(f"delay-{below.name}", line, module="dm-delay") as disk:
+        yield disk
+
+
+@contextmanager
+def array(level: str, *below: Disk) -> Iterator[Disk]:
+    """An array of md without metadata, whose disks are taken for in sync."""
+    _run("modprobe", {"raid5": "raid456"}.get(level, level))
+    name = f"md_wp{level}"
+    Path("/sys/module/md_mod/parameters/new_array").write_text(name)
+    folder = Path("/sys/block", name, "md")
+    kib = min(map(_size, below)) // 2 // 64 * 64
+    (folder / "level").write_text(level)
+    (folder / "raid_disks").write_text(str(len(below)))
+    if level != "raid1":
+        (folder / "chunk_size").write_text(str(64 << 10))
+    for slot, disk in enumerate(below):
+        (folder / "new_dev").write_text(Path("/sys/block", disk.name, "dev").read_text())
+        member = folder / f"dev-{disk.name}"
+        (member / "size").write_text(str(kib))
+        (member / "slot").write_text(str(slot))
+    if level != "raid0":
+        (folder / "component_size").write_text(str(kib))
+        (folder / "resync_start").write_text("none")
+    (folder / "array_state").write_text("active")
+    try:
+        wait_until(Path("/dev", name).exists, "the array")
+        # Who opens it first looks for partitions.
+        Path("/dev", name).open("rb").close()
+        yield Disk(name)
+    finally:
+        wait_until(lambda: _cleared(folder), "the end of the array")
+
+
+def _cleared(folder: Path) -> bool:
+    try:
+        (folder / "array_state").write_text("clear")
+    except OSError:
+        return False
+    return True
+
+
+def below(disk: Disk) -> Sequence[str]:
+    return [path.name for path in Path("/sys/block", disk.name, "slaves").iterdir()]

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to requests on their way, against the kernel's own counts and tracepoints: merges, splits, requeues,
+partial completions, errors, timeouts, discards, zeroes, zones. Whatever it is, nothing is lost."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel import tracefs
+from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
+from tests.kernel.trace import Line, Trace, count, lossless
+
+LEVELS = pytest.mark.parametrize("level", ["path", "block"])
+
+
+def events(summary: Line, name: str, op: str | None = None) -> int:
+    """How often it happened to requests, by the rows."""
+    return sum(row.get("events", {}).get(name, 0) for row in summary["rows"] if op in (None, row["op"]))
+
+
+def told(trace: Trace, name: str) -> int:
+    """The same by the single ones."""
+    return sum(line.get("events", {}).get(name, 0) for line in (*trace.operations, *trace.requests))
+
+
+def stat(disk: Disk) -> dict[str, int]:
+    """Documentation/block/stat.rst"""
+    names = "read read_merges read_sectors _ write write_merges write_sectors _ _ _ _ discard _ discard_sectors"
+    fields = Path("/sys/class/block", disk.name, "stat").read_text().split()
+    return dict(zip(names.split(), map(int, fields)))
+
+
+@contextmanager
+def watched(
+    level: str, disk: Disk, *more: str, **wanted: int
+) -> Iterator[tuple[Trace, dict[str, int], dict[str, int]]]:
+    """A trace, what the kernel counted meanwhile, and how often its tracepoints fired."""
+    grown: dict[str, int] = {}
+    fired: dict[str, int] = {}
+    names = ("block_rq_complete", "block_rq_requeue", "block_split")
+    of_disk = dict.fromkeys(names, f"dev == {disk.number}")
+    with (
+        Trace(f"--level={level}", "--each", f"--dev={disk.name}") as trace,
+        tracefs.traced(*(f"block/{name}" for name in names), **of_disk) as kernel,
+    ):
+        before = stat(disk)
+        yield trace, grown, fired
+        after = stat(disk)
+        grown.update({name: after[name] - before[name] for name in after})
+        records = kernel.records()
+        fired.update({name: len([one for one in records if one.name == name]) for name in names})
+        trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert trace.summary["requests"]["in_flight"] == 0
+
+
+def batch(disk: Disk, **options: Any) -> None:
+    """Reads that follow one another, eight at a time: the plug merges them."""
+    fio(
+        disk.path,
+        **{"rw": "read", "ioengine": "libaio", "iodepth": 8, "iodepth_batch": 8, "number_ios": 160, **options},
+    )
+
+
+def read(disk: Disk, offset: int, length: int) -> int:
+    """One direct read; what it returned, or a negative errno."""
+    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with mmap.mmap(-1, length) as buffer:
+            return os.preadv(fd, [buffer], offset)
+    except OSError as error:
+        return -(error.errno or 0)
+    finally:
+        os.close(fd)
+
+
+@LEVELS
+def test_merges(level: str, disk: Disk) -> None:
+    with watched(level, disk) as (trace, grown, _):
+        batch(disk)
+    merged = events(trace.summary, "merged", "read")
+    assert merged == grown["read_merges"] > 0
+    assert told(trace, "merged") == merged
+    assert count(trace.summary, op="read") == grown["read"] == 160 - merged
+    assert trace.summary["bytes"] == 160 * 4096
+
+
+@LEVELS
+def test_splits(level: str, disk: Disk) -> None:
+    """Reads of four times of what a request may have."""
+    with setting(disk.queue / "max_sectors_kb", "64"), watched(level, disk) as (trace, grown, fired):
+        for place in range(5):
+            assert read(disk, place << 20, 256 << 10) == 256 << 10
+    assert events(trace.summary, "split", "read") == fired["block_split"] == 15
+    assert count(trace.summary, op="read") == grown["read"] == 20
+    assert trace.summary["bytes"] == 5 * (256 << 10)
+    if level == "path":
+        assert all(one["events"]["split"] > 0 for one in trace.operations)
+
+
+@LEVELS
+def test_discards_and_zeroes(level: str, disk: Disk) -> None:
+    with watched(level, disk) as (trace, grown, _):
+        subprocess.run(["blkdiscard", "--length=4M", disk.path], check=True)
+        subprocess.run(["blkdiscard", "--zeroout", "--offset=8M", "--length=1M", disk.path], check=True)
+    assert count(trace.summary, op="discard") == grown["discard"] > 0
+    # A device without that command is sent zeroes.
+    zeroes = count(trace.summary, op="zeroes")
+    assert zeroes + count(trace.summary, op="write") == grown["write"] > 0
+    assert zeroes > 0
+    letters = {one["rwbs"][:2] for one in trace.requests if one["op"] == "zeroes"}
+    assert letters == {"WZ"}
+
+
+@LEVELS
+def test_a_short_read_of_a_loop_device(level: str, tmp_path: Path) -> None:
+    """Its file has become shorter: what is there is read, the rest is issued again, and fails."""
+    with loop_device(tmp_path / "disk.img") as disk:
+        subprocess.run(["losetup", "--direct-io=on", disk.path], check=True)
+        os.truncate(tmp_path / "disk.img", (32 << 20) + (12 << 10))
+        with watched(level, disk) as (trace, grown, fired):
+            assert read(disk, 32 << 20, 32 << 10) < 32 << 10
+            batch(disk, offset=32 << 20, number_ios=8, continue_on_error="io", ignore_error="EIO")
+    finished = count(trace.summary)
+    assert finished == grown["read"] == trace.summary["requests"]["started"]
+    parts = events(trace.summary, "parts")
+    assert parts == told(trace, "parts") >= 2
+    # One that begins behind the end has no part that is done.
+    assert trace.summary["requests"]["failed"] >= parts
+    assert events(trace.summary, "requeues") == fired["block_rq_requeue"] == told(trace, "requeues") == parts
+    assert fired["block_rq_complete"] == finished + parts
+    assert events(trace.summary, "merged") == grown["read_merges"]
+    # Three of its bios were done before the others: one of the others stands for it then.
+    first = next(one for one in trace.requests if one.get("events", {}).get("merged"))
+    assert (first["sector"], first["bytes"]) == ((32 << 20) // 512, 32 << 10)
+    assert first["events"] == {"merged": 7, "requeues": 1, "parts": 1}
+    if level == "path":
+        (one,) = trace.operations
+        assert one["events"] == {"parts": 1, "requeues": 1}
+        assert sum(one["stages"].values()) == one["total_ns"]
+
+
+# --- Guests: drivers that fail as they are told -----------------------------------------------------------------------
+
+MEDIUM_ERROR, TIMEOUT, SHORT_TRANSFER, HOST_BUSY = 2, 4, 0x100, 0x8000
+# The first sector that scsi_debug cannot read (OPT_MEDIUM_ERR_ADDR).
+BAD_SECTOR = 0x1234
+
+
+@pytest.fixture(scope="module")
+def scsi() -> Iterator[Disk]:
+    with scsi_debug(dev_size_mb=32, statistics=1) as disk:
+        yield disk
+
+
+@contextmanager
+def failing(options: int, every: int = 0) -> Iterator[None]:
+    driver = Path("/sys/bus/pseudo/drivers/scsi_debug")
+    with setting(driver / "opts", str(options)), setting(driver / "every_nth", str(every)):
+        yield
+
+
+@pytest.mark.guest
+@LEVELS
+def test_partial_completions(level: str, scsi: Disk) -> None:
+    """What lies before bad sectors is done, of single bios and of merged ones; the rest fails, or is issued again."""
+    with watched(level, scsi) as (trace, grown, fired), failing(MEDIUM_ERROR):
+        for offset in (8, 12, 28):
+            assert read(scsi, (BAD_SECTOR - offset) * 512 >> 12 << 12, 32 << 10) < 32 << 10
+        # Its reads go on after one that failed.
+        batch(
+            scsi,
+            offset=(BAD_SECTOR * 512 >> 15) - 1 << 15,
+            number_ios=32,
+            ignore_error=61,
+            continue_on_error="io",
+        )
+    parts = events(trace.summary, "parts")
+    finished = count(trace.summary)
+    assert parts >= 3
+    assert told(trace, "parts") == parts
+    assert fired["block_rq_complete"] == finished + parts
+    assert finished == grown["read"] == trace.summary["requests"]["started"]
+    assert events(trace.summary, "merged") == grown["read_merges"] > 0
+    assert trace.summary["requests"]["failed"] >= 4
+    if level == "path":
+        reads = [one for one in trace.operations if one["length"] == 32 << 10]
+        assert len(reads) == 3
+        assert all(sum(one["stages"].values()) == one["total_ns"] for one in reads)
+        assert all(one["events"]["parts"] for one in reads)
+
+
+@pytest.mark.guest
+@LEVELS
+def test_short_transfers(level: str, scsi: Disk) -> None:
+    """The rest is issued again, and all succeed."""
+    with watched(level, scsi) as (trace, grown, fired), failing(SHORT_TRANSFER, 5):
+        batch(scsi)
+        for place in range(20):
+            assert read(scsi, place << 16, 32 << 10) == 32 << 10
+    parts = events(trace.summary, "parts")
+    finished = count(trace.summary)
+    assert parts == told(trace, "parts") > 0
+    assert fired["block_rq_complete"] == finished + parts
+    assert finished == grown["read"] == trace.summary["requests"]["started"]
+    assert trace.summary["requests"]["failed"] == 0
+    assert events(trace.summary, "merged") == grown["read_merges"]
+    assert trace.summary["bytes"] == grown["read_sectors"] * 512 == 160 * 4096 + 20 * (32 << 10)
+
+
+@pytest.mark.guest
+@LEVELS
+def test_requeues(level: str, scsi: Disk) -> None:
+    """The host is busy now and then: requests go back, and are merged with others before they are issued again."""
+    with watched(level, scsi) as (trace, grown, fired), failing(HOST_BUSY, 7):
+        batch(scsi)
+        batch(scsi, iodepth_batch=1)
+        for place in range(20):
+            assert read(scsi, place << 16, 4096) == 4096
+    requeues = events(trace.summary, "requeues")
+    assert requeues == fired["block_rq_requeue"] > 0
+    assert told(trace, "requeues") == requeues
+    assert count(trace.summary) == grown["read"] == trace.summary["requests"]["started"]
+    assert events(trace.summary, "merged") == grown["read_merges"]
+    assert trace.summary["bytes"] == grown["read_sectors"] * 512
+
+
+@pytest.mark.guest
+@LEVELS
+def test_timeouts(level: str, scsi: Disk) -> None:
+    """A command that is never answered is aborted after its time, and issued again."""
+    patience = Path("/sys/block", scsi.name, "device/timeout")
+    with setting(patience, "1"), watched(level, scsi) as (trace, grown, fired), failing(TIMEOUT, 4):
+        for place in range(8):
+            assert read(scsi, place << 16, 4096) == 4096
+    timeouts = events(trace.summary, "timeouts")
+    assert timeouts > 0
+    assert events(trace.summary, "requeues") == fired["block_rq_requeue"] >= timeouts
+    late = [one for one in (*trace.operations, *trace.requests) if one.get("events", {}).get("timeouts")]
+    assert len(late) == timeouts
+    assert all(one["total_ns"] > 900_000_000 for one in late)
+    assert count(trace.summary) == grown["read"] == 8
+
+
+_REPORT_SIZE = struct.Struct("QQ")  # struct blk_zone_range
+_ZONE_CALLS = {"reset": 0x40101283, "open": 0x40101286, "close": 0x40101287, "finish": 0x40101288}
+
+
+@pytest.mark.guest
+@LEVELS
+def test_zones(level: str) -> None:
+    """Zones are opened, closed, finished and reset."""
+    with null_device(zoned=1, zone_size=4, memory_backed=1) as disk:
+        fd = os.open(disk.path, os.O_RDWR | os.O_DIRECT)
+        try:
+            sectors = (4 << 20) // 512
+            with watched(level, disk) as (trace, _, fired):
+                for name in ("open", "close", "finish", "reset"):
+                    for zone in range(3):
+                        fcntl.ioctl(fd, _ZONE_CALLS[name], _REPORT_SIZE.pack(zone * sectors, sectors))
+                with mmap.mmap(-1, 4096) as buffer:
+                    for place in range(5):
+                        os.pwritev(fd, [buffer], place << 12)
+        finally:
+            os.close(fd)
+    assert count(trace.summary, op="zone") == 12
+    assert count(trace.summary, op="write") == 5
+    assert fired["block_rq_complete"] == 17

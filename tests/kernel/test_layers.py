@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices made of others, against the counters of each of them: rows of layers, owners from the top, nothing lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, fio, null_device
+from tests.kernel.loads import ext4
+from tests.kernel.stacks import array, crypt, delayed, linear, striped
+from tests.kernel.trace import Line, Trace, count, lossless
+
+pytestmark = pytest.mark.guest
+
+
+@pytest.fixture
+def nulls() -> Iterator[list[Disk]]:
+    """Three disks in memory."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(null_device(f"wpt{number}", memory_backed=1, size=48, blocksize=512))
+            for number in range(3)
+        ]
+
+
+class Watched:
+    """A trace of the top one, and what each device counted meanwhile."""
+
+    trace: Trace
+
+    def __init__(self) -> None:
+        self.grown: dict[str, dict[str, int]] = {}
+
+    @property
+    def summary(self) -> Line:
+        return self.trace.summary
+
+    def reads(self, disk: Disk, kind: str = "layer") -> int:
+        return count(self.summary, op="read", dev=disk.name, kind=kind)
+
+    def writes(self, disk: Disk, kind: str = "layer") -> int:
+        return count(self.summary, op="write", dev=disk.name, kind=kind)
+
+    def mine(self) -> list[Line]:
+        return [one for one in self.trace.operations if one["comm"] == "fio"]
+
+
+@contextmanager
+def watched(top: Disk, every: Sequence[Disk]) -> Iterator[Watched]:
+    found = Watched()
+    os.sync()
+    with Trace("--each", "--ring-size=8M", f"--dev={top.name}") as found.trace:
+        before = {disk.name: disk.completed() for disk in every}
+        yield found
+        os.sync()
+        for disk in every:
+            after = disk.completed()
+            found.grown[disk.name] = {name: after[name] - before[disk.name][name] for name in after}
+        found.trace.stop()
+    assert lossless(found.summary), found.summary["loss"]
+    for one in found.trace.operations:
+        assert sum(one["stages"].values()) == one["total_ns"], one
+
+
+def same_as_counted(found: Watched, layers: Sequence[Disk], disks: Sequence[Disk]) -> None:
+    """Each device's own counters."""
+    for disk in layers:
+        assert (found.reads(disk), found.writes(disk)) == (
+            found.grown[disk.name]["read"],
+            found.grown[disk.name]["write"],
+        ), disk
+    for disk in disks:
+        assert found.reads(disk, "request") == found.grown[disk.name]["read"], disk
+        assert found.writes(disk, "request") == found.grown[disk.name]["write"], disk
+
+
+def owned(found: Watched, number: int, requests: int = 1) -> None:
+    """Operations at the top have the requests below, whoever sent them."""
+    mine = found.mine()
+    assert len(mine) == number
+    assert {one["requests"] for one in mine} == {requests}, [one["requests"] for one in mine][:10]
+    assert [one for one in found.trace.requests if one["comm"] == "fio"] == []
+
+
+def typical(values: Iterable[float]) -> float:
+    """The delay counts ticks of 4 ms, which come late where a guest is slow: single ones may be anything."""
+    found = sorted(values)
+    return found[len(found) // 2]
+
+
+def test_linear(nulls: list[Disk]) -> None:
+    with linear(*nulls[:2]) as top, watched(top, [top, *nulls]) as found:
+        fio(top.path, rw="randrw", number_ios=120, size="96M")
+    same_as_counted(found, [top], nulls[:2])
+    owned(found, 120)
+
+
+def test_stripes(nulls: list[Disk]) -> None:
+    """Four stripes of 64 KiB a read."""
+    with striped(*nulls[:2]) as top, watched(top, [top, *nulls]) as found:
+        fio(top.path, rw="read", bs="256k", number_ios=20)
+    same_as_counted(found, [], nulls[:2])
+    assert found.reads(top) == 20
+    owned(found, 20, 4)
+
+
+def test_a_delay_is_the_layer_s(nulls: list[Disk]) -> None:
+    """A worker of the device sends the requests; they and their time are those of who waits."""
+    with delayed(nulls[0], 20, 40) as top, watched(top, [top, nulls[0]]) as found:
+        fio(top.path, rw="randrw", number_ios=40)
+    same_as_counted(found, [top], nulls[:1])
+    owned(found, 40)
+    assert typical(one["stages"]["layers_ns"] for one in found.mine()) > 10_000_000
+    assert typical(one["stages"]["layers_ns"] / one["total_ns"] for one in found.mine()) > 0.5
+
+
+def test_encryption(nulls: list[Disk]) -> None:
+    with crypt(nulls[0]) as top, watched(top, [top, nulls[0]]) as found:
+        fio(top.path, rw="randrw", number_ios=60, bs="16k")
+    same_as_counted(found, [top], nulls[:1])
+    owned(found, 60)
+    assert all(one["stages"]["layers_ns"] > 0 for one in found.mine())
+
+
+def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
+    """ext4 on a mirror, one leg of which is late: each device has its rows, and what was waited for is that leg."""
+    with (
+        delayed(nulls[1], 0, 20) as late,
+        array("raid1", nulls[0], late) as top,
+        ext4(top, tmp_path / "fs") as folder,
+    ):
+        (folder / "file").write_bytes(bytes(4 << 20))
+        with watched(top, [top, late, *nulls]) as found:
+            fio(str(folder / "file"), rw="randwrite", number_ios=30, size="4M", overwrite=1)
+    same_as_counted(found, [late], nulls[:2])
+    mine = found.mine()
+    assert len(mine) == 30
+    for one in mine:
+        assert one["requests"] == 2, one
+        assert one["dev"] == nulls[1].name
+    assert typical(one["stages"]["layers_ns"] for one in mine) > 10_000_000
+
+
+@pytest.mark.parametrize("level", ["raid0", "raid5"])
+def test_arrays(nulls: list[Disk], level: str) -> None:
+    with array(level, *nulls) as top, watched(top, [top, *nulls]) as found:
+        fio(top.path, rw="randrw", number_ios=80, size="64M")
+    same_as_counted(found, [top], nulls)
+    assert len(found.mine()) == 80
+    if level == "raid0":
+        owned(found, 80)
+    else:
+        # Parity is read and written by a worker.
+        assert found.summary["requests"]["finished"] > 80

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Syncs, page faults and swap-ins against fio's counts and the kernel's; whose commit a sync waited for."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, loop_device, null_device
+from tests.kernel.loads import delayed, ext4, joined, scsi_device
+from tests.kernel.test_io_path import mounted, settle, sums_up
+from tests.kernel.trace import Line, Trace, count, lossless
+
+PAGE = mmap.PAGESIZE
+
+WRITER = "wptest_writer"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if GUEST:
+        yield Disk("vda")
+    else:
+        with loop_device(tmp_path / "disk.img") as loop:
+            yield loop
+
+
+def operations_and_hits(summary: Line, op: str, dev: str) -> int:
+    return count(summary, op=op, dev=dev, kind="operation") + count(summary, op=op, dev=dev, kind="hit")
+
+
+def whole(trace: Trace) -> None:
+    """Nothing lost, no end without a start, and each nanosecond in one stage."""
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert trace.summary["operations"]["in_flight"] == 0
+    assert len(trace.operations) == trace.summary["operations"]["finished"]
+    for one in trace.operations:
+        sums_up(one)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"] if GUEST else ["ext4"])
+@pytest.mark.parametrize("call", ["fsync", "fdatasync"])
+def test_each_sync_is_an_operation(disk: Disk, tmp_path: Path, kind: str, call: str) -> None:
+    """As many as fio made. They wait for data, for the journal, or for both."""
+    with mounted(disk, kind, tmp_path / "fs") as folder:
+        settle()
+        with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
+            job = fio(
+                str(folder / "data"), rw="write", direct=0, number_ios=60, size="4M", ioengine="sync", **{call: 4}
+            )
+            trace.stop()
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]
+    # It counts only the one kind: one after each four writes, but for the last.
+    made = job["sync"]["total_ios"] if call == "fsync" else (job["write"]["total_ios"] - 1) // 4
+    seen = Counter((one["op"], one["kind"], one["comm"], one["path"]) for one in trace.operations)
+    assert {one["path"] for one in synced} == {str(folder / "data")}, seen
+    # fio lays out the file before it starts, and may sync it once.
+    assert 0 <= len(synced) - made <= 1
+    assert made >= 14
+    assert len([one for one in synced if one["kind"] == "operation"]) >= made // 2
+    writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
+    assert len(writes) == job["write"]["total_ios"] == 60
+    assert sum(one["stages"]["device_ns"] for one in synced) > 0
+    # Where functions cannot be observed, it is part of fs.
+    if GUEST and kind != "btrfs":
+        assert sum(one["stages"].get("journal_ns", 0) for one in synced) > 0
+    assert all((one["offset"], one["length"]) == (None, 0) for one in synced)
+
+
+@pytest.mark.guest
+def test_a_write_with_o_sync_stays_one_operation(disk: Disk, tmp_path: Path) -> None:
+    """Its sync is a part of it, and so is the wait for the journal."""
+    with ext4(disk, tmp_path / "fs") as folder:
+        settle()
+        with Trace("--each", f"--dev={disk.name}") as trace:
+            job = fio(str(folder / "data"), rw="write", direct=0, sync=1, number_ios=40, size="4M")
+            trace.stop()
+    whole(trace)
+    writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
+    assert len(writes) == job["write"]["total_ios"] == 40
+    assert all(one["kind"] == "operation" for one in writes)
+    assert sum(one["stages"].get("journal_ns", 0) for one in writes) > 0
+    # What fio syncs itself is the file that it laid out.
+    assert len([one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]) <= 1
+
+
+def test_msync_and_sync_file_range(disk: Disk, tmp_path: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with ext4(disk, tmp_path / "fs") as folder:
+        path = folder / "data"
+        path.write_bytes(bytes(32 * PAGE))
+        settle()
+        with Trace("--each", f"--dev={disk.name}", f"--pid={os.getpid()}") as trace, path.open("r+b") as file:
+            with mmap.mmap(file.fileno(), 32 * PAGE) as memory:
+                for page in range(10):
+                    memory[page * PAGE] = 1
+                    memory.flush(page * PAGE, PAGE)
+            for page in range(16, 22):
+                os.pwrite(file.fileno(), b"x" * PAGE, page * PAGE)
+                # Wait before, write, wait after.
+                done = libc.sync_file_range(
+                    file.fileno(), ctypes.c_int64(page * PAGE), ctypes.c_int64(PAGE), ctypes.c_uint(7)
+                )
+                assert done == 0
+            trace.stop()
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync"]
+    # By system calls, nobody knows what file is mapped there.
+    mapped = {(str(path), page * PAGE, PAGE) for page in range(10)} if GUEST else {("", None, 0)}
+    assert {(one["path"], one["offset"], one["length"]) for one in synced[:10]} == mapped
+    ranges = [(one["path"], one["offset"], one["length"]) for one in synced[10:]]
+    assert ranges == [(str(path), page * PAGE, PAGE) for page in range(16, 22)]
+    assert all(one["kind"] == "operation" and one["requests"] >= 1 for one in synced)
+    assert {one["rwbs"][0] for one in synced[10:]} == {"W"}
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_directory_is_synced(disk: Disk, tmp_path: Path, filtered: bool) -> None:
+    with ext4(disk, tmp_path / "fs") as folder:
+        settle()
+        with Trace("--each", f"--dev={disk.name}", *([f"--pid={os.getpid()}"] if filtered else [])) as trace:
+            fd = os.open(folder, os.O_RDONLY)
+            for name in range(5):
+                (folder / str(name)).touch()
+                os.fsync(fd)
+            os.close(fd)
+            trace.stop()
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
+    assert [one["path"] for one in synced] == [str(folder)] * 5
+    for one in synced:
+        assert one["stages"]["journal_ns"] > 0
+        commit = one["commit"]
+        assert commit["comm"].startswith("jbd2/vda")
+        assert commit["most"]["pid"] == os.getpid()
+        # Whose requests a filter leaves out nobody knows.
+        assert ("requests" in commit) is not filtered
+        if not filtered:
+            assert commit["requests"] > 0
+            # Its last block is written behind a flush, as the disk has a cache.
+            assert 0 < commit["flush_ns"] < commit["ns"]
+
+
+_BIG = """
+import os, sys
+open('/proc/self/comm', 'w').write(sys.argv[2])
+file = open(sys.argv[1], 'wb')
+for block in range(int(sys.argv[3])):
+    file.write(b'z' * 65536)
+file.flush()
+print('ready', flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def dirty(path: Path, blocks: int) -> Iterator[int]:
+    """Somebody who wrote so many blocks of 64 KiB and did not sync them."""
+    command = [sys.executable, "-c", _BIG, str(path), WRITER, str(blocks)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    try:
+        yield process.pid
+    finally:
+        process.communicate("\n")
+
+
+@pytest.mark.guest
+def test_a_sync_behind_the_commit_of_another(disk: Disk, tmp_path: Path) -> None:
+    """Blocks that are allocated when they are written have to be on the disk before their transaction is."""
+    with ext4(disk, tmp_path / "fs") as folder:
+        # Newer kernels do not change it while it is mounted.
+        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["mount", "-t", "ext4", "-o", "nodelalloc", disk.path, str(folder)], check=True)
+        settle()
+        with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
+            with dirty(folder / "big", 256) as pid, (folder / "small").open("wb") as small:
+                small.write(b"x")
+                small.flush()
+                os.fsync(small.fileno())
+            trace.stop()
+    whole(trace)
+    (one,) = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
+    commit = one["commit"]
+    assert one["stages"]["journal_ns"] > 0
+    assert commit["bytes"] >= 256 * 65536
+    assert commit["comm"].startswith("jbd2/vda")
+    assert (commit["most"]["pid"], commit["most"]["comm"]) == (pid, WRITER)
+    # The requests of the commit are told as well, by whom they are.
+    of_journal = [request for request in trace.requests if request["pid"] == commit["pid"]]
+    assert sum(request["bytes"] for request in of_journal) >= commit["bytes"]
+    assert WRITER in trace.summary["verdict"]["text"]
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+@pytest.mark.guest
+def test_major_faults_are_operations(disk: Disk, tmp_path: Path) -> None:
+    """As many as the kernel counts for this process."""
+    with ext4(disk, tmp_path / "fs") as folder:
+        path = folder / "data"
+        path.write_bytes(os.urandom(512 * PAGE))
+        settle()
+        with path.open("rb") as file, Trace("--each", f"--file={path}") as trace:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with mmap.mmap(file.fileno(), 512 * PAGE, prot=mmap.PROT_READ) as memory:
+                memory.madvise(mmap.MADV_RANDOM)
+                before = _faults()
+                for page in range(0, 512, 8):
+                    memory[page * PAGE]
+                made = _faults() - before
+            trace.stop()
+    whole(trace)
+    faults = [one for one in trace.operations if one["op"] == "pagefault"]
+    waited = [one for one in faults if one["kind"] == "operation"]
+    assert len(waited) == made == 64
+    assert [one["offset"] for one in waited] == [page * PAGE for page in range(0, 512, 8)]
+    assert {(one["path"], one["requests"], one["length"], one["result"]) for one in waited} == {
+        (str(path), 1, PAGE, PAGE)
+    }
+    assert all(one["rwbs"].startswith("R") and one["stages"]["device_ns"] > 0 for one in waited)
+
+
+@pytest.mark.guest
+def test_fio_reads_what_is_mapped(disk: Disk, tmp_path: Path) -> None:
+    with ext4(disk, tmp_path / "fs") as folder:
+        path = folder / "data"
+        path.write_bytes(os.urandom(4 << 20))
+        settle()
+        with Trace("--each", f"--dev={disk.name}", "--comm=fio") as trace:
+            job = fio(str(path), ioengine="mmap", rw="randread", direct=0, number_ios=200, size="4M", invalidate=1)
+            trace.stop()
+    whole(trace)
+    faults = [one for one in trace.operations if one["op"] == "pagefault" and one["path"] == str(path)]
+    waited = [one for one in faults if one["kind"] == "operation"]
+    assert 0 < len(waited) <= job["read"]["total_ios"]
+    assert len(waited) <= job["majf"]
+    assert not [one for one in trace.operations if one["op"] == "read" and one["path"] == str(path)]
+
+
+_FILL = """
+import mmap, sys
+memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for turn in (1, 2):
+    for page in range(0, len(memory), mmap.PAGESIZE):
+        assert memory[page] == turn - 1
+        memory[page] = turn
+"""
+
+
+@pytest.mark.guest
+def test_swapped_pages_are_read_again(disk: Disk, tmp_path: Path) -> None:
+    """By a process that has more memory than its cgroup may have; nobody else has to swap."""
+    group = tmp_path / "cgroup" / "wptest"
+    group.parent.mkdir()
+    subprocess.run(["mkswap", disk.path], check=True, capture_output=True)
+    subprocess.run(["swapon", disk.path], check=True)
+    subprocess.run(["mount", "-t", "cgroup2", "cgroup2", str(group.parent)], check=True)
+    try:
+        (group.parent / "cgroup.subtree_control").write_text("+memory")
+        group.mkdir()
+        (group / "memory.max").write_text(str(24 << 20))
+        before = disk.completed()["read"]
+        with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
+            with joined(group):
+                subprocess.run([sys.executable, "-c", _FILL, str(40 << 20)], check=True)
+            trace.stop()
+        read = disk.completed()["read"] - before
+    finally:
+        subprocess.run(["swapoff", disk.path], check=True)
+        if group.is_dir():
+            group.rmdir()
+        (group.parent / "cgroup.subtree_control").write_text("-memory")
+        subprocess.run(["umount", str(group.parent)], check=True)
+    whole(trace)
+    found = [one for one in trace.operations if one["op"] == "swapin"]
+    assert count(trace.summary, op="read", dev=disk.name) == read > 0
+    # They belong to a swap-in, but for a few that are read otherwise; what was merged counts there as well.
+    assert len([one for one in trace.requests if one["op"] == "read"]) <= read // 50
+    assert sum(one["requests"] for one in found) >= read * 0.9
+    assert {(one["path"], one["offset"], one["length"]) for one in found} == {("", None, PAGE)}
+
+
+MS = 1_000_000
+
+
+@contextmanager
+def slow_disk(kind: str, slow_ns: int) -> Iterator[Disk]:
+    """A device of a driver, or one made of others whose worker makes the requests."""
+    with ExitStack() as stack:
+        if kind == "scsi":
+            yield stack.enter_context(scsi_device(slow_ns))
+        else:
+            lower = stack.enter_context(null_device("wptest_lower", memory_backed=1))
+            # Its clock is that of ticks, and the first of them may be almost over.
+            yield stack.enter_context(delayed(lower, slow_ns // MS + 4))
+
+
+@pytest.mark.icount
+@pytest.mark.parametrize("kind", ["scsi", "delayed"])
+def test_data_and_journal_on_a_slow_disk(tmp_path: Path, kind: str) -> None:
+    """Each request takes its time: data are one, which the task makes itself, a commit two, one behind the other."""
+    slow = 20 * MS
+    with slow_disk(kind, slow) as disk, ext4(disk, tmp_path / "fs") as folder:
+        settle()
+        with (folder / "data").open("wb", buffering=0) as file, Trace("--each", f"--dev={disk.name}") as trace:
+            for _ in range(10):
+                file.write(b"x" * PAGE)
+                os.fsync(file.fileno())
+            trace.stop()
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync"]
+    assert len(synced) == 10
+    for one in synced:
+        assert slow <= one["stages"]["device_ns"] < 2 * slow
+        assert 2 * slow <= one["stages"]["journal_ns"]
+        assert one["stages"]["device_ns"] + one["stages"]["journal_ns"] > one["total_ns"] * 0.9
+        # It begins at once, and nothing else is waited for.
+        assert abs(one["commit"]["ns"] - one["stages"]["journal_ns"]) < 2 * MS, one
+        if kind == "scsi":
+            assert one["commit"]["requests"] >= 2
+            # The blocks of so small a file system are of 1 KiB.
+            assert one["commit"]["bytes"] >= 3 * 1024
+    rows = [row for row in trace.summary["rows"] if (row["kind"], row["op"]) == ("operation", "sync")]
+    assert {row["count"] for row in rows} == {10}
+    (journal,) = [row for row in rows if row["stage"] == "journal"]
+    assert journal["sum_ns"] == sum(one["stages"]["journal_ns"] for one in synced)
+    assert trace.summary["verdict"]["stage"] == "journal"
