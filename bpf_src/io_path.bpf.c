@@ -479,7 +479,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	}
 	if (noisy && !hit) {
 		count_noise(op->place);
-		count_held_op(op->place);
+		if (was_held(held_op(op), op->start_ns))
+			count_held_op(op->place);
 	}
 	if (telling && wants_telling(minus(now, op->start_ns), now)) {
 		if (only) {
@@ -629,7 +630,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	if (telling)
 		note_submitter(state);
 	if (noisy)
-		begin_holding(state);
+		take_in_hand(state);
 	if (!op)
 		state->tid = bpf_get_current_pid_tgid();
 	if (following)
@@ -784,7 +785,7 @@ static __always_inline int split(struct bio *front, __u64 sector, bool direct)
 	if (telling)
 		note_submitter(state);
 	if (noisy)
-		begin_holding(state);
+		take_in_hand(state);
 	if (following)
 		split_writeback(state, rest, front);
 	if (op && rest->kind != BIO_KIND_ABOVE)
@@ -1057,7 +1058,7 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		if (bio)
 			done->flags |= FIELD(direct, bio, bi_opf) & ~0xffU;
 	}
-	if (noisy && !state->empty)
+	if (noisy && !state->empty && was_held(&hold_of(state)->held, done->times.queued))
 		count_held_request(state->place);
 	if (bio && FIELD(direct, bio, bi_next))
 		deliver_merged(number_of((__u64)rq), state->place);
@@ -1134,11 +1135,15 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 	op->slept_ns = 0;
 }
 
-static __always_inline int switched(bool preempt, struct task_struct *prev, struct task_struct *next, bool direct)
+static __always_inline int switched(__u64 *ctx, bool direct)
 {
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	struct op_state *op = op_of((__u64)prev);
+	bool preempt = ctx[0];
 	__u64 now = 0;
 
+	if (noisy && this_hand()->bio.place)
+		put_down(ctx, number_of((__u64)prev), !left_runnable(preempt, prev, direct));
 	if (op && op->kind == OP_TRACED) {
 		now = bpf_ktime_get_ns();
 		if (left_runnable(preempt, prev, direct)) {
@@ -1152,8 +1157,11 @@ static __always_inline int switched(bool preempt, struct task_struct *prev, stru
 		}
 	}
 	op = op_of((__u64)next);
-	if (op && op->kind == OP_TRACED)
+	if (op && op->kind == OP_TRACED) {
+		if (noisy)
+			pick_up(op, number_of((__u64)next));
 		run_again(op, prev, now ? now : bpf_ktime_get_ns());
+	}
 	return 0;
 }
 
@@ -1184,7 +1192,7 @@ TRACEPOINT(remap, block_bio_remap,
 			 (__u64)EITHER(ctx, 2, 3, bio_is_second)))
 TRACEPOINT(split, block_split,
 	   split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct))
-TRACEPOINT(switch, sched_switch, switched(ctx[0], (void *)ctx[1], (void *)ctx[2], direct))
+TRACEPOINT(switch, sched_switch, switched(ctx, direct))
 TRACEPOINT(dirty, writeback_dirty_folio, dirty_folio((void *)ctx[0], (void *)ctx[1], direct))
 TRACEPOINT(dirty_page, writeback_dirty_page, dirty_page((void *)ctx[0], (void *)ctx[1], direct))
 TRACEPOINT(hardirq_entry, irq_handler_entry, enter_hardirq())
@@ -1210,21 +1218,6 @@ int throttle_old_fentry(__u64 *ctx)
 {
 	return throttle((void *)ctx[0], true, true);
 }
-
-/* What may let a bio wait for its request. Each is called only where its controller is in use. */
-#define CONTROLLER(name, function, by) \
-	SEC("fexit/" #function) \
-	int name##_fexit(__u64 *ctx) \
-	{ \
-		return end_hold((void *)ctx[1], by); \
-	}
-
-CONTROLLER(io_cost, ioc_rqos_throttle, CONTROLLER_IO_COST)
-CONTROLLER(io_latency, blkcg_iolatency_throttle, CONTROLLER_IO_LATENCY)
-CONTROLLER(wbt, wbt_wait, CONTROLLER_WBT)
-
-TRACEPOINT(getrq, block_getrq,
-	   end_hold(FIRST_OR_SECOND(ctx, bio_is_second), unnamed ? CONTROLLER_UNKNOWN : CONTROLLER_TAG))
 
 /*
  * Drivers. Their tracepoints are in modules, whose types 5.10 does not tell, and 6.12 hands such arguments over as

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What held a bio before it got a request. Each controller is asked in the bio's own task, and may let it sleep; whether
- * it did, the count of the task's sleeps tells.
+ * What held a bio before it got a request. A task that goes to sleep with a bio in its hands sleeps in whatever holds
+ * that, and its stack tells in what. So a bio that nobody holds costs no more than the note that it is in hand.
  */
 #ifndef WPT_IO_PATH_CONTROLLERS_H
 #define WPT_IO_PATH_CONTROLLERS_H
-
-bool unnamed; /* set by Python: some controller cannot be observed, so a wait until the request need not be for a tag */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -17,15 +15,27 @@ struct {
 
 struct held {
 	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the place */
-	__u64 ns; /* up to here it is known what held it */
-	__u64 sleeps; /* of a bio: how often its task had slept by then */
-	__u64 tid; /* of a bio: who queued it */
+	__u64 until; /* of an operation: what lies before it has been counted */
 	__u64 by[CONTROLLERS];
+};
+
+#define PHASES 4 /* of one bio; what holds it then is taken for the last of them */
+#define NOBODY CONTROLLERS
+
+struct phase {
+	__u64 begin_ns;
+	__u64 by; /* controller or NOBODY, up to the next one or the request */
+};
+
+struct hold {
+	struct held held; /* when the bio has its request */
+	__u64 phases_there;
+	struct phase phases[PHASES];
 };
 
 /* Of each place of `ops` and `bios`. */
 struct held held_ops[OPS] SEC(".bss.held_ops");
-struct held held_bios[BIOS] SEC(".bss.held_bios");
+struct hold holds[BIOS] SEC(".bss.holds");
 
 static __always_inline struct held *held_op(struct op_state *op)
 {
@@ -35,91 +45,159 @@ static __always_inline struct held *held_op(struct op_state *op)
 	return &held_ops[place];
 }
 
-static __always_inline struct held *held_bio(struct bio_state *state)
+static __always_inline struct hold *hold_of(struct bio_state *state)
 {
 	__u32 place = state->place;
 
 	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
-	return &held_bios[place];
+	return &holds[place];
 }
 
-static __always_inline __u64 sleeps(void)
-{
-	struct task_struct *task = (void *)bpf_get_current_task();
+/* --- Who has which bio in hand ------------------------------------------------------------------------------------ */
 
-	return BPF_CORE_READ(task, nvcsw);
+#define HANDS 1024 /* of more CPUs some share one, and tell less */
+
+/* Written by its CPU at each bio, so it has a line of the cache for itself. */
+struct hand {
+	__u64 task;
+	struct in_hand bio;
+	__u64 unused[5];
+};
+
+struct hand hands[HANDS] SEC(".bss.hands");
+
+static __always_inline struct hand *this_hand(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	asm volatile("%0 &= %1" : "+r"(cpu) : "i"(HANDS - 1));
+	return &hands[cpu];
 }
 
-/* At Q nobody has held it yet. */
-static __always_inline void begin_holding(struct bio_state *state)
+/* --- In what a task sleeps ---------------------------------------------------------------------------------------- */
+
+/* Where the code is that waits for each, set by Python; 0: not in this kernel, or not told. */
+__u64 code_begin[CONTROLLERS];
+__u64 code_bytes[CONTROLLERS];
+
+/* Global, so that the verifier looks at it once; it takes numbers only. */
+__noinline __u32 controller_at(__u64 address)
 {
-	struct held *held = held_bio(state);
+	__u32 by;
 
-	__builtin_memset(held, 0, sizeof(*held));
-	held->since = held->ns = state->done.times.queued;
-	held->sleeps = sleeps();
-	held->tid = (__u32)bpf_get_current_pid_tgid();
-}
-
-/* What its operation has of that: of several bios that were held at a time, each moment once. */
-static __always_inline void hold(struct bio_state *state, struct held *held, enum controller by, __u64 now)
-{
-	struct op_state *op = op_at(state->op);
-	__u64 since = held->ns;
-	struct held *whole;
-
-	held->by[by] += minus(now, since);
-	if (!state->task || op->task != state->task || op->kind != OP_TRACED)
-		return;
-	whole = held_op(op);
-	if (whole->since != op->start_ns) {
-		__builtin_memset(whole, 0, sizeof(*whole));
-		whole->since = op->start_ns;
+	for (by = 0; by < CONTROLLER_UNKNOWN; by++) {
+		if (address - code_begin[by] < code_bytes[by])
+			break;
 	}
-	if (since < whole->ns)
-		since = whole->ns;
-	whole->by[by] += minus(now, since);
-	whole->ns = now;
+	return by;
 }
 
-/* A controller, or who allocates the request, is done with the bio. */
-static __noinline int end_hold(struct bio *bio, enum controller by)
+static __always_inline __u32 asleep_in(void *ctx)
 {
-	struct bio_state *state = find_bio((__u64)bio);
-	struct held *held;
-	__u64 now, slept;
+	struct cpu_state *cpu = this_cpu();
+	__u32 frame, by;
+	long bytes;
 
-	if (!state || state->untimed || state->kind == BIO_KIND_HEAD)
+	if (!cpu)
+		return CONTROLLER_UNKNOWN;
+	bytes = bpf_get_stack(ctx, cpu->frames, sizeof(cpu->frames), 0);
+	for (frame = 0; frame < FRAMES; frame++) {
+		if ((long)(frame * sizeof(cpu->frames[0])) >= bytes)
+			break;
+		by = controller_at(cpu->frames[frame]);
+		if (by < CONTROLLER_UNKNOWN)
+			return by;
+	}
+	return CONTROLLER_UNKNOWN;
+}
+
+/* --- Phases ------------------------------------------------------------------------------------------------------- */
+
+static __always_inline void begin_phase(struct bio_state *state, __u64 by, __u64 now)
+{
+	struct hold *hold = hold_of(state);
+	__u64 place;
+
+	if (hold->held.since != state->done.times.queued) {
+		__builtin_memset(&hold->held, 0, sizeof(hold->held));
+		hold->held.since = state->done.times.queued;
+		hold->phases_there = 0;
+	}
+	place = hold->phases_there;
+	if (place >= PHASES)
+		return;
+	hold->phases[place].begin_ns = now;
+	hold->phases[place].by = by;
+	hold->phases_there = place + 1;
+}
+
+static __always_inline void take_in_hand(struct bio_state *state)
+{
+	struct hand *hand = this_hand();
+
+	hand->task = bpf_get_current_task();
+	hand->bio.since = state->done.times.queued;
+	hand->bio.place = state->place + 1;
+}
+
+/*
+ * The task of this CPU leaves it. Whoever has an operation takes the bio in hand along; of others only the first sleep
+ * is seen.
+ */
+static __noinline int put_down(void *ctx, __u64 task, bool sleeps)
+{
+	struct hand *hand = this_hand();
+	struct bio_state *state;
+	struct op_state *op;
+	__u32 place = hand->bio.place;
+
+	hand->bio.place = 0;
+	if (!place || hand->task != task)
 		return 0;
-	held = held_bio(state);
-	if (held->since != state->done.times.queued)
+	state = bio_at(place - 1);
+	if (state->bio <= DELIVERED || state->done.times.queued != hand->bio.since)
 		return 0;
-	now = bpf_ktime_get_ns();
-	slept = sleeps();
-	if (slept != held->sleeps)
-		hold(state, held, by, now);
-	held->sleeps = slept;
-	held->ns = now;
+	if (state->kind != BIO_KIND_QUEUED && state->kind != BIO_KIND_HELD)
+		return 0;
+	op = op_of(task);
+	if (op) {
+		interference_of(op)->in_hand.place = place;
+		interference_of(op)->in_hand.since = hand->bio.since;
+	}
+	if (sleeps && state->kind == BIO_KIND_QUEUED)
+		begin_phase(state, asleep_in(ctx), bpf_ktime_get_ns());
 	return 0;
 }
 
-/* A worker sends on what a limit held. */
+static __always_inline void pick_up(struct op_state *op, __u64 task)
+{
+	struct in_hand *bio = &interference_of(op)->in_hand;
+	struct hand *hand = this_hand();
+
+	hand->task = task;
+	hand->bio.since = bio->since;
+	hand->bio.place = bio->place;
+	bio->place = 0;
+}
+
+/* A worker sends on what a limit held; or its own task does, as it may have passed. */
 static __noinline int release(struct bio_state *state)
 {
-	__u64 now = bpf_ktime_get_ns();
-	struct held *held;
+	struct hand *hand = this_hand();
+	bool own;
 
 	if (!state)
 		return 0;
-	held = held_bio(state);
-	if (held->since != state->done.times.queued)
-		return 0;
-	if (held->tid != (__u32)bpf_get_current_pid_tgid())
-		hold(state, held, CONTROLLER_IO_MAX, now);
-	held->sleeps = sleeps();
-	held->ns = now;
+	own = hand->bio.place == state->place + 1 && hand->task == bpf_get_current_task();
+	if (!own && (state->task || state->tid != (__u32)bpf_get_current_pid_tgid())) {
+		begin_phase(state, CONTROLLER_IO_MAX, state->done.times.queued);
+		begin_phase(state, NOBODY, bpf_ktime_get_ns());
+	}
+	take_in_hand(state);
 	return 0;
 }
+
+/* --- Counting ----------------------------------------------------------------------------------------------------- */
 
 static __always_inline void count_held(void *cells, __u32 key, struct held *held)
 {
@@ -134,24 +212,60 @@ static __always_inline void count_held(void *cells, __u32 key, struct held *held
 	}
 }
 
-__noinline int count_held_op(__u32 place)
+/* What an operation has of that: of several bios that were held at a time, each moment once. */
+static __always_inline void hold_op(struct op_state *op, __u64 by, __u64 begin, __u64 end)
 {
-	struct op_state *op = op_at(place);
 	struct held *held = held_op(op);
 
-	if (held->since == op->start_ns)
-		count_held(&held_op_cells, op->slot * OP_KINDS + op->op_kind, held);
-	return 0;
+	if (held->since != op->start_ns) {
+		__builtin_memset(held, 0, sizeof(*held));
+		held->since = op->start_ns;
+	}
+	if (begin < held->until)
+		begin = held->until;
+	if (end <= begin)
+		return;
+	held->until = end;
+	held->by[by] += end - begin;
 }
 
+/* The request of a bio that was held is complete, so it is known when the bio got it. */
 __noinline int count_held_request(__u32 place)
 {
 	struct bio_state *state = bio_at(place);
-	struct held *held = held_bio(state);
+	struct hold *hold = hold_of(state);
+	struct op_state *op = op_at(state->op);
+	__u64 got = state->done.times.got;
+	__u32 at;
 
-	if (held->since == state->done.times.queued)
-		count_held(&held_request_cells, state->done.slot * BLOCK_OPS + state->op_kind, held);
+	if (!state->task || op->task != state->task || op->kind != OP_TRACED)
+		op = NULL;
+	for (at = 0; at < PHASES && at < hold->phases_there; at++) {
+		__u64 begin = hold->phases[at].begin_ns, by = hold->phases[at].by, end = got;
+
+		if (at + 1 < PHASES && at + 1 < hold->phases_there && hold->phases[at + 1].begin_ns < end)
+			end = hold->phases[at + 1].begin_ns;
+		if (by >= CONTROLLERS || end <= begin)
+			continue;
+		hold->held.by[by] += end - begin;
+		if (op)
+			hold_op(op, by, begin, end);
+	}
+	count_held(&held_request_cells, state->done.slot * BLOCK_OPS + state->op_kind, &hold->held);
 	return 0;
+}
+
+__noinline int count_held_op(__u32 place)
+{
+	struct op_state *op = op_at(place);
+
+	count_held(&held_op_cells, op->slot * OP_KINDS + op->op_kind, held_op(op));
+	return 0;
+}
+
+static __always_inline bool was_held(struct held *held, __u64 since)
+{
+	return held->since == since;
 }
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef WPT_IO_PATH_NOISE_H
 #define WPT_IO_PATH_NOISE_H
 
+#define FRAMES 32
+
 /* One per CPU. */
 struct cpu_state {
 	__u64 hardirq_ns; /* since when a handler runs; 0: none */
@@ -14,6 +16,7 @@ struct cpu_state {
 	__u32 off_pid;
 	__u32 padding;
 	char off_name[NAME_BYTES];
+	__u64 frames[FRAMES]; /* of the task that just leaves it */
 };
 
 CELLS(cpu_states, cpu_state);

@@ -95,7 +95,7 @@ static __always_inline struct io_record *reserve(void)
 /* Nothing held what is of an earlier one. */
 static __always_inline void tell_held(struct io_record *record, struct held *held, __u64 since)
 {
-	if (held->since == since)
+	if (was_held(held, since))
 		__builtin_memcpy(record->held, held->by, sizeof(record->held));
 	else
 		__builtin_memset(record->held, 0, sizeof(record->held));
@@ -274,7 +274,7 @@ static __noinline int tell_request(struct bio_state *state)
 	__builtin_memset(&record->commit, 0, sizeof(record->commit));
 	record->flush_before = record->flush_behind = 0;
 	tell_flushes(record, &state->done, state->done.times.completed);
-	tell_held(record, held_bio(state), state->done.times.queued);
+	tell_held(record, &hold_of(state)->held, state->done.times.queued);
 	record->dirty_ns = 0;
 	if (following && written_by(state)->dirtied_ns)
 		tell_file(record, state);

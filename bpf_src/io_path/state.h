@@ -148,12 +148,21 @@ const struct op_state *export_op_state __attribute__((unused));
  */
 struct op_state ops[OPS] SEC(".bss.ops");
 
+/* A bio that has no request yet. */
+struct in_hand {
+	__u64 since; /* Q */
+	__u32 place; /* 1 + its place in bios; 0: none */
+	__u32 unused;
+};
+
 /* Of each place of `ops`, with --interference: what took its time. */
 struct interference {
 	struct noise noise[NOISE_STAGES];
 	struct noise before_wakeup;
 	__u32 preemptor_pid;
+	__u32 unused;
 	char preemptor[NAME_BYTES];
+	struct in_hand in_hand; /* while its task does not run */
 };
 
 struct interference interferences[OPS] SEC(".bss.noises");

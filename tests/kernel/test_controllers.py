@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, null_device, setting, total
 from tests.kernel.loads import costed, joined, limited
 from tests.kernel.trace import Line, Trace, lossless
@@ -130,15 +129,15 @@ def test_writeback_throttling_and_tags() -> None:
         named(trace, controller, job, besides)
 
 
-@pytest.mark.skipif(bool(GUEST), reason="about kernels that take no programs of functions")
-def test_a_wait_that_nobody_names(loop: Disk) -> None:
-    """Tags and controllers cannot be told apart where functions cannot be observed."""
+@pytest.mark.here
+def test_waits_for_tags(loop: Disk) -> None:
+    """Also where functions cannot be observed."""
     (loop.queue / "scheduler").write_text("none")
     (loop.queue / "nr_requests").write_text("4")
     with Trace("--dev", loop.name, "--each", "--interference", "--ring-size=16M") as trace:
         fio(loop.path, numjobs=32, thread=1, group_reporting=1, number_ios=50)
         trace.stop()
-    assert set(held(trace)) == {"unknown"}
+    assert set(held(trace)) == {"tag"}
     # Nearly all of the time before a request is sleep.
-    assert held(trace)["unknown"] > sum(line["stages"]["throttle_ns"] for line in trace.operations) * 0.8
-    assert any("what held requests back is not told" in note for note in trace.lines[0]["notes"])
+    assert held(trace)["tag"] > sum(line["stages"]["throttle_ns"] for line in trace.operations) * 0.8
+    assert not [note for note in trace.lines[0]["notes"] if "held requests back" in note]

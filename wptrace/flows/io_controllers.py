@@ -8,15 +8,33 @@ from collections.abc import Sequence
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import OPERATION, REQUEST, Group
-from wptrace.flows.base import Hook, Loaded, missing_target
 from wptrace.flows.cells import Cells
-from wptrace.flows.io_hooks import ASKED
 from wptrace.flows.io_stages import CONTROLLERS
+from wptrace.kernel import symbols
+
+# In which function a task sleeps that each of them holds; who waits for io.max does not sleep.
+FUNCTIONS = {
+    "io_cost": "ioc_rqos_throttle",
+    "io_latency": "blkcg_iolatency_throttle",
+    "wbt": "wbt_wait",
+    "tag": "blk_mq_get_tag",
+}
 
 
 def prepare(obj: BpfObject, slots: int) -> None:
     obj.maps["held_op_cells"].max_entries = slots * len(obj.enum("op_kind"))
     obj.maps["held_request_cells"].max_entries = slots * len(obj.enum("block_op"))
+    found = symbols.code(FUNCTIONS.values())
+    code = [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")]
+    obj.bss.code_begin = [begin for begin, _ in code]
+    obj.bss.code_bytes = [length for _, length in code]
+
+
+def notes(obj: BpfObject) -> list[str]:
+    """Each kernel has some of the functions, if it shows them."""
+    if any(obj.bss.code_bytes):
+        return []
+    return ["what held requests back has no name: /proc/kallsyms shows no addresses (kernel.kptr_restrict)"]
 
 
 def cells(obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:
@@ -27,12 +45,6 @@ def cells(obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:
         "held_op": Cells(obj.maps["held_op_cells"], of_ops, obj.enum("controller")),
         "held_request": Cells(obj.maps["held_request_cells"], of_requests, obj.enum("controller")),
     }
-
-
-def unseen(loaded: Loaded) -> list[Hook]:
-    """Of controllers that this kernel has, and that cannot be observed."""
-    missed = [hook for hook in ASKED if hook.name not in loaded.chosen]
-    return [hook for hook in missed if not missing_target(loaded.obj.progs[str(hook.programs[0])].section, "")]
 
 
 def leave_out(stages: dict[str, Distribution]) -> None:

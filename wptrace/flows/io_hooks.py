@@ -60,7 +60,12 @@ HOOKS = (
         _NO_OPERATIONS,
         modules=MODULES,
     ),
-    _tracepoint(OPERATIONS[1], "switch", ("wakeup", "return", "preempted"), _NO_OPERATIONS),
+    _tracepoint(
+        OPERATIONS[1],
+        "switch",
+        ("wakeup", "return", "preempted", "io_cost", "io_latency", "wbt", "tag", "unknown"),
+        _NO_OPERATIONS,
+    ),
     Hook(
         SYNCS,
         (KNOWN_SYNCS, SYNCS_BY_FUNCTION, BY_CALL),
@@ -185,28 +190,6 @@ HOOKS = (
         required=False,
     ),
     Hook(
-        "wait for io.cost",
-        ("io_cost_fexit",),
-        ("io_cost",),
-        "what held requests back is not told",
-        required=False,
-    ),
-    Hook(
-        "wait for io.latency",
-        ("io_latency_fexit",),
-        ("io_latency",),
-        "what held requests back is not told",
-        required=False,
-    ),
-    Hook(
-        "wait for writeback throttling",
-        ("wbt_fexit",),
-        ("wbt",),
-        "what held requests back is not told",
-        required=False,
-    ),
-    _tracepoint("request allocated (G)", "getrq", ("tag", "unknown"), "waits for a tag are not told", required=False),
-    Hook(
         "page becomes dirty (B)",
         ("dirty_tp_btf", "dirty_page_tp_btf", "dirty_raw_tp", "dirty_page_raw_tp"),
         WRITEBACK_STAGES,
@@ -219,9 +202,6 @@ HOOKS = (
     _tracepoint("entry of a softirq", "softirq_entry", ("softirq",), "softirqs are not timed", False),
     Hook("tick of each CPU", ("tick_perf",), ("irq_delay",), "late interrupts are not found", required=False),
 )
-
-# Controllers that are asked for each bio, and may let its task sleep.
-ASKED = tuple(hook for hook in HOOKS if hook.serves in (("io_cost",), ("io_latency",), ("wbt",)))
 
 # They end a wait, and no operation.
 WAITS = {name for hook in HOOKS if hook.module in JOURNALS for way in hook.ways for name in way}

@@ -20,7 +20,7 @@ from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_hooks import ASKED, HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
+from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_operations import KNOWN
 from wptrace.flows.io_records import Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
@@ -162,7 +162,6 @@ class PathFlow(Flow):
             plain=by_call in loaded.chosen[OPERATIONS[0]],
             syncs=by_call in loaded.chosen.get(SYNCS, ()),
         )
-        obj.bss.unnamed = bool(io_controllers.unseen(loaded))
         obj.bss.tracing = True
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
         told.update(filters.describe(self._options.filter))
@@ -248,7 +247,6 @@ class PathFlow(Flow):
 
     def _notes(self, loaded: Loaded) -> list[str]:
         missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
-        missing = [hook for hook in missing if hook not in ASKED or hook in io_controllers.unseen(loaded)]
         notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
         if any(name in KNOWN for name in loaded.chosen[OPERATIONS[0]]):
             notes += [
@@ -257,6 +255,8 @@ class PathFlow(Flow):
             ]
         else:
             notes.append("asynchronous operations (io_uring, AIO) are seen as requests only")
+        if self._options.interference:
+            notes += io_controllers.notes(loaded.obj)
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 
 KALLSYMS = Path("/proc/kallsyms")
@@ -15,6 +17,8 @@ _ADDRESS, _KIND, _NAME = slice(0, 16), slice(17, 18), 19
 _FUNCTIONS = b"tTwW"
 # No function is longer: an address so far behind the last one was in a module that has left since.
 _LONGEST = 1 << 20
+# What surely has the next symbol that is no other name of the same function.
+_LINES = 1 << 12
 
 
 class KernelSymbols:
@@ -60,6 +64,21 @@ class KernelSymbols:
         offset = address - int(line[_ADDRESS], 16)
         name, _, module = line[_NAME:].decode(errors="backslashreplace").partition("\t")
         return (name, module, offset) if offset < _LONGEST else ("", "", 0)
+
+
+def code(names: Iterable[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
+    """Where functions of the kernel itself begin, and their bytes; of those that are there, and are shown."""
+    text = _read(kallsyms)
+    found = {}
+    for name in names:
+        # Its own symbols come by address.
+        match = re.search(rb"^(?!0{16})([0-9a-f]{16}) [tT] %s\n" % name.encode(), text, re.MULTILINE)
+        if not match:
+            continue
+        behind = (line[_ADDRESS] for line in text[match.end() : match.end() + _LINES].splitlines())
+        end = next((address for address in behind if address > match[1]), match[1])
+        found[name] = int(match[1], 16), int(end, 16) - int(match[1], 16)
+    return found
 
 
 def _read(path: Path) -> bytes:
