@@ -14,6 +14,7 @@ enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
 	BLOCK_STAGE_DEVICE, /* D to C */
 	BLOCK_STAGE_TOTAL, /* G to C */
+	BLOCK_STAGE_AT_ONCE, /* the same, of requests that did not queue, which are in no other stage: Python adds them */
 	BLOCK_STAGES,
 };
 EXPORT_ENUM(block_stage);
@@ -511,12 +512,13 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	/* Clocks of two CPUs may differ by some cycles. */
 	queue = issued > start ? issued - start : 0;
 	device = now > issued ? now - issued : 0;
-	if (queue)
+	if (queue) {
 		hist_add_plain(&cell->stages[BLOCK_STAGE_QUEUE], queue);
-	else /* from 6.9 on the stamps of a plugged request are one */
-		hist_add_zero(&cell->stages[BLOCK_STAGE_QUEUE]);
-	hist_add_plain(&cell->stages[BLOCK_STAGE_DEVICE], device);
-	hist_add_plain(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
+		hist_add_plain(&cell->stages[BLOCK_STAGE_DEVICE], device);
+		hist_add_plain(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
+	} else { /* from 6.9 on the stamps of a plugged request are one */
+		hist_add_plain(&cell->stages[BLOCK_STAGE_AT_ONCE], device);
+	}
 	if (queue + device >= slow_ns || (sample && is_told()))
 		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error, &life);
 	return 0;

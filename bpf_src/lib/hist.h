@@ -62,12 +62,6 @@ static __always_inline __u32 hist_index(__u64 value)
 	return before + hist_buckets[value];
 }
 
-static __always_inline void hist_add_zero(struct hist *hist)
-{
-	hist->low = ~0ULL;
-	hist->slots[0]++;
-}
-
 /* Without the squares, which whoever reads estimates from the buckets. Only for memory that no other CPU writes. */
 static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 {

@@ -306,7 +306,13 @@ class BlockFlow(Flow):
     def _look(self) -> dict[Group, dict[str, Distribution]]:
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
-        return self._sampling.whole(self._cells.copy(), untimed)
+        found = self._cells.copy()
+        for stages in found.values():
+            at_once = stages.pop("at_once")
+            stages["queue"].add_zeros(at_once.count)
+            stages["device"].merge(at_once)
+            stages["total"].merge(at_once)
+        return self._sampling.whole(found, untimed)
 
     def shedder(self) -> _Shedder:
         if self._loaded is None:

@@ -103,7 +103,7 @@ def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
     def names(enum: str) -> list[str]:
         return enum_names(btf, enum)
 
-    assert names("block_stage") == [*BlockFlow.stages.names, BlockFlow.stages.total.name]
+    assert names("block_stage") == [*BlockFlow.stages.names, BlockFlow.stages.total.name, "at_once"]
     assert set(names("block_cause")) <= set(_CAUSES)
     assert names("block_op")[:4] == ["read", "write", "flush", "discard"]
     assert set(names("block_flag")) == {"sync", "meta", "fua", "preflush", "rahead"}
