@@ -692,15 +692,26 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	return 0;
 }
 
+/* A bio that was queued before, and is sent on by the device that got it, or is what a split left. */
+static __always_inline bool comes_again(__u64 bio, struct op_state *op)
+{
+	struct bio_state *state = find_bio(bio);
+
+	return state && state->task == op->task && state->done.times.queued >= op->start_ns &&
+	       (state->kind == BIO_KIND_ABOVE || state->done.events.split);
+}
+
 /*
- * A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. Where each bio comes by, also
- * one that is sent on or is what a split left, only operations are looked at.
+ * A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. Where each bio comes by, only
+ * operations are looked at.
  */
 static __always_inline int throttle(struct bio *bio, bool each, bool direct)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 
 	if (op ? op->kind != OP_TRACED : each || !bio_is_wanted(bio, direct))
+		return 0;
+	if (op && comes_again((__u64)bio, op))
 		return 0;
 	holding = true;
 	return take(bio, op, BIO_KIND_HELD, direct);

@@ -10,14 +10,16 @@ import os
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel import tracefs
+from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
+from tests.kernel.loads import ext4
 from tests.kernel.trace import Line, Trace, count, lossless
 
 LEVELS = pytest.mark.parametrize("level", ["path", "block"])
@@ -29,8 +31,21 @@ def events(summary: Line, name: str, op: str | None = None) -> int:
 
 
 def told(trace: Trace, name: str) -> int:
-    """The same by the single ones."""
-    return sum(line.get("events", {}).get(name, 0) for line in (*trace.operations, *trace.requests))
+    """The same by the single ones. Operations whose bios were merged into one request tell all of that request."""
+    total = 0
+    shared: dict[int | None, tuple[int, int]] = {}  # by sector: until when they were under way, and the most they tell
+    for line in sorted(single(trace), key=lambda one: one["ts_ns"] - one["total_ns"]):
+        until, most = shared.get(line.get("sector"), (0, 0))
+        if line["ts_ns"] - line["total_ns"] >= until:
+            until, most = 0, 0
+        often = line.get("events", {}).get(name, 0)
+        total += max(often - most, 0)
+        shared[line.get("sector")] = max(until, line["ts_ns"]), max(most, often)
+    return total
+
+
+def single(trace: Trace) -> list[Line]:
+    return [*trace.operations, *trace.requests]
 
 
 def stat(disk: Disk) -> dict[str, int]:
@@ -64,11 +79,14 @@ def watched(
     assert trace.summary["requests"]["in_flight"] == 0
 
 
+READS = 64
+
+
 def batch(disk: Disk, **options: Any) -> None:
     """Reads that follow one another, eight at a time: the plug merges them."""
     fio(
         disk.path,
-        **{"rw": "read", "ioengine": "libaio", "iodepth": 8, "iodepth_batch": 8, "number_ios": 160, **options},
+        **{"rw": "read", "ioengine": "libaio", "iodepth": 8, "iodepth_batch": 8, "number_ios": READS, **options},
     )
 
 
@@ -91,8 +109,8 @@ def test_merges(level: str, disk: Disk) -> None:
     merged = events(trace.summary, "merged", "read")
     assert merged == grown["read_merges"] > 0
     assert told(trace, "merged") == merged
-    assert count(trace.summary, op="read") == grown["read"] == 160 - merged
-    assert trace.summary["bytes"] == 160 * 4096
+    assert count(trace.summary, op="read") == grown["read"] == READS - merged
+    assert trace.summary["bytes"] == READS * 4096
 
 
 @LEVELS
@@ -105,7 +123,7 @@ def test_splits(level: str, disk: Disk) -> None:
     assert count(trace.summary, op="read") == grown["read"] == 20
     assert trace.summary["bytes"] == 5 * (256 << 10)
     if level == "path":
-        assert all(one["events"]["split"] > 0 for one in trace.operations)
+        assert {(one["requests"], one["events"]["split"] > 0) for one in trace.operations} == {(4, True)}
 
 
 @LEVELS
@@ -125,12 +143,16 @@ def test_discards_and_zeroes(level: str, disk: Disk) -> None:
 @LEVELS
 def test_a_short_read_of_a_loop_device(level: str, tmp_path: Path) -> None:
     """Its file has become shorter: what is there is read, the rest is issued again, and fails."""
-    with loop_device(tmp_path / "disk.img") as disk:
+    with ExitStack() as stack:
+        # The files of a guest are in memory, where 5.10 reads nothing directly.
+        folder = stack.enter_context(ext4(Disk("nvme0n1"), tmp_path / "fs")) if GUEST else tmp_path
+        disk = stack.enter_context(loop_device(folder / "disk.img"))
         subprocess.run(["losetup", "--direct-io=on", disk.path], check=True)
-        os.truncate(tmp_path / "disk.img", (32 << 20) + (12 << 10))
+        os.truncate(folder / "disk.img", (32 << 20) + (12 << 10))
         with watched(level, disk) as (trace, grown, fired):
             assert read(disk, 32 << 20, 32 << 10) < 32 << 10
-            batch(disk, offset=32 << 20, number_ios=8, continue_on_error="io", ignore_error="EIO")
+            # Its size ends it, since what fails is none of its number.
+            batch(disk, offset=32 << 20, size="32k", continue_on_error="io", ignore_error="EIO")
     finished = count(trace.summary)
     assert finished == grown["read"] == trace.summary["requests"]["started"]
     parts = events(trace.summary, "parts")
@@ -141,11 +163,11 @@ def test_a_short_read_of_a_loop_device(level: str, tmp_path: Path) -> None:
     assert fired["block_rq_complete"] == finished + parts
     assert events(trace.summary, "merged") == grown["read_merges"]
     # Three of its bios were done before the others: one of the others stands for it then.
-    first = next(one for one in trace.requests if one.get("events", {}).get("merged"))
+    first = max(single(trace), key=lambda one: one.get("events", {}).get("merged", 0))
     assert (first["sector"], first["bytes"]) == ((32 << 20) // 512, 32 << 10)
     assert first["events"] == {"merged": 7, "requeues": 1, "parts": 1}
     if level == "path":
-        (one,) = trace.operations
+        (one,) = (one for one in trace.operations if one["pid"] == os.getpid())
         assert one["events"] == {"parts": 1, "requeues": 1}
         assert sum(one["stages"].values()) == one["total_ns"]
 
@@ -206,7 +228,7 @@ def test_short_transfers(level: str, scsi: Disk) -> None:
     """The rest is issued again, and all succeed."""
     with watched(level, scsi) as (trace, grown, fired), failing(SHORT_TRANSFER, 5):
         batch(scsi)
-        for place in range(20):
+        for place in range(10):
             assert read(scsi, place << 16, 32 << 10) == 32 << 10
     parts = events(trace.summary, "parts")
     finished = count(trace.summary)
@@ -215,7 +237,7 @@ def test_short_transfers(level: str, scsi: Disk) -> None:
     assert finished == grown["read"] == trace.summary["requests"]["started"]
     assert trace.summary["requests"]["failed"] == 0
     assert events(trace.summary, "merged") == grown["read_merges"]
-    assert trace.summary["bytes"] == grown["read_sectors"] * 512 == 160 * 4096 + 20 * (32 << 10)
+    assert trace.summary["bytes"] == grown["read_sectors"] * 512 == READS * 4096 + 10 * (32 << 10)
 
 
 @pytest.mark.guest
@@ -225,12 +247,13 @@ def test_requeues(level: str, scsi: Disk) -> None:
     with watched(level, scsi) as (trace, grown, fired), failing(HOST_BUSY, 7):
         batch(scsi)
         batch(scsi, iodepth_batch=1)
-        for place in range(20):
+        for place in range(10):
             assert read(scsi, place << 16, 4096) == 4096
     requeues = events(trace.summary, "requeues")
     assert requeues == fired["block_rq_requeue"] > 0
     assert told(trace, "requeues") == requeues
-    assert count(trace.summary) == grown["read"] == trace.summary["requests"]["started"]
+    assert count(trace.summary) == trace.summary["requests"]["started"]
+    assert count(trace.summary, op="read") == grown["read"], trace.summary["rows"]
     assert events(trace.summary, "merged") == grown["read_merges"]
     assert trace.summary["bytes"] == grown["read_sectors"] * 512
 
@@ -246,7 +269,7 @@ def test_timeouts(level: str, scsi: Disk) -> None:
     timeouts = events(trace.summary, "timeouts")
     assert timeouts > 0
     assert events(trace.summary, "requeues") == fired["block_rq_requeue"] >= timeouts
-    late = [one for one in (*trace.operations, *trace.requests) if one.get("events", {}).get("timeouts")]
+    late = [one for one in single(trace) if one.get("events", {}).get("timeouts")]
     assert len(late) == timeouts
     assert all(one["total_ns"] > 900_000_000 for one in late)
     assert count(trace.summary) == grown["read"] == 8
