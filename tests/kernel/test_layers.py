@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,6 +88,11 @@ def owned(found: Watched, number: int, requests: int = 1) -> None:
     assert [one for one in found.trace.requests if one["comm"] == "fio"] == []
 
 
+def sends_by_name() -> bool:
+    """Whether a device of dm that sends a bio later tells of which it is (dm_submit_bio_remap, 5.18, 0fbb4d93b38b)."""
+    return re.search(r" dm_submit_bio_remap\b", Path("/proc/kallsyms").read_text()) is not None
+
+
 def typical(values: Iterable[float]) -> float:
     """The delay counts ticks of 4 ms, which come late where a guest is slow: single ones may be anything."""
     found = sorted(values)
@@ -95,9 +101,9 @@ def typical(values: Iterable[float]) -> float:
 
 def test_linear(nulls: list[Disk]) -> None:
     with linear(*nulls[:2]) as top, watched(top, [top, *nulls]) as found:
-        fio(top.path, rw="randrw", number_ios=120, size="96M")
+        fio(top.path, rw="randrw", number_ios=40, size="96M")
     same_as_counted(found, [top], nulls[:2])
-    owned(found, 120)
+    owned(found, 40)
 
 
 def test_stripes(nulls: list[Disk]) -> None:
@@ -114,17 +120,23 @@ def test_a_delay_is_the_layer_s(nulls: list[Disk]) -> None:
     with delayed(nulls[0], 20, 40) as top, watched(top, [top, nulls[0]]) as found:
         fio(top.path, rw="randrw", number_ios=40)
     same_as_counted(found, [top], nulls[:1])
-    owned(found, 40)
+    owned(found, 40, 1 if sends_by_name() else 0)
     assert typical(one["stages"]["layers_ns"] for one in found.mine()) > 10_000_000
     assert typical(one["stages"]["layers_ns"] / one["total_ns"] for one in found.mine()) > 0.5
 
 
 def test_encryption(nulls: list[Disk]) -> None:
     with crypt(nulls[0]) as top, watched(top, [top, nulls[0]]) as found:
-        fio(top.path, rw="randrw", number_ios=60, bs="16k")
+        fio(top.path, rw="randrw", number_ios=40, bs="16k")
     same_as_counted(found, [top], nulls[:1])
-    owned(found, 60)
-    assert all(one["stages"]["layers_ns"] > 0 for one in found.mine())
+    mine = found.mine()
+    if sends_by_name():
+        owned(found, 40)
+    else:
+        # Reads are sent by their task, writes by a worker.
+        assert {(one["op"], one["requests"]) for one in mine} == {("read", 1), ("write", 0)}
+        mine = [one for one in mine if one["op"] == "write"]
+    assert all(one["stages"]["layers_ns"] > 0 for one in mine)
 
 
 def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
@@ -141,19 +153,19 @@ def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
     mine = found.mine()
     assert len(mine) == 30
     for one in mine:
-        assert one["requests"] == 2, one
-        assert one["dev"] == nulls[1].name
+        # Else the late one is a worker's.
+        assert (one["requests"], one["dev"]) == ((2, nulls[1].name) if sends_by_name() else (1, nulls[0].name)), one
     assert typical(one["stages"]["layers_ns"] for one in mine) > 10_000_000
 
 
 @pytest.mark.parametrize("level", ["raid0", "raid5"])
 def test_arrays(nulls: list[Disk], level: str) -> None:
     with array(level, *nulls) as top, watched(top, [top, *nulls]) as found:
-        fio(top.path, rw="randrw", number_ios=80, size="64M")
+        fio(top.path, rw="randrw", number_ios=40, size="64M")
     same_as_counted(found, [top], nulls)
-    assert len(found.mine()) == 80
+    assert len(found.mine()) == 40
     if level == "raid0":
-        owned(found, 80)
+        owned(found, 40)
     else:
         # Parity is read and written by a worker.
-        assert found.summary["requests"]["finished"] > 80
+        assert found.summary["requests"]["finished"] > 40
