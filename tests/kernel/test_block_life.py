@@ -22,8 +22,6 @@ from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, 
 from tests.kernel.loads import ext4
 from tests.kernel.trace import Line, Trace, count, lossless
 
-LEVELS = pytest.mark.parametrize("level", ["path", "block"])
-
 
 def events(summary: Line, name: str, op: str | None = None) -> int:
     """How often it happened to requests, by the rows."""
@@ -55,28 +53,36 @@ def stat(disk: Disk) -> dict[str, int]:
     return dict(zip(names.split(), map(int, fields)))
 
 
+class Watched:
+    """What the kernel counted meanwhile, how often its tracepoints fired, and one trace of each level."""
+
+    def __init__(self) -> None:
+        self.grown: dict[str, int] = {}
+        self.fired: dict[str, int] = {}
+        self.traces: dict[str, Trace] = {}
+
+
 @contextmanager
-def watched(
-    level: str, disk: Disk, *more: str, **wanted: int
-) -> Iterator[tuple[Trace, dict[str, int], dict[str, int]]]:
-    """A trace, what the kernel counted meanwhile, and how often its tracepoints fired."""
-    grown: dict[str, int] = {}
-    fired: dict[str, int] = {}
+def watched(disk: Disk) -> Iterator[Watched]:
+    """By both levels at once: to start fio and its load takes a guest more time than to trace it twice."""
+    seen = Watched()
     names = ("block_rq_complete", "block_rq_requeue", "block_split")
     of_disk = dict.fromkeys(names, f"dev == {disk.number}")
-    with (
-        Trace(f"--level={level}", "--each", f"--dev={disk.name}") as trace,
-        tracefs.traced(*(f"block/{name}" for name in names), **of_disk) as kernel,
-    ):
+    with ExitStack() as stack:
+        for level in ("path", "block"):
+            seen.traces[level] = stack.enter_context(Trace(f"--level={level}", "--each", f"--dev={disk.name}"))
+        kernel = stack.enter_context(tracefs.traced(*(f"block/{name}" for name in names), **of_disk))
         before = stat(disk)
-        yield trace, grown, fired
+        yield seen
         after = stat(disk)
-        grown.update({name: after[name] - before[name] for name in after})
+        seen.grown.update({name: after[name] - before[name] for name in after})
         records = kernel.records()
-        fired.update({name: len([one for one in records if one.name == name]) for name in names})
-        trace.stop()
-    assert lossless(trace.summary), trace.summary["loss"]
-    assert trace.summary["requests"]["in_flight"] == 0
+        seen.fired.update({name: len([one for one in records if one.name == name]) for name in names})
+        for trace in seen.traces.values():
+            trace.stop()
+    for level, trace in seen.traces.items():
+        assert lossless(trace.summary), (level, trace.summary["loss"])
+        assert trace.summary["requests"]["in_flight"] == 0, level
 
 
 READS = 64
@@ -102,46 +108,45 @@ def read(disk: Disk, offset: int, length: int) -> int:
         os.close(fd)
 
 
-@LEVELS
-def test_merges(level: str, disk: Disk) -> None:
-    with watched(level, disk) as (trace, grown, _):
+def test_merges(disk: Disk) -> None:
+    with watched(disk) as seen:
         batch(disk)
-    merged = events(trace.summary, "merged", "read")
-    assert merged == grown["read_merges"] > 0
-    assert told(trace, "merged") == merged
-    assert count(trace.summary, op="read") == grown["read"] == READS - merged
-    assert trace.summary["bytes"] == READS * 4096
+    for trace in seen.traces.values():
+        merged = events(trace.summary, "merged", "read")
+        assert merged == seen.grown["read_merges"] > 0
+        assert told(trace, "merged") == merged
+        assert count(trace.summary, op="read") == seen.grown["read"] == READS - merged
+        assert trace.summary["bytes"] == READS * 4096
 
 
-@LEVELS
-def test_splits(level: str, disk: Disk) -> None:
+def test_splits(disk: Disk) -> None:
     """Reads of four times of what a request may have."""
-    with setting(disk.queue / "max_sectors_kb", "64"), watched(level, disk) as (trace, grown, fired):
+    with setting(disk.queue / "max_sectors_kb", "64"), watched(disk) as seen:
         for place in range(5):
             assert read(disk, place << 20, 256 << 10) == 256 << 10
-    assert events(trace.summary, "split", "read") == fired["block_split"] == 15
-    assert count(trace.summary, op="read") == grown["read"] == 20
-    assert trace.summary["bytes"] == 5 * (256 << 10)
-    if level == "path":
-        assert {(one["requests"], one["events"]["split"] > 0) for one in trace.operations} == {(4, True)}
+    for level, trace in seen.traces.items():
+        assert events(trace.summary, "split", "read") == seen.fired["block_split"] == 15
+        assert count(trace.summary, op="read") == seen.grown["read"] == 20
+        assert trace.summary["bytes"] == 5 * (256 << 10)
+        if level == "path":
+            assert {(one["requests"], one["events"]["split"] > 0) for one in trace.operations} == {(4, True)}
 
 
-@LEVELS
-def test_discards_and_zeroes(level: str, disk: Disk) -> None:
-    with watched(level, disk) as (trace, grown, _):
+def test_discards_and_zeroes(disk: Disk) -> None:
+    with watched(disk) as seen:
         subprocess.run(["blkdiscard", "--length=4M", disk.path], check=True)
         subprocess.run(["blkdiscard", "--zeroout", "--offset=8M", "--length=1M", disk.path], check=True)
-    assert count(trace.summary, op="discard") == grown["discard"] > 0
-    # A device without that command is sent zeroes.
-    zeroes = count(trace.summary, op="zeroes")
-    assert zeroes + count(trace.summary, op="write") == grown["write"] > 0
-    assert zeroes > 0
-    letters = {one["rwbs"][:2] for one in trace.requests if one["op"] == "zeroes"}
-    assert letters == {"WZ"}
+    for trace in seen.traces.values():
+        assert count(trace.summary, op="discard") == seen.grown["discard"] > 0
+        # A device without that command is sent zeroes.
+        zeroes = count(trace.summary, op="zeroes")
+        assert zeroes + count(trace.summary, op="write") == seen.grown["write"] > 0
+        assert zeroes > 0
+        letters = {one["rwbs"][:2] for one in trace.requests if one["op"] == "zeroes"}
+        assert letters == {"WZ"}
 
 
-@LEVELS
-def test_a_short_read_of_a_loop_device(level: str, tmp_path: Path) -> None:
+def test_a_short_read_of_a_loop_device(tmp_path: Path) -> None:
     """Its file has become shorter: what is there is read, the rest is issued again, and fails."""
     with ExitStack() as stack:
         # The files of a guest are in memory, where 5.10 reads nothing directly.
@@ -149,27 +154,28 @@ def test_a_short_read_of_a_loop_device(level: str, tmp_path: Path) -> None:
         disk = stack.enter_context(loop_device(folder / "disk.img"))
         subprocess.run(["losetup", "--direct-io=on", disk.path], check=True)
         os.truncate(folder / "disk.img", (32 << 20) + (12 << 10))
-        with watched(level, disk) as (trace, grown, fired):
+        with watched(disk) as seen:
             assert read(disk, 32 << 20, 32 << 10) < 32 << 10
             # Its size ends it, since what fails is none of its number.
             batch(disk, offset=32 << 20, size="32k", continue_on_error="io", ignore_error="EIO")
-    finished = count(trace.summary)
-    assert finished == grown["read"] == trace.summary["requests"]["started"]
-    parts = events(trace.summary, "parts")
-    assert parts == told(trace, "parts") >= 2
-    # One that begins behind the end has no part that is done.
-    assert trace.summary["requests"]["failed"] >= parts
-    assert events(trace.summary, "requeues") == fired["block_rq_requeue"] == told(trace, "requeues") == parts
-    assert fired["block_rq_complete"] == finished + parts
-    assert events(trace.summary, "merged") == grown["read_merges"]
-    # Three of its bios were done before the others: one of the others stands for it then.
-    first = max(single(trace), key=lambda one: one.get("events", {}).get("merged", 0))
-    assert (first["sector"], first["bytes"]) == ((32 << 20) // 512, 32 << 10)
-    assert first["events"] == {"merged": 7, "requeues": 1, "parts": 1}
-    if level == "path":
-        (one,) = (one for one in trace.operations if one["pid"] == os.getpid())
-        assert one["events"] == {"parts": 1, "requeues": 1}
-        assert sum(one["stages"].values()) == one["total_ns"]
+    for level, trace in seen.traces.items():
+        finished = count(trace.summary)
+        assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
+        parts = events(trace.summary, "parts")
+        assert parts == told(trace, "parts") >= 2
+        # One that begins behind the end has no part that is done.
+        assert trace.summary["requests"]["failed"] >= parts
+        assert events(trace.summary, "requeues") == seen.fired["block_rq_requeue"] == told(trace, "requeues") == parts
+        assert seen.fired["block_rq_complete"] == finished + parts
+        assert events(trace.summary, "merged") == seen.grown["read_merges"]
+        # Three of its bios were done before the others: one of the others stands for it then.
+        first = max(single(trace), key=lambda one: one.get("events", {}).get("merged", 0))
+        assert (first["sector"], first["bytes"]) == ((32 << 20) // 512, 32 << 10)
+        assert first["events"] == {"merged": 7, "requeues": 1, "parts": 1}
+        if level == "path":
+            (one,) = (one for one in trace.operations if one["pid"] == os.getpid())
+            assert one["events"] == {"parts": 1, "requeues": 1}
+            assert sum(one["stages"].values()) == one["total_ns"]
 
 
 # --- Guests: drivers that fail as they are told -----------------------------------------------------------------------
@@ -193,10 +199,9 @@ def failing(options: int, every: int = 0) -> Iterator[None]:
 
 
 @pytest.mark.guest
-@LEVELS
-def test_partial_completions(level: str, scsi: Disk) -> None:
+def test_partial_completions(scsi: Disk) -> None:
     """What lies before bad sectors is done, of single bios and of merged ones; the rest fails, or is issued again."""
-    with watched(level, scsi) as (trace, grown, fired), failing(MEDIUM_ERROR):
+    with watched(scsi) as seen, failing(MEDIUM_ERROR):
         for offset in (8, 12, 28):
             assert read(scsi, (BAD_SECTOR - offset) * 512 >> 12 << 12, 32 << 10) < 32 << 10
         # Its reads go on after one that failed.
@@ -207,72 +212,73 @@ def test_partial_completions(level: str, scsi: Disk) -> None:
             ignore_error=61,
             continue_on_error="io",
         )
-    parts = events(trace.summary, "parts")
-    finished = count(trace.summary)
-    assert parts >= 3
-    assert told(trace, "parts") == parts
-    assert fired["block_rq_complete"] == finished + parts
-    assert finished == grown["read"] == trace.summary["requests"]["started"]
-    assert events(trace.summary, "merged") == grown["read_merges"] > 0
-    assert trace.summary["requests"]["failed"] >= 4
-    if level == "path":
-        reads = [one for one in trace.operations if one["length"] == 32 << 10]
-        assert len(reads) == 3
-        assert all(sum(one["stages"].values()) == one["total_ns"] for one in reads)
-        assert all(one["events"]["parts"] for one in reads)
+    for level, trace in seen.traces.items():
+        parts = events(trace.summary, "parts")
+        finished = count(trace.summary)
+        assert parts >= 3
+        assert told(trace, "parts") == parts
+        assert seen.fired["block_rq_complete"] == finished + parts
+        assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
+        assert events(trace.summary, "merged") == seen.grown["read_merges"] > 0
+        assert trace.summary["requests"]["failed"] >= 4
+        if level == "path":
+            reads = [one for one in trace.operations if one["length"] == 32 << 10]
+            assert len(reads) == 3
+            assert all(sum(one["stages"].values()) == one["total_ns"] for one in reads)
+            assert all(one["events"]["parts"] for one in reads)
 
 
 @pytest.mark.guest
-@LEVELS
-def test_short_transfers(level: str, scsi: Disk) -> None:
+def test_short_transfers(scsi: Disk) -> None:
     """The rest is issued again, and all succeed."""
-    with watched(level, scsi) as (trace, grown, fired), failing(SHORT_TRANSFER, 5):
+    with watched(scsi) as seen, failing(SHORT_TRANSFER, 5):
         batch(scsi)
         for place in range(10):
             assert read(scsi, place << 16, 32 << 10) == 32 << 10
-    parts = events(trace.summary, "parts")
-    finished = count(trace.summary)
-    assert parts == told(trace, "parts") > 0
-    assert fired["block_rq_complete"] == finished + parts
-    assert finished == grown["read"] == trace.summary["requests"]["started"]
-    assert trace.summary["requests"]["failed"] == 0
-    assert events(trace.summary, "merged") == grown["read_merges"]
-    assert trace.summary["bytes"] == grown["read_sectors"] * 512 == READS * 4096 + 10 * (32 << 10)
+    for trace in seen.traces.values():
+        parts = events(trace.summary, "parts")
+        finished = count(trace.summary)
+        assert parts == told(trace, "parts") > 0
+        assert seen.fired["block_rq_complete"] == finished + parts
+        assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
+        assert trace.summary["requests"]["failed"] == 0
+        assert events(trace.summary, "merged") == seen.grown["read_merges"]
+        assert trace.summary["bytes"] == seen.grown["read_sectors"] * 512 == READS * 4096 + 10 * (32 << 10)
 
 
 @pytest.mark.guest
-@LEVELS
-def test_requeues(level: str, scsi: Disk) -> None:
+def test_requeues(scsi: Disk) -> None:
     """The host is busy now and then: requests go back, and are merged with others before they are issued again."""
-    with watched(level, scsi) as (trace, grown, fired), failing(HOST_BUSY, 7):
+    with watched(scsi) as seen, failing(HOST_BUSY, 7):
         batch(scsi)
         batch(scsi, iodepth_batch=1)
         for place in range(10):
             assert read(scsi, place << 16, 4096) == 4096
-    requeues = events(trace.summary, "requeues")
-    assert requeues == fired["block_rq_requeue"] > 0
-    assert told(trace, "requeues") == requeues
-    assert count(trace.summary) == trace.summary["requests"]["started"]
-    assert count(trace.summary, op="read") == grown["read"], trace.summary["rows"]
-    assert events(trace.summary, "merged") == grown["read_merges"]
-    assert trace.summary["bytes"] == grown["read_sectors"] * 512
+    for trace in seen.traces.values():
+        requeues = events(trace.summary, "requeues")
+        assert requeues == seen.fired["block_rq_requeue"] > 0
+        assert told(trace, "requeues") == requeues
+        assert count(trace.summary) == trace.summary["requests"]["started"]
+        assert count(trace.summary, op="read") == seen.grown["read"], trace.summary["rows"]
+        assert events(trace.summary, "merged") == seen.grown["read_merges"]
+        assert trace.summary["bytes"] == seen.grown["read_sectors"] * 512
 
 
 @pytest.mark.guest
-@LEVELS
-def test_timeouts(level: str, scsi: Disk) -> None:
+def test_timeouts(scsi: Disk) -> None:
     """A command that is never answered is aborted after its time, and issued again."""
     patience = Path("/sys/block", scsi.name, "device/timeout")
-    with setting(patience, "1"), watched(level, scsi) as (trace, grown, fired), failing(TIMEOUT, 4):
+    with setting(patience, "1"), watched(scsi) as seen, failing(TIMEOUT, 4):
         for place in range(8):
             assert read(scsi, place << 16, 4096) == 4096
-    timeouts = events(trace.summary, "timeouts")
-    assert timeouts > 0
-    assert events(trace.summary, "requeues") == fired["block_rq_requeue"] >= timeouts
-    late = [one for one in single(trace) if one.get("events", {}).get("timeouts")]
-    assert len(late) == timeouts
-    assert all(one["total_ns"] > 900_000_000 for one in late)
-    assert count(trace.summary) == grown["read"] == 8
+    for trace in seen.traces.values():
+        timeouts = events(trace.summary, "timeouts")
+        assert timeouts > 0
+        assert events(trace.summary, "requeues") == seen.fired["block_rq_requeue"] >= timeouts
+        late = [one for one in single(trace) if one.get("events", {}).get("timeouts")]
+        assert len(late) == timeouts
+        assert all(one["total_ns"] > 900_000_000 for one in late)
+        assert count(trace.summary) == seen.grown["read"] == 8
 
 
 _REPORT_SIZE = struct.Struct("QQ")  # struct blk_zone_range
@@ -280,14 +286,13 @@ _ZONE_CALLS = {"reset": 0x40101283, "open": 0x40101286, "close": 0x40101287, "fi
 
 
 @pytest.mark.guest
-@LEVELS
-def test_zones(level: str) -> None:
+def test_zones() -> None:
     """Zones are opened, closed, finished and reset."""
     with null_device(zoned=1, zone_size=4, memory_backed=1) as disk:
         fd = os.open(disk.path, os.O_RDWR | os.O_DIRECT)
         try:
             sectors = (4 << 20) // 512
-            with watched(level, disk) as (trace, _, fired):
+            with watched(disk) as seen:
                 for name in ("open", "close", "finish", "reset"):
                     for zone in range(3):
                         fcntl.ioctl(fd, _ZONE_CALLS[name], _REPORT_SIZE.pack(zone * sectors, sectors))
@@ -296,6 +301,7 @@ def test_zones(level: str) -> None:
                         os.pwritev(fd, [buffer], place << 12)
         finally:
             os.close(fd)
-    assert count(trace.summary, op="zone") == 12
-    assert count(trace.summary, op="write") == 5
-    assert fired["block_rq_complete"] == 17
+    for trace in seen.traces.values():
+        assert count(trace.summary, op="zone") == 12
+        assert count(trace.summary, op="write") == 5
+        assert seen.fired["block_rq_complete"] == 17
