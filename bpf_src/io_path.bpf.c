@@ -692,12 +692,16 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	return 0;
 }
 
-/* A bio that was queued before, and is sent on by the device that got it, or is what a split left. */
-static __always_inline bool comes_again(__u64 bio, struct op_state *op)
+/* A bio that is known: a device made of others made it or sends it on, or it is what a split left. */
+static __always_inline bool is_known(__u64 bio, struct op_state *op)
 {
 	struct bio_state *state = find_bio(bio);
 
-	return state && state->task == op->task && state->done.times.queued >= op->start_ns &&
+	if (!state)
+		return false;
+	if (state->kind == BIO_KIND_LINKED)
+		return true;
+	return op && state->task == op->task && state->done.times.queued >= op->start_ns &&
 	       (state->kind == BIO_KIND_ABOVE || state->done.events.split);
 }
 
@@ -711,7 +715,7 @@ static __always_inline int throttle(struct bio *bio, bool each, bool direct)
 
 	if (op ? op->kind != OP_TRACED : each || !bio_is_wanted(bio, direct))
 		return 0;
-	if (op && comes_again((__u64)bio, op))
+	if (is_known(number_of((__u64)bio), op))
 		return 0;
 	holding = true;
 	return take(bio, op, BIO_KIND_HELD, direct);

@@ -149,7 +149,7 @@ def test_discards_and_zeroes(disk: Disk) -> None:
 def test_a_short_read_of_a_loop_device(tmp_path: Path) -> None:
     """Its file has become shorter: what is there is read, the rest is issued again, and fails."""
     with ExitStack() as stack:
-        # The files of a guest are in memory, where 5.10 reads nothing directly.
+        # The files of a guest are in memory, which nothing reads directly before 6.6 (e88e0d366f9c).
         folder = stack.enter_context(ext4(Disk("nvme0n1"), tmp_path / "fs")) if GUEST else tmp_path
         disk = stack.enter_context(loop_device(folder / "disk.img"))
         subprocess.run(["losetup", "--direct-io=on", disk.path], check=True)
