@@ -624,7 +624,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		begin_layer(state, layer, FIELD(direct, bio, bi_iter.bi_sector), FIELD(direct, bio, bi_iter.bi_size));
 	if (state->untimed) {
 		if (following)
-			follow(state, bio, flags);
+			follow(state, bio);
 		return 0;
 	}
 	if (telling)
@@ -634,7 +634,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	if (!op)
 		state->tid = bpf_get_current_pid_tgid();
 	if (following)
-		follow(state, bio, flags);
+		follow(state, bio);
 	if (!op)
 		return 0;
 	state->task = op->task;

@@ -69,7 +69,7 @@ static __always_inline __u32 check_of(__u64 mapping, __u64 index)
 
 #define PAGE_BIT(name) (1UL << bpf_core_enum_value(enum pageflags, PG_##name))
 
-/* What was thrown away and never written. Flags are the first word of a page. */
+/* What was thrown away and never written, or is not dirty any more. Flags are the first word of a page. */
 static __always_inline bool is_stale(__u64 page)
 {
 	__u64 flags = 0;
@@ -329,7 +329,11 @@ static __noinline struct dirty_frame *dirtier_of(struct bio *bio)
 	struct dirty_frame *frame = find_frame(page);
 	struct page_of_file of;
 
-	if (!frame)
+	/* The journal of ext4 writes copies of metadata from where they are; these are not dirty then. */
+	if (!frame || is_stale(page))
+		return NULL;
+	/* Direct I/O says that more will follow, which writeback never does. So does that journal since 6.8 (6a3afb6ac6df). */
+	if (BPF_CORE_READ(bio, bi_opf) >> bpf_core_enum_value(enum req_flag_bits, __REQ_IDLE) & 1)
 		return NULL;
 	of = page_of_file(page);
 	return frame->check == check_of((__u64)of.mapping, of.index) ? frame : NULL;
@@ -359,12 +363,10 @@ static __noinline int note_dirtier(struct bio_state *state, struct bio *bio)
 	return 0;
 }
 
-/* Direct I/O says that more will follow (REQ_IDLE), which writeback never does. */
-static __always_inline void follow(struct bio_state *state, struct bio *bio, __u32 flags)
+static __always_inline void follow(struct bio_state *state, struct bio *bio)
 {
 	written_by(state)->dirtied_ns = 0;
-	if (state->op_kind == BLOCK_OP_WRITE && !state->empty &&
-	    !(flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_IDLE) & 1))
+	if (state->op_kind == BLOCK_OP_WRITE && !state->empty)
 		note_dirtier(state, bio);
 }
 
