@@ -14,6 +14,7 @@
 #include "lib/filter.h"
 #include "lib/sched.h"
 #include "lib/arguments.h"
+#include "lib/preemption.h"
 #include "lib/dentry.h"
 #include "io_path/shared.h"
 #include "io_path/state.h"
@@ -1197,16 +1198,16 @@ static __always_inline int switched(__u64 *ctx, bool direct)
 		return call; \
 	}
 
-TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
-TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(queue, block_bio_queue, queue(FIRST_OR_SECOND(ctx, bio_is_second), direct))
-TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(layer, block_bio_complete, complete_layer((void *)ctx[1]))
+TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], direct)))
+TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(queue, block_bio_queue, UNPREEMPTED(queue(FIRST_OR_SECOND(ctx, bio_is_second), direct)))
+TRACEPOINT(requeue, block_rq_requeue, UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(layer, block_bio_complete, UNPREEMPTED(complete_layer((void *)ctx[1])))
 TRACEPOINT(remap, block_bio_remap,
-	   link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)), (__u64)EITHER(ctx, 1, 2, bio_is_second),
-			 (__u64)EITHER(ctx, 2, 3, bio_is_second)))
+	   UNPREEMPTED(link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)),
+				     (__u64)EITHER(ctx, 1, 2, bio_is_second), (__u64)EITHER(ctx, 2, 3, bio_is_second))))
 TRACEPOINT(split, block_split,
-	   split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct))
+	   UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct)))
 TRACEPOINT(switch, sched_switch, switched(ctx, direct))
 TRACEPOINT(dirty, writeback_dirty_folio, dirty_folio((void *)ctx[0], (void *)ctx[1], direct))
 TRACEPOINT(dirty_page, writeback_dirty_page, dirty_page((void *)ctx[0], (void *)ctx[1], direct))
@@ -1241,7 +1242,7 @@ int throttle_old_fentry(__u64 *ctx)
 SEC("raw_tp/nvme_setup_cmd")
 int nvme_setup_raw_tp(__u64 *ctx)
 {
-	return set_up((void *)ctx[0], false);
+	return UNPREEMPTED(set_up((void *)ctx[0], false));
 }
 
 SEC("raw_tp/nvme_sq")
@@ -1259,7 +1260,7 @@ static __always_inline struct request *before_payload(__u64 payload)
 SEC("raw_tp/scsi_dispatch_cmd_start")
 int scsi_start_raw_tp(__u64 *ctx)
 {
-	return hand_over(before_payload(ctx[0]), false);
+	return UNPREEMPTED(hand_over(before_payload(ctx[0]), false));
 }
 
 SEC("raw_tp/scsi_dispatch_cmd_done")
@@ -1373,13 +1374,13 @@ FILE_SYSTEM(btrfs_file)
 SEC("raw_tp/io_uring_submit_req")
 int uring_submit_raw_tp(__u64 *ctx)
 {
-	return submit_uring((void *)ctx[0]);
+	return UNPREEMPTED(submit_uring((void *)ctx[0]));
 }
 
 SEC("raw_tp/io_uring_submit_sqe")
 int uring_submit_old_raw_tp(__u64 *ctx)
 {
-	return submit_uring((void *)ctx[0]);
+	return UNPREEMPTED(submit_uring((void *)ctx[0]));
 }
 
 /* 6.15 hands over the event instead of what is in it. */
@@ -1399,7 +1400,7 @@ int uring_complete_raw_tp(__u64 *ctx)
 		result = BPF_CORE_READ((struct io_uring_cqe___known *)ctx[2], res);
 	else
 		result = ctx[3];
-	return ctx[1] ? end_async(ctx[1], result) : 0;
+	return ctx[1] ? UNPREEMPTED(end_async(ctx[1], result)) : 0;
 }
 
 static __always_inline int submit_aio(__u64 key)
