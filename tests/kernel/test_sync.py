@@ -317,6 +317,8 @@ def slow_disk(kind: str, slow_ns: int) -> Iterator[Disk]:
 def test_data_and_journal_on_a_slow_disk(tmp_path: Path, kind: str) -> None:
     """Each request takes its time: data are one, which the task makes itself, a commit two, one behind the other."""
     slow = 20 * MS
+    # Where the requests are those of the device below, they take no time, and its worker has it.
+    data = {"scsi": "device_ns", "delayed": "layers_ns"}[kind]
     with slow_disk(kind, slow) as disk, ext4(disk, tmp_path / "fs") as folder:
         settle()
         with (folder / "data").open("wb", buffering=0) as file, Trace("--each", f"--dev={disk.name}") as trace:
@@ -328,9 +330,9 @@ def test_data_and_journal_on_a_slow_disk(tmp_path: Path, kind: str) -> None:
     synced = [one for one in trace.operations if one["op"] == "sync"]
     assert len(synced) == 10
     for one in synced:
-        assert slow <= one["stages"]["device_ns"] < 2 * slow
+        assert slow <= one["stages"][data] < 2 * slow
         assert 2 * slow <= one["stages"]["journal_ns"]
-        assert one["stages"]["device_ns"] + one["stages"]["journal_ns"] > one["total_ns"] * 0.9
+        assert one["stages"][data] + one["stages"]["journal_ns"] > one["total_ns"] * 0.9
         # It begins at once, and nothing else is waited for.
         assert abs(one["commit"]["ns"] - one["stages"]["journal_ns"]) < 2 * MS, one
         if kind == "scsi":
