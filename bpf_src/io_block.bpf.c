@@ -9,6 +9,7 @@
 #include "lib/hist.h"
 #include "lib/block.h"
 #include "lib/arguments.h"
+#include "lib/preemption.h"
 
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
@@ -527,73 +528,73 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 SEC("tp_btf/block_rq_complete")
 int complete_tp_btf(__u64 *ctx)
 {
-	return complete((void *)ctx[0], ctx[1], ctx[2], true);
+	return UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], true));
 }
 
 SEC("raw_tp/block_rq_complete")
 int complete_raw_tp(__u64 *ctx)
 {
-	return complete((void *)ctx[0], ctx[1], ctx[2], false);
+	return UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], false));
 }
 
 SEC("tp_btf/block_rq_issue")
 int issue_tp_btf(__u64 *ctx)
 {
-	return issue(FIRST_OR_SECOND(ctx, request_is_second), true);
+	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), true));
 }
 
 SEC("raw_tp/block_rq_issue")
 int issue_raw_tp(__u64 *ctx)
 {
-	return issue(FIRST_OR_SECOND(ctx, request_is_second), false);
+	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), false));
 }
 
 SEC("tp_btf/block_getrq")
 int getrq_tp_btf(__u64 *ctx)
 {
-	return getrq(FIRST_OR_SECOND(ctx, bio_is_second), true);
+	return UNPREEMPTED(getrq(FIRST_OR_SECOND(ctx, bio_is_second), true));
 }
 
 SEC("raw_tp/block_getrq")
 int getrq_raw_tp(__u64 *ctx)
 {
-	return getrq(FIRST_OR_SECOND(ctx, bio_is_second), false);
+	return UNPREEMPTED(getrq(FIRST_OR_SECOND(ctx, bio_is_second), false));
 }
 
 SEC("tp_btf/block_rq_merge")
 int merge_tp_btf(__u64 *ctx)
 {
-	return merge(FIRST_OR_SECOND(ctx, request_is_second), true);
+	return UNPREEMPTED(merge(FIRST_OR_SECOND(ctx, request_is_second), true));
 }
 
 SEC("raw_tp/block_rq_merge")
 int merge_raw_tp(__u64 *ctx)
 {
-	return merge(FIRST_OR_SECOND(ctx, request_is_second), false);
+	return UNPREEMPTED(merge(FIRST_OR_SECOND(ctx, request_is_second), false));
 }
 
 SEC("tp_btf/block_rq_requeue")
 int requeue_tp_btf(__u64 *ctx)
 {
-	return requeue(FIRST_OR_SECOND(ctx, request_is_second), true);
+	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), true));
 }
 
 SEC("raw_tp/block_rq_requeue")
 int requeue_raw_tp(__u64 *ctx)
 {
-	return requeue(FIRST_OR_SECOND(ctx, request_is_second), false);
+	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), false));
 }
 
 SEC("tp_btf/block_split")
 int split_tp_btf(__u64 *ctx)
 {
-	return split(FIRST_OR_SECOND(ctx, bio_is_second), true);
+	return UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), true));
 }
 
 SEC("raw_tp/block_split")
 int split_raw_tp(__u64 *ctx)
 {
-	return split(FIRST_OR_SECOND(ctx, bio_is_second), false);
+	return UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), false));
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -8,6 +8,7 @@
 #include "lib/wptrace.h"
 #include "lib/arguments.h"
 #include "lib/block.h"
+#include "lib/preemption.h"
 
 #define SECTOR_SHIFT 9
 
@@ -158,25 +159,25 @@ static __always_inline int requeue(struct request *rq, bool direct)
 SEC("tp_btf/block_rq_issue")
 int issue_tp_btf(__u64 *ctx)
 {
-	return issue(FIRST_OR_SECOND(ctx, request_is_second), true);
+	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), true));
 }
 
 SEC("raw_tp/block_rq_issue")
 int issue_raw_tp(__u64 *ctx)
 {
-	return issue(FIRST_OR_SECOND(ctx, request_is_second), false);
+	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), false));
 }
 
 SEC("tp_btf/block_rq_requeue")
 int requeue_tp_btf(__u64 *ctx)
 {
-	return requeue(FIRST_OR_SECOND(ctx, request_is_second), true);
+	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), true));
 }
 
 SEC("raw_tp/block_rq_requeue")
 int requeue_raw_tp(__u64 *ctx)
 {
-	return requeue(FIRST_OR_SECOND(ctx, request_is_second), false);
+	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), false));
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

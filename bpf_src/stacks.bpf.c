@@ -11,6 +11,7 @@
 #include "lib/block.h"
 #include "lib/filter.h"
 #include "lib/hist.h"
+#include "lib/preemption.h"
 #include "lib/stack_id.h"
 
 enum stacks_cause {
@@ -268,49 +269,49 @@ static __always_inline int complete(struct request *rq, __u32 bytes, bool direct
 SEC("tp_btf/block_rq_complete")
 int complete_tp_btf(__u64 *ctx)
 {
-	return complete((void *)ctx[0], ctx[2], true);
+	return UNPREEMPTED(complete((void *)ctx[0], ctx[2], true));
 }
 
 SEC("raw_tp/block_rq_complete")
 int complete_raw_tp(__u64 *ctx)
 {
-	return complete((void *)ctx[0], ctx[2], false);
+	return UNPREEMPTED(complete((void *)ctx[0], ctx[2], false));
 }
 
 SEC("tp_btf/block_getrq")
 int getrq_tp_btf(__u64 *ctx)
 {
-	return start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), true);
+	return UNPREEMPTED(start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), true));
 }
 
 SEC("raw_tp/block_getrq")
 int getrq_raw_tp(__u64 *ctx)
 {
-	return start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), false);
+	return UNPREEMPTED(start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), false));
 }
 
 SEC("tp_btf/block_bio_backmerge")
 int backmerge_tp_btf(__u64 *ctx)
 {
-	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true);
+	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true));
 }
 
 SEC("raw_tp/block_bio_backmerge")
 int backmerge_raw_tp(__u64 *ctx)
 {
-	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false);
+	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false));
 }
 
 SEC("tp_btf/block_bio_frontmerge")
 int frontmerge_tp_btf(__u64 *ctx)
 {
-	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true);
+	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true));
 }
 
 SEC("raw_tp/block_bio_frontmerge")
 int frontmerge_raw_tp(__u64 *ctx)
 {
-	return start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false);
+	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false));
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
