@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
 from tests.kernel.loads import ext4
 from tests.kernel.trace import Line, Trace, count, lossless, wait_until
+
+LEVELS = ("path", "block")
 
 
 def events(summary: Line, name: str, op: str | None = None) -> int:
@@ -71,8 +74,9 @@ def watched(disk: Disk) -> Iterator[Watched]:
     names = ("block_rq_complete", "block_rq_requeue", "block_split")
     of_disk = dict.fromkeys(names, f"dev == {disk.number}")
     with ExitStack() as stack:
-        for level in ("path", "block"):
-            seen.traces[level] = stack.enter_context(Trace(f"--level={level}", "--each", f"--dev={disk.name}"))
+        pool = stack.enter_context(ThreadPoolExecutor())
+        started = pool.map(lambda level: Trace(f"--level={level}", "--each", f"--dev={disk.name}"), LEVELS)
+        seen.traces.update((level, stack.enter_context(trace)) for level, trace in zip(LEVELS, started, strict=True))
         kernel = stack.enter_context(tracefs.traced(*(f"block/{name}" for name in names), **of_disk))
         before = stat(disk)
         yield seen
@@ -80,8 +84,7 @@ def watched(disk: Disk) -> Iterator[Watched]:
         seen.grown.update({name: after[name] - before[name] for name in after})
         records = kernel.records()
         seen.fired.update({name: len([one for one in records if one.name == name]) for name in names})
-        for trace in seen.traces.values():
-            trace.stop()
+        list(pool.map(Trace.stop, seen.traces.values()))
     for level, trace in seen.traces.items():
         assert lossless(trace.summary), (level, trace.summary["loss"])
         assert trace.summary["requests"]["in_flight"] == 0, level
