@@ -1473,18 +1473,6 @@ EXPORT_ENUM(call_kind);
 #define CALLS 512
 __u8 calls[CALLS];
 
-static __always_inline struct file *file_of(__u32 fd)
-{
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
-	struct file **files = BPF_CORE_READ(table, fd);
-	struct file *file = NULL;
-
-	if (fd < BPF_CORE_READ(table, max_fds))
-		bpf_probe_read_kernel(&file, sizeof(file), files + fd);
-	return file;
-}
-
 struct thread_info___x86 {
 	__u32 status;
 } __attribute__((preserve_access_index));

@@ -93,6 +93,47 @@ int vfs_fsync_exit(__u64 *ctx)
 	return end_inner((__s32)ctx[2]);
 }
 
+static __always_inline struct file *file_of(__u32 fd)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd);
+	struct file *file = NULL;
+
+	if (fd < BPF_CORE_READ(table, max_fds))
+		bpf_probe_read_kernel(&file, sizeof(file), files + fd);
+	return file;
+}
+
+#ifdef __TARGET_ARCH_arm64
+#define SYSTEM_CALL(name) "__arm64_sys_" #name
+#else
+#define SYSTEM_CALL(name) "__x64_sys_" #name
+#endif
+
+static __always_inline int begin_sync_of(struct pt_regs *regs)
+{
+	struct file *file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
+
+	return file ? begin_sync(file, 0, WHOLE_FILE) : 0;
+}
+
+/* They may have both of those above as a part of them: in 5.10, fdatasync has. */
+#define SYNC_CALL(name) \
+	SEC("fentry/" SYSTEM_CALL(name)) \
+	int sys_##name##_entry(__u64 *ctx) \
+	{ \
+		return begin_sync_of((void *)ctx[0]); \
+	} \
+	SEC("fexit/" SYSTEM_CALL(name)) \
+	int sys_##name##_exit(__u64 *ctx) \
+	{ \
+		return end_inner(ctx[1]); \
+	}
+
+SYNC_CALL(fsync)
+SYNC_CALL(fdatasync)
+
 SEC("fentry/sync_file_range")
 int sync_file_range_entry(__u64 *ctx)
 {

@@ -56,8 +56,8 @@ def _syncs(kinds: Collection[str]) -> tuple[str, ...]:
 
 
 KNOWN_SYNCS = _syncs(MODULES)
-# The second one calls the first, if the compiler has not made one of both.
-SYNCS_BY_FUNCTION = _both(("vfs_fsync_range", "vfs_fsync"))
+# Each calls the one before it, if the compiler has not made one of both.
+SYNCS_BY_FUNCTION = _both(("vfs_fsync_range", "vfs_fsync", "sys_fsync", "sys_fdatasync"))
 
 
 def sync_ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
