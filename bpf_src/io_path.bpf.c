@@ -1138,8 +1138,6 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 		/* Nobody sleeps in a journal, or to have something synced, but for I/O. */
 		if (op->in_iowait || op->in_journal || op->op_kind == OP_KIND_SYNC)
 			op->blocked = true;
-		if (op->in_journal)
-			op->in_journal = JOURNAL_SLEPT;
 		if (op->in_iowait && op->lost)
 			advance(op, OP_STAGE_UNATTRIBUTED, now);
 		/* What it waited for was not a request of its own: a lock, a journal, somebody else's read. */

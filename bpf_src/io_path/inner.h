@@ -197,7 +197,7 @@ int do_swap_page_exit(__u64 *ctx)
 static __noinline int enter_journal(__u64 journal, __u32 transaction)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
-	__u32 place = JOURNALS;
+	__u32 place;
 
 	if (!op || op->kind != OP_TRACED)
 		return 0;
@@ -213,10 +213,12 @@ static __noinline int enter_journal(__u64 journal, __u32 transaction)
 	}
 	op->above = 0;
 	advance(op, OP_STAGE_FS, bpf_ktime_get_ns());
-	op->in_journal = JOURNAL_ENTERED;
+	op->in_journal = true;
+	if (!transaction)
+		return 0;
+	/* It was not on the disk when it was asked for: if it is by now, it was made while this task did not run. */
+	place = claim_journal(journal);
 	op->transaction = transaction;
-	if (transaction)
-		place = claim_journal(journal);
 	op->journal = place < JOURNALS ? place + 1 : 0;
 	return 0;
 }
@@ -228,9 +230,7 @@ static __noinline int leave_journal(void)
 	if (!op || op->kind != OP_TRACED || !op->in_journal)
 		return 0;
 	advance(op, OP_STAGE_JOURNAL, bpf_ktime_get_ns());
-	if (op->in_journal != JOURNAL_SLEPT)
-		op->transaction = 0; /* it was committed already */
-	op->in_journal = JOURNAL_NONE;
+	op->in_journal = false;
 	return 0;
 }
 

@@ -271,6 +271,7 @@ static __always_inline int count_handle(__u32 dev, __u32 number, __u32 blocks)
 /* What is known of the commit that an operation waited for. */
 static __always_inline void tell_commit(struct commit *told, struct op_state *op)
 {
+	struct journal_state *state;
 	struct commit *commit;
 	__u32 place;
 
@@ -280,9 +281,16 @@ static __always_inline void tell_commit(struct commit *told, struct op_state *op
 		return;
 	place = op->transaction;
 	asm volatile("%0 &= %1" : "+r"(place) : "i"(COMMITS - 1));
-	commit = &journal_at(op->journal - 1)->done[place];
-	if (commit->transaction == op->transaction)
-		__builtin_memcpy(told, commit, sizeof(*told));
+	state = journal_at(op->journal - 1);
+	commit = &state->now;
+	/* Whoever looks just when all is written need not wait for the end, and may be here before it. */
+	if (!commit->pid || commit->transaction != op->transaction)
+		commit = &state->done[place];
+	if (commit->transaction != op->transaction)
+		return;
+	__builtin_memcpy(told, commit, sizeof(*told));
+	if (!told->ns)
+		told->ns = bpf_ktime_get_ns() - state->start_ns;
 }
 
 SEC("raw_tp/jbd2_start_commit")

@@ -73,12 +73,6 @@ struct done {
 	struct events events; /* eight bytes at a place of eight: cleared at once */
 };
 
-enum journal_wait {
-	JOURNAL_NONE,
-	JOURNAL_ENTERED, /* it is where it may wait for a journal, */
-	JOURNAL_SLEPT, /* and did */
-};
-
 enum op_state_kind {
 	OP_NONE,
 	OP_TRACED,
@@ -127,7 +121,7 @@ struct op_state {
 	bool blocked; /* slept for I/O, of whomever */
 	bool lost; /* a bio had no place */
 	bool in_iowait;
-	__u8 in_journal; /* journal_wait */
+	bool in_journal; /* where it may wait for one */
 	__u8 depth; /* how many syncs and faults are under way inside of it */
 	__u8 journal; /* 1 + place in journals of what it waited for, 0: none */
 
