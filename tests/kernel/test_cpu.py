@@ -175,9 +175,9 @@ def test_it_counts_what_the_scheduler_counts(worker: Worker, way: str, monkeypat
     # When it went to sleep for the first time nobody traced yet.
     assert total.count - 1 <= off.count <= total.count
     assert wait.sum + run.sum == total.sum
-    # Both read their clocks some microseconds apart, and a busy machine may take the CPU away in between.
-    assert run.sum == pytest.approx(after.run_ns - before.run_ns, rel=0.2)
-    assert wait.sum == pytest.approx(after.wait_ns - before.wait_ns, rel=0.2, abs=5e6)
+    # Both read their clocks some microseconds apart, and a busy machine takes an emulated CPU away in between at times.
+    assert run.sum == pytest.approx(after.run_ns - before.run_ns, rel=0.5, abs=20e6)
+    assert wait.sum == pytest.approx(after.wait_ns - before.wait_ns, rel=0.5, abs=20e6)
     assert off.sum >= wait.sum + 24 * 2_000_000 - wait.max
 
 
