@@ -161,17 +161,19 @@ def test_it_counts_what_the_scheduler_counts(worker: Worker, way: str, monkeypat
         after = worker.scheduled()
         found = flow.snapshot()
         book = flow._obj.maps["books"].summed(0)
+        # On its way to sleep it may have lost its CPU once more.
+        most = worker.scheduled().count - before.count
     lossless(found)
     turns = after.count - before.count
     assert turns >= 25
     unseen = sum(noted(found).values())
-    assert turns - unseen <= found.accounting.started == found.accounting.finished <= turns
+    assert turns - unseen <= found.accounting.started == found.accounting.finished <= most
     # As they were counted, before what cannot be is put right.
     assert abs(book.started - book.finished) <= unseen
     (group,) = found.cells
     assert group.dev == f"{worker.name}[{worker.pid}]"
     wait, run, off, total = (found.cells[group][name] for name in ("wait", "run", "off", "total"))
-    assert turns - 2 * unseen <= wait.count == run.count == total.count <= turns
+    assert turns - 2 * unseen <= wait.count == run.count == total.count <= most
     # When it went to sleep for the first time nobody traced yet.
     assert total.count - 1 <= off.count <= total.count
     assert wait.sum + run.sum == total.sum
