@@ -73,6 +73,16 @@ def delayed(below: Disk, read_ms: int, write_ms: int) -> Iterator[Disk]:
 
 
 @contextmanager
+def thin(metadata: Disk, data: Disk, sectors: int) -> Iterator[tuple[Disk, Disk]]:
+    """A volume that gets its blocks of 64 KiB when they are written, and the pool that they are from."""
+    pool_line = f"0 {_size(data)} thin-pool {metadata.path} {data.path} 128 0"
+    with mapped(f"pool-{data.name}", pool_line, module="dm-thin-pool") as pool:
+        _run("dmsetup", "message", f"wptest-pool-{data.name}", "0", "create_thin 0")
+        with mapped(f"thin-{data.name}", f"0 {sectors} thin {pool.path} 0") as volume:
+            yield volume, pool
+
+
+@contextmanager
 def array(level: str, *below: Disk) -> Iterator[Disk]:
     """An array of md without metadata, whose disks are taken for in sync."""
     _run("modprobe", {"raid5": "raid456"}.get(level, level))

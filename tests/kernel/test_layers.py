@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, null_device
 from tests.kernel.loads import ext4
-from tests.kernel.stacks import array, crypt, delayed, linear, striped
+from tests.kernel.stacks import array, crypt, delayed, linear, striped, thin
 from tests.kernel.trace import Line, Trace, count, lossless
 
 pytestmark = pytest.mark.guest
@@ -137,6 +138,19 @@ def test_encryption(nulls: list[Disk]) -> None:
         assert {(one["op"], one["requests"]) for one in mine} == {("read", 1), ("write", 0)}
         mine = [one for one in mine if one["op"] == "write"]
     assert all(one["stages"]["layers_ns"] > 0 for one in mine)
+
+
+def test_a_thin_volume(nulls: list[Disk]) -> None:
+    """Its requests go down two layers; those that want a new block are sent on by a worker, which also writes metadata."""
+    metadata, data = nulls[:2]
+    with thin(metadata, data, 65536) as (volume, pool), watched(volume, [volume, pool, metadata, data]) as found:
+        fio(volume.path, rw="write", number_ios=40, size="2M")
+        fio(volume.path, rw="randread", number_ios=40, size="2M")
+    same_as_counted(found, [volume, pool], [metadata, data])
+    assert Counter(one["op"] for one in found.mine()) == {"read": 40, "write": 40}
+    reads = [one for one in found.mine() if one["op"] == "read"]
+    assert {one["requests"] for one in reads} <= {0, 1}
+    assert sum(one["requests"] for one in reads) > 0
 
 
 def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
