@@ -421,6 +421,20 @@ __noinline int count_noise(__u32 place)
 	return 0;
 }
 
+/* A device made of others took the bio, and a worker made the requests of it: all it waited for was that device. */
+static __noinline bool charge_above(struct op_state *op)
+{
+	if (!op || !op->above || op->held_until <= op->above_ns)
+		return false;
+	advance(op, OP_STAGE_FS, op->above_ns);
+	if (op->above_done_ns > op->above_ns) {
+		advance(op, OP_STAGE_LAYERS, op->above_done_ns);
+		advance(op, OP_STAGE_WAKEUP, op->held_until);
+	}
+	advance(op, OP_STAGE_DEVICE, op->held_until);
+	return true;
+}
+
 /* The rest of its account, up to the end. */
 __noinline int close_account(__u32 place)
 {
@@ -432,16 +446,7 @@ __noinline int close_account(__u32 place)
 	if (op->last && all_ended(op))
 		charge_last(op);
 	open_account(op);
-	/* A device made of others took the bio, and a worker made the requests of it: all it waited for was that device. */
-	held = op->above && op->held_until > op->above_ns;
-	if (held) {
-		advance(op, OP_STAGE_FS, op->above_ns);
-		if (op->above_done_ns > op->above_ns) {
-			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
-			advance(op, OP_STAGE_WAKEUP, op->held_until);
-		}
-		advance(op, OP_STAGE_DEVICE, op->held_until);
-	}
+	held = charge_above(op);
 	advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, op->end_ns);
 	return 0;
 }

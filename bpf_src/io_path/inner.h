@@ -206,11 +206,7 @@ static __noinline int enter_journal(__u64 journal, __u32 transaction)
 	if (op->last && all_ended(op))
 		charge_last(op);
 	open_account(op);
-	/* A worker made the requests of what it sent to a device made of others: until then it waited for that device. */
-	if (op->above && op->held_until > op->above_ns) {
-		advance(op, OP_STAGE_FS, op->above_ns);
-		advance(op, OP_STAGE_DEVICE, op->held_until);
-	}
+	charge_above(op);
 	op->above = 0;
 	advance(op, OP_STAGE_FS, bpf_ktime_get_ns());
 	op->in_journal = true;

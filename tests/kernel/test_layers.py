@@ -141,7 +141,7 @@ def test_encryption(nulls: list[Disk]) -> None:
 
 
 def test_a_thin_volume(nulls: list[Disk]) -> None:
-    """Its requests go down two layers; those that want a new block are sent on by a worker, which also writes metadata."""
+    """Its requests go down two layers; those that want a new block are sent on by a worker."""
     metadata, data = nulls[:2]
     with thin(metadata, data, 65536) as (volume, pool), watched(volume, [volume, pool, metadata, data]) as found:
         fio(volume.path, rw="write", number_ios=40, size="2M")
