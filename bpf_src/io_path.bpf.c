@@ -25,6 +25,7 @@
 #include "io_path/controllers.h"
 #include "io_path/record.h"
 #include "io_path/layers.h"
+#include "io_path/hidden.h"
 
 /* --- Charging ----------------------------------------------------------------------------------------------------- */
 
@@ -827,7 +828,7 @@ static __noinline struct bio_state *take_flush(struct request *rq)
 	if (op_kind != BLOCK_OP_FLUSH)
 		return NULL;
 	dev = request_disk(rq, false);
-	match = find_device(dev, 0, true);
+	match = find_any_device(rq, dev, 0, true);
 	if (!match.found)
 		return NULL;
 	state = claim_bio((__u64)rq);
@@ -863,7 +864,7 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 	if (!state)
 		return false;
 	state->done.dev = request_disk(rq, false);
-	match = find_device(state->done.dev, sector, state->empty);
+	match = find_any_device(rq, state->done.dev, sector, state->empty);
 	if (!match.found) {
 		state->bio = 0;
 		return false;

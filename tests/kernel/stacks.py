@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -120,5 +120,62 @@ def _cleared(folder: Path) -> bool:
     return True
 
 
-def below(disk: Disk) -> Sequence[str]:
-    return [path.name for path in Path("/sys/block", disk.name, "slaves").iterdir()]
+_CONFIG = Path("/sys/kernel/config")
+_HOST = "hostnqn=nqn.2014-08.org.nvmexpress:uuid:6f6bb6ba-4d0c-4d58-8a3b-2f1d4f6c6a01"
+_HOST_ID = "hostid=6f6bb6ba-4d0c-4d58-8a3b-2f1d4f6c6a01"
+
+
+@contextmanager
+def nvme_target(disk: Disk, name: str, ports: int) -> Iterator[None]:
+    """A subsystem of NVMe over TCP with this disk, which is to be had at several ports."""
+    for module in ("configfs", "nvmet", "nvmet-tcp", "nvme-tcp"):
+        _run("modprobe", module)
+    if not (_CONFIG / "nvmet").is_dir():
+        _run("mount", "-t", "configfs", "none", str(_CONFIG))
+    _run("ip", "link", "set", "lo", "up")
+    subsystem = _CONFIG / "nvmet/subsystems" / name
+    space = subsystem / "namespaces/1"
+    space.mkdir(parents=True)
+    (subsystem / "attr_allow_any_host").write_text("1")
+    (space / "device_path").write_text(disk.path)
+    (space / "enable").write_text("1")
+    made = []
+    for number in range(ports):
+        port = _CONFIG / f"nvmet/ports/{number + 1}"
+        port.mkdir()
+        fields = {"trtype": "tcp", "adrfam": "ipv4", "traddr": "127.0.0.1", "trsvcid": str(4421 + number)}
+        for field, value in fields.items():
+            (port / f"addr_{field}").write_text(value)
+        (port / "subsystems" / name).symlink_to(subsystem)
+        made.append(port)
+    try:
+        yield
+    finally:
+        for port in made:
+            (port / "subsystems" / name).unlink()
+            port.rmdir()
+        (space / "enable").write_text("0")
+        space.rmdir()
+        subsystem.rmdir()
+
+
+@contextmanager
+def multipath(disk: Disk, paths: int = 2) -> Iterator[tuple[Disk, list[Disk]]]:
+    """The head of an NVMe multipath that uses its paths in turn, and the hidden disks below it."""
+    with nvme_target(disk, "wptest", paths):
+        known = set(Path("/sys/class/nvme").iterdir())
+        try:
+            for number in range(paths):
+                where = f"transport=tcp,traddr=127.0.0.1,trsvcid={4421 + number}"
+                Path("/dev/nvme-fabrics").write_text(f"nqn=wptest,{where},{_HOST},{_HOST_ID}")
+            hidden = Path("/sys/block")
+            wait_until(lambda: len(list(hidden.glob("nvme*c*n1"))) == paths, "the paths")
+            below = [Disk(path.name) for path in sorted(hidden.glob("nvme*c*n1"))]
+            head = Disk(f"{below[0].name.partition('c')[0]}n1")
+            wait_until(Path(head.path).exists, "the head")
+            for policy in Path("/sys/class/nvme-subsystem").glob("*/iopolicy"):
+                policy.write_text("round-robin")
+            yield head, below
+        finally:
+            for controller in set(Path("/sys/class/nvme").iterdir()) - known:
+                (controller / "delete_controller").write_text("1")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, null_device
 from tests.kernel.loads import ext4
-from tests.kernel.stacks import array, crypt, delayed, linear, striped, thin
+from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, thin
 from tests.kernel.trace import Line, Trace, count, lossless
 
 pytestmark = pytest.mark.guest
@@ -151,6 +151,17 @@ def test_a_thin_volume(nulls: list[Disk]) -> None:
     reads = [one for one in found.mine() if one["op"] == "read"]
     assert {one["requests"] for one in reads} <= {0, 1}
     assert sum(one["requests"] for one in reads) > 0
+
+
+def test_a_multipath_of_nvme(nulls: list[Disk]) -> None:
+    """Its head sends each bio on by one of its paths in turn, which are hidden."""
+    with multipath(nulls[0]) as (head, paths), watched(head, [head, *paths]) as found:
+        fio(head.path, rw="randrw", number_ios=60)
+    same_as_counted(found, [], paths)
+    # Older kernels do not count what goes to the head.
+    assert found.reads(head) + found.writes(head) == 60
+    owned(found, 60)
+    assert {one["dev"] for one in found.mine()} == {path.name for path in paths}
 
 
 def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:

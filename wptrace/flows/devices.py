@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from wptrace.errors import UsageError
 from wptrace.flows.base import Hook
@@ -18,10 +19,20 @@ UNLISTED = 0
 OTHER = "other"
 
 
-def extents(devices: Iterable[str]) -> list[blockdev.Extent]:
-    """Where requests of the wanted devices are seen, without doubles; of all disks where none are named."""
-    names = [blockdev.resolve(text) for text in devices] or blockdev.disks()
+def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Extent]:
+    """Where requests of the wanted devices are seen, without doubles; of all disks where none are named.
+
+    Disks that are `hidden` have no number to find them by in the table.
+    """
+    every = [*blockdev.disks(), *(blockdev.heads() if hidden else ())]
+    names = [blockdev.resolve(text) for text in devices] or every
     found = blockdev.merged([extent for name in names for extent in blockdev.requests_of(name)])
+    if not hidden and any(extent.hidden for extent in found):
+        paths = ", ".join(extent.name for extent in found if extent.hidden)
+        raise UsageError(
+            f"{paths} of an NVMe multipath can be told from other disks by the whole path alone",
+            hint="use wptrace io without --level",
+        )
     if len(found) > DEVICES // 2:
         raise UsageError(
             f"{len(found)} devices are more than wptrace can tell apart at once ({DEVICES // 2})",
@@ -59,6 +70,8 @@ def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict
     """The table for the BPF side; the first slot is for disks that are not in it."""
     entries: list[dict[str, int]] = [{} for _ in range(DEVICES)]
     for slot, extent in enumerate(wanted, start=UNLISTED + 1):
+        if extent.hidden:
+            continue
         start = (extent.dev * HASH & 0xFFFFFFFF) >> 24
         places = [(start + probe) % DEVICES for probe in range(PROBES)]
         place = next((place for place in places if not entries[place]), None)
@@ -72,6 +85,25 @@ def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict
             "end": extent.end,
         }
     return entries
+
+
+# As in bpf_src/io_path/hidden.h.
+HIDDEN = 32
+
+
+def hidden_table(wanted: list[blockdev.Extent]) -> list[dict[str, Any]]:
+    """The same for those that the BPF side finds by their names."""
+    found = [
+        {"name": extent.name.encode(), "slot": slot}
+        for slot, extent in enumerate(wanted, start=UNLISTED + 1)
+        if extent.hidden
+    ]
+    if len(found) > HIDDEN:
+        raise UsageError(
+            f"{len(found)} paths of NVMe multipaths are more than wptrace can tell apart at once ({HIDDEN})",
+            hint="name those of interest with --dev",
+        )
+    return found + [{} for _ in range(HIDDEN - len(found))]
 
 
 # As in bpf_src/io_path/state.h.

@@ -97,7 +97,7 @@ class PathFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._extents = devices.extents(options.devices)
+        self._extents = devices.extents(options.devices, hidden=True)
         self._names = devices.names(self._extents)
         self._file_systems = io_hooks.file_systems(self._extents)
         self._layers = layers.wanted(options.devices)
@@ -170,7 +170,7 @@ class PathFlow(Flow):
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
-        return io_hooks.seen_by(io_hooks.file_systems(devices.extents(())))
+        return io_hooks.seen_by(io_hooks.file_systems(devices.extents((), hidden=True)))
 
     def _hooks(self) -> tuple[Hook, ...]:
         unused = set() if self._options.interference else {*NOISE, *CONTROLLERS}
@@ -209,6 +209,7 @@ class PathFlow(Flow):
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
         obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.hidden_disks = devices.hidden_table(self._extents)
         obj.bss.file_devices = devices.file_table(self._extents)
         filters.apply(obj.bss, options.filter)
 

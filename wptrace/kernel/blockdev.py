@@ -27,9 +27,11 @@ class Extent(NamedTuple):
     dev: int
     first: int
     end: int
+    hidden: bool = False
+    """A path of an NVMe multipath: its number is 0 here, as the kernel does not tell it."""
 
     def covers(self, other: Extent) -> bool:
-        return self.dev == other.dev and self.first <= other.first and other.end <= self.end
+        return self.disk == other.disk and self.first <= other.first and other.end <= self.end
 
 
 def _missing(name: str, why: str = "") -> UsageError:
@@ -71,6 +73,8 @@ def extent(name: str, sys: Path = SYS) -> Extent:
     folder = (sys / "class" / "block" / name).resolve()
     if not (folder / "partition").exists():
         number = _read(folder / "dev")
+        if not number and _is_hidden(folder):
+            return Extent(name, name, 0, 0, EVERYTHING, True)
         if not number:
             raise _missing(name)
         major, minor = (int(part) for part in number.split(":"))
@@ -78,6 +82,24 @@ def extent(name: str, sys: Path = SYS) -> Extent:
     disk = extent(folder.parent.name, sys)
     first, length = int(_read(folder / "start") or 0), int(_read(folder / "size") or 0)
     return Extent(name, disk.name, disk.dev, first, first + length)
+
+
+def _is_hidden(folder: Path) -> bool:
+    return _read(folder / "hidden") == "1"
+
+
+def _below(whole: Path, sys: Path) -> list[str]:
+    """What a device is made of."""
+    slaves = [path.name for path in (whole / "slaves").glob("*")]
+    head = re.fullmatch(r"(nvme\d+)(n\d+)", whole.name)
+    paths = (sys / "block").glob(f"{head[1]}c*{head[2]}") if head else ()
+    return sorted([*slaves, *(path.name for path in paths if _is_hidden(path))])
+
+
+def heads(sys: Path = SYS) -> list[str]:
+    """The heads of NVMe multipaths, in natural order. The paths below them are hidden."""
+    found = [path.name for path in (sys / "block").glob("nvme*") if not (path / "mq").is_dir()]
+    return sorted((name for name in found if _below(sys / "block" / name, sys)), key=_natural)
 
 
 def resolve(text: str, sys: Path = SYS) -> str:
@@ -106,12 +128,12 @@ def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
     folder = (sys / "class" / "block" / name).resolve()
     # A partition of a stack lies on the same devices; which of their sectors are its own, the stack knows.
     whole = folder.parent if (folder / "partition").exists() else folder
-    below = sorted(path.name for path in (whole / "slaves").glob("*"))
+    below = _below(whole, sys)
     if not below:
         found = extent(name, sys)
         if not (whole / "mq").is_dir():
             raise UsageError(
-                f"{name} has no queue of requests: like zram or the head of an NVMe multipath it works on bios",
+                f"{name} has no queue of requests: like zram it works on bios",
                 hint="trace the disks below it; lsblk lists the devices of this machine",
             )
         yield found
@@ -122,7 +144,7 @@ def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
 def layers(sys: Path = SYS) -> list[str]:
     """The names of all devices that are made of others, in natural order."""
     try:
-        found = [path.name for path in (sys / "block").iterdir() if any((path / "slaves").glob("*"))]
+        found = [path.name for path in (sys / "block").iterdir() if _below(path, sys)]
     except OSError:
         return []
     # A multipath of dm has a queue, and hands on requests.
@@ -133,7 +155,7 @@ def layers_of(name: str, sys: Path = SYS) -> Iterator[str]:
     """The devices made of others of which one is, from itself downwards."""
     folder = (sys / "class" / "block" / name).resolve()
     whole = folder.parent if (folder / "partition").exists() else folder
-    below = sorted(path.name for path in (whole / "slaves").glob("*"))
+    below = _below(whole, sys)
     if below and not (whole / "mq").is_dir():
         yield whole.name
     for lower in below:
@@ -146,7 +168,7 @@ def merged(extents: list[Extent]) -> list[Extent]:
     for one in sorted(set(extents), key=lambda one: one.first - one.end):
         if not any(other.covers(one) for other in kept):
             kept.append(one)
-    return sorted(kept, key=lambda one: (one.dev, one.first))
+    return sorted(kept, key=lambda one: (one.dev, one.first, one.name))
 
 
 def is_stamped(disk: str, sys: Path = SYS) -> bool:

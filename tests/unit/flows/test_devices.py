@@ -169,6 +169,27 @@ def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.extents(["dm-0", "sda", "sda"]) == [disk]
 
 
+def test_hidden_disks_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
+    paths = [Extent(f"nvme1c{number}n1", f"nvme1c{number}n1", 0, 0, EVERYTHING, True) for number in range(33)]
+    below = {"sda": [disk], "nvme1n1": paths[:2]}
+    monkeypatch.setattr(blockdev, "resolve", lambda text: text)
+    monkeypatch.setattr(blockdev, "disks", lambda: ["sda"])
+    monkeypatch.setattr(blockdev, "heads", lambda: ["nvme1n1"])
+    monkeypatch.setattr(blockdev, "requests_of", lambda name: iter(below[name]))
+    assert devices.extents([]) == [disk]
+    with pytest.raises(UsageError, match=r"^nvme1c0n1, nvme1c1n1 of an NVMe multipath"):
+        devices.extents(["nvme1n1"])
+    every = devices.extents([], hidden=True)
+    assert every == [*paths[:2], disk]
+    table = devices.hidden_table(every)
+    assert table[:3] == [{"name": b"nvme1c0n1", "slot": 1}, {"name": b"nvme1c1n1", "slot": 2}, {}]
+    assert len(table) == devices.HIDDEN
+    assert [entry["slot"] for entry in devices.table(every, []) if entry] == [3]
+    with pytest.raises(UsageError, match=r"33 paths of NVMe multipaths are more than wptrace can .* \(32\)"):
+        devices.hidden_table(paths)
+
+
 # --- Rows of files --------------------------------------------------------------------------------------------
 
 PATH_SOURCE = "\n".join(

@@ -192,6 +192,20 @@ def test_hidden_disks_have_no_number_and_are_left_out(sysfs: Sysfs) -> None:
     assert "nvme0c0n1" not in blockdev.disks(sysfs.root)
 
 
+def test_the_head_of_a_multipath_is_made_of_hidden_disks(sysfs: Sysfs) -> None:
+    sysfs.disk("nvme1n1", "259:20", queue=False)
+    sysfs.disk("nvme1n11", "259:21")
+    for path in ("nvme1c0n1", "nvme1c12n1"):
+        (sysfs.disk(path, None) / "hidden").write_text("1\n")
+    (sysfs.disk("nvme1c0n11", None) / "hidden").write_text("0\n")
+    below = [Extent(path, path, 0, 0, EVERYTHING, True) for path in ("nvme1c0n1", "nvme1c12n1")]
+    assert list(blockdev.requests_of("nvme1n1", sysfs.root)) == below
+    assert blockdev.merged(below) == below
+    assert blockdev.heads(sysfs.root) == blockdev.layers(sysfs.root) == ["nvme1n1"]
+    assert list(blockdev.layers_of("nvme1n1", sysfs.root)) == ["nvme1n1"]
+    assert blockdev.heads(sysfs.root / "nowhere") == []
+
+
 def test_without_sysfs_there_are_no_disks(tmp_path: Path) -> None:
     assert blockdev.disks(tmp_path) == []
 
