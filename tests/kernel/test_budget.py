@@ -104,6 +104,7 @@ def timed(summary: Line) -> int:
     return sum(row["timed"] for row in summary["rows"] if row["stage"] == "total" and "timed" in row)
 
 
+@pytest.mark.here
 def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk) -> None:
     before = disk.completed()
     with Trace("--each", "--interference", "--budget", TINY, f"--dev={disk.name}", "0.5") as trace:
@@ -137,6 +138,7 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     assert len(trace.requests) + len(trace.operations) < (made["read"] + made["write"]) / 2
 
 
+@pytest.mark.here
 def test_with_a_large_budget_nothing_is_shed(disk: Disk) -> None:
     before = disk.completed()
     # Not --each: on an emulated CPU, to tell every one takes nearly all there is.
@@ -155,6 +157,7 @@ def test_with_a_large_budget_nothing_is_shed(disk: Disk) -> None:
     assert not any("timed" in row for row in summary["rows"])
 
 
+@pytest.mark.here
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_the_block_layer_alone(disk: Disk, times: str) -> None:
     before = disk.completed()

@@ -91,6 +91,7 @@ def test_a_process_is_told_from_its_neighbour(disk: Disk) -> None:
     assert lossless(trace.summary), trace.summary
 
 
+@pytest.mark.here
 def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "--slow", "1h") as trace:
         fio(disk.path)
@@ -99,6 +100,7 @@ def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
     assert trace.summary["requests"]["finished"] == 200
 
 
+@pytest.mark.here
 def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
     """The reader is stopped, so that the ring must overflow; the distributions stay exact."""
     with BlockTrace("--dev", disk.name, "--each", "--ring-size", "4K") as trace:
@@ -112,6 +114,7 @@ def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
     assert trace.summary["requests"]["lost"] == 0
 
 
+@pytest.mark.here
 def test_intervals_sum_to_the_summary(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "0.2", "5") as trace:
         fio(disk.path, number_ios=100)
@@ -236,6 +239,7 @@ def _node(name: str) -> str:
     return str(path)
 
 
+@pytest.mark.here
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> None:
     with BlockTrace("--dev", loop.name) as trace:
@@ -245,6 +249,7 @@ def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> N
     wait_until(lambda: not programs(), "the programs to go")
 
 
+@pytest.mark.here
 def test_kill_leaves_nothing_behind(loop: Disk) -> None:
     with BlockTrace("--dev", loop.name, "--times", "own", "--each") as trace:
         assert len(programs()) >= 4
@@ -252,6 +257,7 @@ def test_kill_leaves_nothing_behind(loop: Disk) -> None:
     wait_until(lambda: not programs(), "the programs to go")
 
 
+@pytest.mark.here
 @pytest.mark.parametrize("arguments", [("--json",), (), ("--json", "0.1"), ("0.1",)])
 def test_a_closed_pipe_ends_it(loop: Disk, arguments: tuple[str, ...]) -> None:
     process = subprocess.Popen(

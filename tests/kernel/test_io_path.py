@@ -304,6 +304,7 @@ def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
     assert one["path"].endswith("/directory-of-a-long-name/leaf")
 
 
+@pytest.mark.here
 def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
     with Trace("--slow=1ns", "--limit=5", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
@@ -314,6 +315,7 @@ def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
     assert trace.summary["operations"]["finished"] == total(job)
 
 
+@pytest.mark.here
 def test_one_in_so_many_is_told(disks: list[Disk]) -> None:
     with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
@@ -323,6 +325,7 @@ def test_one_in_so_many_is_told(disks: list[Disk]) -> None:
     assert total(job) // 10 - cpus <= len(trace.operations) <= total(job) // 10
 
 
+@pytest.mark.here
 def test_a_full_ring_loses_stories_and_no_counts(disks: list[Disk]) -> None:
     with Trace("--each", "--ring-size=4K", f"--dev={disks[0].name}") as trace:
         trace.process.send_signal(signal.SIGSTOP)

@@ -217,6 +217,7 @@ def by_hand() -> Iterator[ByHand]:
     os.sched_setaffinity(0, before)
 
 
+@pytest.mark.here
 def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     start = time.monotonic_ns()
     by_hand.late(0.15)
@@ -239,6 +240,7 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     assert by_hand.causes() == {}
 
 
+@pytest.mark.here
 def test_one_period_after_another(by_hand: ByHand) -> None:
     """The first is over when the second ends, whether it has settled or not."""
     by_hand.late(0.12)
@@ -248,6 +250,7 @@ def test_one_period_after_another(by_hand: ByHand) -> None:
     assert len(by_hand.periods()) == 1
 
 
+@pytest.mark.here
 def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
     for _ in range(3):
         by_hand.late(0.01)
@@ -256,6 +259,7 @@ def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
     assert by_hand.cell.ticks == 7
 
 
+@pytest.mark.here
 def test_before_it_ticks_a_cpu_is_not_late(by_hand: ByHand) -> None:
     by_hand.obj.maps["watched"][by_hand.cpu] = 0
     by_hand.late(0.12)
@@ -268,6 +272,7 @@ def test_before_it_ticks_a_cpu_is_not_late(by_hand: ByHand) -> None:
     assert by_hand.causes() == {}
 
 
+@pytest.mark.here
 def test_time_in_suspend_is_none(by_hand: ByHand) -> None:
     by_hand.tick()
     by_hand.change(
@@ -280,6 +285,7 @@ def test_time_in_suspend_is_none(by_hand: ByHand) -> None:
     assert by_hand.causes() == {"suspended": 1}
 
 
+@pytest.mark.here
 def test_a_cpu_that_moved_is_none_until_it_is_watched_again(by_hand: ByHand) -> None:
     steps = [vmlinux().enum_value("cpuhp_state", name) for name in ("CPUHP_TEARDOWN_CPU", "CPUHP_BRINGUP_CPU")]
     for step in steps:
@@ -308,6 +314,7 @@ def stolen(by_hand: ByHand, ns: int) -> None:
     by_hand.change("pending", stolen_ns=by_hand.cell.stolen_ns - ns)
 
 
+@pytest.mark.here
 def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
     by_hand.late(0.15)
     stolen(by_hand, 30 * MS)
@@ -317,6 +324,7 @@ def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
     assert period["length_ns"] + period["stolen_ns"] == period["end_ns"] - period["ticked_ns"] - TICK_NS // 2
 
 
+@pytest.mark.here
 def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
     by_hand.late(0.12)
     stolen(by_hand, 100 * MS)
@@ -326,6 +334,7 @@ def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
     assert by_hand.cell.finished == 0
 
 
+@pytest.mark.here
 def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> None:
     by_hand.obj.maps["watched"][by_hand.cpu] = 1
     room = by_hand.obj.maps["records"].max_entries // 560 + 2
