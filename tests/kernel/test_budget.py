@@ -110,8 +110,8 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     with Trace("--each", "--interference", "--budget", TINY, f"--dev={disk.name}", "0.5") as trace:
         with load(disk) as made:
             wait_until(lambda: '"step":"sample","request_sample":256' in trace.written(), "the last step")
-            so_far = made["read"]
-            wait_until(lambda: made["read"] > so_far + 300, "some more requests")
+            so_far = made["read"] + made["write"]
+            wait_until(lambda: made["read"] + made["write"] > so_far + 1500, "some more requests")
         trace.stop()
     summary = trace.summary
     assert changes(trace.lines) == ALL
@@ -129,13 +129,14 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     assert summary["operations"]["finished"] < made["read"] + made["write"]
     assert near(-summary["operations"]["in_flight"], 0)
     assert summary["operations"]["lost"] == summary["loss"].get("shed", 0)
+    # fio is under way with 300 that are not in its counts yet; hardly any of the others is timed or told.
+    few = so_far + 600 + (made["read"] + made["write"] - so_far) / 8
     # Rows of requests are scaled up from fewer, and say from how many.
-    assert 0 < timed(summary) < (made["read"] + made["write"]) / 2
+    assert 0 < timed(summary) < few
     for row in summary["rows"]:
         assert ("timed" in row) == (row["kind"] == "request")
         assert row["count"] >= row.get("timed", 0)
-    # What was told one by one is far less than all.
-    assert len(trace.requests) + len(trace.operations) < (made["read"] + made["write"]) / 2
+    assert len(trace.requests) + len(trace.operations) < few
 
 
 @pytest.mark.here

@@ -177,9 +177,10 @@ def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
     same_as_counted(found, [late], nulls[:2])
     mine = found.mine()
     assert len(mine) == 30
-    for one in mine:
-        # Else the late one is a worker's.
-        assert (one["requests"], one["dev"]) == ((2, nulls[1].name) if sends_by_name() else (1, nulls[0].name)), one
+    # Else the late one is a worker's. On a busy machine the other one may be later now and then.
+    requests, slower = (2, nulls[1]) if sends_by_name() else (1, nulls[0])
+    assert {one["requests"] for one in mine} == {requests}
+    assert len([one for one in mine if one["dev"] == slower.name]) > 20
     assert typical(one["stages"]["layers_ns"] for one in mine) > 10_000_000
 
 
