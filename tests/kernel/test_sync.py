@@ -21,7 +21,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, setting
 from tests.kernel.loads import delayed, ext4, joined, scsi_device
 from tests.kernel.test_io_path import mounted, settle, sums_up
-from tests.kernel.trace import Line, Trace, count, lossless, wait_until
+from tests.kernel.trace import Trace, count, lossless, wait_until
 
 PAGE = mmap.PAGESIZE
 
@@ -35,10 +35,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     else:
         with loop_device(tmp_path / "disk.img") as loop:
             yield loop
-
-
-def operations_and_hits(summary: Line, op: str, dev: str) -> int:
-    return count(summary, op=op, dev=dev, kind="operation") + count(summary, op=op, dev=dev, kind="hit")
 
 
 def whole(trace: Trace) -> None:

@@ -24,8 +24,8 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
 
     Disks that are `hidden` have no number to find them by in the table.
     """
-    every = [*blockdev.disks(), *(blockdev.heads() if hidden else ())]
-    names = [blockdev.resolve(text) for text in devices] or every
+    names = [blockdev.resolve(text) for text in devices]
+    names = names or [*blockdev.disks(), *(blockdev.heads() if hidden else ())]
     found = blockdev.merged([extent for name in names for extent in blockdev.requests_of(name)])
     if not hidden and any(extent.hidden for extent in found):
         paths = ", ".join(extent.name for extent in found if extent.hidden)

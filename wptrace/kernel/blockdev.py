@@ -88,6 +88,12 @@ def _is_hidden(folder: Path) -> bool:
     return _read(folder / "hidden") == "1"
 
 
+def _whole(name: str, sys: Path) -> Path:
+    """A device, or that of which it is a partition."""
+    folder = (sys / "class" / "block" / name).resolve()
+    return folder.parent if (folder / "partition").exists() else folder
+
+
 def _below(whole: Path, sys: Path) -> list[str]:
     """What a device is made of."""
     slaves = [path.name for path in (whole / "slaves").glob("*")]
@@ -125,9 +131,8 @@ def resolve(text: str, sys: Path = SYS) -> str:
 
 def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
     """Where the requests of a device are seen: on itself, or on the devices below a dm, md or other stack."""
-    folder = (sys / "class" / "block" / name).resolve()
     # A partition of a stack lies on the same devices; which of their sectors are its own, the stack knows.
-    whole = folder.parent if (folder / "partition").exists() else folder
+    whole = _whole(name, sys)
     below = _below(whole, sys)
     if not below:
         found = extent(name, sys)
@@ -153,8 +158,7 @@ def layers(sys: Path = SYS) -> list[str]:
 
 def layers_of(name: str, sys: Path = SYS) -> Iterator[str]:
     """The devices made of others of which one is, from itself downwards."""
-    folder = (sys / "class" / "block" / name).resolve()
-    whole = folder.parent if (folder / "partition").exists() else folder
+    whole = _whole(name, sys)
     below = _below(whole, sys)
     if below and not (whole / "mq").is_dir():
         yield whole.name

@@ -69,15 +69,13 @@ class KernelSymbols:
 def code(names: Iterable[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
     """Where functions of the kernel itself begin, and their bytes; of those that are there, and are shown."""
     text = _read(kallsyms)
-    found = {}
-    for name in names:
-        # Its own symbols come by address.
-        match = re.search(rb"^(?!0{16})([0-9a-f]{16}) [tT] %s\n" % name.encode(), text, re.MULTILINE)
-        if not match:
-            continue
+    wanted = "|".join(names).encode()
+    found: dict[str, tuple[int, int]] = {}
+    # Its own symbols come by address.
+    for match in re.finditer(rb"^(?!0{16})([0-9a-f]{16}) [tT] (%s)\n" % wanted, text, re.MULTILINE):
         behind = (line[_ADDRESS] for line in text[match.end() : match.end() + _LINES].splitlines())
         end = next((address for address in behind if address > match[1]), match[1])
-        found[name] = int(match[1], 16), int(end, 16) - int(match[1], 16)
+        found.setdefault(match[2].decode(), (int(match[1], 16), int(end, 16) - int(match[1], 16)))
     return found
 
 
