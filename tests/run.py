@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "test-logs"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 DISKS = ("--disk", "nvme", "--disk", "virtio", "--disk", "scsi")
-GUEST_LIMIT_S = 2400
+GUEST_LIMIT_S = 3600
 GUESTS = "not icount and not here"
 # What the lab answers when the guest panics or QEMU ends.
 GUEST_DIED = 125

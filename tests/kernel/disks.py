@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_COUNTS = (
+    *("read", "read_merges", "read_sectors", "read_ms", "write", "write_merges", "write_sectors", "write_ms"),
+    *("in_flight", "io_ms", "queue_ms", "discard", "discard_merges", "discard_sectors"),
+)
+
 
 class Disk(NamedTuple):
     name: str
@@ -31,9 +36,19 @@ class Disk(NamedTuple):
         return os.major(device) << 20 | os.minor(device)
 
     def completed(self) -> dict[str, int]:
-        """Requests and sectors by /sys/block/*/stat (Documentation/block/stat.rst)."""
-        fields = [int(field) for field in Path("/sys/class/block", self.name, "stat").read_text().split()]
-        return {"read": fields[0], "write": fields[4], "read_sectors": fields[2], "write_sectors": fields[6]}
+        """By /sys/block/*/stat (Documentation/block/stat.rst).
+
+        Who waits for a request hears of its end before the kernel has counted it, which takes an emulated CPU its time.
+        So the counts are looked at until they rest, or for a second where something is always under way.
+        """
+        stat = Path("/sys/class/block", self.name, "stat")
+        found = stat.read_text()
+        for _ in range(20):
+            time.sleep(0.05)
+            before, found = found, stat.read_text()
+            if found == before:
+                break
+        return dict(zip(_COUNTS, map(int, found.split())))
 
 
 @contextmanager

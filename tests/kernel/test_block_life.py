@@ -21,7 +21,7 @@ from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
 from tests.kernel.loads import ext4
-from tests.kernel.trace import Line, Trace, count, lossless, wait_until
+from tests.kernel.trace import Line, Trace, count, lossless
 
 LEVELS = ("path", "block")
 
@@ -49,15 +49,6 @@ def single(trace: Trace) -> list[Line]:
     return [*trace.operations, *trace.requests]
 
 
-def stat(disk: Disk) -> dict[str, int]:
-    """Documentation/block/stat.rst. Who waits for a request may hear of its end before the kernel has counted it."""
-    flying = Path("/sys/class/block", disk.name, "inflight")
-    wait_until(lambda: not any(map(int, flying.read_text().split())), "the end of what is under way")
-    names = "read read_merges read_sectors _ write write_merges write_sectors _ _ _ _ discard _ discard_sectors"
-    fields = Path("/sys/class/block", disk.name, "stat").read_text().split()
-    return dict(zip(names.split(), map(int, fields)))
-
-
 class Watched:
     """What the kernel counted meanwhile, how often its tracepoints fired, and one trace of each level."""
 
@@ -78,9 +69,9 @@ def watched(disk: Disk) -> Iterator[Watched]:
         started = pool.map(lambda level: Trace(f"--level={level}", "--each", f"--dev={disk.name}"), LEVELS)
         seen.traces.update((level, stack.enter_context(trace)) for level, trace in zip(LEVELS, started, strict=True))
         kernel = stack.enter_context(tracefs.traced(*(f"block/{name}" for name in names), **of_disk))
-        before = stat(disk)
+        before = disk.completed()
         yield seen
-        after = stat(disk)
+        after = disk.completed()
         seen.grown.update({name: after[name] - before[name] for name in after})
         records = kernel.records()
         seen.fired.update({name: len([one for one in records if one.name == name]) for name in names})

@@ -287,12 +287,12 @@ class PathFlow(Flow):
         ran = {program.name: program.statistics() for program in loaded.programs}
         causes = dict(zip(self._causes, obj.bss.loss))
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
-        ends = sum(count for name, count in missed.items() if name.startswith("complete"))
         exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
         noted = {cause: causes[cause] for cause in (RING_FULL, _RATE_LIMITED, _LAYER_FULL, _NO_CELL, UNMATCHED_END)}
         if self._options.writeback:
             noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
-        noted[RECURSION] = sum(missed.values()) - ends
+        # A request whose end was skipped is in flight, until another one takes its memory.
+        noted[RECURSION] = sum(missed.values()) - exits
         if self._ring is not None:
             noted[_FOREIGN] = self._ring.foreign
         requests = self._cells["request"]
@@ -300,7 +300,7 @@ class PathFlow(Flow):
         book = Accounting.read(
             requests_begun + causes[_BIO_FULL],
             requests.total("finished") + self._cells["only"].total("finished"),
-            {_BIO_FULL: causes[_BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START], RECURSION: ends},
+            {_BIO_FULL: causes[_BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START]},
             noted,
         )
         operations = Accounting.read(

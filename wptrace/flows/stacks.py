@@ -154,7 +154,8 @@ class StacksFlow(Flow):
         totals = obj.maps["totals"].summed(0)
         causes = dict(zip(self._causes, obj.bss.loss))
         lost = {cause: causes.pop(cause) for cause in _LOST}
-        lost[RECURSION] = ran[0].recursion_misses  # of the completion
+        # An I/O whose end was skipped is in flight, until another one takes its memory.
+        causes[RECURSION] = sum(found.recursion_misses for found in ran)
         causes[_MISTAKEN] = obj.bss.mistaken_stacks
         cells: dict[Group, dict[str, Distribution]] = {}
         sizes: dict[Group, int] = {}
