@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import rig
-from bench.tools import Tool, chosen
+from bench.tools import CAPTURE, Tool, chosen
 
 Found = dict[str, Any]
 
@@ -63,10 +63,12 @@ def _tool(tool: Tool, loads: Sequence[rig.Load], disks: Sequence[str], base: Fou
                 _say(f"{tool.name} | {load.name}", one["loads"][load.name])
     finally:
         said = running.end()
+        Path(CAPTURE).unlink(missing_ok=True)
     one["said"] = said[-2000:]
     if tool.streams and tool.per_line:
         made = sum(len(each["latency"]) for name, each in one["loads"].items() if name != "none") * options.requests
-        one["untold"] = max(0.0, 1 - said.count(tool.per_line) / made)
+        told = json.loads(said.splitlines()[-1])["overhead"]["records"] if tool.captures else said.count(tool.per_line)
+        one["untold"] = max(0.0, 1 - told / made)
     print(f"{tool.name}: idle {one['idle_per_s']:.0f} instructions/s; it told {_told(said)}", flush=True)
     return one
 

@@ -104,8 +104,18 @@ def _alone(disk: Disk, rate: int) -> Found:
 
 
 def _command(disk: Disk, rate: int) -> Found:
+    return _written("io --each --json", disk, rate)
+
+
+def _capture(disk: Disk, rate: int) -> Found:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as capture:
+        return _written("io --each --capture", disk, rate, "--capture", capture.name)
+
+
+def _written(name: str, disk: Disk, rate: int, *more: str) -> Found:
     with tempfile.NamedTemporaryFile("r", dir="/dev/shm") as output:
-        command = [sys.executable, "-m", "wptrace", "io", "--each", "--dev", disk.name, "--json", "-o", output.name]
+        words = ["io", "--each", "--dev", disk.name, "--json", "-o", output.name, *more]
+        command = [sys.executable, "-m", "wptrace", *words]
         with subprocess.Popen(command, cwd=ROOT) as process:
             wait_until(lambda: Path(output.name).stat().st_size or process.poll() is not None, "the first line")
             made, speed = _offer(disk, rate, _TAKES_S)
@@ -117,7 +127,8 @@ def _command(disk: Disk, rate: int) -> Found:
             told += line.startswith(('{"kind":"hit"', '{"kind":"operation"'))
     summary = json.loads(line)
     return _result(
-        *("io --each --json", rate, made, speed, told, summary["loss"].get("ring_full", 0)),
+        # What is captured has no lines.
+        *(name, rate, made, speed, told or summary["overhead"]["records"], summary["loss"].get("ring_full", 0)),
         *(summary["overhead"]["reader_cpu_ns"] / 1e9, 0.0),
     )
 
@@ -146,7 +157,7 @@ def measure(rates: Sequence[int] = RATES) -> list[Found]:
     os.sched_setaffinity(0, _CPUS[-1:])
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, loop_device(Path(folder, "disk.img")) as disk:
-        for measured in (_alone, _command):
+        for measured in (_alone, _command, _capture):
             for rate in rates:
                 found.append(measured(disk, rate))
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from tests.lab import peers
 
-OUTPUT = "/dev/shm/bench-output"  # noqa: S108 - memory: a disk of the guest would be traced itself
+# Memory: a disk of the guest would be traced itself.
+OUTPUT, CAPTURE = "/dev/shm/bench-output", "/dev/shm/bench-capture"  # noqa: S108
 
 
 ALL_LOADS = ("inline", "late", "hit", "none")
@@ -28,6 +29,8 @@ class Tool(NamedTuple):
     loads: tuple[str, ...] = ALL_LOADS
     per_line: str = ""
     """What each line about one of fio's requests has in it; empty where it does not print such lines."""
+    captures: bool = False
+    """It writes no lines, and tells in its last one how many it would be."""
 
     @property
     def waits(self) -> bool:
@@ -87,6 +90,12 @@ WPTRACE = (
     _io("io --interference", "the same, and who took the CPU", "--interference"),
     _io("io --slow 1s", "the same as io, and the story of each slow one (here: none)", "--slow", "1s"),
     _io("io --each", "the story of every one: stages, file, CPUs; to a file", "--each", *_ROOM, streams=True),
+    _io(
+        "io --each --capture",
+        "the same, to a file for wptrace replay",
+        *("--each", "--capture", CAPTURE, *_ROOM),
+        streams=True,
+    )._replace(captures=True),
     Tool("size", "sizes, sequential or not", ("size", "DISKS"), loads=_BLOCK),
     Tool("stacks", "kernel stacks that start I/O, with latency", ("stacks", "DISKS"), loads=_BLOCK),
     Tool("cpu", "wait for a CPU, run time, who ran instead", ("cpu",)),

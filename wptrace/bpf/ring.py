@@ -50,21 +50,43 @@ def map_pages(ring: Map) -> tuple[Pages, list[mmap.mmap]]:
     return pages, [rest, consumer]
 
 
-class Ring:
-    """A reader of records of one layout. `record` unpacks the payload of one record."""
+class Entries:
+    """What lies in a ring: a header and a record, again and again; `record` unpacks the payload of one."""
 
-    def __init__(self, pages: Pages, record: struct.Struct) -> None:
-        self._size = len(pages.data) // 2
-        if self._size & (self._size - 1):
-            raise WptraceError(f"a ring of {self._size} bytes is not a power of two")
-        self._length = record.size
-        self._stride = (HEADER + record.size + 7) & ~7
-        tail = self._stride - HEADER - record.size
+    def __init__(self, record: struct.Struct) -> None:
+        self.length = record.size
+        self.stride = (HEADER + record.size + 7) & ~7
+        tail = self.stride - HEADER - record.size
         order, fields = ("@", record.format)
         if record.format[0] in "<>=@!":
             order, fields = record.format[0], record.format[1:]
         self._struct = struct.Struct(f"{order}{HEADER}x{fields}{tail}x")
-        self.capacity = self._size // self._stride
+
+    def lengths(self, words: memoryview) -> list[int]:
+        """The first word of each header, of memory that is looked at as words."""
+        return words[:: self.stride >> 2].tolist()
+
+    def decode(self, data: memoryview, lengths: Sequence[int]) -> list[Record]:
+        """Without those that a program gave up."""
+        found = list(self._struct.iter_unpack(data))
+        if lengths.count(self.length) == len(found):
+            return found
+        return [record for record, value in zip(found, lengths) if value == self.length]
+
+
+class Ring:
+    """A reader of records of one layout.
+
+    With a `sink` they are not decoded: it is handed the memory in which they lie, with their headers.
+    """
+
+    def __init__(self, pages: Pages, record: struct.Struct, sink: Callable[[memoryview], None] | None = None) -> None:
+        self._size = len(pages.data) // 2
+        if self._size & (self._size - 1):
+            raise WptraceError(f"a ring of {self._size} bytes is not a power of two")
+        self._entries = Entries(record)
+        self._sink = sink
+        self.capacity = self._size // self._entries.stride
         self._consumer = pages.consumer[:8].cast("Q")
         self._producer = pages.producer[:8].cast("Q")
         self._data = pages.data
@@ -82,9 +104,9 @@ class Ring:
         self.peak = 0.0
 
     @classmethod
-    def of(cls, ring: Map, record: struct.Struct) -> Ring:
+    def of(cls, ring: Map, record: struct.Struct, sink: Callable[[memoryview], None] | None = None) -> Ring:
         pages, mapped = map_pages(ring)
-        made = cls(pages, record)
+        made = cls(pages, record, sink)
         made._mapped = mapped
         made.fd = ring.fd
         return made
@@ -113,25 +135,23 @@ class Ring:
             self._order()
             self._position = start
             self._consumer[0] = start
-        self.records += len(found)
         return found
 
     def _batch(self, start: int, end: int) -> tuple[Sequence[Record], int, bool]:
         """Records from `start` on: what was decoded, where the next one begins, and whether that is still busy."""
-        stride, length = self._stride, self._length
+        stride, length = self._entries.stride, self._entries.length
         offset = start & (self._size - 1)
         self._order()
-        count = (end - start) // stride
-        word, step = offset >> 2, stride >> 2
-        lengths = self._words[word : word + count * step : step].tolist() if count else [int(self._words[word])]
-        discards = False
-        ready = len(lengths)
+        # A last record may be a shorter one, of which only the header is there.
+        count = max((end - start) // stride, 1)
+        word = offset >> 2
+        lengths = self._entries.lengths(self._words[word : word + count * (stride >> 2)])
+        ready = count
         if lengths.count(length) != ready:
             for index, value in enumerate(lengths):
                 if value & BUSY or value & _LENGTH != length:
                     ready = index
                     break
-                discards = discards or value != length
         if ready == 0:
             if lengths[0] & BUSY:
                 return (), start, True
@@ -141,11 +161,14 @@ class Ring:
                 self.foreign += 1
             return (), start + ((HEADER + (lengths[0] & _LENGTH) + 7) & ~7), False
         self._order()
-        batch = list(self._struct.iter_unpack(self._data[offset : offset + ready * stride]))
-        if discards:
-            batch = [record for record, value in zip(batch, lengths) if value == length]
-            self.discarded += ready - len(batch)
-        return batch, start + ready * stride, False
+        whole = lengths[:ready].count(length)
+        self.records += whole
+        self.discarded += ready - whole
+        data = self._data[offset : offset + ready * stride]
+        if self._sink is None:
+            return self._entries.decode(data, lengths[:ready]), start + ready * stride, False
+        self._sink(data)
+        return (), start + ready * stride, False
 
     def close(self) -> None:
         for view in (self._consumer, self._producer, self._words, self._data):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
@@ -20,7 +21,7 @@ SUMMARY = "follow reads and writes through the kernel, stage by stage"
 _LIVE_S = 1.0
 # What a person can take in; --each and --sample have no limit unless one is named.
 _SLOW_LIMIT = 1000
-_PATH_ONLY = ("tid", "comm", "cgroup", "file", "dir", "op", "size", "sample", "limit", "stuck")
+_PATH_ONLY = ("tid", "comm", "cgroup", "file", "dir", "op", "size", "sample", "limit", "stuck", "capture")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COUNT",
         help=f"tell so many a second at most, count the others (default: {_SLOW_LIMIT} with --slow, else 0 for all)",
     )
+    show.add_argument("--capture", metavar="FILE", help="write what would be told to FILE, for wptrace replay")
     show.add_argument("--stuck", metavar="DURATION", help="list what has been in flight for at least so long")
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
@@ -130,7 +132,10 @@ def _path(options: argparse.Namespace) -> PathFlow:
         interference=options.interference,
         writeback=options.writeback,
         ring_bytes=common.size(options.ring_size),
+        capture=None if options.capture is None else Path(options.capture),
     )
+    if wanted.capture is not None and not wanted.telling:
+        raise UsageError("--capture takes what is told one by one: name --each, --slow or --sample as well")
     return PathFlow(wanted)
 
 

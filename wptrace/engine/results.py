@@ -28,6 +28,8 @@ class Start(NamedTuple):
     stages: StageTable
     notes: list[str]
     """What the reader must know to read the figures: stages that degrade, and why."""
+    file: str = ""
+    """From which it is told, and not from a kernel."""
 
 
 OPERATION, HIT, LAYER, REQUEST, WRITEBACK = "operation", "hit", "layer", "request", "writeback"

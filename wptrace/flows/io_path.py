@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from wptrace.bpf.object import BpfObject
@@ -20,6 +21,7 @@ from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
+from wptrace.flows.io_capture import OBJECT, Capture
 from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_operations import KNOWN
 from wptrace.flows.io_records import Stories, begun, in_use, waiting
@@ -77,6 +79,8 @@ class Options(NamedTuple):
     writeback: bool = False
     """What is written back is followed from whoever made it dirty."""
     ring_bytes: int = 1 << 22
+    capture: Path | None = None
+    """A file for what would be told."""
 
     @property
     def telling(self) -> bool:
@@ -86,7 +90,7 @@ class Options(NamedTuple):
 class PathFlow(Flow):
     name = "io"
     level = "path"
-    object = "io_path"
+    object = OBJECT
     stages = STAGES
     hooks = HOOKS
     fields = (
@@ -103,6 +107,7 @@ class PathFlow(Flow):
         self._layers = layers.wanted(options.devices)
         self._loaded: Loaded | None = None
         self._ring: Ring | None = None
+        self._capture: Capture | None = None
         self._requests: list[Request] = []
         self._behind: dict[str, int] = {}
         self._sampling = Sampling()
@@ -118,6 +123,8 @@ class PathFlow(Flow):
         obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
 
     def start(self, reader: Reader) -> Start:
+        if self._options.capture is not None:
+            self._capture = Capture(self._options.capture)
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
         ops, kinds = obj.enum("block_op"), obj.enum("op_kind")
@@ -153,7 +160,8 @@ class PathFlow(Flow):
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         self._stories = Stories(obj, self._names)
         if self._options.telling:
-            self._ring = Ring.of(obj.maps["records"], self._stories.layout)
+            sink = None if self._capture is None else self._capture.add
+            self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
             reader.add(self._ring, self._take, rate=self._options.limit or RATE)
         obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
         by_call = "call_enter_raw_tp"
@@ -162,11 +170,14 @@ class PathFlow(Flow):
             plain=by_call in loaded.chosen[OPERATIONS[0]],
             syncs=by_call in loaded.chosen.get(SYNCS, ()),
         )
-        obj.bss.tracing = True
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
         told.update(filters.describe(self._options.filter))
         sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
-        return Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
+        start = Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
+        if self._capture is not None:
+            self._capture.begin(obj, self._stories, start)
+        obj.bss.tracing = True
+        return start
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
@@ -375,6 +386,10 @@ class PathFlow(Flow):
         loaded.detach()
 
     def close(self) -> None:
+        if self._capture is not None:
+            lost = 0 if self._loaded is None else self._loaded.obj.bss.loss[self._causes.index(RING_FULL)]
+            self._capture.end(lost)
+            self._capture = None
         if self._ring is not None:
             self._ring.close()
         if self._loaded is not None:

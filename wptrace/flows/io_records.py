@@ -31,18 +31,25 @@ Record = tuple[Any, ...]
 class Stories:
     """Makes requests of records. What records have in common (tasks, paths, devices) is made once."""
 
-    def __init__(self, obj: BpfObject, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        obj: BpfObject,
+        names: Sequence[str],
+        cgroups: CgroupNames | None = None,
+        wall_offset: int | None = None,
+    ) -> None:
+        """The names of cgroups and the time of day are this machine's of now, unless they are given."""
         layout = obj.struct("io_record")
         # Most records tell of no interference, so that is left as it is until one does.
-        self.layout, fields = layout.packed("noise", "before_wakeup", "commit", "events")
-        self._at = {name: place for place, name in enumerate(fields)}
+        self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events")
+        self._at = {name: place for place, name in enumerate(self.fields)}
         places = {place.name: place.codec for place in layout.places}
         self._noise = places["before_wakeup"]
         self._commit = places["commit"]
         self._no_commit = bytes(self._commit.size)
         self._events = Events(places["events"])
         self._silence = bytes(places["noise"].size), bytes(self._noise.size)
-        self._names = names
+        self.names = names
         self._stages = obj.enum("op_stage")[:-1]
         self._request_stages = obj.enum("request_stage")[:-1]
         self._ops = {OPERATION: obj.enum("op_kind"), HIT: obj.enum("op_kind"), REQUEST: obj.enum("block_op")}
@@ -50,7 +57,8 @@ class Stories:
         self._flags = obj.enum("block_flag")
         self._interfaces = obj.enum("interface")
         self._controllers = obj.enum("controller")
-        self._cgroups = CgroupNames()
+        self._cgroups = CgroupNames() if cgroups is None else cgroups
+        self._wall_offset = wall_offset
 
     def told(self, records: Sequence[Record]) -> Iterator[Request]:
         # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
@@ -69,14 +77,14 @@ class Stories:
         )  # fmt: skip
         first, chain = self._at["stages[0]"], self._at["cpus.submit"]
         last, chain_end = first + len(self._stages), chain + len(_CHAIN)
-        names, stage_names, kinds, ops = self._names, self._stages, self._kinds, self._ops
+        names, stage_names, kinds, ops = self.names, self._stages, self._kinds, self._ops
         block_ops = ops[REQUEST]
         silence, interfaces = self._silence, self._interfaces
         controllers = self._controllers
         held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
         letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
-        wall = wall_offset_ns()
+        wall = wall_offset_ns() if self._wall_offset is None else self._wall_offset
         happened = self._events.fields
         for record in records:
             kind = kinds[record[kind_at]]

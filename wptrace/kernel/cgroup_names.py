@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from wptrace.kernel import mounts
@@ -13,7 +14,11 @@ from wptrace.kernel.mounts import PROC
 class CgroupNames:
     """Paths below the root of the hierarchy. A cgroup that is gone keeps the name by which it was asked for."""
 
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(self, proc: Path = PROC, known: Mapping[int, str] | None = None) -> None:
+        """Those that are `known` are all, if they are given: of another machine, or another time."""
+        if known is not None:
+            self._root, self._known = "", dict(known)
+            return
         self._root = next((mount.point for mount in mounts.mounts(proc) if mount.kind == "cgroup2"), "")
         # The root is the first that there is, also where nothing is mounted.
         self._known = {1: "/"}
@@ -22,6 +27,12 @@ class CgroupNames:
         if number not in self._known and self._root:
             self._read()
         return self._known.setdefault(number, f"cgroup {number}")
+
+    def all(self) -> dict[int, str]:
+        """Those of now."""
+        if self._root:
+            self._read()
+        return self._known
 
     def _read(self) -> None:
         """An id is the inode number of the directory."""

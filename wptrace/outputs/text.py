@@ -107,7 +107,10 @@ def introduction(start: Start) -> Iterator[str]:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
     only = ", ".join(f"{name} {printable(str(value))}" for name, value in start.filters.items() if name != "dev")
     where += f", only {only}" if only else ""
-    yield f"Tracing {start.flow}{level}{where}, Linux {printable(start.kernel)}. Ctrl-C ends."
+    if start.file:
+        yield f"Replay of {printable(start.file)}: {start.flow}{level}{where}, Linux {printable(start.kernel)}."
+    else:
+        yield f"Tracing {start.flow}{level}{where}, Linux {printable(start.kernel)}. Ctrl-C ends."
     for note in start.notes:
         yield f"note: {printable(note)}"
 

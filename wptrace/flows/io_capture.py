@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told one by one, kept in a file as the kernel handed it over: whoever reads the file makes stories of it.
+
+A file is a line of JSON, what readers have to know; then batches, each the number of its bytes (`_BATCH`) and what lay
+in the ring; then a batch of no bytes, and another line of JSON, what was known at the end alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from wptrace import __version__
+from wptrace.bpf.object import BpfObject, open_object
+from wptrace.bpf.ring import Entries
+from wptrace.engine.results import Request, Source, Start
+from wptrace.errors import WptraceError
+from wptrace.flows.io_records import Stories
+from wptrace.flows.io_stages import STAGES
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.clock import wall_offset_ns
+
+OBJECT = "io_path"
+_MAGIC = "wptrace io"
+_BATCH = struct.Struct("<Q")
+# Batches are as large as the ring at most.
+_LARGEST = 1 << 31
+_LONGEST_LINE = 1 << 24
+_ENUMS = (
+    *("op_stage", "request_stage", "op_kind", "block_op", "record_kind", "block_flag", "interface", "controller"),
+)
+
+
+def _layout(obj: BpfObject, stories: Stories) -> str:
+    """What has to be the same for a record to be understood."""
+    facts = [stories.layout.format, stories.fields, [obj.enum(name) for name in _ENUMS], sys.byteorder]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+class Capture:
+    """Writes a file. That it cannot be is found out before anything is attached."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            raise WptraceError(f"{path} cannot be written: {error.strerror}") from None
+        self._begun = False
+
+    def begin(self, obj: BpfObject, stories: Stories, start: Start) -> None:
+        head = {
+            "magic": _MAGIC,
+            "version": __version__,
+            "layout": _layout(obj, stories),
+            "names": list(stories.names),
+            "wall_offset_ns": wall_offset_ns(),
+            "kernel": start.kernel,
+            "filters": dict(start.filters),
+            "sources": start.sources,
+            "notes": start.notes,
+        }
+        self._write(json.dumps(head).encode() + b"\n")
+        self._begun = True
+
+    def add(self, batch: memoryview) -> None:
+        self._write(_BATCH.pack(len(batch)))
+        self._write(batch)
+
+    def end(self, lost: int) -> None:
+        """`lost` are the records for which the ring had no room."""
+        tail = {"cgroups": CgroupNames().all(), "lost": lost}
+        # If the disk is full, that was the error.
+        with self._file, suppress(WptraceError):
+            if self._begun:
+                self._write(_BATCH.pack(0) + json.dumps(tail).encode() + b"\n")
+
+    def _write(self, data: bytes | memoryview) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise WptraceError(f"{self._path} cannot be written: {error.strerror}") from None
+
+
+class _Batch(NamedTuple):
+    place: int
+    length: int
+
+
+class Replay:
+    """Reads a file; also one whose trace was cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
+        try:
+            self._head = self._read_head()
+            self._batches, tail = self._scan()
+        except OSError as error:
+            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
+        self._ended = bool(tail)
+        self._lost = tail.get("lost", 0)
+        self._obj = open_object(OBJECT)
+        cgroups = CgroupNames(known={int(number): name for number, name in tail.get("cgroups", {}).items()})
+        self._stories = Stories(self._obj, self._head.get("names", []), cgroups, self._head.get("wall_offset_ns", 0))
+        if _layout(self._obj, self._stories) != self._head.get("layout"):
+            version = self._head.get("version")
+            raise WptraceError(
+                f"{path} was captured by wptrace {version}, whose records are others than those of {__version__}",
+                hint="replay it with the version that captured it",
+            )
+
+    def start(self) -> Start:
+        head, notes = self._head, list(self._head["notes"])
+        if not self._ended:
+            notes.append("the capture has no end: its trace was cut off, and what it told last may be missing")
+        if self._lost:
+            notes.append(f"the ring had no room for {self._lost:,} records: they are missing")
+        sources = [Source(*source) for source in head["sources"]]
+        return Start("io", "path", head["kernel"], head["filters"], sources, STAGES, notes, str(self._path))
+
+    def requests(self) -> Iterator[list[Request]]:
+        """By batches, oldest first."""
+        entries = Entries(self._stories.layout)
+        for place, length in self._batches:
+            self._file.seek(place)
+            data = memoryview(self._file.read(length))
+            data = data[: len(data) // entries.stride * entries.stride]
+            records = entries.decode(data, entries.lengths(data.cast("I")))
+            try:
+                yield list(self._stories.told(records))
+            except (LookupError, ValueError):
+                raise WptraceError(f"{self._path} is damaged: what begins at {place:,} makes no sense") from None
+
+    def close(self) -> None:
+        self._file.close()
+        self._obj.close()
+
+    def _read_head(self) -> Mapping[str, Any]:
+        found = _line(self._file)
+        if found.get("magic") != _MAGIC:
+            raise WptraceError(
+                f"{self._path} is no capture of wptrace", hint="wptrace io --each --capture FILE makes one"
+            )
+        return found
+
+    def _scan(self) -> tuple[list[_Batch], Mapping[str, Any]]:
+        """Where the batches are, and what is known at the end; nothing if there is none."""
+        found: list[_Batch] = []
+        size = os.fstat(self._file.fileno()).st_size
+        while True:
+            word = self._file.read(_BATCH.size)
+            if len(word) < _BATCH.size:
+                return found, {}
+            (length,) = _BATCH.unpack(word)
+            if not length:
+                return found, _line(self._file)
+            place = self._file.tell()
+            if length > _LARGEST:
+                raise WptraceError(f"{self._path} is damaged: a batch of {length:,} bytes at {place:,} is impossible")
+            found.append(_Batch(place, min(length, size - place)))
+            self._file.seek(length, os.SEEK_CUR)
+
+
+def _line(file: BinaryIO) -> dict[str, Any]:
+    try:
+        found = json.loads(file.readline(_LONGEST_LINE))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
