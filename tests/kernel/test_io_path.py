@@ -17,9 +17,8 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, total
-from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
-from wptrace.engine.distribution import Distribution
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_path import Options, PathFlow
 from wptrace.flows.io_stages import SPARSE
@@ -82,10 +81,6 @@ def sums_up(line: Line) -> None:
     assert sum(line["stages"].values()) == line["total_ns"], line
 
 
-def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
-    return {row["stage"]: row for row in summary["rows"] if (row["kind"], row["op"], row["dev"]) == (kind, op, dev)}
-
-
 def complete(found: dict[str, Line]) -> None:
     """The stages of a group share out its total, and each operation is in all of them."""
     assert {row["count"] for row in found.values()} == {found["total"]["count"]}
@@ -113,7 +108,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
             )
             assert count(summary, op=op, dev=disk.name, kind="hit") == 0
             complete(rows(summary, "operation", op, disk.name))
-            _same_as_told(rows(summary, "operation", op, disk.name), trace.operations, disk, op)
+            same_as_told(rows(summary, "operation", op, disk.name), trace.operations, disk.name, op)
     assert summary["operations"]["started"] == sum(total(job) for job in jobs.values())
     assert len(trace.operations) == summary["operations"]["finished"]
     # Each request belongs to an operation, which tells it.
@@ -133,18 +128,6 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
             assert all(one["stages"][f"{stage}_ns"] > 0 for stage in ("driver", "device", "complete")), one
             assert one["cpus"]["issue"] is not None
             assert one["cpus"]["irq"] is not None
-
-
-def _same_as_told(found: dict[str, Line], told: list[Line], disk: Disk, op: str) -> None:
-    """The kernel's distributions, bucket for bucket, are those that Python makes of the single operations."""
-    mine = [one for one in told if (one["dev"], one["op"]) == (disk.name, op)]
-    for stage, row in found.items():
-        made = Distribution()
-        for one in mine:
-            made.add(one["total_ns"] if stage == "total" else one["stages"][f"{stage}_ns"])
-        assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
-        for key, percent in (("p50_ns", 50), ("p99_ns", 99)):
-            assert row[key] == made.percentile(percent)
 
 
 def test_buffered_reads_are_hits_or_waited(disks: list[Disk]) -> None:

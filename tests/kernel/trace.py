@@ -16,6 +16,8 @@ from typing import Any
 
 import jsonschema
 
+from wptrace.engine.distribution import Distribution
+
 ROOT = Path(__file__).resolve().parents[2]
 _SCHEMA = json.loads((ROOT / "docs" / "schema.json").read_text())
 _VALIDATOR = jsonschema.Draft202012Validator(_SCHEMA)
@@ -153,6 +155,22 @@ def count(
     """How many requests, operations or page-cache hits a stage's rows have."""
     rows = [row for row in summary["rows"] if row["stage"] == stage and row["kind"] == kind]
     return sum(row["count"] for row in rows if op in (None, row["op"]) and dev in (None, row["dev"]))
+
+
+def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
+    return {row["stage"]: row for row in summary["rows"] if (row["kind"], row["op"], row["dev"]) == (kind, op, dev)}
+
+
+def same_as_told(found: dict[str, Line], told: list[Line], dev: str, op: str) -> None:
+    """The kernel's distributions, bucket for bucket, are those that Python makes of the single operations."""
+    mine = [one for one in told if (one["dev"], one["op"]) == (dev, op)]
+    for stage, row in found.items():
+        made = Distribution()
+        for one in mine:
+            made.add(one["total_ns"] if stage == "total" else one["stages"][f"{stage}_ns"])
+        assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
+        for key, percent in (("p50_ns", 50), ("p99_ns", 99)):
+            assert row[key] == made.percentile(percent)
 
 
 # There a task may be preempted in the program of a function, which is skipped for all others on the CPU meanwhile.

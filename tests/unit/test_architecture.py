@@ -121,6 +121,7 @@ def test_flows_do_not_know_each_other() -> None:
         "events",
         "filters",
         "frames",
+        "io_capture",
         "io_controllers",
         "io_hooks",
         "io_operations",

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
@@ -24,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io_capture import Replay
+    from wptrace.flows.io_capture import replay
 
     slow_ns = 0 if options.slow is None else parse_duration(options.slow)
-    with closing(Replay(Path(options.file))) as replay, common.stream(options) as stream:
+    with replay(Path(options.file)) as found, common.stream(options) as stream:
         output = _output(options, stream)
-        output.start(replay.start())
-        for batch in replay.requests():
+        output.start(found.start())
+        for batch in found.requests():
             for request in batch:
                 if request.total_ns >= slow_ns:
                     output.request(request)

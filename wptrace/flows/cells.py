@@ -101,6 +101,16 @@ class Cells:
         }
 
 
+def merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:
+    """What is found is a copy, which the cells do not change any more."""
+    into = found.setdefault(group, {})
+    for name, distribution in stages.items():
+        if name in into:
+            into[name].merge(distribution)
+        else:
+            into[name] = distribution.copy()
+
+
 def distribution(hist: Any) -> Distribution:
     """All that one `struct hist` holds."""
     found = Distribution()

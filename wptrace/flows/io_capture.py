@@ -12,8 +12,8 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -96,38 +96,48 @@ class _Batch(NamedTuple):
     length: int
 
 
+@contextmanager
+def replay(path: Path) -> Iterator[Replay]:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+            head = _line(file)
+            if head.get("magic") != _MAGIC:
+                hint = "wptrace io --each --capture FILE makes one"
+                raise WptraceError(f"{path} is no capture of wptrace", hint)
+            batches, tail = _scan(path, file)
+        except OSError as error:
+            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
+        yield Replay(path, file, stack.enter_context(open_object(OBJECT)), head, batches, tail)
+
+
 class Replay:
     """Reads a file; also one whose trace was cut off."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
-        try:
-            self._head = self._read_head()
-            self._batches, tail = self._scan()
-        except OSError as error:
-            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
-        self._ended = bool(tail)
-        self._lost = tail.get("lost", 0)
-        self._obj = open_object(OBJECT)
+    def __init__(
+        self,
+        path: Path,
+        file: BinaryIO,
+        obj: BpfObject,
+        head: Mapping[str, Any],
+        batches: Sequence[_Batch],
+        tail: Mapping[str, Any],
+    ) -> None:
+        self._path, self._file, self._head, self._batches, self._tail = path, file, head, batches, tail
         cgroups = CgroupNames(known={int(number): name for number, name in tail.get("cgroups", {}).items()})
-        self._stories = Stories(self._obj, self._head.get("names", []), cgroups, self._head.get("wall_offset_ns", 0))
-        if _layout(self._obj, self._stories) != self._head.get("layout"):
-            version = self._head.get("version")
+        self._stories = Stories(obj, head.get("names", []), cgroups, head.get("wall_offset_ns", 0))
+        if _layout(obj, self._stories) != head.get("layout"):
             raise WptraceError(
-                f"{path} was captured by wptrace {version}, whose records are others than those of {__version__}",
+                f"{path} was captured by wptrace {head.get('version')}, whose records are not those of {__version__}",
                 hint="replay it with the version that captured it",
             )
 
     def start(self) -> Start:
         head, notes = self._head, list(self._head["notes"])
-        if not self._ended:
+        if not self._tail:
             notes.append("the capture has no end: its trace was cut off, and what it told last may be missing")
-        if self._lost:
-            notes.append(f"the ring had no room for {self._lost:,} records: they are missing")
+        elif self._tail.get("lost"):
+            notes.append(f"the ring had no room for {self._tail['lost']:,} records: they are missing")
         sources = [Source(*source) for source in head["sources"]]
         return Start("io", "path", head["kernel"], head["filters"], sources, STAGES, notes, str(self._path))
 
@@ -144,34 +154,23 @@ class Replay:
             except (LookupError, ValueError):
                 raise WptraceError(f"{self._path} is damaged: what begins at {place:,} makes no sense") from None
 
-    def close(self) -> None:
-        self._file.close()
-        self._obj.close()
 
-    def _read_head(self) -> Mapping[str, Any]:
-        found = _line(self._file)
-        if found.get("magic") != _MAGIC:
-            raise WptraceError(
-                f"{self._path} is no capture of wptrace", hint="wptrace io --each --capture FILE makes one"
-            )
-        return found
-
-    def _scan(self) -> tuple[list[_Batch], Mapping[str, Any]]:
-        """Where the batches are, and what is known at the end; nothing if there is none."""
-        found: list[_Batch] = []
-        size = os.fstat(self._file.fileno()).st_size
-        while True:
-            word = self._file.read(_BATCH.size)
-            if len(word) < _BATCH.size:
-                return found, {}
-            (length,) = _BATCH.unpack(word)
-            if not length:
-                return found, _line(self._file)
-            place = self._file.tell()
-            if length > _LARGEST:
-                raise WptraceError(f"{self._path} is damaged: a batch of {length:,} bytes at {place:,} is impossible")
-            found.append(_Batch(place, min(length, size - place)))
-            self._file.seek(length, os.SEEK_CUR)
+def _scan(path: Path, file: BinaryIO) -> tuple[list[_Batch], dict[str, Any]]:
+    """Where the batches are, and what is known at the end; nothing if there is none."""
+    found: list[_Batch] = []
+    size = os.fstat(file.fileno()).st_size
+    while True:
+        word = file.read(_BATCH.size)
+        if len(word) < _BATCH.size:
+            return found, {}
+        (length,) = _BATCH.unpack(word)
+        if not length:
+            return found, _line(file)
+        place = file.tell()
+        if length > _LARGEST:
+            raise WptraceError(f"{path} is damaged: a batch of {length:,} bytes at {place:,} is impossible")
+        found.append(_Batch(place, min(length, size - place)))
+        file.seek(length, os.SEEK_CUR)
 
 
 def _line(file: BinaryIO) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from wptrace.engine.sampling import Sampling
 from wptrace.errors import WptraceError
 from wptrace.flows import devices, filters, io_controllers, io_hooks, io_operations, io_writeback, layers
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
-from wptrace.flows.cells import Cells
+from wptrace.flows.cells import Cells, merge
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_capture import OBJECT, Capture
@@ -353,10 +353,10 @@ class PathFlow(Flow):
         found: dict[Group, dict[str, Distribution]] = {}
         for cells in self._cells.values():
             for group, stages in cells.distributions.items():
-                _merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
+                merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
                 if _REQUEST in stages:
                     shared = {name: stages[name] for name in REQUEST_STAGES}
-                    _merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
+                    merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
         for group, stages in found.items():
             if group.kind == OPERATION and "total" in stages:
                 # Operations are not counted in stages that they cannot have: there they took no time.
@@ -395,13 +395,3 @@ class PathFlow(Flow):
         if self._loaded is not None:
             self._loaded.obj.close()
             self._loaded = None
-
-
-def _merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:
-    """What is found is a copy, which the cells do not change any more."""
-    into = found.setdefault(group, {})
-    for name, distribution in stages.items():
-        if name in into:
-            into[name].merge(distribution)
-        else:
-            into[name] = distribution.copy()

@@ -57,6 +57,7 @@ class NdjsonOutput:
                 "filters": dict(start.filters),
                 "stages": [{"stage": source.stage, "how": source.how} for source in start.sources],
                 "notes": start.notes,
+                **({"file": start.file} if start.file else {}),
             }
         )
 
