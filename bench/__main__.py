@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bench import instructions, record, table
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     sub = commands.add_parser("instructions", help="instructions added to a request, by wptrace and others, in a guest")
     _guest_options(sub)
-    sub.add_argument("--boots", type=int, default=1, help="guests, one after the other; two must agree (default: 1)")
+    sub.add_argument("--boots", type=int, default=1, help="guests, which must agree (default: 1)")
     sub.add_argument("--repeats", type=int, default=2, help="runs of each load in a guest (default: 2)")
     sub.add_argument("--breakdown", action="store_true", help="instead: what each hook of wptrace io costs")
     sub.set_defaults(run=_instructions)
@@ -66,11 +67,12 @@ def _instructions(options: argparse.Namespace) -> int:
         words = ["instructions", "--breakdown", *_given(options)]
         record.keep("breakdown", words, instructions.breakdown(options.kernel, options.only, options.requests))
         return 0
-    boots = []
-    for _ in range(options.boots):
-        boots.append(instructions.measure(options.kernel, options.only, options.requests, options.repeats))
-        for line in instructions.disagreements(boots[-1]):
-            print(f"not exact: {line}", flush=True)
+    arguments = options.kernel, options.only, options.requests, options.repeats
+    # Each guest takes one of this machine's CPUs; the lab starts as many as there is room for.
+    with ThreadPoolExecutor(options.boots) as pool:
+        boots = list(pool.map(lambda _: instructions.measure(*arguments), range(options.boots)))
+    for line in (line for boot in boots for line in instructions.disagreements(boot)):
+        print(f"not exact: {line}", flush=True)
     found = dict(boots[0])
     if len(boots) > 1:
         found["boots"] = len(boots)
@@ -131,9 +133,11 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _all(_options: argparse.Namespace) -> int:
-    # The guest's clock counts instructions, so it does not mind what else runs; the others come one by one.
-    codes = [main([*words.split()]) for words in ("instructions --boots 2", "instructions --breakdown", "paired")]
-    codes += [main([word]) for word in ("reader", "start", "loss", "table")]
+    # The clocks of guests count instructions, so they do not mind what else runs; the others come one by one.
+    guests = (["instructions", "--boots", "2"], ["instructions", "--breakdown"])
+    with ThreadPoolExecutor(len(guests)) as pool:
+        codes = list(pool.map(main, guests))
+    codes += [main([word]) for word in ("paired", "reader", "start", "loss", "table")]
     return max(codes)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ RESOLUTION = 50.0
 _READERS = 0.05
 """So far may a reader be off: it looks at its ring when it gets to it, and how much there is then differs."""
 _LIMIT_S = 5400
+_number = itertools.count()
 
 Found = dict[str, Any]
 
@@ -38,7 +40,7 @@ def breakdown(kernel: str, only: Sequence[str], requests: int) -> Found:
 
 def _guest(kernel: str, module: str, words: Sequence[str]) -> Found:
     SHARED.mkdir(parents=True, exist_ok=True)
-    output = SHARED / f"{module.rpartition('.')[2]}-{os.getpid()}.json"
+    output = SHARED / f"{module.rpartition('.')[2]}-{os.getpid()}-{next(_number)}.json"
     output.unlink(missing_ok=True)
     lab = [sys.executable, "-m", "tests.lab", "run", "--kernel", kernel, "--icount=off", "--timeout", str(_LIMIT_S)]
     inside = [sys.executable, "-m", module, "--json", str(output), *words]

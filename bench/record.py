@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from tests.lab import peers
@@ -21,6 +22,7 @@ from wptrace.bpf.lib import libbpf
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "build" / "bench.json"
+_one_at_a_time = Lock()
 
 Found = dict[str, Any]
 
@@ -35,11 +37,13 @@ def read() -> Found:
 
 def keep(part: str, words: Sequence[str], results: Any) -> None:
     """Beside the last results of the other parts."""
-    found = read()
     at = time.strftime("%Y-%m-%d %H:%M:%S%z")
-    found[part] = {"command": f"python3 -m bench {' '.join(words)}", "at": at, "on": _here(), "results": results}
-    FILE.parent.mkdir(parents=True, exist_ok=True)
-    FILE.write_text(json.dumps(found, indent=1))
+    one = {"command": f"python3 -m bench {' '.join(words)}", "at": at, "on": _here(), "results": results}
+    with _one_at_a_time:
+        found = read()
+        found[part] = one
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        FILE.write_text(json.dumps(found, indent=1))
 
 
 def _here() -> Found:
