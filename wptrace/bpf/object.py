@@ -63,6 +63,7 @@ class BpfObject:
             raise self._unreadable()
         self.btf = self._own_btf()
         self._sections: list[Section] = []
+        self._structs: dict[str, Any] = {}
         maps: dict[str, Map] = {}
         handle = self._lib.bpf_object__next_map(self._handle, ffi.NULL)
         while handle != ffi.NULL:
@@ -137,10 +138,12 @@ class BpfObject:
         """The codec of a struct."""
         from wptrace.bpf.layout import codec
 
-        found = self.btf.find(name, Struct)
-        if found is None:
-            raise KeyError(f"{self.path.name} has no struct {name}")
-        return codec(self.btf, found.id)
+        if name not in self._structs:
+            found = self.btf.find(name, Struct)
+            if found is None:
+                raise KeyError(f"{self.path.name} has no struct {name}")
+            self._structs[name] = codec(self.btf, found.id)
+        return self._structs[name]
 
     def load(self) -> None:
         """Creates the maps and loads the programs whose autoload is on."""

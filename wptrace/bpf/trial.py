@@ -24,6 +24,7 @@ def attempt(
     program: str,
     prepare: Callable[[BpfObject], None] | None = None,
     without_maps: Collection[str] = (),
+    attach: bool = True,
 ) -> Trial:
     """Loads the one program of the object `name` and attaches it; everything is gone again on return."""
     with open_object(name) as obj:
@@ -40,7 +41,8 @@ def attempt(
         except WptraceError as error:
             return Trial(program, section, False, _reason("refused at load", error))
         try:
-            obj.progs[program].attach()
+            if attach:
+                obj.progs[program].attach()
         except WptraceError as error:
             return Trial(program, section, False, _reason("loads, but cannot be attached", error))
         return Trial(program, section, True, "")

@@ -8,10 +8,11 @@ import importlib
 import io
 import logging
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
 
 from wptrace import __version__
 from wptrace.cli.options import joined
@@ -23,8 +24,28 @@ log = logging.getLogger("wptrace")
 _OTHERS = {"main", "options"}
 
 
+@lru_cache(maxsize=1)
+def _width() -> int:
+    """As shutil.get_terminal_size has it, whose import takes as long as all the rest of the command line."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80 if sys.__stdout__ else 80
+    except (OSError, ValueError):
+        return 80
+
+
+class Help(argparse.HelpFormatter):
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"width": _width() - 2, **options})
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence instead of a page of usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=Help, **options)
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.partition(" ")[2]
@@ -33,9 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 def command_names() -> list[str]:
     """A command is a module here with SUMMARY, add_arguments and run; its name is the command's."""
-    import wptrace.cli
-
-    return sorted({module.name for module in pkgutil.iter_modules(wptrace.cli.__path__)} - _OTHERS)
+    return sorted({path.stem for path in Path(__file__).parent.glob("[a-z]*.py")} - _OTHERS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

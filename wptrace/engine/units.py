@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from wptrace.errors import UsageError
 
@@ -52,6 +51,8 @@ def rate(per_second: float) -> str:
 
 def parse_duration(text: str, default_unit: str | None = None) -> int:
     """Nanoseconds from 5ms, 1.5s, 200us or 2m; a bare number only where there is a default unit."""
+    from fractions import Fraction
+
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration such as 5ms or 1.5s")

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from wptrace.engine import growth
 from wptrace.engine.accounting import Accounting
@@ -31,10 +30,7 @@ BEHIND_SHARE = 0.1
 Cells = dict[Group, dict[str, Distribution]]
 
 
-@dataclass(frozen=True)
-class Case:
-    """All that rules look at."""
-
+class _Facts(NamedTuple):
     rows: Sequence[Row]
     table: StageTable
     duration_ns: int
@@ -42,7 +38,11 @@ class Case:
     operations: Accounting | None = None
     stretches: Sequence[Stretch] = ()
     wall_offset_ns: int = 0
-    behind: Mapping[str, int] = field(default_factory=dict)
+    behind: Mapping[str, int] = {}
+
+
+class Case(_Facts):
+    """All that rules look at."""
 
     @cached_property
     def cells(self) -> Cells:

@@ -184,15 +184,23 @@ class Loaded(NamedTuple):
 def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None]) -> Loaded:
     """Loads and attaches an object with the best program that this kernel takes for each hook.
 
-    The first choice works almost everywhere, so nothing is tried beforehand: a program that is refused makes room
-    for the next one, and the object is opened anew, since libbpf cannot load an object in part.
+    The first choice works almost everywhere, so it is not tried beforehand: a program that is refused makes room for
+    the next one, and the object is opened anew, since libbpf cannot load an object in part. But functions are asked
+    for: all those programs are refused together, after a long time in which the others were verified in vain.
     """
     hooks = tuple(hook for hook in hooks if hook.applies)
     refused: dict[str, str] = {}
+    asked = False
     while True:
         obj = open_object(name)
         try:
             chosen = _choose(hooks, refused, obj)
+            sections = [obj.progs[program].section for way in chosen.values() for program in way]
+            if not asked and any(map(_of_function, sections)):
+                asked = True
+                if not trial.attempt("features", "fentry", _alone, attach=False).works:
+                    _refuse_functions(obj, refused)
+                    chosen = _choose(hooks, refused, obj)
             wanted = {program for way in chosen.values() for program in way}
             for program in obj.progs.values():
                 program.autoload = program.name in wanted
@@ -274,10 +282,17 @@ def missing_target(section: str, *modules: str) -> str:
 
 def _refuse_alike(section: str, obj: BpfObject, refused: dict[str, str]) -> None:
     """A kernel without trampolines, or with a policy against them, refuses every fentry and fexit program."""
-    if section.partition("/")[0] not in ("fentry", "fexit") or trial.attempt("features", "fentry", _alone).works:
-        return
+    if _of_function(section) and not trial.attempt("features", "fentry", _alone).works:
+        _refuse_functions(obj, refused)
+
+
+def _of_function(section: str) -> bool:
+    return section.partition("/")[0] in ("fentry", "fexit")
+
+
+def _refuse_functions(obj: BpfObject, refused: dict[str, str]) -> None:
     for program in obj.progs.values():
-        if program.section.partition("/")[0] in ("fentry", "fexit"):
+        if _of_function(program.section):
             refused.setdefault(program.name, "this kernel takes no fentry and fexit programs")
 
 

@@ -40,7 +40,7 @@ class Cells:
             for number, name in enumerate(stages)
         }
         self._before: dict[tuple[int, int], bytes] = {}
-        self._nothing = (0,) * len(places)
+        self._nothing = bytes(self._struct.size)
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
 
@@ -56,10 +56,10 @@ class Cells:
                 continue
             for cpu in range(len(memory) // size):
                 now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((place, cpu))
-                if now != before and (before or any(now)):
+                before = self._before.get((place, cpu), self._nothing)
+                if now != before:
                     self._before[place, cpu] = now
-                    self._add(group, self._struct.unpack(now), self._struct.unpack(before) if before else self._nothing)
+                    self._add(group, self._struct.unpack(now), self._struct.unpack(before))
         if self._sparse:
             self._add_zeros()
 

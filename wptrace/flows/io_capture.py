@@ -7,7 +7,6 @@ in the ring; then a batch of no bytes, and another line of JSON, what was known 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -22,12 +21,11 @@ from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.ring import Entries
 from wptrace.engine.results import Request, Source, Start
 from wptrace.errors import WptraceError
-from wptrace.flows.io_records import Stories
+from wptrace.flows.io_records import OBJECT, Stories
 from wptrace.flows.io_stages import STAGES
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 
-OBJECT = "io_path"
 _MAGIC = "wptrace io"
 _BATCH = struct.Struct("<Q")
 # Batches are as large as the ring at most.
@@ -40,6 +38,8 @@ _ENUMS = (
 
 def _layout(obj: BpfObject, stories: Stories) -> str:
     """What has to be the same for a record to be understood."""
+    import hashlib
+
     facts = [stories.layout.format, stories.fields, [obj.enum(name) for name in _ENUMS], sys.byteorder]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
@@ -21,15 +21,17 @@ from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells, merge
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_capture import OBJECT, Capture
 from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_operations import KNOWN
-from wptrace.flows.io_records import Stories, begun, in_use, waiting
+from wptrace.flows.io_records import OBJECT, Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
 from wptrace.flows.io_stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, STAGES, WRITEBACK_STAGES
 from wptrace.flows.syscalls import calls
 from wptrace.flows.tracepoints import argument
 from wptrace.kernel import cpus
+
+if TYPE_CHECKING:
+    from wptrace.flows.io_capture import Capture
 
 _OP_FULL = Cause("op_full", "the table of operations had no room")
 _OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
@@ -124,6 +126,8 @@ class PathFlow(Flow):
 
     def start(self, reader: Reader) -> Start:
         if self._options.capture is not None:
+            from wptrace.flows.io_capture import Capture
+
             self._capture = Capture(self._options.capture)
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
@@ -389,7 +393,6 @@ class PathFlow(Flow):
         if self._capture is not None:
             lost = 0 if self._loaded is None else self._loaded.obj.bss.loss[self._causes.index(RING_FULL)]
             self._capture.end(lost)
-            self._capture = None
         if self._ring is not None:
             self._ring.close()
         if self._loaded is not None:

@@ -23,6 +23,7 @@ _NO_CPU = 0xFFFF
 _NO_SECTOR = (1 << 64) - 1
 _NOISE = ("preempted", "hardirq", "softirq", "irq_off")
 _CHAIN = ("submit", "issue", "irq", "complete", "wake")
+OBJECT = "io_path"
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import socket
 from types import FrameType
 from typing import Any
 
@@ -13,23 +13,17 @@ _LIST = signal.SIGUSR1
 
 
 class Stop:
-    """Knows when to end. Signals write to a socket that the reader waits on, so they are never held up by a wait."""
+    """Knows when to end. Signals write to a pipe that the reader waits on, so they are never held up by a wait."""
 
     def __init__(self) -> None:
         self.asked = False
         self._list_asked = False
-        self._read, self._write = socket.socketpair()
-        self._read.setblocking(False)
-        self._write.setblocking(False)
+        self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[int, Any] = {}
         self._woken = -1
 
-    @property
-    def fd(self) -> int:
-        return self._read.fileno()
-
     def __enter__(self) -> Stop:
-        self._woken = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        self._woken = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         # Under nohup a hang-up is ignored, and stays so. An ignored SIGINT is what a shell gives to its background
         # jobs; who sends one to us by hand means it.
         kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
@@ -54,5 +48,5 @@ class Stop:
         signal.set_wakeup_fd(self._woken)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._read.close()
-        self._write.close()
+        os.close(self.fd)
+        os.close(self._write)

@@ -156,7 +156,7 @@ class Sizes:
         self._columns = {name.partition(".")[2]: slice(first + at, None, step) for at, name in enumerate(place)}
         self._unplaced, self._unplaced_bytes = fields.index("unplaced"), fields.index("unplaced_bytes")
         self._before: dict[tuple[int, int], bytes] = {}
-        self._nothing = (0,) * len(fields)
+        self._nothing = bytes(self._struct.size)
         self._found: dict[Group, tuple[Tally, Tally]] = {}
         self.count = 0
         self.bytes: dict[Group, int] = {}
@@ -169,10 +169,10 @@ class Sizes:
                 continue
             for cpu in range(len(memory) // size):
                 now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((key, cpu))
-                if now != before and (before or any(now)):
+                before = self._before.get((key, cpu), self._nothing)
+                if now != before:
                     self._before[key, cpu] = now
-                    self._add(group, self._struct.unpack(now), self._struct.unpack(before) if before else self._nothing)
+                    self._add(group, self._struct.unpack(now), self._struct.unpack(before))
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         tallies = self._found.setdefault(group, (Tally(), Tally()))
