@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,19 +36,23 @@ class Disk(NamedTuple):
         return os.major(device) << 20 | os.minor(device)
 
     def completed(self) -> dict[str, int]:
-        """By /sys/block/*/stat (Documentation/block/stat.rst).
+        return completed([self])[self.name]
 
-        Who waits for a request hears of its end before the kernel has counted it, which takes an emulated CPU its time.
-        So the counts are looked at until they rest, or for a second where something is always under way.
-        """
-        stat = Path("/sys/class/block", self.name, "stat")
-        found = stat.read_text()
-        for _ in range(20):
-            time.sleep(0.05)
-            before, found = found, stat.read_text()
-            if found == before:
-                break
-        return dict(zip(_COUNTS, map(int, found.split())))
+
+def completed(disks: Sequence[Disk]) -> dict[str, dict[str, int]]:
+    """By /sys/block/*/stat (Documentation/block/stat.rst).
+
+    Who waits for a request hears of its end before the kernel has counted it, which takes an emulated CPU its time. So
+    the counts are looked at until they rest, or for a second where something is always under way.
+    """
+    stats = [Path("/sys/class/block", disk.name, "stat") for disk in disks]
+    found = [stat.read_text() for stat in stats]
+    for _ in range(20):
+        time.sleep(0.05)
+        before, found = found, [stat.read_text() for stat in stats]
+        if found == before:
+            break
+    return {disk.name: dict(zip(_COUNTS, map(int, text.split()))) for disk, text in zip(disks, found)}
 
 
 @contextmanager
