@@ -1230,13 +1230,13 @@ int tick_perf(void *ctx)
 SEC("fentry/__blk_throtl_bio")
 int throttle_fentry(__u64 *ctx)
 {
-	return throttle((void *)ctx[0], false, true);
+	return UNPREEMPTED(throttle((void *)ctx[0], false, true));
 }
 
 SEC("fentry/blk_throtl_bio")
 int throttle_old_fentry(__u64 *ctx)
 {
-	return throttle((void *)ctx[0], true, true);
+	return UNPREEMPTED(throttle((void *)ctx[0], true, true));
 }
 
 /*
@@ -1276,7 +1276,7 @@ int scsi_seen_raw_tp(__u64 *ctx)
 SEC("fentry/virtblk_add_req")
 int virtblk_add_fentry(__u64 *ctx)
 {
-	return hand_over(before_payload(ctx[1]), false);
+	return UNPREEMPTED(hand_over(before_payload(ctx[1]), false));
 }
 
 /* Its fifth argument is what the driver wants back: of other drivers it is something else, which is in no request. */
@@ -1289,7 +1289,7 @@ int virtblk_add_kprobe(struct pt_regs *ctx)
 SEC("fentry/blk_mq_complete_request")
 int seen_fentry(__u64 *ctx)
 {
-	return see((void *)ctx[0], true);
+	return UNPREEMPTED(see((void *)ctx[0], true));
 }
 
 SEC("kprobe/blk_mq_complete_request")
@@ -1351,22 +1351,22 @@ static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
 	SEC("fentry/" #prefix "_read_iter") \
 	int prefix##_read_iter_entry(__u64 *ctx) \
 	{ \
-		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_READ); \
+		return UNPREEMPTED(begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_READ)); \
 	} \
 	SEC("fexit/" #prefix "_read_iter") \
 	int prefix##_read_iter_exit(__u64 *ctx) \
 	{ \
-		return finish_kiocb((void *)ctx[0], ctx[2]); \
+		return UNPREEMPTED(finish_kiocb((void *)ctx[0], ctx[2])); \
 	} \
 	SEC("fentry/" #prefix "_write_iter") \
 	int prefix##_write_iter_entry(__u64 *ctx) \
 	{ \
-		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE); \
+		return UNPREEMPTED(begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE)); \
 	} \
 	SEC("fexit/" #prefix "_write_iter") \
 	int prefix##_write_iter_exit(__u64 *ctx) \
 	{ \
-		return finish_kiocb((void *)ctx[0], ctx[2]); \
+		return UNPREEMPTED(finish_kiocb((void *)ctx[0], ctx[2])); \
 	}
 
 FILE_SYSTEM(blkdev)
@@ -1417,19 +1417,19 @@ static __always_inline int submit_aio(__u64 key)
 SEC("fentry/aio_read")
 int aio_read_fentry(__u64 *ctx)
 {
-	return submit_aio(ctx[0]);
+	return UNPREEMPTED(submit_aio(ctx[0]));
 }
 
 SEC("fentry/aio_write")
 int aio_write_fentry(__u64 *ctx)
 {
-	return submit_aio(ctx[0]);
+	return UNPREEMPTED(submit_aio(ctx[0]));
 }
 
 SEC("fentry/aio_complete_rw")
 int aio_complete_fentry(__u64 *ctx)
 {
-	return end_async(ctx[0], ctx[1]);
+	return UNPREEMPTED(end_async(ctx[0], ctx[1]));
 }
 
 /* Operations by the functions that all their system calls go through, of whatever file system. */
@@ -1439,7 +1439,7 @@ int aio_complete_fentry(__u64 *ctx)
 	{ \
 		struct file *file = (void *)ctx[0]; \
 \
-		return is_stored(file, kind, true) ? begin(file, kind, length, fourth(ctx)) : 0; \
+		return is_stored(file, kind, true) ? UNPREEMPTED(begin(file, kind, length, fourth(ctx))) : 0; \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
@@ -1447,7 +1447,7 @@ int aio_complete_fentry(__u64 *ctx)
 		__u64 now = bpf_ktime_get_ns(); \
 		struct op_state *op = find_op(bpf_get_current_task()); \
 \
-		return op ? finish(op, (void *)ctx[0], ctx[result], now, true) : 0; \
+		return op ? UNPREEMPTED(finish(op, (void *)ctx[0], ctx[result], now, true)) : 0; \
 	}
 
 OPERATION(vfs_read, OP_KIND_READ, ctx[2], 4)
@@ -1508,8 +1508,7 @@ static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
 	return begin_rare(file, OP_KIND_SYNC, -1, 0);
 }
 
-SEC("raw_tp/sys_enter")
-int call_enter_raw_tp(__u64 *ctx)
+static __always_inline int enter_call(__u64 *ctx)
 {
 	struct pt_regs *regs = (void *)ctx[0];
 	__u64 number = ctx[1];
@@ -1541,13 +1540,19 @@ int call_enter_raw_tp(__u64 *ctx)
 	return 0;
 }
 
+SEC("raw_tp/sys_enter")
+int call_enter_raw_tp(__u64 *ctx)
+{
+	return UNPREEMPTED(enter_call(ctx));
+}
+
 SEC("raw_tp/sys_exit")
 int call_exit_raw_tp(__u64 *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());
 
-	return op ? finish(op, NULL, ctx[1], now, false) : 0;
+	return op ? UNPREEMPTED(finish(op, NULL, ctx[1], now, false)) : 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

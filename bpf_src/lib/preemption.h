@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Since 7.0 (a46023d5616e) a task may be preempted in the program of a tracepoint. Until it goes on the kernel skips that
- * program for all others on the CPU: for a whole batch of requests. Older kernels do not let it be preempted.
+ * Since 7.0 (a46023d5616e) a task may be preempted in the program of a tracepoint, as in one of a function where the
+ * kernel is preemptible, which Debian's are from then on. Until it goes on the kernel skips that program for all others
+ * on the CPU: for a whole batch of requests.
  */
 #ifndef WPT_PREEMPTION_H
 #define WPT_PREEMPTION_H
@@ -28,7 +29,7 @@ static __always_inline int end_unpreempted(int result)
 	return result;
 }
 
-/* Where a task gets to a tracepoint that is not in an interrupt, nor under a spin lock. */
+/* Where a task gets to a tracepoint or a function that is not in an interrupt, nor under a spin lock. */
 #define UNPREEMPTED(call) (begin_unpreempted(), end_unpreempted(call))
 
 #endif
