@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio
-from tests.kernel.trace import Line, Trace, check, lossless, programs, rows, same_as_told, wptrace
+from tests.kernel.trace import Line, Trace, check, lossless, programs, rows, same_as_told, wait_until, wptrace
 
 pytestmark = pytest.mark.here
 
@@ -76,4 +76,4 @@ def test_a_full_disk_ends_the_trace_with_a_sentence(disk: Disk) -> None:
     done = wptrace("io", "--each", "--capture=/dev/full", f"--dev={disk.name}")
     assert (done.returncode, done.stdout.count("\n")) == (1, 0)
     assert done.stderr == "wptrace: /dev/full cannot be written: No space left on device\n"
-    assert not programs()
+    wait_until(lambda: not programs(), "the end of the programs")
