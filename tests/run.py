@@ -23,6 +23,8 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 DISKS = ("--disk", "nvme", "--disk", "virtio", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
 GUESTS = "not icount and not here"
+# So many tests of a guest that fail are run once more.
+FEW = 3
 # What the lab answers when the guest panics or QEMU ends.
 GUEST_DIED = 125
 # How large programs are (tests/kernel/verified.py).
@@ -33,6 +35,8 @@ _SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d
 class Job(NamedTuple):
     name: str
     command: Sequence[str]
+    what: Sequence[str] = ()
+    """Which tests, where they run in a guest."""
 
 
 class Result(NamedTuple):
@@ -41,6 +45,8 @@ class Result(NamedTuple):
     passed: int
     failed: int
     seconds: float
+    again: Sequence[str] = ()
+    """Tests that failed, and passed when they ran once more."""
 
 
 def here() -> list[Job]:
@@ -57,39 +63,59 @@ def guests() -> list[Job]:
     jobs = []
     for kernel in KERNELS:
         if not kernel.running:
-            every = (*lab, "--kernel", kernel.name, *DISKS, "--", *PYTEST, "tests/kernel", "-m", GUESTS)
-            timed = (*lab, "--kernel", kernel.name, "--icount=off", "--", *PYTEST, "tests/kernel", "-m", "icount")
-            jobs += [Job(kernel.name, every), Job(f"{kernel.name}-icount", timed)]
+            every = (*lab, "--kernel", kernel.name, *DISKS, "--", *PYTEST)
+            timed = (*lab, "--kernel", kernel.name, "--icount=off", "--", *PYTEST)
+            jobs.append(Job(kernel.name, every, ("tests/kernel", "-m", GUESTS)))
+            jobs.append(Job(f"{kernel.name}-icount", timed, ("tests/kernel", "-m", "icount")))
     for kernel in OTHER_MACHINES:
         # Python is the guest's own there. What depends on the machine is the objects, the binding and the counter of
         # cycles, which other machines' emulation has not.
-        files = ("test_load.py", "test_binding.py", "test_irqoff.py")
-        pytest = ("python3", *PYTEST[1:], *(f"tests/kernel/{file}" for file in files), "-m", GUESTS)
-        jobs.append(Job(kernel.name, (*lab, "--kernel", kernel.name, *DISKS, "--", *pytest)))
-        timed = ("python3", *PYTEST[1:], "tests/kernel/test_irqoff.py", "-m", "icount")
-        jobs.append(Job(f"{kernel.name}-icount", (*lab, "--kernel", kernel.name, "--icount=off", "--", *timed)))
+        files = [f"tests/kernel/{file}" for file in ("test_load.py", "test_binding.py", "test_irqoff.py")]
+        pytest = ("--", "python3", *PYTEST[1:])
+        every = (*lab, "--kernel", kernel.name, *DISKS, *pytest)
+        timed = (*lab, "--kernel", kernel.name, "--icount=off", *pytest)
+        jobs.append(Job(kernel.name, every, (*files, "-m", GUESTS)))
+        jobs.append(Job(f"{kernel.name}-icount", timed, (files[-1], "-m", "icount")))
     return jobs
 
 
 def run(job: Job) -> Result:
     start = time.monotonic()
     log = LOGS / f"{job.name}.log"
-    code = _into(log, job.command)
+    code = _into(log, (*job.command, *job.what))
     text = log.read_text(errors="replace")
     if code == GUEST_DIED:
         # QEMU's emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real
         # ones do not. A fault of ours comes again.
         print(f"== {job.name}: the guest died, once more\n{_tail(text, 40)}", flush=True)
-        code = _into(log, job.command)
+        code = _into(log, (*job.command, *job.what))
         text = log.read_text(errors="replace")
     found = _SUMMARY.findall(text)
     last = found[-1] if found else ""
     passed, failed = (sum(map(int, re.findall(rf"(\d+) {word}", last))) for word in ("passed", "(?:failed|errors?)"))
     if code != 0 and not failed:
         failed = 1
-    result = Result(job.name, code, passed, failed, time.monotonic() - start)
+    again = _failed(text)
+    if job.what and 0 < failed == len(again) <= FEW:
+        # The guest's CPUs are threads of a machine that others use as well: one may stand still for a second anywhere.
+        # What fails by that passes in another guest; what fails by a fault of ours fails there as well.
+        print(f"== {job.name}: {len(again)} failed, once more in another guest\n{_tail(text, 150)}", flush=True)
+        code = _into(LOGS / f"{job.name}-again.log", (*job.command, *again))
+        if code == 0:
+            passed, failed = passed + failed, 0
+        else:
+            again = []
+            text += (LOGS / f"{job.name}-again.log").read_text(errors="replace")
+    else:
+        again = []
+    result = Result(job.name, code, passed, failed, time.monotonic() - start, again)
     print(_shown(result, text), flush=True)
     return result
+
+
+def _failed(text: str) -> list[str]:
+    """As pytest names them at its end."""
+    return [name.partition(" - ")[0] for name in re.findall(r"^(?:FAILED|ERROR) (\S+::.*)$", text, re.MULTILINE)]
 
 
 def _into(log: Path, command: Sequence[str]) -> int:
@@ -136,6 +162,8 @@ def main(names: Sequence[str]) -> int:
     for result in results:
         verdict = "ok" if result.code == 0 else "FAILED"
         print(f"{result.name:<14} {verdict:<7} {result.passed:>5} passed {result.seconds:>6.0f} s")
+        for name in result.again:
+            print(f"{'':<14} failed at first: {name}")
     failed = sum(result.failed for result in results)
     print(f"{sum(result.passed for result in results)} passed, {failed} failed")
     return 1 if any(result.code for result in results) else 0
