@@ -8,6 +8,7 @@
 #include "lib/filter.h"
 #include "lib/hist.h"
 #include "lib/sched.h"
+#include "lib/tracepoint.h"
 
 enum cpu_stage {
 	CPU_STAGE_WAIT, /* W to R */
@@ -401,40 +402,8 @@ static __always_inline int born(struct task_struct *task, bool direct)
 	return 0;
 }
 
-SEC("tp_btf/sched_wakeup")
-int wakeup_tp_btf(__u64 *ctx)
-{
-	return woken((void *)ctx[0], true);
-}
-
-SEC("raw_tp/sched_wakeup")
-int wakeup_raw_tp(__u64 *ctx)
-{
-	return woken((void *)ctx[0], false);
-}
-
-SEC("tp_btf/sched_switch")
-int switch_tp_btf(__u64 *ctx)
-{
-	return switched(ctx[0], (void *)ctx[1], (void *)ctx[2], true);
-}
-
-SEC("raw_tp/sched_switch")
-int switch_raw_tp(__u64 *ctx)
-{
-	return switched(ctx[0], (void *)ctx[1], (void *)ctx[2], false);
-}
-
-SEC("tp_btf/sched_wakeup_new")
-int first_wakeup_tp_btf(__u64 *ctx)
-{
-	return born((void *)ctx[0], true);
-}
-
-SEC("raw_tp/sched_wakeup_new")
-int first_wakeup_raw_tp(__u64 *ctx)
-{
-	return born((void *)ctx[0], false);
-}
+TRACEPOINT(wakeup, sched_wakeup, woken((void *)ctx[0], direct))
+TRACEPOINT(switch, sched_switch, switched(ctx[0], (void *)ctx[1], (void *)ctx[2], direct))
+TRACEPOINT(first_wakeup, sched_wakeup_new, born((void *)ctx[0], direct))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -10,6 +10,7 @@
 #include "lib/block.h"
 #include "lib/arguments.h"
 #include "lib/preemption.h"
+#include "lib/tracepoint.h"
 
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
@@ -525,76 +526,11 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	return 0;
 }
 
-SEC("tp_btf/block_rq_complete")
-int complete_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], true));
-}
-
-SEC("raw_tp/block_rq_complete")
-int complete_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], false));
-}
-
-SEC("tp_btf/block_rq_issue")
-int issue_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), true));
-}
-
-SEC("raw_tp/block_rq_issue")
-int issue_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), false));
-}
-
-SEC("tp_btf/block_getrq")
-int getrq_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(getrq(FIRST_OR_SECOND(ctx, bio_is_second), true));
-}
-
-SEC("raw_tp/block_getrq")
-int getrq_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(getrq(FIRST_OR_SECOND(ctx, bio_is_second), false));
-}
-
-SEC("tp_btf/block_rq_merge")
-int merge_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(merge(FIRST_OR_SECOND(ctx, request_is_second), true));
-}
-
-SEC("raw_tp/block_rq_merge")
-int merge_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(merge(FIRST_OR_SECOND(ctx, request_is_second), false));
-}
-
-SEC("tp_btf/block_rq_requeue")
-int requeue_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), true));
-}
-
-SEC("raw_tp/block_rq_requeue")
-int requeue_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), false));
-}
-
-SEC("tp_btf/block_split")
-int split_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), true));
-}
-
-SEC("raw_tp/block_split")
-int split_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), false));
-}
+TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], direct)))
+TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(getrq, block_getrq, UNPREEMPTED(getrq(FIRST_OR_SECOND(ctx, bio_is_second), direct)))
+TRACEPOINT(merge, block_rq_merge, UNPREEMPTED(merge(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(requeue, block_rq_requeue, UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(split, block_split, UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), direct)))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -15,6 +15,7 @@
 #include "lib/sched.h"
 #include "lib/arguments.h"
 #include "lib/preemption.h"
+#include "lib/tracepoint.h"
 #include "lib/dentry.h"
 #include "io_path/shared.h"
 #include "io_path/state.h"
@@ -1186,21 +1187,6 @@ static __always_inline int switched(__u64 *ctx, bool direct)
 }
 
 /* --- Hooks -------------------------------------------------------------------------------------------------------- */
-
-/* The same for a tracepoint's two kinds of programs. */
-#define TRACEPOINT(name, tracepoint, call) \
-	SEC("tp_btf/" #tracepoint) \
-	int name##_tp_btf(__u64 *ctx) \
-	{ \
-		const bool direct __attribute__((unused)) = true; \
-		return call; \
-	} \
-	SEC("raw_tp/" #tracepoint) \
-	int name##_raw_tp(__u64 *ctx) \
-	{ \
-		const bool direct __attribute__((unused)) = false; \
-		return call; \
-	}
 
 TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], direct)))
 TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))

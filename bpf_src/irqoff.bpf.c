@@ -13,6 +13,7 @@
  */
 #include "lib/wptrace.h"
 #include "lib/hist.h"
+#include "lib/tracepoint.h"
 
 #define FRAMES 64
 
@@ -249,17 +250,7 @@ static __always_inline int expire(void *ctx)
 	return 0;
 }
 
-SEC("tp_btf/hrtimer_expire_entry")
-int expire_tp_btf(__u64 *ctx)
-{
-	return expire(ctx);
-}
-
-SEC("raw_tp/hrtimer_expire_entry")
-int expire_raw_tp(__u64 *ctx)
-{
-	return expire(ctx);
-}
+TRACEPOINT(expire, hrtimer_expire_entry, expire(ctx))
 
 #ifdef __TARGET_ARCH_arm64
 #define NMI_MASK 0xf00000

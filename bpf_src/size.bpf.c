@@ -9,6 +9,7 @@
 #include "lib/arguments.h"
 #include "lib/block.h"
 #include "lib/preemption.h"
+#include "lib/tracepoint.h"
 
 #define SECTOR_SHIFT 9
 
@@ -156,28 +157,7 @@ static __always_inline int requeue(struct request *rq, bool direct)
 	return 0;
 }
 
-SEC("tp_btf/block_rq_issue")
-int issue_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), true));
-}
-
-SEC("raw_tp/block_rq_issue")
-int issue_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), false));
-}
-
-SEC("tp_btf/block_rq_requeue")
-int requeue_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), true));
-}
-
-SEC("raw_tp/block_rq_requeue")
-int requeue_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), false));
-}
+TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(requeue, block_rq_requeue, UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

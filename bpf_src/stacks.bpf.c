@@ -12,6 +12,7 @@
 #include "lib/filter.h"
 #include "lib/hist.h"
 #include "lib/preemption.h"
+#include "lib/tracepoint.h"
 #include "lib/stack_id.h"
 
 enum stacks_cause {
@@ -266,52 +267,9 @@ static __always_inline int complete(struct request *rq, __u32 bytes, bool direct
 	return 0;
 }
 
-SEC("tp_btf/block_rq_complete")
-int complete_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(complete((void *)ctx[0], ctx[2], true));
-}
-
-SEC("raw_tp/block_rq_complete")
-int complete_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(complete((void *)ctx[0], ctx[2], false));
-}
-
-SEC("tp_btf/block_getrq")
-int getrq_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), true));
-}
-
-SEC("raw_tp/block_getrq")
-int getrq_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), false));
-}
-
-SEC("tp_btf/block_bio_backmerge")
-int backmerge_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true));
-}
-
-SEC("raw_tp/block_bio_backmerge")
-int backmerge_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false));
-}
-
-SEC("tp_btf/block_bio_frontmerge")
-int frontmerge_tp_btf(__u64 *ctx)
-{
-	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), true));
-}
-
-SEC("raw_tp/block_bio_frontmerge")
-int frontmerge_raw_tp(__u64 *ctx)
-{
-	return UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), false));
-}
+TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[2], direct)))
+TRACEPOINT(getrq, block_getrq, UNPREEMPTED(start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), direct)))
+TRACEPOINT(backmerge, block_bio_backmerge, UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct)))
+TRACEPOINT(frontmerge, block_bio_frontmerge, UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct)))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
