@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.lab.matrix import KERNELS, OTHER_MACHINES, find
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "test-logs"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+IN_GUEST = ("-m", "pytest", "-v", "-p", "no:cacheprovider")
 DISKS = ("--disk", "nvme", "--disk", "virtio", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
 GUESTS = "not icount and not here"
@@ -29,6 +31,7 @@ FEW = 3
 GUEST_DIED = 125
 # How large programs are (tests/kernel/verified.py).
 _TOLD = re.compile(r"verifier on |  \w+/\w+ +\d+ +\d+$")
+_OUTCOME = re.compile(r"^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", re.MULTILINE)
 _SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d.]+s", re.MULTILINE)
 
 
@@ -63,15 +66,15 @@ def guests() -> list[Job]:
     jobs = []
     for kernel in KERNELS:
         if not kernel.running:
-            every = (*lab, "--kernel", kernel.name, *DISKS, "--", *PYTEST)
-            timed = (*lab, "--kernel", kernel.name, "--icount=off", "--", *PYTEST)
+            every = (*lab, "--kernel", kernel.name, *DISKS, "--", sys.executable, *IN_GUEST)
+            timed = (*lab, "--kernel", kernel.name, "--icount=off", "--", sys.executable, *IN_GUEST)
             jobs.append(Job(kernel.name, every, ("tests/kernel", "-m", GUESTS)))
             jobs.append(Job(f"{kernel.name}-icount", timed, ("tests/kernel", "-m", "icount")))
     for kernel in OTHER_MACHINES:
         # Python is the guest's own there. What depends on the machine is the objects, the binding and the counter of
         # cycles, which other machines' emulation has not.
         files = [f"tests/kernel/{file}" for file in ("test_load.py", "test_binding.py", "test_irqoff.py")]
-        pytest = ("--", "python3", *PYTEST[1:])
+        pytest = ("--", "python3", *IN_GUEST)
         every = (*lab, "--kernel", kernel.name, *DISKS, *pytest)
         timed = (*lab, "--kernel", kernel.name, "--icount=off", *pytest)
         jobs.append(Job(kernel.name, every, (*files, "-m", GUESTS)))
@@ -81,46 +84,56 @@ def guests() -> list[Job]:
 
 def run(job: Job) -> Result:
     start = time.monotonic()
-    log = LOGS / f"{job.name}.log"
-    code = _into(log, (*job.command, *job.what))
-    text = log.read_text(errors="replace")
+    code, text = _into(job.name, (*job.command, *job.what))
+    before, again = 0, []
     if code == GUEST_DIED:
         # QEMU's emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real
         # ones do not. A fault of ours comes again.
-        print(f"== {job.name}: the guest died, once more\n{_tail(text, 40)}", flush=True)
-        code = _into(log, (*job.command, *job.what))
-        text = log.read_text(errors="replace")
-    found = _SUMMARY.findall(text)
-    last = found[-1] if found else ""
-    passed, failed = (sum(map(int, re.findall(rf"(\d+) {word}", last))) for word in ("passed", "(?:failed|errors?)"))
-    if code != 0 and not failed:
-        failed = 1
-    again = _failed(text)
-    if job.what and 0 < failed == len(again) <= FEW:
+        done = _named(text, "PASSED", "SKIPPED")
+        before = len(_named(text, "PASSED"))
+        print(f"== {job.name}: the guest died, another one for the rest\n{_tail(text, 40)}", flush=True)
+        names = LOGS / f"{job.name}-done"
+        names.write_text("\n".join(done))
+        code, rest = _into(f"{job.name}-rest", (*job.command, *job.what), WPTRACE_TESTS_DONE=str(names))
+        text += rest
+    passed, failed = _counts(text)
+    failing = _named(text, "FAILED", "ERROR")
+    if job.what and code != GUEST_DIED and 0 < failed == len(failing) <= FEW:
         # The guest's CPUs are threads of a machine that others use as well: one may stand still for a second anywhere.
         # What fails by that passes in another guest; what fails by a fault of ours fails there as well.
-        print(f"== {job.name}: {len(again)} failed, once more in another guest\n{_tail(text, 150)}", flush=True)
-        code = _into(LOGS / f"{job.name}-again.log", (*job.command, *again))
+        print(f"== {job.name}: {failed} failed, once more in another guest\n{_tail(text, 150)}", flush=True)
+        code, rest = _into(f"{job.name}-again", (*job.command, *failing))
+        text += rest
         if code == 0:
-            passed, failed = passed + failed, 0
-        else:
-            again = []
-            text += (LOGS / f"{job.name}-again.log").read_text(errors="replace")
-    else:
-        again = []
-    result = Result(job.name, code, passed, failed, time.monotonic() - start, again)
+            passed, failed, again = passed + failed, 0, failing
+    if code != 0 and not failed:
+        failed = 1
+    result = Result(job.name, code, before + passed, failed, time.monotonic() - start, again)
     print(_shown(result, text), flush=True)
     return result
 
 
-def _failed(text: str) -> list[str]:
-    """As pytest names them at its end."""
-    return [name.partition(" - ")[0] for name in re.findall(r"^(?:FAILED|ERROR) (\S+::.*)$", text, re.MULTILINE)]
+def _counts(text: str) -> tuple[int, int]:
+    """How many passed and failed, by the last line that says so."""
+    found = _SUMMARY.findall(text)
+    last = found[-1] if found else ""
+    passed, failed = (sum(map(int, re.findall(rf"(\d+) {word}", last))) for word in ("passed", "(?:failed|errors?)"))
+    return passed, failed
 
 
-def _into(log: Path, command: Sequence[str]) -> int:
+def _named(text: str, *outcomes: str) -> list[str]:
+    """Tests with one of these outcomes at the end, as `pytest -v` tells it for each."""
+    last = dict(_OUTCOME.findall(text))
+    return [name for name, outcome in last.items() if outcome in outcomes]
+
+
+def _into(name: str, command: Sequence[str], **variables: str) -> tuple[int, str]:
+    """The exit code, and what is in the log of that name now."""
+    log = LOGS / f"{name}.log"
     with log.open("wb") as out:
-        return subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, log.read_text(errors="replace")
 
 
 def _tail(text: str, count: int) -> str:
