@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import rig
+from bench.instructions import RESOLUTION
 from bench.tools import CAPTURE, Tool, chosen
 
 Found = dict[str, Any]
+
+# So many runs more, until some agree.
+_MORE = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,9 +78,9 @@ def _tool(tool: Tool, loads: Sequence[rig.Load], disks: Sequence[str], base: Fou
 
 
 def _added(tool: Tool, running: rig.Running, load: rig.Load, base: Found, idle_rate: float, options: Any) -> Found:
-    runs, reader = [], []
-    # A tool that cannot wait disturbs its load by chance.
-    for _ in range(options.repeats + (not tool.waits)):
+    runs: list[rig.Run] = []
+    reader: list[float] = []
+    while not _enough(tool, runs, options.repeats):
         if tool.waits:
             running.hold()
         begin, before = time.monotonic(), running.cpu_ns()
@@ -90,13 +94,29 @@ def _added(tool: Tool, running: rig.Running, load: rig.Load, base: Found, idle_r
             reader.append((running.cpu_ns() - before - idle) / options.requests)
     found = _run(runs)
     if tool.waits:
-        found["added"] = [value - min(base["latency"]) for value in found["latency"]]
+        found["added"] = [value - min(base["latency"]) for value in closest(found["latency"], options.repeats)]
     else:
         # Its reader takes the CPU while requests are under way, so their times do not tell. The CPU time has the start
         # of fio in it, which is not always the same: the worst run is left out.
         found["added"] = [value - min(base["cpu"]) for value in sorted(found["cpu"])[: options.repeats]]
     found["reader"] = reader
     return found
+
+
+def _enough(tool: Tool, runs: Sequence[rig.Run], repeats: int) -> bool:
+    """Now and then the kernel does something else for some milliseconds. So it is measured until repeats agree."""
+    if not tool.waits:
+        # It disturbs its load by chance.
+        return len(runs) > repeats
+    best = closest([run.latency for run in runs], repeats)
+    return len(runs) >= repeats + _MORE or (len(runs) >= repeats and best[-1] - best[0] <= RESOLUTION)
+
+
+def closest(values: Sequence[float], count: int) -> list[float]:
+    """So many of them that differ least."""
+    found = sorted(values)
+    groups = [found[at : at + count] for at in range(max(len(found) - count, 0) + 1)]
+    return min(groups, key=lambda group: group[-1] - group[0] if group else 0)
 
 
 def _run(runs: Sequence[rig.Run]) -> Found:

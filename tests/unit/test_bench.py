@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bench import table, tools
+from bench.guest import closest
 from bench.instructions import differences, disagreements, figures
 from bench.paired import estimate
 
@@ -41,6 +42,13 @@ def test_repeats_that_differ_by_more_than_the_resolution_are_told() -> None:
     assert disagreements(run(inline=load(500.0, 551.0))) == ["io, inline: repeats differ by 51 instructions"]
     end = {**run(inline=load(1.0)), "end": {"inline": {"cpu": [1.0], "latency": [5100.0]}}}
     assert disagreements(end) == ["untraced, inline: runs differ by 100 instructions"]
+
+
+def test_a_run_that_something_else_took_part_in_is_left_out() -> None:
+    assert closest([500.0, 770.0, 505.0], 2) == [500.0, 505.0]
+    assert closest([770.0, 500.0, 765.0], 2) == [765.0, 770.0]
+    assert closest([500.0], 2) == [500.0]
+    assert closest([], 2) == []
 
 
 def test_boots_that_differ_are_told() -> None:

@@ -12,6 +12,7 @@ import mmap
 import os
 import select
 import struct
+from array import array
 from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
@@ -61,17 +62,24 @@ class Entries:
         if record.format[0] in "<>=@!":
             order, fields = record.format[0], record.format[1:]
         self._struct = struct.Struct(f"{order}{HEADER}x{fields}{tail}x")
+        self._alike = array("I", [self.length])
 
-    def lengths(self, words: memoryview) -> list[int]:
+    def headers(self, words: memoryview) -> memoryview:
         """The first word of each header, of memory that is looked at as words."""
-        return words[:: self.stride >> 2].tolist()
+        return words[:: self.stride >> 2]
 
-    def decode(self, data: memoryview, lengths: Sequence[int]) -> list[Record]:
+    def whole(self, headers: memoryview) -> bool:
+        """Whether all of them are of records that are there: nearly always, and found out without a look at each."""
+        while len(self._alike) < len(headers):
+            self._alike *= 2
+        return headers == memoryview(self._alike)[: len(headers)]
+
+    def decode(self, data: memoryview, headers: memoryview) -> list[Record]:
         """Without those that a program gave up."""
         found = list(self._struct.iter_unpack(data))
-        if lengths.count(self.length) == len(found):
+        if self.whole(headers):
             return found
-        return [record for record, value in zip(found, lengths) if value == self.length]
+        return [record for record, value in zip(found, headers) if value == self.length]
 
 
 class Ring:
@@ -145,30 +153,33 @@ class Ring:
         # A last record may be a shorter one, of which only the header is there.
         count = max((end - start) // stride, 1)
         word = offset >> 2
-        lengths = self._entries.lengths(self._words[word : word + count * (stride >> 2)])
-        ready = count
-        if lengths.count(length) != ready:
-            for index, value in enumerate(lengths):
-                if value & BUSY or value & _LENGTH != length:
-                    ready = index
-                    break
-        if ready == 0:
-            if lengths[0] & BUSY:
-                return (), start, True
-            if lengths[0] & DISCARD:
-                self.discarded += 1
-            else:
-                self.foreign += 1
-            return (), start + ((HEADER + (lengths[0] & _LENGTH) + 7) & ~7), False
+        headers = self._entries.headers(self._words[word : word + count * (stride >> 2)])
+        ready = whole = count
+        if not self._entries.whole(headers):
+            # What they are may have changed since: a busy one may be there now.
+            lengths = headers.tolist()
+            ready = next((at for at, value in enumerate(lengths) if value & BUSY or value & _LENGTH != length), count)
+            if ready == 0:
+                return (), *self._passed(start, lengths[0])
+            whole = lengths[:ready].count(length)
         self._order()
-        whole = lengths[:ready].count(length)
         self.records += whole
         self.discarded += ready - whole
         data = self._data[offset : offset + ready * stride]
         if self._sink is None:
-            return self._entries.decode(data, lengths[:ready]), start + ready * stride, False
+            return self._entries.decode(data, headers[:ready]), start + ready * stride, False
         self._sink(data)
         return (), start + ready * stride, False
+
+    def _passed(self, start: int, header: int) -> tuple[int, bool]:
+        """Where the one behind an entry that is no record begins, and whether it is still busy."""
+        if header & BUSY:
+            return start, True
+        if header & DISCARD:
+            self.discarded += 1
+        else:
+            self.foreign += 1
+        return start + ((HEADER + (header & _LENGTH) + 7) & ~7), False
 
     def close(self) -> None:
         for view in (self._consumer, self._producer, self._words, self._data):

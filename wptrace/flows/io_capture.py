@@ -148,7 +148,7 @@ class Replay:
             self._file.seek(place)
             data = memoryview(self._file.read(length))
             data = data[: len(data) // entries.stride * entries.stride]
-            records = entries.decode(data, entries.lengths(data.cast("I")))
+            records = entries.decode(data, entries.headers(data.cast("I")))
             try:
                 yield list(self._stories.told(records))
             except (LookupError, ValueError):
