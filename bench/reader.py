@@ -48,12 +48,7 @@ def _record(flow: Flow, disk: Disk, direct: int) -> Image:
     fio(disk.path, number_ios=_RECORDS, io_size=_RECORDS * 4096, direct=direct, invalidate=0)
     flow.stop()
     produced = int(ring._producer[0])
-    if isinstance(flow, io_path.PathFlow):
-        layout = flow._stories.layout
-    else:
-        assert flow._loaded is not None
-        layout = flow._loaded.obj.struct("block_record").struct
-    return Image(flow, layout, bytes(ring._data[:produced]), produced)
+    return Image(flow, ring._entries.record, bytes(ring._data[:produced]), produced)
 
 
 def _replayed(image: Image) -> tuple[Ring, memoryview]:

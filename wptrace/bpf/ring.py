@@ -55,6 +55,7 @@ class Entries:
     """What lies in a ring: a header and a record, again and again; `record` unpacks the payload of one."""
 
     def __init__(self, record: struct.Struct) -> None:
+        self.record = record
         self.length = record.size
         self.stride = (HEADER + record.size + 7) & ~7
         tail = self.stride - HEADER - record.size
