@@ -146,7 +146,7 @@ def _breakdown(run: Found) -> str:
         if "off" in mode:
             rows.append(["all hooks, nothing is traced", "", *(f"{mode['off'][load]:+,.0f}" for load in loads)])
             rows[-1] += ["" for _ in loads]
-        idle = []
+        idle = list(mode.get("unreached", []))
         for one in mode["hooks"]:
             if max(abs(value) for key in ("alone", "without") for value in one[key].values()) < _NOTHING:
                 idle.append(one["hook"])
