@@ -18,7 +18,8 @@ from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader
 from wptrace.engine.budget import Step
 from wptrace.engine.diagnosis import Check
-from wptrace.engine.results import InFlight, Overhead, Request, Snapshot, Start
+from wptrace.engine.distribution import Distribution
+from wptrace.engine.results import Group, InFlight, Overhead, Request, Snapshot, Start
 from wptrace.engine.stages import StageTable
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 
@@ -102,6 +103,10 @@ class Flow:
 
     def snapshot(self) -> Snapshot:
         raise NotImplementedError
+
+    def look(self) -> dict[Group, dict[str, Distribution]]:
+        """The cells of a snapshot, where they can be had without the rest of it."""
+        return self.snapshot().cells
 
     def requests(self) -> list[Request]:
         """The single requests that came since the last call."""

@@ -280,7 +280,7 @@ class BlockFlow(Flow):
         if loaded is None:
             raise WptraceError("the flow has not been started")
         obj, counters = loaded.obj, self._cells.counters
-        found = self._look()
+        found = self.look()
         ran = [program.statistics() for program in loaded.programs]
         causes = dict(zip(self._causes, obj.bss.loss))
         causes[RECURSION] = ran[0].recursion_misses  # of the completion
@@ -303,7 +303,7 @@ class BlockFlow(Flow):
             events=of_rows(self._cells),
         )
 
-    def _look(self) -> dict[Group, dict[str, Distribution]]:
+    def look(self) -> dict[Group, dict[str, Distribution]]:
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
         found = self._cells.copy()
@@ -318,7 +318,7 @@ class BlockFlow(Flow):
         if self._loaded is None:
             raise WptraceError("the flow has not been started")
         stateless = bool(self._stateful) and not self._options.pid
-        return _Shedder(self._loaded, self._options.slow_ns == 0, stateless, self._look)
+        return _Shedder(self._loaded, self._options.slow_ns == 0, stateless, self.look)
 
     def stop(self) -> None:
         if self._loaded is not None:

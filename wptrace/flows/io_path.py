@@ -242,7 +242,7 @@ class PathFlow(Flow):
             wanted.interference,
             wanted.filter.file is not None or wanted.filter.directory is not None,
             _TICK_NS,
-            self._look,
+            self.look,
         )
         return self._shedder
 
@@ -298,7 +298,7 @@ class PathFlow(Flow):
         # Read before the ends: what begins and ends in between is not taken for being in flight.
         requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
-        found = self._look()
+        found = self.look()
         ran = {program.name: program.statistics() for program in loaded.programs}
         causes = dict(zip(self._causes, obj.bss.loss))
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
@@ -343,7 +343,7 @@ class PathFlow(Flow):
             of_rows(requests),
         )
 
-    def _look(self) -> dict[Group, dict[str, Distribution]]:
+    def look(self) -> dict[Group, dict[str, Distribution]]:
         """Reads the cells, and what they tell of all, those that were only counted included."""
         for cells in self._cells.values():
             cells.read()

@@ -123,10 +123,14 @@ def _run(
         if now < min(due, looks.due):
             continue
         before = time.process_time()
-        taken = flow.snapshot()
+        if now < due:
+            at_ns, cells = int(now * 1e9), flow.look()
+        else:
+            taken = flow.snapshot()
+            at_ns, cells = taken.at_ns, taken.cells
         if looks.taken(now, time.process_time() - before):
-            history.add(taken.at_ns, taken.cells)
-        if interval_s is None or now < due:
+            history.add(at_ns, cells)
+        if now < due or interval_s is None:
             continue
         output.interval(_report("interval", flow, taken, latest, keeper))
         latest = taken
