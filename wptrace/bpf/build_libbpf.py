@@ -210,6 +210,7 @@ const char *btf__name_by_offset(const struct btf *btf, __u32 offset);
 int btf__find_by_name_kind(const struct btf *btf, const char *name, __u32 kind);
 
 int vsnprintf(char *buffer, size_t size, const char *format, void *arguments);
+int malloc_trim(size_t pad);
 long syscall(long number, ...);
 """
 

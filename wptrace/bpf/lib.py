@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from collections import deque
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 
@@ -75,6 +76,12 @@ class Libbpf:
         text = ffi.new("char[]", size)
         self.lib.vsnprintf(text, size, form, arguments)
         return bytes(ffi.string(text)).decode("utf-8", "replace")
+
+    def trim(self) -> None:
+        """Gives the system what libbpf freed, as the kernel's types that each load reads: more than all else here."""
+        # Of glibc alone.
+        with suppress(AttributeError):
+            self.lib.malloc_trim(0)
 
     @property
     def cpus(self) -> int:

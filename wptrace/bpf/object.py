@@ -149,7 +149,9 @@ class BpfObject:
         """Creates the maps and loads the programs whose autoload is on."""
         require_kernel_btf()
         self._libbpf.recent.clear()
-        self._libbpf.check(self._lib.bpf_object__load(self._handle), f"{self.path.name} cannot be loaded")
+        result = self._lib.bpf_object__load(self._handle)
+        self._libbpf.trim()
+        self._libbpf.check(result, f"{self.path.name} cannot be loaded")
         self._libbpf.recent.clear()
         self.is_loaded = True
         for section in self._sections:
