@@ -9,7 +9,6 @@
 #include "lib/hist.h"
 #include "lib/block.h"
 #include "lib/arguments.h"
-#include "lib/preemption.h"
 #include "lib/tracepoint.h"
 
 enum block_stage {
@@ -526,11 +525,11 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	return 0;
 }
 
-TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], direct)))
-TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
-TRACEPOINT(getrq, block_getrq, UNPREEMPTED(getrq(FIRST_OR_SECOND(ctx, bio_is_second), direct)))
-TRACEPOINT(merge, block_rq_merge, UNPREEMPTED(merge(FIRST_OR_SECOND(ctx, request_is_second), direct)))
-TRACEPOINT(requeue, block_rq_requeue, UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
-TRACEPOINT(split, block_split, UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), direct)))
+TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
+TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(getrq, block_getrq, getrq(FIRST_OR_SECOND(ctx, bio_is_second), direct))
+TRACEPOINT(merge, block_rq_merge, merge(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(split, block_split, split(FIRST_OR_SECOND(ctx, bio_is_second), direct))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -14,7 +14,6 @@
 #include "lib/filter.h"
 #include "lib/sched.h"
 #include "lib/arguments.h"
-#include "lib/preemption.h"
 #include "lib/tracepoint.h"
 #include "lib/dentry.h"
 #include "io_path/shared.h"
@@ -1188,16 +1187,16 @@ static __always_inline int switched(__u64 *ctx, bool direct)
 
 /* --- Hooks -------------------------------------------------------------------------------------------------------- */
 
-TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[1], ctx[2], direct)))
-TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
-TRACEPOINT(queue, block_bio_queue, UNPREEMPTED(queue(FIRST_OR_SECOND(ctx, bio_is_second), direct)))
-TRACEPOINT(requeue, block_rq_requeue, UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
-TRACEPOINT(layer, block_bio_complete, UNPREEMPTED(complete_layer((void *)ctx[1])))
+TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
+TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(queue, block_bio_queue, queue(FIRST_OR_SECOND(ctx, bio_is_second), direct))
+TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(layer, block_bio_complete, complete_layer((void *)ctx[1]))
 TRACEPOINT(remap, block_bio_remap,
-	   UNPREEMPTED(link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)),
-				     (__u64)EITHER(ctx, 1, 2, bio_is_second), (__u64)EITHER(ctx, 2, 3, bio_is_second))))
+	   link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)), (__u64)EITHER(ctx, 1, 2, bio_is_second),
+			 (__u64)EITHER(ctx, 2, 3, bio_is_second)))
 TRACEPOINT(split, block_split,
-	   UNPREEMPTED(split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct)))
+	   split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct))
 TRACEPOINT(switch, sched_switch, switched(ctx, direct))
 TRACEPOINT(dirty, writeback_dirty_folio, dirty_folio((void *)ctx[0], (void *)ctx[1], direct))
 TRACEPOINT(dirty_page, writeback_dirty_page, dirty_page((void *)ctx[0], (void *)ctx[1], direct))
@@ -1216,13 +1215,13 @@ int tick_perf(void *ctx)
 SEC("fentry/__blk_throtl_bio")
 int throttle_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(throttle((void *)ctx[0], false, true));
+	return throttle((void *)ctx[0], false, true);
 }
 
 SEC("fentry/blk_throtl_bio")
 int throttle_old_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(throttle((void *)ctx[0], true, true));
+	return throttle((void *)ctx[0], true, true);
 }
 
 /*
@@ -1232,7 +1231,7 @@ int throttle_old_fentry(__u64 *ctx)
 SEC("raw_tp/nvme_setup_cmd")
 int nvme_setup_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(set_up((void *)ctx[0], false));
+	return set_up((void *)ctx[0], false);
 }
 
 SEC("raw_tp/nvme_sq")
@@ -1250,7 +1249,7 @@ static __always_inline struct request *before_payload(__u64 payload)
 SEC("raw_tp/scsi_dispatch_cmd_start")
 int scsi_start_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(hand_over(before_payload(ctx[0]), false));
+	return hand_over(before_payload(ctx[0]), false);
 }
 
 SEC("raw_tp/scsi_dispatch_cmd_done")
@@ -1262,7 +1261,7 @@ int scsi_seen_raw_tp(__u64 *ctx)
 SEC("fentry/virtblk_add_req")
 int virtblk_add_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(hand_over(before_payload(ctx[1]), false));
+	return hand_over(before_payload(ctx[1]), false);
 }
 
 /* Its fifth argument is what the driver wants back: of other drivers it is something else, which is in no request. */
@@ -1275,7 +1274,7 @@ int virtblk_add_kprobe(struct pt_regs *ctx)
 SEC("fentry/blk_mq_complete_request")
 int seen_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(see((void *)ctx[0], true));
+	return see((void *)ctx[0], true);
 }
 
 SEC("kprobe/blk_mq_complete_request")
@@ -1337,22 +1336,22 @@ static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
 	SEC("fentry/" #prefix "_read_iter") \
 	int prefix##_read_iter_entry(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_READ)); \
+		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_READ); \
 	} \
 	SEC("fexit/" #prefix "_read_iter") \
 	int prefix##_read_iter_exit(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(finish_kiocb((void *)ctx[0], ctx[2])); \
+		return finish_kiocb((void *)ctx[0], ctx[2]); \
 	} \
 	SEC("fentry/" #prefix "_write_iter") \
 	int prefix##_write_iter_entry(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE)); \
+		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE); \
 	} \
 	SEC("fexit/" #prefix "_write_iter") \
 	int prefix##_write_iter_exit(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(finish_kiocb((void *)ctx[0], ctx[2])); \
+		return finish_kiocb((void *)ctx[0], ctx[2]); \
 	}
 
 FILE_SYSTEM(blkdev)
@@ -1364,13 +1363,13 @@ FILE_SYSTEM(btrfs_file)
 SEC("raw_tp/io_uring_submit_req")
 int uring_submit_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(submit_uring((void *)ctx[0]));
+	return submit_uring((void *)ctx[0]);
 }
 
 SEC("raw_tp/io_uring_submit_sqe")
 int uring_submit_old_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(submit_uring((void *)ctx[0]));
+	return submit_uring((void *)ctx[0]);
 }
 
 /* 6.15 hands over the event instead of what is in it. */
@@ -1390,7 +1389,7 @@ int uring_complete_raw_tp(__u64 *ctx)
 		result = BPF_CORE_READ((struct io_uring_cqe___known *)ctx[2], res);
 	else
 		result = ctx[3];
-	return ctx[1] ? UNPREEMPTED(end_async(ctx[1], result)) : 0;
+	return ctx[1] ? end_async(ctx[1], result) : 0;
 }
 
 static __always_inline int submit_aio(__u64 key)
@@ -1403,19 +1402,19 @@ static __always_inline int submit_aio(__u64 key)
 SEC("fentry/aio_read")
 int aio_read_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(submit_aio(ctx[0]));
+	return submit_aio(ctx[0]);
 }
 
 SEC("fentry/aio_write")
 int aio_write_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(submit_aio(ctx[0]));
+	return submit_aio(ctx[0]);
 }
 
 SEC("fentry/aio_complete_rw")
 int aio_complete_fentry(__u64 *ctx)
 {
-	return UNPREEMPTED(end_async(ctx[0], ctx[1]));
+	return end_async(ctx[0], ctx[1]);
 }
 
 /* Operations by the functions that all their system calls go through, of whatever file system. */
@@ -1425,7 +1424,7 @@ int aio_complete_fentry(__u64 *ctx)
 	{ \
 		struct file *file = (void *)ctx[0]; \
 \
-		return is_stored(file, kind, true) ? UNPREEMPTED(begin(file, kind, length, fourth(ctx))) : 0; \
+		return is_stored(file, kind, true) ? begin(file, kind, length, fourth(ctx)) : 0; \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
@@ -1433,7 +1432,7 @@ int aio_complete_fentry(__u64 *ctx)
 		__u64 now = bpf_ktime_get_ns(); \
 		struct op_state *op = find_op(bpf_get_current_task()); \
 \
-		return op ? UNPREEMPTED(finish(op, (void *)ctx[0], ctx[result], now, true)) : 0; \
+		return op ? finish(op, (void *)ctx[0], ctx[result], now, true) : 0; \
 	}
 
 OPERATION(vfs_read, OP_KIND_READ, ctx[2], 4)
@@ -1529,7 +1528,7 @@ static __always_inline int enter_call(__u64 *ctx)
 SEC("raw_tp/sys_enter")
 int call_enter_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(enter_call(ctx));
+	return enter_call(ctx);
 }
 
 SEC("raw_tp/sys_exit")
@@ -1538,7 +1537,7 @@ int call_exit_raw_tp(__u64 *ctx)
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());
 
-	return op ? UNPREEMPTED(finish(op, NULL, ctx[1], now, false)) : 0;
+	return op ? finish(op, NULL, ctx[1], now, false) : 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -8,7 +8,6 @@
 #include "lib/wptrace.h"
 #include "lib/arguments.h"
 #include "lib/block.h"
-#include "lib/preemption.h"
 #include "lib/tracepoint.h"
 
 #define SECTOR_SHIFT 9
@@ -157,7 +156,7 @@ static __always_inline int requeue(struct request *rq, bool direct)
 	return 0;
 }
 
-TRACEPOINT(issue, block_rq_issue, UNPREEMPTED(issue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
-TRACEPOINT(requeue, block_rq_requeue, UNPREEMPTED(requeue(FIRST_OR_SECOND(ctx, request_is_second), direct)))
+TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

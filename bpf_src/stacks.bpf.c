@@ -11,7 +11,6 @@
 #include "lib/block.h"
 #include "lib/filter.h"
 #include "lib/hist.h"
-#include "lib/preemption.h"
 #include "lib/tracepoint.h"
 #include "lib/stack_id.h"
 
@@ -267,9 +266,9 @@ static __always_inline int complete(struct request *rq, __u32 bytes, bool direct
 	return 0;
 }
 
-TRACEPOINT(complete, block_rq_complete, UNPREEMPTED(complete((void *)ctx[0], ctx[2], direct)))
-TRACEPOINT(getrq, block_getrq, UNPREEMPTED(start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), direct)))
-TRACEPOINT(backmerge, block_bio_backmerge, UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct)))
-TRACEPOINT(frontmerge, block_bio_frontmerge, UNPREEMPTED(start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct)))
+TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[2], direct))
+TRACEPOINT(getrq, block_getrq, start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), direct))
+TRACEPOINT(backmerge, block_bio_backmerge, start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct))
+TRACEPOINT(frontmerge, block_bio_frontmerge, start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

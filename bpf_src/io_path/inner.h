@@ -66,12 +66,12 @@ static __noinline int begin_sync(struct file *file, __u64 start, __u64 end)
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(begin_sync((void *)ctx[0], ctx[1], ctx[2])); \
+		return begin_sync((void *)ctx[0], ctx[1], ctx[2]); \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(end_inner((__s32)ctx[4])); \
+		return end_inner((__s32)ctx[4]); \
 	}
 
 SYNC(blkdev_fsync)
@@ -84,13 +84,13 @@ SYNC(vfs_fsync_range)
 SEC("fentry/vfs_fsync")
 int vfs_fsync_entry(__u64 *ctx)
 {
-	return UNPREEMPTED(begin_sync((void *)ctx[0], 0, WHOLE_FILE));
+	return begin_sync((void *)ctx[0], 0, WHOLE_FILE);
 }
 
 SEC("fexit/vfs_fsync")
 int vfs_fsync_exit(__u64 *ctx)
 {
-	return UNPREEMPTED(end_inner((__s32)ctx[2]));
+	return end_inner((__s32)ctx[2]);
 }
 
 static __always_inline struct file *file_of(__u32 fd)
@@ -123,12 +123,12 @@ static __always_inline int begin_sync_of(struct pt_regs *regs)
 	SEC("fentry/" SYSTEM_CALL(name)) \
 	int sys_##name##_entry(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(begin_sync_of((void *)ctx[0])); \
+		return begin_sync_of((void *)ctx[0]); \
 	} \
 	SEC("fexit/" SYSTEM_CALL(name)) \
 	int sys_##name##_exit(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(end_inner(ctx[1])); \
+		return end_inner(ctx[1]); \
 	}
 
 SYNC_CALL(fsync)
@@ -137,13 +137,13 @@ SYNC_CALL(fdatasync)
 SEC("fentry/sync_file_range")
 int sync_file_range_entry(__u64 *ctx)
 {
-	return UNPREEMPTED(begin_inner((void *)ctx[0], OP_KIND_SYNC, ctx[1], ctx[2]));
+	return begin_inner((void *)ctx[0], OP_KIND_SYNC, ctx[1], ctx[2]);
 }
 
 SEC("fexit/sync_file_range")
 int sync_file_range_exit(__u64 *ctx)
 {
-	return UNPREEMPTED(end_inner((__s32)ctx[4]));
+	return end_inner((__s32)ctx[4]);
 }
 
 /* include/linux/mm_types.h */
@@ -171,25 +171,25 @@ int filemap_fault_entry(__u64 *ctx)
 	struct file *file = BPF_CORE_READ(fault, vma, vm_file);
 	__u64 page = BPF_CORE_READ(fault, pgoff);
 
-	return UNPREEMPTED(begin_inner(file, OP_KIND_PAGEFAULT, page << page_shift, 1 << page_shift));
+	return begin_inner(file, OP_KIND_PAGEFAULT, page << page_shift, 1 << page_shift);
 }
 
 SEC("fexit/filemap_fault")
 int filemap_fault_exit(__u64 *ctx)
 {
-	return UNPREEMPTED(end_inner(fault_result(ctx[1])));
+	return end_inner(fault_result(ctx[1]));
 }
 
 SEC("fentry/do_swap_page")
 int do_swap_page_entry(__u64 *ctx)
 {
-	return UNPREEMPTED(begin_inner(NULL, OP_KIND_SWAPIN, -1, 1 << page_shift));
+	return begin_inner(NULL, OP_KIND_SWAPIN, -1, 1 << page_shift);
 }
 
 SEC("fexit/do_swap_page")
 int do_swap_page_exit(__u64 *ctx)
 {
-	return UNPREEMPTED(end_inner(fault_result(ctx[1])));
+	return end_inner(fault_result(ctx[1]));
 }
 
 /* --- Waits for a journal ------------------------------------------------------------------------------------------ */
@@ -234,12 +234,12 @@ static __noinline int leave_journal(void)
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(enter_journal(journal, transaction)); \
+		return enter_journal(journal, transaction); \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
 	{ \
-		return UNPREEMPTED(leave_journal()); \
+		return leave_journal(); \
 	}
 
 #define JOURNAL_OLD(function, journal, transaction) \

@@ -296,25 +296,25 @@ static __always_inline void tell_commit(struct commit *told, struct op_state *op
 SEC("raw_tp/jbd2_start_commit")
 int commit_start_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(begin_commit(ctx[0]));
+	return begin_commit(ctx[0]);
 }
 
 SEC("raw_tp/jbd2_run_stats")
 int commit_number_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(number_commit(ctx[0], ctx[1]));
+	return number_commit(ctx[0], ctx[1]);
 }
 
 SEC("raw_tp/jbd2_end_commit")
 int commit_end_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(end_commit(ctx[0]));
+	return end_commit(ctx[0]);
 }
 
 SEC("raw_tp/jbd2_handle_stats")
 int handle_raw_tp(__u64 *ctx)
 {
-	return UNPREEMPTED(count_handle(ctx[0], ctx[1], ctx[7]));
+	return count_handle(ctx[0], ctx[1], ctx[7]);
 }
 
 #endif
