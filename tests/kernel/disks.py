@@ -38,21 +38,25 @@ class Disk(NamedTuple):
     def completed(self) -> dict[str, int]:
         return completed([self])[self.name]
 
+    def counted(self) -> dict[str, int]:
+        """What the kernel has counted so far (Documentation/block/stat.rst)."""
+        found = Path("/sys/class/block", self.name, "stat").read_text().split()
+        return dict(zip(_COUNTS, map(int, found)))
+
 
 def completed(disks: Sequence[Disk]) -> dict[str, dict[str, int]]:
-    """By /sys/block/*/stat (Documentation/block/stat.rst).
+    """What the kernel has counted when nothing is under way any more.
 
     Who waits for a request hears of its end before the kernel has counted it, which takes an emulated CPU its time. So
     the counts are looked at until they rest, or for a second where something is always under way.
     """
-    stats = [Path("/sys/class/block", disk.name, "stat") for disk in disks]
-    found = [stat.read_text() for stat in stats]
+    found = {disk.name: disk.counted() for disk in disks}
     for _ in range(20):
         time.sleep(0.05)
-        before, found = found, [stat.read_text() for stat in stats]
+        before, found = found, {disk.name: disk.counted() for disk in disks}
         if found == before:
             break
-    return {disk.name: dict(zip(_COUNTS, map(int, text.split()))) for disk, text in zip(disks, found)}
+    return found
 
 
 @contextmanager

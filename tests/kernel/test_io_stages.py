@@ -201,10 +201,10 @@ def test_interrupts_kept_off_are_in_complete() -> None:
         inserted("irqoff") as irqoff,
         Trace("--dev", disk.name, "--each", "--interference") as trace,
     ):
-        before = disk.completed()["read"]
+        before = disk.counted()["read"]
         with ThreadPoolExecutor(max_workers=1) as other:
             reading = other.submit(fio, disk.path, number_ios=100)
-            wait_until(lambda: disk.completed()["read"] > before, "the first read")
+            wait_until(lambda: disk.counted()["read"] > before, "the first read")
             for _ in range(periods):
                 irqoff.run(0, length // 1000)
             job = reading.result()
