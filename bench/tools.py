@@ -29,8 +29,11 @@ class Tool(NamedTuple):
     loads: tuple[str, ...] = ALL_LOADS
     per_line: str = ""
     """What each line about one of fio's requests has in it; empty where it does not print such lines."""
-    captures: bool = False
-    """It writes no lines, and tells in its last one how many it would be."""
+
+    @property
+    def captures(self) -> bool:
+        """It writes no lines about requests, and tells in its last one how many it would be."""
+        return "--capture" in self.arguments
 
     @property
     def waits(self) -> bool:
@@ -95,7 +98,7 @@ WPTRACE = (
         "the same, to a file for wptrace replay",
         *("--each", "--capture", CAPTURE, *_ROOM),
         streams=True,
-    )._replace(captures=True),
+    ),
     Tool("size", "sizes, sequential or not", ("size", "DISKS"), loads=_BLOCK),
     Tool("stacks", "kernel stacks that start I/O, with latency", ("stacks", "DISKS"), loads=_BLOCK),
     Tool("cpu", "wait for a CPU, run time, who ran instead", ("cpu",)),

@@ -391,8 +391,8 @@ class PathFlow(Flow):
 
     def close(self) -> None:
         if self._capture is not None:
-            lost = 0 if self._loaded is None else self._loaded.obj.bss.loss[self._causes.index(RING_FULL)]
-            self._capture.end(lost)
+            obj = None if self._loaded is None else self._loaded.obj
+            self._capture.end(0 if obj is None else obj.bss.loss[obj.enum("path_cause").index(RING_FULL.name)])
         if self._ring is not None:
             self._ring.close()
         if self._loaded is not None:
