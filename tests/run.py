@@ -62,24 +62,26 @@ def here() -> list[Job]:
 
 
 def guests() -> list[Job]:
-    lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S))
     jobs = []
     for kernel in KERNELS:
         if not kernel.running:
-            every = (*lab, "--kernel", kernel.name, *DISKS, "--", sys.executable, *IN_GUEST)
-            timed = (*lab, "--kernel", kernel.name, "--icount=off", "--", sys.executable, *IN_GUEST)
-            jobs.append(Job(kernel.name, every, ("tests/kernel", "-m", GUESTS)))
-            jobs.append(Job(f"{kernel.name}-icount", timed, ("tests/kernel", "-m", "icount")))
+            jobs += _pair(kernel.name, sys.executable, ["tests/kernel"], ["tests/kernel"])
     for kernel in OTHER_MACHINES:
         # Python is the guest's own there. What depends on the machine is the objects, the binding and the counter of
         # cycles, which other machines' emulation has not.
         files = [f"tests/kernel/{file}" for file in ("test_load.py", "test_binding.py", "test_irqoff.py")]
-        pytest = ("--", "python3", *IN_GUEST)
-        every = (*lab, "--kernel", kernel.name, *DISKS, *pytest)
-        timed = (*lab, "--kernel", kernel.name, "--icount=off", *pytest)
-        jobs.append(Job(kernel.name, every, (*files, "-m", GUESTS)))
-        jobs.append(Job(f"{kernel.name}-icount", timed, (files[-1], "-m", "icount")))
+        jobs += _pair(kernel.name, "python3", files, files[-1:])
     return jobs
+
+
+def _pair(kernel: str, python: str, every: Sequence[str], timed: Sequence[str]) -> list[Job]:
+    """A guest with real disks, and one whose clock counts instructions."""
+    lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", kernel)
+    pytest = ("--", python, *IN_GUEST)
+    return [
+        Job(kernel, (*lab, *DISKS, *pytest), (*every, "-m", GUESTS)),
+        Job(f"{kernel}-icount", (*lab, "--icount=off", *pytest), (*timed, "-m", "icount")),
+    ]
 
 
 def run(job: Job) -> Result:
