@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.kernel.disks import Disk, setting
+from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, wait_until
 
 
@@ -186,8 +187,7 @@ def hog(burst_us: int, gap_us: int) -> Iterator[Hog]:
     command = [sys.executable, "-m", "tests.kernel.loads", str(burst_us), str(gap_us)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert said(process) == "ready\n"
         yield Hog(process)
     finally:
         if process.poll() is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
+from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import object_path
 from wptrace.bpf.object import BpfObject
 from wptrace.errors import UnsupportedError
@@ -136,7 +137,7 @@ def child(act: Act) -> Act:
                 code = 0
             finally:
                 os._exit(code)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert reaped(pid) == 0
 
     return forked
 
@@ -193,7 +194,7 @@ def test_all_threads_are_of_the_process(tracer: Tracer, tree: Path) -> None:
 
     def run() -> None:
         thread.start()
-        thread.join()
+        joined(thread)
 
     assert tracer.passes(run)
     assert thread.native_id != os.getpid()
@@ -210,7 +211,7 @@ def test_thread(tracer: Tracer, tree: Path) -> None:
 
     def in_thread() -> None:
         thread.start()
-        thread.join()
+        joined(thread)
 
     assert tracer.passes(in_thread)
     assert not tracer.passes(act)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio, setting, total
+from tests.kernel.patience import guarded, said
 from tests.kernel.trace import PATIENCE, BlockTrace, count, lossless, programs, wait_until
 from wptrace.engine.distribution import Distribution
 
@@ -268,9 +269,9 @@ def test_a_closed_pipe_ends_it(loop: Disk, arguments: tuple[str, ...]) -> None:
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    process.stdout.readline()
+    said(process)
     process.stdout.close()
-    with process.stderr:
+    with process.stderr, guarded(process):
         complaint = process.stderr.read()
     assert process.wait(timeout=PATIENCE) == 0
     assert complaint == ""

@@ -9,7 +9,6 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
+from tests.kernel.patience import guarded, rest, said
 from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.programs import Program, run_statistics
@@ -113,13 +113,13 @@ def test_it_counts_the_runs_of_its_interval(features: BpfObject) -> None:
     program = features.progs["raw_tp"]
     command = [sys.executable, "-m", "wptrace", "progs", "--json", "100ms"]
     with run_statistics(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        lines = [json.loads(process.stdout.readline())]
+        lines = [json.loads(said(process))]
         exits(20)
-        while sum(one["runs"] for one in of(program, lines)) < 20:
-            lines.append(json.loads(process.stdout.readline()))
+        with guarded(process):
+            while sum(one["runs"] for one in of(program, lines)) < 20:
+                lines.append(json.loads(said(process)))
         process.send_signal(signal.SIGINT)
-        lines += map(json.loads, process.stdout)
+        lines += map(json.loads, rest(process))
         assert process.wait(PATIENCE) == 0
         last = program.statistics()
     seen = of(program, lines)
@@ -152,8 +152,7 @@ def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
 def test_it_knows_its_own() -> None:
     command = [sys.executable, "-m", "wptrace", "cpu", "--pid", str(os.getpid()), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        said(process)
         found = Watch().take()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
@@ -175,20 +174,18 @@ def test_a_terminal_gets_a_screen(features: BpfObject) -> None:
     command = [sys.executable, "-m", "wptrace", "progs", "50ms"]
     with subprocess.Popen(command, stdout=theirs, cwd=ROOT, env=environment) as process:
         os.close(theirs)
-        guard = threading.Timer(PATIENCE, process.kill)
-        guard.start()
         seen = b""
-        while seen.count(b"attached to") < 2:
-            seen += os.read(ours, 1 << 16)
-        process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                if not os.read(ours, 1 << 16):
+        with guarded(process):
+            while seen.count(b"attached to") < 2:
+                seen += os.read(ours, 1 << 16)
+            process.send_signal(signal.SIGINT)
+            while True:
+                try:
+                    if not os.read(ours, 1 << 16):
+                        break
+                except OSError:  # it is gone
                     break
-            except OSError:  # it is gone
-                break
         assert process.wait(PATIENCE) == 0
-        guard.cancel()
     os.close(ours)
     # Drawn anew in place: the cursor goes up in between.
     assert b"\x1b[1A" in seen
