@@ -25,15 +25,35 @@ class Module(NamedTuple):
         return Path("/sys/kernel/debug", self.name)
 
     def run(self, *words: object) -> None:
-        """Returns when the module is done. Several threads may be in here at once."""
+        """Returns when the module is done, or has begun. Several threads may be in here at once."""
         # Without a buffer, which would be written again when the module refused it.
         with (self.control / "run").open("wb", buffering=0) as file:
             file.write(" ".join(map(str, words)).encode())
+
+    @contextmanager
+    def held(self, cpu: int) -> Iterator[None]:
+        """Of `irqoff`: interrupts are off on that CPU for as long as the block takes, which must not run there."""
+        self.run(cpu, -1)
+        try:
+            yield
+        finally:
+            self.run("release")
 
     def log(self) -> list[Event]:
         """All that happened since the module was inserted."""
         lines = (self.control / "log").read_text().splitlines()
         return [dict(word.split("=", 1) for word in line.split()) for line in lines]
+
+
+@contextmanager
+def on_cpu(number: int) -> Iterator[None]:
+    """This thread and what it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {number})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextmanager

@@ -7,15 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.byhand import run
-from tests.kernel.modules import Module, inserted
-from tests.kernel.trace import Line, Trace, wait_until, wptrace
+from tests.kernel.modules import Module, inserted, on_cpu
+from tests.kernel.trace import PATIENCE, Line, Trace, wait_until, wptrace
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject, find
@@ -49,17 +48,6 @@ def offline() -> Iterator[Path]:
     switch = Path("/sys/devices/system/cpu/cpu1/online")
     yield switch
     switch.write_text("1")
-
-
-@contextmanager
-def on_cpu(number: int) -> Iterator[None]:
-    """This thread and what it starts."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {number})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 # --- On the instruction clock, which nothing disturbs -----------------------------------------------------------------
@@ -121,19 +109,21 @@ def test_nothing_is_found_in_a_quiet_minute() -> None:
 
 @pytest.mark.guest
 def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
-    def open_on_cpu_1(trace: IrqoffTrace) -> bool:
-        return '"in_flight":1' in trace.written()
-
+    """It is held until an interval has told of it."""
     # Where it never was nobody waits for its CPU, as for the end of a mapping.
     with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
-        thread = threading.Thread(target=module.run, args=(1, 3_000_000))
-        thread.start()
-        wait_until(lambda: open_on_cpu_1(trace) or not thread.is_alive(), "the CPU to be late")
-        thread.join()
+        with module.held(1):
+            since, told = time.monotonic_ns(), trace.written().count('"in_flight":1')
+            # Not earlier than it is a period: one that a busy machine made before may be told as well.
+            wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
+            wait_until(lambda: trace.written().count('"in_flight":1') > told, "an interval that tells of it")
+            for_ns = time.monotonic_ns() - since
         trace.stop()
-    assert any(line["requests"]["in_flight"] == 1 for line in trace.lines if line["kind"] == "interval")
-    (period,) = [period for period in trace.periods if period["comm"] == COMM]
-    assert period["total_ns"] >= 3_000 * MS - MS
+    (truth,) = module.log()
+    assert int(truth["length_ns"]) >= for_ns
+    (period,) = [one for one in trace.periods if one["tid"] == int(truth["pid"])]
+    assert (period["cpu"], period["comm"]) == (1, COMM)
+    assert period["total_ns"] >= int(truth["length_ns"]) - MS
 
 
 @pytest.mark.guest
@@ -188,9 +178,13 @@ class ByHand:
     def causes(self) -> dict[str, int]:
         return {name: count for name, count in zip(self.obj.enum("irqoff_cause"), self.cell.causes) if count}
 
-    def late(self, seconds: float) -> None:
+    def ago(self, ns: int) -> None:
+        """As if the last tick had been so much earlier: a machine that is busy takes what time it likes to sleep."""
+        self.change("cells", ticked_ns=self.cell.ticked_ns - ns)
+
+    def late(self, ns: int) -> None:
         self.tick()
-        time.sleep(seconds)
+        self.ago(ns)
         self.tick()
 
     def settle(self) -> None:
@@ -198,7 +192,11 @@ class ByHand:
         self.tick()
 
 
-MIN_NS, TICK_NS = 100 * MS, MS
+# No machine that runs tests stands still for so long; all have been up for longer.
+MIN_NS, TICK_NS = 20_000 * MS, MS
+LATE_NS = 25_000 * MS
+# Since when a CPU is watched: always.
+ALWAYS = 1
 
 
 @pytest.fixture
@@ -214,7 +212,7 @@ def by_hand() -> Iterator[ByHand]:
         obj.load()
         made = ByHand(obj)
         os.sched_setaffinity(0, {made.cpu})
-        obj.maps["watched"][made.cpu] = time.monotonic_ns()
+        obj.maps["watched"][made.cpu] = ALWAYS
         yield made
     os.sched_setaffinity(0, before)
 
@@ -222,13 +220,12 @@ def by_hand() -> Iterator[ByHand]:
 @pytest.mark.here
 def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     start = time.monotonic_ns()
-    by_hand.late(0.15)
+    by_hand.late(LATE_NS)
     end = time.monotonic_ns()
     assert by_hand.periods() == []
     by_hand.settle()
     (period,) = by_hand.periods()
-    assert 150 * MS - TICK_NS // 2 <= period["length_ns"] + period["stolen_ns"] <= end - start
-    assert start <= period["ticked_ns"] < period["end_ns"] <= end
+    assert start <= period["ticked_ns"] + LATE_NS < period["end_ns"] <= end
     whole = period["end_ns"] - period["ticked_ns"]
     # A hypervisor that tells what it takes may really have taken a little.
     assert period["length_ns"] + period["stolen_ns"] + TICK_NS // 2 == whole
@@ -245,8 +242,8 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
 @pytest.mark.here
 def test_one_period_after_another(by_hand: ByHand) -> None:
     """The first is over when the second ends, whether it has settled or not."""
-    by_hand.late(0.12)
-    by_hand.late(0.12)
+    by_hand.late(LATE_NS)
+    by_hand.late(LATE_NS)
     assert len(by_hand.periods()) == 1
     by_hand.settle()
     assert len(by_hand.periods()) == 1
@@ -255,7 +252,7 @@ def test_one_period_after_another(by_hand: ByHand) -> None:
 @pytest.mark.here
 def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
     for _ in range(3):
-        by_hand.late(0.01)
+        by_hand.late(MIN_NS - LATE_NS // 10)
     by_hand.settle()
     assert by_hand.periods() == []
     assert by_hand.cell.ticks == 7
@@ -264,10 +261,10 @@ def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
 @pytest.mark.here
 def test_before_it_ticks_a_cpu_is_not_late(by_hand: ByHand) -> None:
     by_hand.obj.maps["watched"][by_hand.cpu] = 0
-    by_hand.late(0.12)
+    by_hand.late(LATE_NS)
     by_hand.tick()
     by_hand.obj.maps["watched"][by_hand.cpu] = time.monotonic_ns()
-    time.sleep(0.12)
+    by_hand.ago(LATE_NS)
     by_hand.tick()
     by_hand.settle()
     assert by_hand.periods() == []
@@ -280,7 +277,7 @@ def test_time_in_suspend_is_none(by_hand: ByHand) -> None:
     by_hand.change(
         "cells", asleep_ns=max(by_hand.cell.asleep_ns - 5_000 * MS, 0) or by_hand.cell.asleep_ns + 5_000 * MS
     )
-    time.sleep(0.12)
+    by_hand.ago(LATE_NS)
     by_hand.tick()
     by_hand.settle()
     assert by_hand.periods() == []
@@ -293,18 +290,19 @@ def test_a_cpu_that_moved_is_none_until_it_is_watched_again(by_hand: ByHand) -> 
     for step in steps:
         assert step is not None
         by_hand.tick()
-        time.sleep(0.12)
+        by_hand.ago(LATE_NS)
         by_hand.move(step + 1)
         assert by_hand.obj.maps["moves"][by_hand.cpu] == 0 or step == steps[1]
         by_hand.move(step)
         by_hand.tick()
-        # Without its own tick it has timers as they come.
-        by_hand.late(0.12)
+        # Without its own tick it has timers as they come, also when it moved before the last one.
+        by_hand.obj.maps["moves"][by_hand.cpu] = ALWAYS + 1
+        by_hand.late(LATE_NS)
         by_hand.settle()
         assert by_hand.periods() == []
     assert by_hand.causes() == {"hotplug": 2}
-    by_hand.obj.maps["watched"][by_hand.cpu] = time.monotonic_ns()
-    by_hand.late(0.12)
+    by_hand.obj.maps["watched"][by_hand.cpu] = ALWAYS + 2
+    by_hand.late(LATE_NS)
     by_hand.settle()
     assert len(by_hand.periods()) == 1
 
@@ -318,7 +316,7 @@ def stolen(by_hand: ByHand, ns: int) -> None:
 
 @pytest.mark.here
 def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
-    by_hand.late(0.15)
+    by_hand.late(LATE_NS)
     stolen(by_hand, 30 * MS)
     by_hand.settle()
     (period,) = by_hand.periods()
@@ -328,8 +326,8 @@ def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
 
 @pytest.mark.here
 def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
-    by_hand.late(0.12)
-    stolen(by_hand, 100 * MS)
+    by_hand.late(LATE_NS)
+    stolen(by_hand, LATE_NS - MIN_NS)
     by_hand.settle()
     assert by_hand.periods() == []
     assert by_hand.causes() == {"stolen": 1}
@@ -338,13 +336,9 @@ def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
 
 @pytest.mark.here
 def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> None:
-    by_hand.obj.maps["watched"][by_hand.cpu] = 1
     room = by_hand.obj.maps["records"].max_entries // 560 + 2
     for _ in range(room):
-        by_hand.tick()
-        # The last tick was so long ago.
-        by_hand.change("cells", ticked_ns=by_hand.cell.ticked_ns - 200 * MS)
-        by_hand.tick()
+        by_hand.late(LATE_NS)
     by_hand.settle()
     lost = by_hand.causes()["ring_full"]
     assert lost > 0
@@ -371,14 +365,13 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
             looks.set_period(cpu, 50_000)
         assert flow._looks
         flow._looks._cycles = dict.fromkeys(flow._since, 50_000)
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end and min(flow._looks._cycles.values()) < 500_000:
             flow.requests()
             # Only a busy CPU counts cycles.
             os.sched_setaffinity(0, {int(time.monotonic() * 10) % len(flow._since)})
             sum(range(10_000))
-        # On a busy machine an emulated CPU may stand still for many ticks, and then one look has the cycles of all.
-        assert all(500_000 <= cycles <= 100_000_000 for cycles in flow._looks._cycles.values()), flow._looks._cycles
+        assert all(cycles >= 500_000 for cycles in flow._looks._cycles.values()), flow._looks._cycles
         assert all(cell.looks > 10 for cell in flow._cells())
     finally:
         flow.close()
