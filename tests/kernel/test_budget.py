@@ -15,6 +15,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, setting
+from tests.kernel.patience import joined
 from tests.kernel.test_io_path import mounted, read_direct
 from tests.kernel.trace import Line, Trace, count, wait_until
 from wptrace.bpf.object import BpfObject
@@ -23,7 +24,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.budget import KINDS, RATES, Step
 from wptrace.engine.results import Snapshot
 from wptrace.errors import WptraceError
-from wptrace.flows import io_operations, io_path
+from wptrace.flows import io_operations, io_path, io_shed
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_records import operations
 from wptrace.kernel import mounts
@@ -60,7 +61,7 @@ def load(disk: Disk, **options: Any) -> Iterator[dict[str, Any]]:
         yield found
     finally:
         going.set()
-        worker.join()
+        joined(worker)
 
 
 def changes(lines: list[Line]) -> list[tuple[str, int]]:
@@ -279,8 +280,11 @@ def seen_by(loaded: Any) -> set[str]:
     return {name for hook, way in loaded.chosen.items() if hook.startswith("completion seen") for name in way}
 
 
-def test_after_shedding_and_back_everything_is_counted_again(disk: Disk) -> None:
+def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a load all the time: nothing is unmatched, whatever was in flight when hooks went and came."""
+    # A load like this has one in flight nearly all of the time. On a busy machine it may take longer to end than the
+    # moment that it gets else; here it gets so long that none is given up.
+    monkeypatch.setattr(io_shed, "_LAST_MOMENT_S", 20.0)
     before = disk.completed()
     with flow_of(io_path.Options((disk.name,), interference=True)) as flow:
         shedder = flow.shedder()
@@ -311,12 +315,12 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk) -> None
             group = next(group for group in found.cells if (group.kind, group.op) == ("request", op))
             assert near(found.cells[group]["total"].count, made[op])
             assert 0 < found.untimed[group] < made[op]
-        # They got a moment to end: a load like this has one in flight nearly all of the time.
         assert set(operations["lost_by_cause"]) <= {"shed"}
-        assert operations["lost"] <= 1
+        assert near(-operations["lost"], 0), operations
         assert near(-operations["in_flight"], 0)
         if back:
-            assert operations["finished"] > 1000
+            # Of more than 300 reads a round at least one job of fio was whole: they are counted at its end.
+            assert operations["finished"] >= 4 * 300 - HIDDEN
         # An interrupt that was under way when its hooks went would be as long as they were away.
         for group, stages in found.cells.items():
             for name in ("hardirq", "softirq", "preempted", "irq_delay"):
@@ -368,7 +372,7 @@ def held_up(
             yield writer
         finally:
             subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
-            writer.join()
+            joined(writer)
 
 
 def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, tmp_path: Path) -> None:
