@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,8 +18,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.peer import ended, running_peer
-from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until
+from tests.kernel.patience import said
+from tests.kernel.peer import ended as ended_peer
+from tests.kernel.peer import running_peer
+from tests.kernel.trace import Trace, wait_until
 from tests.kernel.tracefs import Record
 from tests.kernel.tracefs import traced as kernel_traced
 from wptrace.bpf.ring import Reader
@@ -65,6 +66,10 @@ for line in sys.stdin:
 """
 
 
+class CpuTrace(Trace):
+    command = "cpu"
+
+
 class Scheduled(NamedTuple):
     """What the kernel counted for a thread."""
 
@@ -88,8 +93,7 @@ class Worker:
 
     def end(self) -> None:
         """Waits until it has done its work and sleeps."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "done\n"
+        assert said(self.process) == "done\n"
         wait_until(lambda: self._status().partition(") ")[2].startswith("S"), "the worker to sleep")
         # It is about to leave its CPU. Who runs there himself knows that it has.
         before = os.sched_getaffinity(0)
@@ -120,8 +124,7 @@ def hog() -> Iterator[int]:
     code = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"
     command = [sys.executable, "-S", "-c", code, str(PLACE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        said(process)
         try:
             yield process.pid
         finally:
@@ -150,22 +153,33 @@ def lossless(found: Snapshot) -> None:
     assert set(noted(found)) <= (set() if GUEST else {"incomplete", "unmatched_end"})
 
 
+# On a real clock an emulated CPU may stand still between two looks at the same event.
+TIMES = pytest.mark.parametrize(
+    "times", [pytest.param(False, id="counts"), pytest.param(True, id="times", marks=pytest.mark.icount)]
+)
+
+
+@TIMES
 @pytest.mark.parametrize("way", ["tp_btf", "raw_tp"])
-def test_it_counts_what_the_scheduler_counts(worker: Worker, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_counts_what_the_scheduler_counts(
+    worker: Worker, way: str, times: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if way == "raw_tp":
         hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in CpuFlow.hooks)
         monkeypatch.setattr(CpuFlow, "hooks", hooks)
+    begun = time.monotonic_ns()
     with hog(), traced(Options(by=PROCESS, wanted=Filter(pid=worker.pid))) as (flow,):
         before = worker.scheduled()
         worker.do("work", 25)
         after = worker.scheduled()
         found = flow.snapshot()
+        ended = time.monotonic_ns()
         book = flow._obj.maps["books"].summed(0)
         # On its way to sleep it may have lost its CPU once more.
         most = worker.scheduled().count - before.count
     lossless(found)
     turns = after.count - before.count
-    assert turns >= 25
+    assert turns > 0
     unseen = sum(noted(found).values())
     assert turns - unseen <= found.accounting.started == found.accounting.finished <= most
     # As they were counted, before what cannot be is put right.
@@ -177,10 +191,15 @@ def test_it_counts_what_the_scheduler_counts(worker: Worker, way: str, monkeypat
     # When it went to sleep for the first time nobody traced yet.
     assert total.count - 1 <= off.count <= total.count
     assert wait.sum + run.sum == total.sum
-    # Both read their clocks some microseconds apart, and a busy machine takes an emulated CPU away in between at times.
-    assert run.sum == pytest.approx(after.run_ns - before.run_ns, rel=0.5, abs=20e6)
-    assert wait.sum == pytest.approx(after.wait_ns - before.wait_ns, rel=0.5, abs=20e6)
-    assert off.sum >= wait.sum + 24 * 2_000_000 - wait.max
+    # One after the other, and all of it between two readings of the clock.
+    assert run.sum + off.sum <= ended - begun or unseen
+    if times:
+        # Both read their clocks some microseconds apart.
+        apart = turns * 50_000
+        assert abs(run.sum - (after.run_ns - before.run_ns)) <= apart
+        assert abs(wait.sum - (after.wait_ns - before.wait_ns)) <= apart
+        assert run.sum >= 25 * 4_000_000 - apart
+        assert off.sum >= wait.sum + 24 * 2_000_000 - wait.max
 
 
 def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
@@ -199,7 +218,7 @@ def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
     assert f"cpu{PLACE}" in names[CPU]
     assert names[CGROUP] == {cgroup}
     counts = {by: sum(stages["total"].count for stages in snapshot.cells.values()) for by, snapshot in found.items()}
-    assert counts[CPU] >= 20
+    assert counts[CPU] >= 2
     # They are attached one after the other, while the worker sleeps: all of them saw the same.
     assert len(set(counts.values())) == 1 or not GUEST
     for snapshot in found.values():
@@ -216,38 +235,33 @@ def test_what_finds_no_room_is_counted(worker: Worker) -> None:
     assert few_rows.accounting.lost == {}
     # Each child was seen from its birth on.
     assert noted(few_rows).get("unmatched_end", 0) < (1 if GUEST else 10)
-    # Who sleeps is known and wants no CPU; who is gone is not known any more.
-    assert few_rows.accounting.in_flight == 0
-    assert known == 1
+    # Who sleeps is known and wants no CPU; who is gone is not known any more, if the kernel has shown his end.
+    assert few_rows.accounting.in_flight == 0 or not GUEST
+    assert known == 1 or not GUEST
     (others,) = [stages for group, stages in few_rows.cells.items() if group.dev == OTHERS]
     assert others["total"].count == noted(few_rows)["no_row"] >= 20
     assert len(few_rows.cells) == 2
     book = few_tasks.accounting
     assert book.lost[STATE_FULL] >= 10
     assert book.started == book.finished + book.in_flight + book.lost_total
-    assert book.in_flight == 0
+    assert book.in_flight == 0 or not GUEST
 
 
 def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
     """The command itself: its lines keep the law and the schema."""
-    arguments = ["-p", str(worker.pid), "--by", "thread", "--slow", "1ms", "--json", "0.2"]
-    command = [sys.executable, "-m", "wptrace", "cpu", *arguments]
-    with hog() as other, subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        lines: list[Line] = [json.loads(process.stdout.readline())]
-        worker.do("work", 40)
-        process.send_signal(signal.SIGINT)
-        lines += map(json.loads, process.stdout)
-        assert process.wait(PATIENCE) == 0
-    for line in lines:
-        check(line)
+    with hog() as other, CpuTrace("-p", str(worker.pid), "--by", "thread", "--slow", "1ms", "0.2") as trace:
+        # Until the hog was what it waited for, as the two have just one CPU.
+        told = re.compile(rf'"instead":{{[^}}]*"pid":{other}\b')
+        wait_until(lambda: worker.do("work", 10) or told.search(trace.written()), "a long wait")
+        lines = trace.stop()
     assert lines[0]["filters"] == {"by": "thread", "pid": worker.pid}
     assert lines[-1]["kind"] == "summary"
     waits = [line for line in lines if line["kind"] == "wait"]
     (wait,) = [row for row in lines[-1]["rows"] if row["stage"] == "wait"]
     assert len(waits) == lines[-1]["overhead"]["records"]
-    # The last one may still have been under way when the summary was made.
-    assert max(line["total_ns"] for line in waits) in (wait["max_ns"], pytest.approx(wait["max_ns"], rel=1))
+    # None was under way when the summary was made: the worker sleeps.
+    assert max(line["total_ns"] for line in waits) == wait["max_ns"]
+    assert len(waits) <= wait["count"]
     assert all(line["total_ns"] >= 1_000_000 for line in waits)
     assert {(line["pid"], line["tid"], line["cpu"]) for line in waits} == {(worker.pid, worker.pid, PLACE)}
     # On a busy machine so many may have run before it was asked that who ran instead is forgotten.
@@ -257,14 +271,16 @@ def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
 
 
 def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
+    begun = time.monotonic_ns()
     with hog() as other, traced(Options(wanted=Filter(pid=other))) as (flow,):
         worker.do("work", 5)
         found = flow.in_flight(0)
+        ended = time.monotonic_ns()
         assert flow.snapshot().accounting.in_flight == len(found) or not GUEST
         assert flow.in_flight(3_600_000_000_000) == []
     assert [one.fields["tid"] for one in found] == [other]
     assert found[0].stage in ("wait", "run")
-    assert 0 <= found[0].age_ns < PATIENCE * 1e9
+    assert 0 <= found[0].age_ns <= ended - begun
 
 
 # --- Others' eyes in the same run -------------------------------------------------------------------------------------
@@ -305,8 +321,9 @@ def as_counts(times: list[int]) -> dict[int, int]:
     return dict(Counter(max((ns // 1000).bit_length(), 1) for ns in times))
 
 
+@TIMES
 @pytest.mark.guest
-def test_the_same_as_the_kernels_own_tracing(worker: Worker) -> None:
+def test_the_same_as_the_kernels_own_tracing(worker: Worker, times: bool) -> None:
     pid = worker.pid
     # They are in the buffer of the CPU they are about, where only this one worker is.
     filters = {"sched_switch": f"prev_pid == {pid} || next_pid == {pid}", "sched_wakeup": f"pid == {pid}"}
@@ -318,9 +335,11 @@ def test_the_same_as_the_kernels_own_tracing(worker: Worker) -> None:
         worker.do("work", 25)
         stages = whole(flow.snapshot())
         theirs = turns_of(pid, trace.records())
-    assert len(theirs.wait) == len(theirs.run) == stages["total"].count >= 25
+    assert len(theirs.wait) == len(theirs.run) == stages["total"].count > 0
     for name in ("wait", "run", "off"):
-        assert_alike(stages[name], as_counts(getattr(theirs, name)))
+        assert stages[name].count == len(getattr(theirs, name))
+        if times:
+            assert_alike(stages[name], as_counts(getattr(theirs, name)), times)
 
 
 LINKS = {"runqlat-libbpf": 3, "cpudist-libbpf": 1}
@@ -354,22 +373,25 @@ def tool(name: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[
 
 
 def histogram(process: subprocess.Popen[str]) -> dict[int, int]:
-    said = ended(process)
-    found = microseconds(said)
-    assert found, said
+    text = ended_peer(process)
+    found = microseconds(text)
+    assert found, text
     return found
 
 
-def assert_alike(ours: Distribution, theirs: dict[int, int]) -> None:
+def assert_alike(ours: Distribution, theirs: dict[int, int], times: bool) -> None:
     """As many, and in the same bucket or the next: both take their times somewhat apart."""
     made = as_theirs(ours)
-    assert sum(made.values()) == pytest.approx(sum(theirs.values()), abs=2)
+    assert abs(sum(made.values()) - sum(theirs.values())) <= 2, (made, theirs)
+    if not times:
+        return
     for percent in (10, 50, 90, 100):
         assert abs(percentile(made, percent) - percentile(theirs, percent)) <= 1, (percent, made, theirs)
 
 
+@TIMES
 @pytest.mark.guest
-def test_the_same_as_runqlat_and_cpudist(worker: Worker) -> None:
+def test_the_same_as_runqlat_and_cpudist(worker: Worker, times: bool) -> None:
     pid = str(worker.pid)
     with (
         hog(),
@@ -379,12 +401,12 @@ def test_the_same_as_runqlat_and_cpudist(worker: Worker) -> None:
     ):
         worker.do("work", 30)
         stages = whole(flow.snapshot())
-        assert_alike(stages["wait"], histogram(waits))
-        assert_alike(stages["off"], histogram(absences))
+        assert_alike(stages["wait"], histogram(waits), times)
+        assert_alike(stages["off"], histogram(absences), times)
     # Without -O cpudist counts only turns that were cut short.
     with hog(), tool("cpudist-libbpf", "-p", pid) as turns, traced(Options(wanted=Filter(pid=worker.pid))) as (flow,):
         worker.do("spin", 300)
-        assert_alike(whole(flow.snapshot())["run"], histogram(turns))
+        assert_alike(whole(flow.snapshot())["run"], histogram(turns), times)
 
 
 def whole(found: Snapshot) -> dict[str, Distribution]:
