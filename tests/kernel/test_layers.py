@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from tests.kernel.disks import Disk, completed, fio, null_device
 from tests.kernel.loads import ext4
 from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, thin
-from tests.kernel.trace import Line, Trace, count, lossless
+from tests.kernel.trace import Line, Trace, count, lossless, wait_until
 
 pytestmark = pytest.mark.guest
 
@@ -36,7 +36,8 @@ class Watched:
     trace: Trace
 
     def __init__(self) -> None:
-        self.grown: dict[str, dict[str, int]] = {}
+        self.grown: dict[str, dict[str, range]] = {}
+        """Several numbers are possible where something was written by itself while the trace ended."""
 
     @property
     def summary(self) -> Line:
@@ -56,21 +57,27 @@ class Watched:
 def watched(top: Disk, every: Sequence[Disk]) -> Iterator[Watched]:
     found = Watched()
     os.sync()
-    # What writes by itself, as a pool of thin volumes, may do so while the trace begins: who saw that is not known.
-    for _ in range(5):
+    before: dict[str, dict[str, int]] = {}
+
+    def nobody_wrote() -> bool:
+        nonlocal before
         before = completed(every)
         found.trace = Trace("--each", "--ring-size=8M", f"--dev={top.name}")
         if completed(every) == before:
-            break
+            return True
         found.trace.stop()
-    else:
-        raise AssertionError("something writes all the time")
+        return False
+
+    # What writes by itself, as a pool of thin volumes, may do so while the trace begins: who saw that is not known.
+    wait_until(nobody_wrote, "a trace to begin while nothing was written")
     with found.trace:
         yield found
         os.sync()
-        for name, after in completed(every).items():
-            found.grown[name] = {count: after[count] - before[name][count] for count in after}
+        least = completed(every)
         found.trace.stop()
+    for name, most in completed(every).items():
+        of = {count: (least[name][count] - begun, most[count] - begun) for count, begun in before[name].items()}
+        found.grown[name] = {count: range(low, high + 1) for count, (low, high) in of.items()}
     assert lossless(found.summary), found.summary["loss"]
     for one in found.trace.operations:
         assert sum(one["stages"].values()) == one["total_ns"], one
@@ -79,13 +86,11 @@ def watched(top: Disk, every: Sequence[Disk]) -> Iterator[Watched]:
 def same_as_counted(found: Watched, layers: Sequence[Disk], disks: Sequence[Disk]) -> None:
     """Each device's own counters."""
     for disk in layers:
-        assert (found.reads(disk), found.writes(disk)) == (
-            found.grown[disk.name]["read"],
-            found.grown[disk.name]["write"],
-        ), disk
+        assert found.reads(disk) in found.grown[disk.name]["read"], disk
+        assert found.writes(disk) in found.grown[disk.name]["write"], disk
     for disk in disks:
-        assert found.reads(disk, "request") == found.grown[disk.name]["read"], disk
-        assert found.writes(disk, "request") == found.grown[disk.name]["write"], disk
+        assert found.reads(disk, "request") in found.grown[disk.name]["read"], disk
+        assert found.writes(disk, "request") in found.grown[disk.name]["write"], disk
 
 
 def owned(found: Watched, number: int, requests: int = 1) -> None:
@@ -101,10 +106,11 @@ def sends_by_name() -> bool:
     return re.search(r" dm_submit_bio_remap\b", Path("/proc/kallsyms").read_text()) is not None
 
 
-def typical(values: Iterable[float]) -> float:
-    """The delay counts ticks of 4 ms, which come late where a guest is slow: single ones may be anything."""
-    found = sorted(values)
-    return found[len(found) // 2]
+# On a busy machine a delay, which counts ticks, may be anything, and another leg of a mirror later than that.
+TIMES = pytest.mark.parametrize(
+    "times", [pytest.param(False, id="counts"), pytest.param(True, id="times", marks=pytest.mark.icount)]
+)
+TICK_NS = 4_000_000
 
 
 def test_linear(nulls: list[Disk]) -> None:
@@ -123,14 +129,18 @@ def test_stripes(nulls: list[Disk]) -> None:
     owned(found, 20, 4)
 
 
-def test_a_delay_is_the_layer_s(nulls: list[Disk]) -> None:
+@TIMES
+def test_a_delay_is_the_layer_s(nulls: list[Disk], times: bool) -> None:
     """A worker of the device sends the requests; they and their time are those of who waits."""
     with delayed(nulls[0], 20, 40) as top, watched(top, [top, nulls[0]]) as found:
         fio(top.path, rw="randrw", number_ios=40)
     same_as_counted(found, [top], nulls[:1])
     owned(found, 40, 1 if sends_by_name() else 0)
-    assert typical(one["stages"]["layers_ns"] for one in found.mine()) > 10_000_000
-    assert typical(one["stages"]["layers_ns"] / one["total_ns"] for one in found.mine()) > 0.5
+    for one in found.mine() if times else ():
+        # The first of its ticks may be almost over.
+        delay = {"read": 20_000_000, "write": 40_000_000}[one["op"]]
+        assert delay - TICK_NS <= one["stages"]["layers_ns"] <= delay + 2 * TICK_NS, one
+        assert one["stages"]["layers_ns"] > 0.9 * one["total_ns"], one
 
 
 def test_encryption(nulls: list[Disk]) -> None:
@@ -171,7 +181,8 @@ def test_a_multipath_of_nvme(nulls: list[Disk]) -> None:
     assert {one["dev"] for one in found.mine()} == {path.name for path in paths}
 
 
-def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
+@TIMES
+def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path, times: bool) -> None:
     """ext4 on a mirror, one leg of which is late: each device has its rows, and what was waited for is that leg."""
     with (
         delayed(nulls[1], 0, 20) as late,
@@ -184,11 +195,13 @@ def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
     same_as_counted(found, [late], nulls[:2])
     mine = found.mine()
     assert len(mine) == 30
-    # Else the late one is a worker's. On a busy machine the other one may be later now and then.
+    # Else the late one is a worker's.
     requests, slower = (2, nulls[1]) if sends_by_name() else (1, nulls[0])
     assert {one["requests"] for one in mine} == {requests}
-    assert len([one for one in mine if one["dev"] == slower.name]) > 20
-    assert typical(one["stages"]["layers_ns"] for one in mine) > 10_000_000
+    assert {one["dev"] for one in mine} <= {nulls[0].name, slower.name}
+    if times:
+        assert {one["dev"] for one in mine} == {slower.name}
+        assert min(one["stages"]["layers_ns"] for one in mine) >= 20_000_000 - TICK_NS
 
 
 @pytest.mark.parametrize("level", ["raid0", "raid5"])
