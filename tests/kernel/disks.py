@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +109,28 @@ def scsi_debug(**settings: int) -> Iterator[Disk]:
         yield Disk(name)
     finally:
         subprocess.run(["modprobe", "--remove", "scsi_debug"], check=True)
+
+
+@contextmanager
+def frozen(*tops: Path) -> Iterator[None]:
+    """All of these file systems is on their disks, and nothing is written: xfs writes metadata seconds after a sync."""
+    with ExitStack() as stack:
+        for top in tops:
+            subprocess.run(["fsfreeze", "--freeze", str(top)], check=True)
+            stack.callback(subprocess.run, ["fsfreeze", "--unfreeze", str(top)], check=True)
+        yield
+
+
+@contextmanager
+def written_when_asked() -> Iterator[None]:
+    """In a guest the kernel's workers do not come round and write back what has been dirty for half a minute.
+
+    Elsewhere a page is not dirty for so long, and this is a setting of the whole machine.
+    """
+    with ExitStack() as stack:
+        if "WPTRACE_LAB_KERNEL" in os.environ:
+            stack.enter_context(setting(Path("/proc/sys/vm/dirty_writeback_centisecs"), "0"))
+        yield
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.disks import Disk, fio, frozen, loop_device, null_device, total
+from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
 from wptrace.flows.filters import Filter
@@ -194,17 +195,18 @@ def test_file_systems(disks: list[Disk], tmp_path: Path, direct: int) -> None:
             deep = folder / "a b" / "c"
             deep.mkdir(parents=True)
             (deep / "data").write_bytes(os.urandom(8 << 20))
-        settle()
-        with Trace("--each", "--ring-size=16M", *(f"--dev={disk.name}" for disk in kinds.values())) as trace:
-            # Not earlier: a journal may write by itself while programs are attached.
+        # A journal writes by itself, also while programs are attached and detached.
+        with frozen(*folders.values()):
+            trace = Trace("--each", "--ring-size=16M", *(f"--dev={disk.name}" for disk in kinds.values()))
             before = {kind: disk.completed() for kind, disk in kinds.items()}
+        with trace:
             for kind, folder in folders.items():
                 file = str(folder / "a b" / "c" / "data")
                 places.append(file)
                 jobs[kind] = fio(file, rw="randrw", direct=direct, number_ios=150, size="8M", invalidate=1)
-            settle()
-            after = {kind: disk.completed() for kind, disk in kinds.items()}
-            trace.stop()
+            with frozen(*folders.values()):
+                after = {kind: disk.completed() for kind, disk in kinds.items()}
+                trace.stop()
     assert lossless(trace.summary), trace.summary["loss"]
     sectors = sum(
         after[kind][name] - before[kind][name] for kind in kinds for name in ("read_sectors", "write_sectors")
@@ -258,8 +260,7 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             cwd=ROOT,
         )
-        assert text.stdout is not None
-        first = text.stdout.readline()
+        first = said(text)
         wait_until(lambda: Path(f"/proc/{text.pid}/fd").is_dir(), "the trace")
         # It prints its first line when everything is attached.
         subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)

@@ -18,14 +18,22 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, setting
+from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, written_when_asked
 from tests.kernel.loads import delayed, ext4, joined, scsi_device
+from tests.kernel.patience import said
 from tests.kernel.test_io_path import mounted, settle, sums_up
-from tests.kernel.trace import Trace, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, Trace, count, lossless, wait_until
 
 PAGE = mmap.PAGESIZE
 
 WRITER = "wptest_writer"
+
+
+@pytest.fixture(autouse=True)
+def _the_kernel_writes_when_it_is_asked() -> Iterator[None]:
+    """Else there may be nothing left for a sync to wait for."""
+    with written_when_asked():
+        yield
 
 
 @pytest.fixture
@@ -168,12 +176,11 @@ def dirty(path: Path, blocks: int) -> Iterator[int]:
     """Somebody who wrote so many blocks of 64 KiB and did not sync them."""
     command = [sys.executable, "-c", _BIG, str(path), WRITER, str(blocks)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert said(process) == "ready\n"
     try:
         yield process.pid
     finally:
-        process.communicate("\n")
+        process.communicate("\n", timeout=PATIENCE)
 
 
 @pytest.mark.guest
@@ -182,7 +189,7 @@ def test_a_sync_behind_the_commit_of_another(disk: Disk, tmp_path: Path) -> None
     with ext4(disk, tmp_path / "fs") as folder:
         # Newer kernels do not change it while it is mounted.
         subprocess.run(["umount", str(folder)], check=True)
-        subprocess.run(["mount", "-t", "ext4", "-o", "nodelalloc", disk.path, str(folder)], check=True)
+        subprocess.run(["mount", "-t", "ext4", "-o", "nodelalloc,commit=300", disk.path, str(folder)], check=True)
         settle()
         with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
             with dirty(folder / "big", 256) as pid, (folder / "small").open("wb") as small:
@@ -261,12 +268,19 @@ print('ready', flush=True)
 sys.stdin.readline()
 for page in range(0, len(memory), mmap.PAGESIZE):
     assert memory[page] == 1
+print('done', flush=True)
+sys.stdin.readline()
 """
 
 
 def _swapped_in() -> int:
     """Pages, by all."""
     return int(re.findall(r"^pswpin (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[0])
+
+
+def _faults_of(pid: int) -> int:
+    """Those for which a page had to be read."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[9])
 
 
 def _swap_out(group: Path) -> None:
@@ -297,16 +311,21 @@ def test_swapped_pages_are_read_again(disk: Disk, tmp_path: Path) -> None:
         command = [sys.executable, "-c", _FILL, str(SWAPPED * PAGE)]
         with joined(group):
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert said(process) == "ready\n"
         # No neighbours are read with a page.
         with setting(Path("/proc/sys/vm/page-cluster"), "0"):
             _swap_out(group)
-            before, pages = disk.completed()["read"], _swapped_in()
             with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
-                process.communicate("\n")
+                before, pages, faults = disk.completed(), _swapped_in(), _faults_of(process.pid)
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                assert said(process) == "done\n"
+                wait_until(lambda: _sleeps(process.pid), "the end of what it reads")
+                faults = _faults_of(process.pid) - faults
+                after, pages = disk.completed(), _swapped_in() - pages
                 trace.stop()
-            read, pages = disk.completed()["read"] - before, _swapped_in() - pages
+            process.communicate("\n", timeout=PATIENCE)
         assert process.returncode == 0
     finally:
         subprocess.run(["swapoff", disk.path], check=True)
@@ -316,13 +335,20 @@ def test_swapped_pages_are_read_again(disk: Disk, tmp_path: Path) -> None:
         subprocess.run(["umount", str(group.parent)], check=True)
     whole(trace)
     found = [one for one in trace.operations if one["op"] == "swapin"]
-    assert count(trace.summary, op="read", dev=disk.name) == read == pages >= SWAPPED * 3 // 4
-    # Each belongs to a swap-in, but for a few that are read otherwise.
+    read = after["read"] - before["read"]
+    # How much of it comes back, and whether somebody else wants some of it, is memory management's own affair.
+    assert count(trace.summary, op="read", dev=disk.name) == read > 0
+    assert (after["read_sectors"] - before["read_sectors"]) * 512 == pages * PAGE
+    # Each belongs to a swap-in, or is told by itself.
     otherwise = len([one for one in trace.requests if one["op"] == "read"])
-    assert otherwise <= read // 50
     assert sum(one["requests"] for one in found) + otherwise == read
-    assert {one["requests"] for one in found if one["kind"] == "operation"} <= {0, 1}
+    # Of that process the kernel knows for which swap-ins it had to read.
+    assert len([one for one in found if one["pid"] == process.pid and one["requests"]]) == faults > 0
     assert {(one["path"], one["offset"], one["length"]) for one in found} == {("", None, PAGE)}
+
+
+def _sleeps(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("S")
 
 
 MS = 1_000_000

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, loop_device, setting
+from tests.kernel.disks import Disk, frozen, loop_device, setting, written_when_asked
+from tests.kernel.patience import reaped
 from tests.kernel.test_io_path import mounted, settle
 from tests.kernel.trace import Line, Trace, count, lossless
 from wptrace.bpf.ring import Reader
@@ -58,8 +59,7 @@ class Writer:
     def write(self) -> None:
         os.write(self._go, b"x")
         os.close(self._go)
-        _, status = os.waitpid(self.pid, 0)
-        assert status == 0
+        assert reaped(self.pid) == 0
 
 
 def _write(path: Path | str, pages: range, how: str) -> None:
@@ -73,6 +73,13 @@ def _write(path: Path | str, pages: range, how: str) -> None:
                 memory[number * PAGE] = turn
             else:
                 os.pwrite(fd, bytes([turn]) * PAGE, number * PAGE)
+
+
+@pytest.fixture(autouse=True)
+def _the_kernel_writes_when_it_is_asked() -> Iterator[None]:
+    """Else a page may be written between two writes to it, and become dirty twice."""
+    with written_when_asked():
+        yield
 
 
 @pytest.fixture
@@ -105,16 +112,6 @@ def files(disk: Disk, kind: str, folder: Path, *names: str) -> Iterator[list[Pat
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         yield found
-
-
-@contextmanager
-def frozen(top: Path) -> Iterator[None]:
-    """All of a file system is on its disk, and nothing is written: xfs writes its metadata seconds after a sync."""
-    subprocess.run(["fsfreeze", "--freeze", str(top)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["fsfreeze", "--unfreeze", str(top)], check=True)
 
 
 def told(trace: Trace, pid: int) -> list[Line]:
