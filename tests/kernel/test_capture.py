@@ -65,7 +65,9 @@ def test_what_a_full_ring_lost_is_said(disk: Disk, tmp_path: Path) -> None:
 def test_a_killed_trace_leaves_what_it_wrote(disk: Disk, tmp_path: Path) -> None:
     file = tmp_path / "trace.wpt"
     with Trace("--each", f"--capture={file}", "--ring-size=64K", f"--dev={disk.name}") as trace:
+        begun = file.stat().st_size
         fio(disk.path, number_ios=2000)
+        wait_until(lambda: file.stat().st_size > begun + 4096, "some of it in the file")
         trace.kill()
     start, *told = replayed(file)
     assert 0 < len(told) <= 2000
