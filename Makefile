@@ -81,7 +81,7 @@ python_files := wptrace tests vmlinux bench
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
 
-.PHONY: all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo install FORCE
+.PHONY: test-all all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo install FORCE
 
 all: objects binding ## the BPF objects and the binding to libbpf (default)
 
@@ -129,9 +129,13 @@ test-objects: ## compile what the tests of the binding load
 	$(Q)$(MAKE) objects BPF_SRC=tests/kernel/bpf OBJECTS=$(BUILD)/test-objects BUILD=$(BUILD)/test
 
 # What these need is there only after the set-up, so it is asked for in a make of its own.
-test: setup ## set up and run all tests, on this kernel and in guests
+test: setup ## set up and run all tests, on this kernel and in guests: half an hour
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run
+
+test-all: setup ## the same, every test on every kernel: some hours
+	$(Q)$(MAKE) all test-objects
+	$(Q)$(tool) tests.run --all
 
 bench: setup ## set up and measure what tracing costs (docs/overhead.md)
 	$(Q)$(MAKE) all

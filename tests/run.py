@@ -1,118 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests: style, units, objects, the running kernel, and every guest of the matrix, two guests at a time.
+"""All tests: style, units, objects, the running kernel, and the guests of the matrix, two jobs at a time.
 
-`python3 -m tests.run [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
+`python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
+With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
 """
 
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.lab.matrix import KERNELS, OTHER_MACHINES, find
+from tests.lab.matrix import KERNELS, OTHER_MACHINES, Kernel, find
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "test-logs"
+RETRIES = LOGS / "retries"
+# Hypothesis takes its time to be imported, and what runs in guests does without.
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-IN_GUEST = ("-m", "pytest", "-v", "-p", "no:cacheprovider")
-DISKS = ("--disk", "nvme", "--disk", "virtio", "--disk", "scsi")
+IN_GUEST = (
+    "-m",
+    "pytest",
+    "-v",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:hypothesispytest",
+    "--durations=0",
+    "--durations-min=1",
+)
+DISKS = ("--disk", "nvme", "--disk", "virtio=2", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
-GUESTS = "not icount and not here"
-# So many tests of a guest that fail are run once more.
-FEW = 3
+WORKERS = 2
+# What all jobs together may take, in seconds on the clock of a machine with as many CPUs as there are workers.
+LIMIT_S = 1800
+ONE = "6.12"
+"""The guest for tests of which one kernel is enough, but which need what only guests have."""
 # What the lab answers when the guest panics or QEMU ends.
 GUEST_DIED = 125
 # How large programs are (tests/kernel/verified.py).
 _TOLD = re.compile(r"verifier on |  \w+/\w+ +\d+ +\d+$")
 _OUTCOME = re.compile(r"^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", re.MULTILINE)
 _SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d.]+s", re.MULTILINE)
+_RETRIED = re.compile(r"^retried (.+)$", re.MULTILINE)
+_STARTS = re.compile(r"^started the command (\d+) times, loaded (\d+) objects", re.MULTILINE)
+_DURATION = re.compile(r"^ *(\d+\.\d+)s (?:call|setup|teardown) +(\S+::.+)$", re.MULTILINE)
 
 
 class Job(NamedTuple):
     name: str
     command: Sequence[str]
-    what: Sequence[str] = ()
-    """Which tests, where they run in a guest."""
+    files: Sequence[str] = ()
+    """Of tests/kernel."""
+    marks: str = ""
+    """Which of their tests, as pytest's -m takes it."""
+    kernel: str = ""
+    """Of the guest, if it is one's."""
+    cpus: int = 1
 
 
 class Result(NamedTuple):
-    name: str
+    job: Job
     code: int
     passed: int
     failed: int
     seconds: float
-    again: Sequence[str] = ()
-    """Tests that failed, and passed when they ran once more."""
+    cpu_s: float
+    boots: int
+    starts: int
+    """Of the command."""
+    loads: int
+    """Of objects, by tests themselves."""
+    longest: Sequence[tuple[float, str]]
+    retried: Sequence[str]
+
+
+# CPU seconds by job, from a run of all of them (docs/testing.md): what is longest begins first, and what takes much
+# longer than this is named where the whole takes too long.
+EXPECTED_S: dict[str, float] = {}
 
 
 def here() -> list[Job]:
+    kernel = ("tests/kernel",)
     return [
         Job("lint", ("make", "lint")),
         Job("unit", (*PYTEST, "tests/unit")),
         Job("objects", (*PYTEST, "tests/objects")),
-        Job("running", (*PYTEST, "tests/kernel", "-m", "not icount and not guest")),
+        Job("running", (*PYTEST, "--durations=0", "--durations-min=1"), kernel, "not icount and not guest"),
     ]
 
 
-def guests() -> list[Job]:
+def guests(every: bool = False) -> list[Job]:
     jobs = []
     for kernel in KERNELS:
         if not kernel.running:
-            jobs += _pair(kernel.name, sys.executable, ["tests/kernel"], ["tests/kernel"])
+            which = "" if every else " and (guest or not one_kernel)" if kernel.name == ONE else " and not one_kernel"
+            jobs += _of_kernel(kernel, sys.executable, which, ["tests/kernel"], ["tests/kernel"])
     for kernel in OTHER_MACHINES:
         # Python is the guest's own there. What depends on the machine is the objects, the binding and the counter of
         # cycles, which other machines' emulation has not.
         files = [f"tests/kernel/{file}" for file in ("test_load.py", "test_binding.py", "test_irqoff.py")]
-        jobs += _pair(kernel.name, "python3", files, files[-1:])
+        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, files[-1:])
     return jobs
 
 
-def _pair(kernel: str, python: str, every: Sequence[str], timed: Sequence[str]) -> list[Job]:
-    """A guest with real disks, and one whose clock counts instructions."""
-    lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", kernel)
-    pytest = ("--", python, *IN_GUEST)
+def _of_kernel(kernel: Kernel, python: str, which: str, every: Sequence[str], timed: Sequence[str]) -> list[Job]:
+    """A guest with real disks, one with a second CPU for what needs it, and one whose clock counts instructions."""
+    lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", kernel.name)
+    name, pytest = kernel.name, ("--", python, *IN_GUEST)
     return [
-        Job(kernel, (*lab, *DISKS, *pytest), (*every, "-m", GUESTS)),
-        Job(f"{kernel}-icount", (*lab, "--icount=off", *pytest), (*timed, "-m", "icount")),
+        Job(name, (*lab, *DISKS, "--cpus", "1", *pytest), every, f"not icount and not smp{which}", name),
+        Job(f"{name}-smp", (*lab, *DISKS, "--cpus", "2", *pytest), every, f"smp{which}", name, 2),
+        Job(f"{name}-icount", (*lab, "--icount=off", *pytest), timed, f"icount{which}", name),
     ]
 
 
-def run(job: Job) -> Result:
+def run(job: Job, **variables: str) -> Result:
     start = time.monotonic()
-    code, text = _into(job.name, (*job.command, *job.what))
-    before, again = 0, []
-    if code == GUEST_DIED:
-        # QEMU's emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real
-        # ones do not. A fault of ours comes again.
+    what = (*job.files, "-m", job.marks) if job.marks else ()
+    code, text, cpu_s = _into(job, job.name, (*job.command, *what), variables)
+    before, boots, retried = 0, int(bool(job.kernel)), list(_RETRIED.findall(text))
+    if code == GUEST_DIED and job.cpus > 1:
+        # Emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real ones do
+        # not. A fault of ours comes again.
         done = _named(text, "PASSED", "SKIPPED")
         before = len(_named(text, "PASSED"))
-        print(f"== {job.name}: the guest died, another one for the rest\n{_tail(text, 40)}", flush=True)
+        retried.append(f"{job.name}: the guest died after {len(done)} tests, its console is in {job.name}.console")
         names = LOGS / f"{job.name}-done"
         names.write_text("\n".join(done))
-        code, rest = _into(f"{job.name}-rest", (*job.command, *job.what), WPTRACE_TESTS_DONE=str(names))
-        text += rest
+        again = {**variables, "WPTRACE_TESTS_DONE": str(names)}
+        code, rest, more_s = _into(job, f"{job.name}-rest", (*job.command, *what), again)
+        text, cpu_s, boots = text + rest, cpu_s + more_s, 2
+        retried += _RETRIED.findall(rest)
     passed, failed = _counts(text)
-    failing = _named(text, "FAILED", "ERROR")
-    if job.what and code != GUEST_DIED and 0 < failed == len(failing) <= FEW:
-        # The guest's CPUs are threads of a machine that others use as well: one may stand still for a second anywhere.
-        # What fails by that passes in another guest; what fails by a fault of ours fails there as well.
-        print(f"== {job.name}: {failed} failed, once more in another guest\n{_tail(text, 150)}", flush=True)
-        code, rest = _into(f"{job.name}-again", (*job.command, *failing))
-        text += rest
-        if code == 0:
-            passed, failed, again = passed + failed, 0, failing
     if code != 0 and not failed:
         failed = 1
-    result = Result(job.name, code, before + passed, failed, time.monotonic() - start, again)
+    starts, loads = (sum(map(int, found)) for found in zip(*(_STARTS.findall(text) or [(0, 0)])))
+    longest = sorted(((float(seconds), test) for seconds, test in _DURATION.findall(text)), reverse=True)[:10]
+    took = time.monotonic() - start
+    result = Result(
+        job, code, before + passed, failed, took, cpu_s, boots, starts, loads, longest, [_short(one) for one in retried]
+    )
     print(_shown(result, text), flush=True)
     return result
+
+
+def _short(retried: str) -> str:
+    return retried if len(retried) <= 400 else retried[:400] + "..."
 
 
 def _counts(text: str) -> tuple[int, int]:
@@ -129,13 +170,19 @@ def _named(text: str, *outcomes: str) -> list[str]:
     return [name for name, outcome in last.items() if outcome in outcomes]
 
 
-def _into(name: str, command: Sequence[str], **variables: str) -> tuple[int, str]:
-    """The exit code, and what is in the log of that name now."""
+def _into(job: Job, name: str, command: Sequence[str], variables: dict[str, str]) -> tuple[int, str, float]:
+    """The exit code, what is in the log of that name now, and the CPU seconds of all processes."""
     log = LOGS / f"{name}.log"
+    if job.kernel:
+        at = command.index("--")
+        command = (*command[:at], "--console", str(LOGS / f"{name}.console"), *command[at:])
     with log.open("wb") as out:
-        environment = {**os.environ, **variables}
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False)
-    return done.returncode, log.read_text(errors="replace")
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **variables}, stdout=out, stderr=subprocess.STDOUT
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, log.read_text(errors="replace"), usage.ru_utime + usage.ru_stime
 
 
 def _tail(text: str, count: int) -> str:
@@ -143,7 +190,7 @@ def _tail(text: str, count: int) -> str:
 
 
 def _shown(result: Result, text: str) -> str:
-    lines = [f"== {result.name}: {'ok' if result.code == 0 else 'FAILED'} in {result.seconds:.0f} s"]
+    lines = [f"== {result.job.name}: {'ok' if result.code == 0 else 'FAILED'} in {result.seconds:.0f} s"]
     if result.code != 0:
         lines.append(_tail(text, 150))
     else:
@@ -151,37 +198,124 @@ def _shown(result: Result, text: str) -> str:
     return "\n".join(lines)
 
 
-def main(names: Sequence[str]) -> int:
-    LOGS.mkdir(parents=True, exist_ok=True)
-    first, rest = here(), guests()
-    known = {job.name for job in first + rest}
-    if set(names) - known:
-        unknown = ", ".join(sorted(set(names) - known))
+def _prepare(kernels: Sequence[str]) -> int:
+    """Guests have no network: what their tests need is fetched and built here, while other jobs run."""
+    lab = (sys.executable, "-m", "tests.lab")
+    modules = [name for name in kernels if find(name).headers]
+    commands = [(*lab, "fetch", *kernels), (sys.executable, "-m", "tests.lab.peers")]
+    commands += [(*lab, "modules", *modules)] if modules else []
+    # A guest that finds no compiled Python compiles it at each boot, and what it writes is gone.
+    compileall.compile_dir(ROOT / "wptrace", quiet=1)
+    compileall.compile_dir(ROOT / "tests", quiet=1)
+    collect = (*PYTEST, "-p", "no:hypothesispytest", "--collect-only", "-q", "tests/kernel")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(collect, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+    for command in commands:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            print(f"== {' '.join(command[2:])}: FAILED\n{_tail(done.stdout + done.stderr, 50)}", flush=True)
+            return done.returncode
+    return 0
+
+
+class Queue:
+    """Two jobs at a time. Guests come first, the longest before the others; what runs here fills the gaps."""
+
+    def __init__(self, jobs: Sequence[Job], variables: dict[str, str]) -> None:
+        self._jobs = sorted(jobs, key=lambda job: (not job.kernel, -EXPECTED_S.get(job.name, LIMIT_S)))
+        self._kernels = list(dict.fromkeys(job.kernel for job in jobs if job.kernel))
+        self._variables = variables
+        self._free = threading.Condition()
+        self._ready = not self._kernels
+        self.results: list[Result] = []
+        self.unprepared = 0
+
+    def work(self) -> None:
+        workers = [threading.Thread(target=self._work, args=(number,)) for number in range(WORKERS)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def _work(self, number: int) -> None:
+        if number == 0 and not self._ready:
+            code = _prepare(self._kernels)
+            with self._free:
+                self.unprepared, self._ready = code, True
+                if code:
+                    self._jobs = [job for job in self._jobs if not job.kernel]
+                self._free.notify_all()
+        while True:
+            with self._free:
+                self._free.wait_for(lambda: not self._jobs or self._next() is not None)
+                job = self._next()
+                if job is None:
+                    return
+                self._jobs.remove(job)
+            result = run(job, **self._variables)
+            with self._free:
+                self.results.append(result)
+                self._free.notify_all()
+
+    def _next(self) -> Job | None:
+        return next((job for job in self._jobs if self._ready or not job.kernel), None)
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """A line for each job, the longest tests, and what ran once more."""
+    order = [job.name for job in (*here(), *guests())]
+    lines = [f"{'job':<18}{'':<7}{'passed':>7}{'seconds':>9}{'CPU s':>8}{'boots':>7}{'starts':>8}{'loads':>7}"]
+    for result in sorted(results, key=lambda one: order.index(one.job.name)):
+        verdict = "ok" if result.code == 0 else "FAILED"
+        lines.append(
+            f"{result.job.name:<18}{verdict:<7}{result.passed:>7}{result.seconds:>9.0f}{result.cpu_s:>8.0f}"
+            f"{result.boots:>7}{result.starts:>8}{result.loads:>7}"
+        )
+    for result in results:
+        if result.longest:
+            lines += ["", f"longest of {result.job.name}"]
+            lines += [f"{seconds:>8.1f} s  {test}" for seconds, test in result.longest]
+    retried = [f"{result.job.name}: {one}" for result in results for one in result.retried]
+    RETRIES.write_text("".join(f"{line}\n" for line in retried))
+    lines += [
+        "",
+        f"{len(retried)} ran once more ({RETRIES.relative_to(ROOT) if RETRIES.is_relative_to(ROOT) else RETRIES})",
+    ]
+    lines += [f"  {line}" for line in retried]
+    return lines
+
+
+def too_long(results: Sequence[Result]) -> list[str]:
+    """The jobs to blame where all of them take longer than they may."""
+    whole = sum(result.cpu_s for result in results) / WORKERS
+    if whole <= LIMIT_S:
+        return []
+    grown = sorted(results, key=lambda one: EXPECTED_S.get(one.job.name, 0) - one.cpu_s)
+    return [f"all jobs take {whole:.0f} s on {WORKERS} CPUs, more than the {LIMIT_S} s that they may:"] + [
+        f"  {one.job.name}: {one.cpu_s:.0f} CPU seconds, expected are {EXPECTED_S.get(one.job.name, 0):.0f}"
+        for one in grown[:3]
+    ]
+
+
+def main(words: Sequence[str]) -> int:
+    every = "--all" in words
+    names = [word for word in words if word != "--all"]
+    known = {job.name: job for job in (*here(), *guests(every))}
+    if set(names) - set(known):
+        unknown = ", ".join(sorted(set(names) - set(known)))
         print(f"run: no such job: {unknown} (there are {', '.join(sorted(known))})", file=sys.stderr)
         return 2
-    wanted = set(names) or known
-    results = [run(job) for job in first if job.name in wanted]
-    boots = [job for job in rest if job.name in wanted]
-    if boots:
-        kernels = dict.fromkeys(job.name.removesuffix("-icount") for job in boots)
-        lab = (sys.executable, "-m", "tests.lab")
-        # Guests have no network: what their tests need is fetched here.
-        subprocess.run([*lab, "fetch", *kernels], cwd=ROOT, check=True)
-        subprocess.run([sys.executable, "-m", "tests.lab.peers"], cwd=ROOT, check=True)
-        with_modules = [name for name in kernels if find(name).headers]
-        if with_modules:
-            subprocess.run([*lab, "modules", *with_modules], cwd=ROOT, check=True)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        results += pool.map(run, boots)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    queue = Queue([known[name] for name in names or known], {"WPTRACE_TESTS_ALL": "1"} if every else {})
+    queue.work()
+    results = queue.results
     print()
-    for result in results:
-        verdict = "ok" if result.code == 0 else "FAILED"
-        print(f"{result.name:<14} {verdict:<7} {result.passed:>5} passed {result.seconds:>6.0f} s")
-        for name in result.again:
-            print(f"{'':<14} failed at first: {name}")
-    failed = sum(result.failed for result in results)
+    print("\n".join((*table(results), "", *too_long(results))))
+    failed = sum(result.failed for result in results) + bool(queue.unprepared)
+    print(f"{time.monotonic() - start:.0f} s")
     print(f"{sum(result.passed for result in results)} passed, {failed} failed")
-    return 1 if any(result.code for result in results) else 0
+    return 1 if queue.unprepared or any(result.code for result in results) else 0
 
 
 if __name__ == "__main__":

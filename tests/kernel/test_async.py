@@ -13,28 +13,50 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, loop_device, null_device, total
 from tests.kernel.loads import ext4
 from tests.kernel.test_io_path import complete, rows, sums_up
-from tests.kernel.trace import Line, Trace, count, lossless
+from tests.kernel.trace import Line, Told, count, lossless
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
+from tests.kernel.window import Running, path_of
 from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.flows.filters import Filter
 from wptrace.flows.io_operations import KNOWN, ways
+from wptrace.kernel import mounts
 
 ENGINES = {"libaio": "aio", "io_uring": "uring"}
 
 
-@pytest.fixture
-def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
     if GUEST:
         with null_device() as null:
             yield [*map(Disk, ("nvme0n1", "vda", "sda")), null]
     else:
-        with loop_device(tmp_path / "disk.img") as loop:
+        with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
             yield [loop]
 
 
-def observes(engine: str, trace: Trace, module: str = "") -> bool:
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """In guests one on ext4, on a disk of its own."""
+    if not GUEST:
+        yield None
+        return
+    with ext4(Disk("vdb"), tmp_path_factory.mktemp("file") / "mnt") as folder:
+        path = folder / "file"
+        path.write_bytes(os.urandom(4 << 20))
+        os.sync()
+        yield path
+
+
+@pytest.fixture(scope="module")
+def flow(disks: list[Disk], file: Path | None) -> Iterator[Running]:
+    with path_of(*disks, *([Disk("vdb")] if file else [])) as made:
+        yield made
+
+
+def observes(engine: str, trace: Told, module: str = "") -> bool:
     """Whether this kernel shows the operations of an interface one by one, by its types and what the tool says."""
     says = not any("asynchronous operations" in note for note in trace.lines[0]["notes"])
     if not GUEST:
@@ -49,20 +71,20 @@ def observes(engine: str, trace: Trace, module: str = "") -> bool:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_direct_reads_and_writes(engine: str, disks: list[Disk]) -> None:
+def test_direct_reads_and_writes(engine: str, disks: list[Disk], flow: Running) -> None:
     """One operation, one request, both as many as fio and the kernel count, with several in flight."""
-    before = {disk: disk.completed() for disk in disks}
-    with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
-        jobs = {disk: fio(disk.path, rw="randrw", number_ios=250, ioengine=engine, iodepth=8) for disk in disks}
-        trace.stop()
+    before = completed(disks)
+    options = {"rw": "randrw", "number_ios": 250, "ioengine": engine, "iodepth": 8, "stonewall": 1}
+    with flow.window() as trace:
+        jobs = dict(zip(disks, fio_jobs(*({"filename": disk.path, **options} for disk in disks))))
     summary = trace.summary
+    after = completed(disks)
     assert lossless(summary), summary["loss"]
     seen = observes(engine, trace)
     for disk, job in jobs.items():
-        after = disk.completed()
         for op in ("read", "write"):
             made = job[op]["total_ios"]
-            assert made == after[op] - before[disk][op] == count(summary, op=op, dev=disk.name)
+            assert made == after[disk.name][op] - before[disk.name][op] == count(summary, op=op, dev=disk.name)
             assert count(summary, op=op, dev=disk.name, kind="operation") == (made if seen else 0)
             assert count(summary, op=op, dev=disk.name, kind="hit") == 0
             if seen:
@@ -91,11 +113,9 @@ MODES = {
 
 @pytest.mark.guest
 @pytest.mark.parametrize("mode", MODES)
-def test_ways_of_io_uring(mode: str) -> None:
-    disk = Disk("nvme0n1")
-    with Trace("--each", "--dev", disk.name) as trace:
-        job = fio(disk.path, rw="randread", number_ios=100, ioengine="io_uring", iodepth=4, **MODES[mode])
-        trace.stop()
+def test_ways_of_io_uring(mode: str, disks: list[Disk], flow: Running) -> None:
+    with flow.window() as trace:
+        job = fio(disks[0].path, rw="randread", number_ios=100, ioengine="io_uring", iodepth=4, **MODES[mode])
     assert lossless(trace.summary), trace.summary["loss"]
     made = job["read"]["total_ios"] if observes("io_uring", trace) else 0
     assert count(trace.summary, kind="operation") == len(trace.operations) == made
@@ -110,22 +130,17 @@ def test_ways_of_io_uring(mode: str) -> None:
 
 @pytest.mark.guest
 @pytest.mark.parametrize("engine", ENGINES)
-def test_buffered_reads_of_a_file(engine: str, tmp_path: Path) -> None:
+def test_buffered_reads_of_a_file(engine: str, file: Path, flow: Running) -> None:
     """Cold reads wait, in a worker or by a callback of the page; what is in the page cache is a hit."""
-    disk = Disk("vda")
-    with ext4(disk, tmp_path / "mnt") as folder:
-        file = folder / "file"
-        file.write_bytes(os.urandom(4 << 20))
-        options = {"ioengine": engine, "iodepth": 4, "direct": 0, "rw": "randread", "size": "4M", "number_ios": 100}
-        options.update({"invalidate": 0, "norandommap": 0, "random_generator": "lfsr"})
-        os.sync()
-        Path("/proc/sys/vm/drop_caches").write_text("1")
-        with Trace("--each", "--dev", disk.name, "--file", str(file)) as cold:
-            first = fio(str(file), **options)
-            cold.stop()
-        with Trace("--each", "--dev", disk.name, "--file", str(file)) as warm:
-            fio(str(file), **{**options, "number_ios": 100})
-            warm.stop()
+    path = file
+    options = {"ioengine": engine, "iodepth": 4, "direct": 0, "rw": "randread", "size": "4M", "number_ios": 100}
+    options.update({"invalidate": 0, "norandommap": 0, "random_generator": "lfsr"})
+    Path("/proc/sys/vm/drop_caches").write_text("1")
+    only = Filter(file=mounts.file(str(path)))
+    with flow.window(only) as cold:
+        first = fio(str(path), **options)
+    with flow.window(only) as warm:
+        fio(str(path), **options)
     for trace in (cold, warm):
         assert lossless(trace.summary), trace.summary["loss"]
     if not observes(engine, cold, "ext4"):
@@ -136,7 +151,7 @@ def test_buffered_reads_of_a_file(engine: str, tmp_path: Path) -> None:
     assert len(waited) > 50
     for one in cold.operations + warm.operations:
         sums_up(one)
-        assert one["path"] == str(file)
+        assert one["path"] == str(path)
         assert one["interface"] == ENGINES[engine]
     assert {one["kind"] for one in warm.operations[:20]} <= {"hit", "operation"}
     assert sum(one["kind"] == "hit" for one in warm.operations) >= 100 - (1024 - len(waited))
@@ -159,12 +174,10 @@ def run_ring(disk: Disk, requests: list[tuple[int, int]]) -> list[Event]:
 
 
 @pytest.mark.guest
-def test_links_wait_for_one_another() -> None:
+def test_links_wait_for_one_another(disks: list[Disk], flow: Running) -> None:
     """The second of two that are linked is submitted with the first and begins when that one is done."""
-    disk = Disk("nvme0n1")
-    with Trace("--each", "--dev", disk.name) as trace:
-        events = run_ring(disk, [(71, LINK), (72, LINK), (73, 0)])
-        trace.stop()
+    with flow.window() as trace:
+        events = run_ring(disks[0], [(71, LINK), (72, LINK), (73, 0)])
     assert sorted(events) == [(71, 4096), (72, 4096), (73, 4096)]
     assert lossless(trace.summary), trace.summary["loss"]
     if not observes("io_uring", trace):
@@ -179,12 +192,10 @@ def test_links_wait_for_one_another() -> None:
 
 
 @pytest.mark.guest
-def test_success_that_nobody_hears_of_is_no_operation() -> None:
+def test_success_that_nobody_hears_of_is_no_operation(disks: list[Disk], flow: Running) -> None:
     """There is no event that ends it, so only its request is counted: nothing stays in flight."""
-    disk = Disk("nvme0n1")
-    with Trace("--each", "--dev", disk.name) as trace:
-        events = run_ring(disk, [(81, SKIP | LINK), (82, SKIP | LINK), (83, ASYNC)])
-        trace.stop()
+    with flow.window() as trace:
+        events = run_ring(disks[0], [(81, SKIP | LINK), (82, SKIP | LINK), (83, ASYNC)])
     if (81, -errno.EINVAL) in events:
         pytest.skip("this kernel knows no IOSQE_CQE_SKIP_SUCCESS, which came with 5.17")
     assert events == [(83, 4096)]

@@ -47,6 +47,7 @@ def attached(obj: BpfObject, *programs: str) -> Iterator[BpfObject]:
     yield obj
 
 
+@pytest.mark.one_kernel
 def test_globals_hold_before_and_after_the_load(binding: BpfObject) -> None:
     assert binding.data.switched_on is True
     assert binding.data.tiny == -3
@@ -67,6 +68,7 @@ def test_globals_hold_before_and_after_the_load(binding: BpfObject) -> None:
         assert binding.bss.calls == 7
 
 
+@pytest.mark.one_kernel
 def test_a_constant_holds_until_the_load(binding: BpfObject) -> None:
     binding.rodata.step = 5
     with attached(binding, "on_call"):
@@ -78,6 +80,7 @@ def test_a_constant_holds_until_the_load(binding: BpfObject) -> None:
         assert binding.rodata.step == 5
 
 
+@pytest.mark.one_kernel
 def test_values_are_checked_against_their_type(binding: BpfObject) -> None:
     with pytest.raises(UsageError, match="target_tgid"):
         binding.bss.target_tgid = -1
@@ -93,6 +96,7 @@ def test_values_are_checked_against_their_type(binding: BpfObject) -> None:
         binding.bss.label = "x" * 17
 
 
+@pytest.mark.one_kernel
 def test_a_struct_reads_as_clang_laid_it_out(binding: BpfObject) -> None:
     with attached(binding, "fill"):
         call()
@@ -105,6 +109,7 @@ def test_a_struct_reads_as_clang_laid_it_out(binding: BpfObject) -> None:
     assert binding.enum("colour") == ["red", "green", "blue"]
 
 
+@pytest.mark.one_kernel
 def test_a_struct_is_written_as_it_is_read(binding: BpfObject) -> None:
     with attached(binding, "fill"):
         call()
@@ -144,6 +149,7 @@ def test_array_map(binding: BpfObject) -> None:
             found[0] = -1
 
 
+@pytest.mark.smp
 def test_per_cpu_maps(binding: BpfObject) -> None:
     with attached(binding, "on_call"):
         for _ in range(10):
@@ -161,6 +167,7 @@ def test_per_cpu_maps(binding: BpfObject) -> None:
             binding.maps["per_cpu_hash"][7] = [1] * (libbpf().cpus + 1)
 
 
+@pytest.mark.one_kernel
 def test_maps_are_not_there_before_the_load(binding: BpfObject) -> None:
     with pytest.raises(WptraceError, match="before its object is loaded"):
         binding.maps["hash"].get(1)
@@ -186,6 +193,7 @@ def test_every_record_arrives_in_order(binding: BpfObject) -> None:
         ring.close()
 
 
+@pytest.mark.one_kernel
 def test_a_full_ring_counts_what_it_lost(binding: BpfObject) -> None:
     with attached(binding, "on_call"):
         ring = Ring.of(binding.maps["records"], binding.struct("record").struct)
@@ -200,6 +208,7 @@ def test_a_full_ring_counts_what_it_lost(binding: BpfObject) -> None:
         ring.close()
 
 
+@pytest.mark.one_kernel
 def test_discarded_records_are_left_out(binding: BpfObject) -> None:
     binding.bss.discard_every = 3
     with attached(binding, "on_call"):
@@ -211,6 +220,7 @@ def test_discarded_records_are_left_out(binding: BpfObject) -> None:
         ring.close()
 
 
+@pytest.mark.one_kernel
 def test_a_rare_event_wakes_the_reader(binding: BpfObject) -> None:
     import struct
 
@@ -233,6 +243,7 @@ def test_a_rare_event_wakes_the_reader(binding: BpfObject) -> None:
         assert (len(common), rare) == (5, [(5,)])
 
 
+@pytest.mark.one_kernel
 def test_the_histogram_is_the_engines(binding: BpfObject) -> None:
     """bpf_src/lib/hist.h and wptrace/engine/distribution.py, value by value."""
     values = {0, 1, 7, 8, 9, 15, 16, 1000, (1 << 32) - 1, 1 << 32, 1 << 41, (1 << 42) - 1, 1 << 42, (1 << 62) + 5}
@@ -251,6 +262,7 @@ def test_the_histogram_is_the_engines(binding: BpfObject) -> None:
     assert found.sum == made.sum & (1 << 64) - 1
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize(
     ("values", "error"),
     [
@@ -342,6 +354,7 @@ def test_a_clock_event_runs_its_program(binding: BpfObject) -> None:
         wait_until(lambda: sum(range(10_000)) and binding.bss.hits >= 3, "three overflows")
 
 
+@pytest.mark.one_kernel
 def test_attach_to_what_is_not_there(binding: BpfObject) -> None:
     binding.progs["on_call"].autoload = True
     binding.load()
@@ -349,6 +362,7 @@ def test_attach_to_what_is_not_there(binding: BpfObject) -> None:
         binding.progs["on_call"].attach_raw_tracepoint("nonsense")
 
 
+@pytest.mark.one_kernel
 def test_autoload_is_settled_by_the_load(binding: BpfObject) -> None:
     with attached(binding, "on_call"), pytest.raises(LibbpfError, match="autoload of program on_call"):
         binding.progs["on_call"].autoload = False
@@ -367,6 +381,7 @@ def test_run_statistics_count_runs(binding: BpfObject) -> None:
     assert after.translated_bytes > 0
 
 
+@pytest.mark.one_kernel
 def test_what_is_loaded_is_what_bpftool_sees(binding: BpfObject) -> None:
     with attached(binding, "on_call", "fill"):
         found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
@@ -385,6 +400,7 @@ def _program_ids() -> set[int]:
     return {program["id"] for program in json.loads(found.stdout)}
 
 
+@pytest.mark.one_kernel
 def test_closing_twice_is_harmless(binding: BpfObject) -> None:
     with attached(binding, "on_call"):
         pass

@@ -10,10 +10,9 @@ import os
 import struct
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,9 +20,8 @@ from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
 from tests.kernel.loads import ext4
-from tests.kernel.trace import Line, Trace, count, lossless
-
-LEVELS = ("path", "block")
+from tests.kernel.trace import Line, Told, count, lossless
+from tests.kernel.window import Running, block_of, path_of
 
 
 def events(summary: Line, name: str, op: str | None = None) -> int:
@@ -31,7 +29,7 @@ def events(summary: Line, name: str, op: str | None = None) -> int:
     return sum(row.get("events", {}).get(name, 0) for row in summary["rows"] if op in (None, row["op"]))
 
 
-def told(trace: Trace, name: str) -> int:
+def told(trace: Told, name: str) -> int:
     """The same by the single ones. Operations whose bios were merged into one request tell all of that request."""
     total = 0
     shared: dict[int | None, tuple[int, int]] = {}  # by sector: until when they were under way, and the most they tell
@@ -45,8 +43,56 @@ def told(trace: Trace, name: str) -> int:
     return total
 
 
-def single(trace: Trace) -> list[Line]:
+def single(trace: Told) -> list[Line]:
     return [*trace.operations, *trace.requests]
+
+
+class Disks(NamedTuple):
+    plain: Disk
+    short: Disk
+    """A loop device whose file has become shorter."""
+    failing: Disk | None = None
+    """In guests, one of a driver that fails as it is told."""
+    zoned: Disk | None = None
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
+    top = tmp_path_factory.mktemp("disks")
+    with ExitStack() as stack:
+        # The files of a guest are in memory, which nothing reads directly before 6.6 (e88e0d366f9c).
+        folder = stack.enter_context(ext4(Disk("vda"), top / "fs")) if GUEST else top
+        short = stack.enter_context(loop_device(folder / "short.img"))
+        subprocess.run(["losetup", "--direct-io=on", short.path], check=True)
+        os.truncate(folder / "short.img", (32 << 20) + (12 << 10))
+        if GUEST:
+            failing = stack.enter_context(scsi_debug(dev_size_mb=32, statistics=1))
+            zoned = stack.enter_context(null_device(zoned=1, zone_size=4, memory_backed=1))
+            yield Disks(Disk("nvme0n1"), short, failing, zoned)
+        else:
+            yield Disks(stack.enter_context(loop_device(top / "disk.img")), short)
+
+
+@pytest.fixture
+def disk(disks: Disks) -> Disk:
+    return disks.plain
+
+
+@pytest.fixture
+def scsi(disks: Disks) -> Disk:
+    assert disks.failing is not None
+    return disks.failing
+
+
+Flows = dict[str, Running]
+
+
+@pytest.fixture(scope="module")
+def flows(disks: Disks) -> Iterator[Flows]:
+    """A trace of each level for all tests."""
+    every = [disk for disk in disks if disk is not None]
+    with path_of(*every) as path, block_of(*every) as block:
+        yield {"path": path, "block": block}
 
 
 class Watched:
@@ -55,19 +101,17 @@ class Watched:
     def __init__(self) -> None:
         self.grown: dict[str, int] = {}
         self.fired: dict[str, int] = {}
-        self.traces: dict[str, Trace] = {}
+        self.traces: dict[str, Told] = {}
 
 
 @contextmanager
-def watched(disk: Disk) -> Iterator[Watched]:
+def watched(disk: Disk, flows: Flows) -> Iterator[Watched]:
     """By both levels at once: to start fio and its load takes a guest more time than to trace it twice."""
     seen = Watched()
     names = ("block_rq_complete", "block_rq_requeue", "block_split")
     of_disk = dict.fromkeys(names, f"dev == {disk.number}")
     with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor())
-        started = pool.map(lambda level: Trace(f"--level={level}", "--each", f"--dev={disk.name}"), LEVELS)
-        seen.traces.update((level, stack.enter_context(trace)) for level, trace in zip(LEVELS, started, strict=True))
+        seen.traces.update((level, stack.enter_context(flow.window())) for level, flow in flows.items())
         kernel = stack.enter_context(tracefs.traced(*(f"block/{name}" for name in names), **of_disk))
         before = disk.completed()
         yield seen
@@ -75,7 +119,6 @@ def watched(disk: Disk) -> Iterator[Watched]:
         seen.grown.update({name: after[name] - before[name] for name in after})
         records = kernel.records()
         seen.fired.update({name: len([one for one in records if one.name == name]) for name in names})
-        list(pool.map(Trace.stop, seen.traces.values()))
     for level, trace in seen.traces.items():
         assert lossless(trace.summary), (level, trace.summary["loss"])
         assert trace.summary["requests"]["in_flight"] == 0, level
@@ -104,8 +147,8 @@ def read(disk: Disk, offset: int, length: int) -> int:
         os.close(fd)
 
 
-def test_merges(disk: Disk) -> None:
-    with watched(disk) as seen:
+def test_merges(disk: Disk, flows: Flows) -> None:
+    with watched(disk, flows) as seen:
         batch(disk)
     for trace in seen.traces.values():
         merged = events(trace.summary, "merged", "read")
@@ -115,9 +158,9 @@ def test_merges(disk: Disk) -> None:
         assert trace.summary["bytes"] == READS * 4096
 
 
-def test_splits(disk: Disk) -> None:
+def test_splits(disk: Disk, flows: Flows) -> None:
     """Reads of four times of what a request may have."""
-    with setting(disk.queue / "max_sectors_kb", "64"), watched(disk) as seen:
+    with setting(disk.queue / "max_sectors_kb", "64"), watched(disk, flows) as seen:
         for place in range(5):
             assert read(disk, place << 20, 256 << 10) == 256 << 10
     for level, trace in seen.traces.items():
@@ -128,8 +171,8 @@ def test_splits(disk: Disk) -> None:
             assert {(one["requests"], one["events"]["split"] > 0) for one in trace.operations} == {(4, True)}
 
 
-def test_discards_and_zeroes(disk: Disk) -> None:
-    with watched(disk) as seen:
+def test_discards_and_zeroes(disk: Disk, flows: Flows) -> None:
+    with watched(disk, flows) as seen:
         subprocess.run(["blkdiscard", "--length=4M", disk.path], check=True)
         subprocess.run(["blkdiscard", "--zeroout", "--offset=8M", "--length=1M", disk.path], check=True)
     for trace in seen.traces.values():
@@ -142,18 +185,13 @@ def test_discards_and_zeroes(disk: Disk) -> None:
         assert letters == {"WZ"}
 
 
-def test_a_short_read_of_a_loop_device(tmp_path: Path) -> None:
-    """Its file has become shorter: what is there is read, the rest is issued again, and fails."""
-    with ExitStack() as stack:
-        # The files of a guest are in memory, which nothing reads directly before 6.6 (e88e0d366f9c).
-        folder = stack.enter_context(ext4(Disk("nvme0n1"), tmp_path / "fs")) if GUEST else tmp_path
-        disk = stack.enter_context(loop_device(folder / "disk.img"))
-        subprocess.run(["losetup", "--direct-io=on", disk.path], check=True)
-        os.truncate(folder / "disk.img", (32 << 20) + (12 << 10))
-        with watched(disk) as seen:
-            assert read(disk, 32 << 20, 32 << 10) < 32 << 10
-            # Its size ends it, since what fails is none of its number.
-            batch(disk, offset=32 << 20, size="32k", continue_on_error="io", ignore_error="EIO")
+def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:
+    """What is there is read, the rest is issued again, and fails."""
+    disk = disks.short
+    with watched(disk, flows) as seen:
+        assert read(disk, 32 << 20, 32 << 10) < 32 << 10
+        # Its size ends it, since what fails is none of its number.
+        batch(disk, offset=32 << 20, size="32k", continue_on_error="io", ignore_error="EIO")
     for level, trace in seen.traces.items():
         finished = count(trace.summary)
         assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
@@ -181,12 +219,6 @@ MEDIUM_ERROR, TIMEOUT, SHORT_TRANSFER, HOST_BUSY = 2, 4, 0x100, 0x8000
 BAD_SECTOR = 0x1234
 
 
-@pytest.fixture(scope="module")
-def scsi() -> Iterator[Disk]:
-    with scsi_debug(dev_size_mb=32, statistics=1) as disk:
-        yield disk
-
-
 @contextmanager
 def failing(options: int, every: int = 0) -> Iterator[None]:
     driver = Path("/sys/bus/pseudo/drivers/scsi_debug")
@@ -195,9 +227,9 @@ def failing(options: int, every: int = 0) -> Iterator[None]:
 
 
 @pytest.mark.guest
-def test_partial_completions(scsi: Disk) -> None:
+def test_partial_completions(scsi: Disk, flows: Flows) -> None:
     """What lies before bad sectors is done, of single bios and of merged ones; the rest fails, or is issued again."""
-    with watched(scsi) as seen, failing(MEDIUM_ERROR):
+    with watched(scsi, flows) as seen, failing(MEDIUM_ERROR):
         for offset in (8, 12, 28):
             assert read(scsi, (BAD_SECTOR - offset) * 512 >> 12 << 12, 32 << 10) < 32 << 10
         # Its reads go on after one that failed.
@@ -225,9 +257,9 @@ def test_partial_completions(scsi: Disk) -> None:
 
 
 @pytest.mark.guest
-def test_short_transfers(scsi: Disk) -> None:
+def test_short_transfers(scsi: Disk, flows: Flows) -> None:
     """The rest is issued again, and all succeed."""
-    with watched(scsi) as seen, failing(SHORT_TRANSFER, 5):
+    with watched(scsi, flows) as seen, failing(SHORT_TRANSFER, 5):
         batch(scsi)
         for place in range(10):
             assert read(scsi, place << 16, 32 << 10) == 32 << 10
@@ -243,9 +275,9 @@ def test_short_transfers(scsi: Disk) -> None:
 
 
 @pytest.mark.guest
-def test_requeues(scsi: Disk) -> None:
+def test_requeues(scsi: Disk, flows: Flows) -> None:
     """The host is busy now and then: requests go back, and are merged with others before they are issued again."""
-    with watched(scsi) as seen, failing(HOST_BUSY, 7):
+    with watched(scsi, flows) as seen, failing(HOST_BUSY, 7):
         batch(scsi)
         batch(scsi, iodepth_batch=1)
         for place in range(10):
@@ -260,10 +292,10 @@ def test_requeues(scsi: Disk) -> None:
 
 
 @pytest.mark.guest
-def test_timeouts(scsi: Disk) -> None:
+def test_timeouts(scsi: Disk, flows: Flows) -> None:
     """A command that is never answered is aborted after its time, and issued again."""
     patience = Path("/sys/block", scsi.name, "device/timeout")
-    with setting(patience, "1"), watched(scsi) as seen, failing(TIMEOUT, 4):
+    with setting(patience, "1"), watched(scsi, flows) as seen, failing(TIMEOUT, 4):
         for place in range(8):
             assert read(scsi, place << 16, 4096) == 4096
     for trace in seen.traces.values():
@@ -281,21 +313,21 @@ _ZONE_CALLS = {"reset": 0x40101283, "open": 0x40101286, "close": 0x40101287, "fi
 
 
 @pytest.mark.guest
-def test_zones() -> None:
+def test_zones(disks: Disks, flows: Flows) -> None:
     """Zones are opened, closed, finished and reset."""
-    with null_device(zoned=1, zone_size=4, memory_backed=1) as disk:
-        fd = os.open(disk.path, os.O_RDWR | os.O_DIRECT)
-        try:
-            sectors = (4 << 20) // 512
-            with watched(disk) as seen:
-                for name in ("open", "close", "finish", "reset"):
-                    for zone in range(3):
-                        fcntl.ioctl(fd, _ZONE_CALLS[name], _REPORT_SIZE.pack(zone * sectors, sectors))
-                with mmap.mmap(-1, 4096) as buffer:
-                    for place in range(5):
-                        os.pwritev(fd, [buffer], place << 12)
-        finally:
-            os.close(fd)
+    assert disks.zoned is not None
+    fd = os.open(disks.zoned.path, os.O_RDWR | os.O_DIRECT)
+    try:
+        sectors = (4 << 20) // 512
+        with watched(disks.zoned, flows) as seen:
+            for name in ("open", "close", "finish", "reset"):
+                for zone in range(3):
+                    fcntl.ioctl(fd, _ZONE_CALLS[name], _REPORT_SIZE.pack(zone * sectors, sectors))
+            with mmap.mmap(-1, 4096) as buffer:
+                for place in range(5):
+                    os.pwritev(fd, [buffer], place << 12)
+    finally:
+        os.close(fd)
     for trace in seen.traces.values():
         assert count(trace.summary, op="zone") == 12
         assert count(trace.summary, op="write") == 5

@@ -105,7 +105,7 @@ def timed(summary: Line) -> int:
     return sum(row["timed"] for row in summary["rows"] if row["stage"] == "total" and "timed" in row)
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk) -> None:
     before = disk.completed()
     with Trace("--each", "--interference", "--budget", TINY, f"--dev={disk.name}", "0.5") as trace:
@@ -140,7 +140,7 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     assert len(trace.requests) + len(trace.operations) < few
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_with_a_large_budget_nothing_is_shed(disk: Disk) -> None:
     before = disk.completed()
     # Not --each: on an emulated CPU, to tell every one takes nearly all there is.
@@ -159,7 +159,7 @@ def test_with_a_large_budget_nothing_is_shed(disk: Disk) -> None:
     assert not any("timed" in row for row in summary["rows"])
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_the_block_layer_alone(disk: Disk, times: str) -> None:
     before = disk.completed()
@@ -280,6 +280,7 @@ def seen_by(loaded: Any) -> set[str]:
     return {name for hook, way in loaded.chosen.items() if hook.startswith("completion seen") for name in way}
 
 
+@pytest.mark.smp
 def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a load all the time: nothing is unmatched, whatever was in flight when hooks went and came."""
     # A load like this has one in flight nearly all of the time. On a busy machine it may take longer to end than the
@@ -328,6 +329,7 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeyp
                     assert stages[name].max <= stages["total"].max, group
 
 
+@pytest.mark.one_kernel
 def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_path: Path) -> None:
     """A write that a frozen file system holds back outlasts the moment that it gets."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
@@ -375,6 +377,7 @@ def held_up(
             joined(writer)
 
 
+@pytest.mark.one_kernel
 def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, tmp_path: Path) -> None:
     """The requests of one that a filter leaves out are left out; those that its task makes later are not."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
@@ -404,6 +407,7 @@ def leave_behind(obj: BpfObject, name: str, struct: str, values: dict[str, int])
             view[begin : begin + layout.size] = stale
 
 
+@pytest.mark.one_kernel
 def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
     """It began when interference was off, and may end when it is back."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
@@ -426,6 +430,7 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
             flow.stop()
 
 
+@pytest.mark.one_kernel
 def test_flushes_are_timed_wherever_their_place_was_before(disk: Disk) -> None:
     with flow_of(io_path.Options((disk.name,))) as flow:
         leave_behind(flow._running.obj, "bios", "bio_state", {"untimed": True})
@@ -446,6 +451,7 @@ def count_of(found: Snapshot, op: str) -> int:
     )
 
 
+@pytest.mark.one_kernel
 def test_with_a_filter_for_files_operations_stay(disk: Disk, tmp_path: Path) -> None:
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         place = mounts.directory(str(folder))

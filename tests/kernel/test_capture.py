@@ -13,7 +13,7 @@ import pytest
 from tests.kernel.disks import Disk, fio
 from tests.kernel.trace import Line, Trace, check, lossless, programs, rows, same_as_told, wait_until, wptrace
 
-pytestmark = pytest.mark.here
+pytestmark = pytest.mark.one_kernel
 
 
 def replayed(file: Path, *options: str) -> list[Line]:

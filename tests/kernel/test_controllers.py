@@ -135,7 +135,7 @@ def test_writeback_throttling_and_tags() -> None:
         named(trace, controller, job, besides)
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_waits_for_tags(loop: Disk) -> None:
     """Also where functions cannot be observed."""
     (loop.queue / "scheduler").write_text("none")

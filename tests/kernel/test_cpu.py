@@ -155,7 +155,8 @@ def lossless(found: Snapshot) -> None:
 
 # On a real clock an emulated CPU may stand still between two looks at the same event.
 TIMES = pytest.mark.parametrize(
-    "times", [pytest.param(False, id="counts"), pytest.param(True, id="times", marks=pytest.mark.icount)]
+    "times",
+    [pytest.param(False, id="counts", marks=pytest.mark.smp), pytest.param(True, id="times", marks=pytest.mark.icount)],
 )
 
 
@@ -202,6 +203,7 @@ def test_it_counts_what_the_scheduler_counts(
         assert off.sum >= wait.sum + 24 * 2_000_000 - wait.max
 
 
+@pytest.mark.one_kernel
 def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
     own = Path(f"/proc/{worker.pid}/cgroup").read_text()
     (cgroup,) = re.findall(r"^0::(.*)$", own, re.MULTILINE)
@@ -225,6 +227,7 @@ def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
         lossless(snapshot)
 
 
+@pytest.mark.one_kernel
 def test_what_finds_no_room_is_counted(worker: Worker) -> None:
     """Children that come and go, in a table of two tasks and in one row."""
     wanted = Filter(comm=worker.name)
@@ -270,6 +273,7 @@ def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
     assert other in {line["instead"]["pid"] for line in told}
 
 
+@pytest.mark.one_kernel
 def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
     begun = time.monotonic_ns()
     with hog() as other, traced(Options(wanted=Filter(pid=other))) as (flow,):

@@ -49,7 +49,7 @@ def _knows_the_arguments(flows: list[dict[str, Any]]) -> None:
     assert arguments["block_getrq"][0] == ("request_queue *" if GUEST == "5.10" else "bio *")
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_doctor_names_the_disk_without_stamps(loop: Disk) -> None:
     with setting(loop.queue / "iostats", "0"):
         done = wptrace("doctor")

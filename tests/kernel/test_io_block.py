@@ -11,33 +11,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, setting, total
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, setting, total
 from tests.kernel.patience import guarded, said
 from tests.kernel.trace import PATIENCE, BlockTrace, count, lossless, programs, wait_until
 from wptrace.engine.distribution import Distribution
 
 SECTOR = 512
+SECTORS = ("read_sectors", "write_sectors")
 BOTH = pytest.mark.parametrize("times", ["auto", "own"])
 
 
 @BOTH
-@pytest.mark.parametrize("engine", ["psync", "libaio"])
-def test_counts_what_fio_counts(every_disk: Disk, times: str, engine: str) -> None:
-    disk = every_disk
-    before = disk.completed()
-    with BlockTrace("--dev", disk.path, "--times", times) as trace:
-        job = fio(disk.path, rw="randrw", ioengine=engine, iodepth=8 if engine == "libaio" else 1, number_ios=300)
+def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
+    """On each kind of disk, one at a time and eight at a time."""
+    engines = {"psync": 1, "libaio": 8}
+    before = completed(disks)
+    with BlockTrace("--times", times, *(f"--dev={disk.path}" for disk in disks)) as trace:
+        wanted = [(disk, engine) for disk in disks for engine in engines]
+        found = fio_jobs(
+            *(
+                {
+                    "filename": disk.path,
+                    "rw": "randrw",
+                    "ioengine": engine,
+                    "iodepth": engines[engine],
+                    "number_ios": 300,
+                    "stonewall": 1,
+                }
+                for disk, engine in wanted
+            )
+        )
         trace.stop()
-    after = disk.completed()
+    after = completed(disks)
     summary = trace.summary
-    for op in ("read", "write"):
-        assert count(summary, op=op) == job[op]["total_ios"] == after[op] - before[op]
-    assert summary["requests"]["finished"] == total(job)
-    sectors = sum(after[name] - before[name] for name in ("read_sectors", "write_sectors"))
-    assert summary["bytes"] == 4096 * total(job) == sectors * SECTOR
+    for disk in disks:
+        jobs = [job for (of, _), job in zip(wanted, found) if of == disk]
+        for op in ("read", "write"):
+            made = sum(job[op]["total_ios"] for job in jobs)
+            assert count(summary, op=op, dev=disk.name) == made == after[disk.name][op] - before[disk.name][op]
+    made = sum(map(total, found))
+    assert summary["requests"]["finished"] == made
+    sectors = sum(after[disk.name][name] - before[disk.name][name] for disk in disks for name in SECTORS)
+    assert summary["bytes"] == 4096 * made == sectors * SECTOR
     assert summary["requests"]["in_flight"] == 0
     assert lossless(summary)
-    assert {row["dev"] for row in summary["rows"]} == {disk.name}
+    assert {row["dev"] for row in summary["rows"]} == {disk.name for disk in disks}
 
 
 @BOTH
@@ -67,6 +85,7 @@ def test_each_request_is_told_and_the_histograms_hold_the_same(disk: Disk, times
             assert row[key] == made.percentile(percent)
 
 
+@pytest.mark.one_kernel
 def test_a_process_is_told_from_its_neighbour(disk: Disk) -> None:
     """Two jobs on one disk, of which one is wanted: decided where requests are made, true where they complete."""
     command = [
@@ -92,7 +111,7 @@ def test_a_process_is_told_from_its_neighbour(disk: Disk) -> None:
     assert lossless(trace.summary), trace.summary
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "--slow", "1h") as trace:
         fio(disk.path)
@@ -101,7 +120,7 @@ def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
     assert trace.summary["requests"]["finished"] == 200
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
     """The reader is stopped, so that the ring must overflow; the distributions stay exact."""
     with BlockTrace("--dev", disk.name, "--each", "--ring-size", "4K") as trace:
@@ -115,7 +134,7 @@ def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
     assert trace.summary["requests"]["lost"] == 0
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_intervals_sum_to_the_summary(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "0.2", "5") as trace:
         fio(disk.path, number_ios=100)
@@ -185,6 +204,7 @@ def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
     assert trace.summary["requests"]["in_flight"] == 0
 
 
+@pytest.mark.one_kernel
 def test_a_partition_is_a_part_of_its_disk(disk: Disk) -> None:
     table = "label: gpt\nsize=16MiB\nsize=16MiB\n"
     with ExitStack() as stack:
@@ -240,7 +260,7 @@ def _node(name: str) -> str:
     return str(path)
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> None:
     with BlockTrace("--dev", loop.name) as trace:
@@ -250,7 +270,7 @@ def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> N
     wait_until(lambda: not programs(), "the programs to go")
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_kill_leaves_nothing_behind(loop: Disk) -> None:
     with BlockTrace("--dev", loop.name, "--times", "own", "--each") as trace:
         assert len(programs()) >= 4
@@ -258,7 +278,7 @@ def test_kill_leaves_nothing_behind(loop: Disk) -> None:
     wait_until(lambda: not programs(), "the programs to go")
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("arguments", [("--json",), (), ("--json", "0.1"), ("0.1",)])
 def test_a_closed_pipe_ends_it(loop: Disk, arguments: tuple[str, ...]) -> None:
     process = subprocess.Popen(

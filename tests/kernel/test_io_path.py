@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, frozen, loop_device, null_device, total
+from tests.kernel.disks import Disk, fio, loop_device, null_device, total
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
@@ -28,14 +29,14 @@ PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup"
 REAL = ("nvme0n1", "vda", "sda")
 
 
-@pytest.fixture
-def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
     """All the kinds of disks that this kernel has here."""
     if GUEST:
         with null_device() as null:
             yield [*map(Disk, REAL), null]
     else:
-        with loop_device(tmp_path / "disk.img") as loop:
+        with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
             yield [loop]
 
 
@@ -131,108 +132,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
             assert one["cpus"]["irq"] is not None
 
 
-def test_buffered_reads_are_hits_or_waited(disks: list[Disk]) -> None:
-    """Each read is one of both, once; the requests are those of the kernel's own count."""
-    settle()
-    disks = disks[::3]
-    # preadv2 of two buffers each.
-    options: dict[str, Any] = {"direct": 0, "ioengine": "pvsync2", "number_ios": 100, "size": "16M", "invalidate": 1}
-    before = {disk: disk.completed() for disk in disks}
-    with ExitStack() as stack:
-        trace = stack.enter_context(Trace("--each", "--op=read", *(f"--dev={disk.name}" for disk in disks)))
-        for disk in disks:
-            # The last one to close a disk throws its pages away.
-            stack.enter_context(open(disk.path, "rb"))  # noqa: PTH123
-        jobs = {disk: [fio(disk.path, **options), fio(disk.path, **{**options, "invalidate": 0})] for disk in disks}
-        trace.stop()
-    assert lossless(trace.summary), trace.summary["loss"]
-    for disk, (cold, warm) in jobs.items():
-        hits = count(trace.summary, op="read", dev=disk.name, kind="hit")
-        waited = count(trace.summary, op="read", dev=disk.name, kind="operation")
-        assert hits + waited == total(cold) + total(warm)
-        # The same blocks once more: they are in the cache, but for what memory management takes away meanwhile.
-        assert hits >= total(warm) // 2
-        assert waited > 0
-        complete(rows(trace.summary, "operation", "read", disk.name))
-        assert count(trace.summary, op="read", dev=disk.name) == disk.completed()["read"] - before[disk]["read"]
-    for one in trace.operations:
-        sums_up(one)
-        if one["kind"] == "hit":
-            assert all(one["stages"][f"{stage}_ns"] == 0 for stage in PARTITION if stage != "fs")
-            assert one["requests"] == one["readahead"]
-        assert one["length"] == 4096
-
-
-def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: list[Disk]) -> None:
-    """A sequential reader: far fewer requests than reads, some of them ahead of what was asked for."""
-    settle()
-    disk = disks[0]
-    before = disk.completed()
-    with Trace("--each", f"--dev={disk.name}") as trace:
-        job = fio(disk.path, rw="read", direct=0, number_ios=512, size="16M", invalidate=1)
-        trace.stop()
-    reads = [one for one in trace.operations if one["op"] == "read"]
-    assert len(reads) == total(job)
-    ahead = sum(one["readahead"] for one in reads)
-    made = sum(one["requests"] for one in reads)
-    assert 0 < ahead < made
-    assert made == disk.completed()["read"] - before["read"] == count(trace.summary, op="read")
-    for one in reads:
-        sums_up(one)
-        # What only read ahead did not wait.
-        if one["kind"] == "hit":
-            assert one["stages"]["device_ns"] == 0
-
-
-@pytest.mark.parametrize("direct", [1, 0])
-def test_file_systems(disks: list[Disk], tmp_path: Path, direct: int) -> None:
-    """Files on ext4, xfs and btrfs: operations equal fio's counts, requests the kernel's own, paths are whole."""
-    kinds = dict(zip(("ext4", "xfs", "btrfs"), disks)) if GUEST else {"ext4": disks[0]}
-    jobs: dict[str, dict[str, Any]] = {}
-    places: list[Any] = []
-    with _all_mounted(kinds, tmp_path) as folders:
-        for folder in folders.values():
-            deep = folder / "a b" / "c"
-            deep.mkdir(parents=True)
-            (deep / "data").write_bytes(os.urandom(8 << 20))
-        # A journal writes by itself, also while programs are attached and detached.
-        with frozen(*folders.values()):
-            trace = Trace("--each", "--ring-size=16M", *(f"--dev={disk.name}" for disk in kinds.values()))
-            before = {kind: disk.completed() for kind, disk in kinds.items()}
-        with trace:
-            for kind, folder in folders.items():
-                file = str(folder / "a b" / "c" / "data")
-                places.append(file)
-                jobs[kind] = fio(file, rw="randrw", direct=direct, number_ios=150, size="8M", invalidate=1)
-            with frozen(*folders.values()):
-                after = {kind: disk.completed() for kind, disk in kinds.items()}
-                trace.stop()
-    assert lossless(trace.summary), trace.summary["loss"]
-    sectors = sum(
-        after[kind][name] - before[kind][name] for kind in kinds for name in ("read_sectors", "write_sectors")
-    )
-    assert trace.summary["bytes"] == sectors * 512
-    for kind, disk in kinds.items():
-        told = [one for one in trace.operations if one["dev"] == disk.name and one["comm"] == "fio"]
-        mine = [one for one in told if one["path"] in places]
-        for op in ("read", "write"):
-            assert len([one for one in mine if one["op"] == op]) == jobs[kind][op]["total_ios"], (kind, op)
-        grown = {name: after[kind][name] - before[kind][name] for name in after[kind]}
-        assert count(trace.summary, op="read", dev=disk.name) == grown["read"], kind
-        # Kernels count a flush that a bio asks for as a write without sectors; here it is a row of its own.
-        flushes = count(trace.summary, op="flush", dev=disk.name)
-        assert 0 <= grown["write"] - count(trace.summary, op="write", dev=disk.name) <= flushes, kind
-        for one in mine:
-            sums_up(one)
-            assert not one["deleted"]
-
-
-@contextmanager
-def _all_mounted(kinds: dict[str, Disk], tmp_path: Path) -> Iterator[dict[str, Path]]:
-    with ExitStack() as stack:
-        yield {kind: stack.enter_context(mounted(disk, kind, tmp_path / kind)) for kind, disk in kinds.items()}
-
-
+@pytest.mark.one_kernel
 def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
     """Escape codes, ends of lines and bytes that are no UTF-8 reach neither the terminal nor break a line."""
     names = [b"\x1b[31mred", b"two\nlines", b"\xff\xfe", "\u202egnp".encode(), b"x" * 200]
@@ -274,6 +174,7 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
     assert b"evil" in shown
 
 
+@pytest.mark.one_kernel
 def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
     with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
         deep = folder.joinpath(*["directory-of-a-long-name"] * 20)
@@ -288,7 +189,7 @@ def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
     assert one["path"].endswith("/directory-of-a-long-name/leaf")
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
     with Trace("--slow=1ns", "--limit=5", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
@@ -299,7 +200,7 @@ def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
     assert trace.summary["operations"]["finished"] == total(job)
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_one_in_so_many_is_told(disks: list[Disk]) -> None:
     with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
@@ -309,7 +210,7 @@ def test_one_in_so_many_is_told(disks: list[Disk]) -> None:
     assert total(job) // 10 - cpus <= len(trace.operations) <= total(job) // 10
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_a_full_ring_loses_stories_and_no_counts(disks: list[Disk]) -> None:
     with Trace("--each", "--ring-size=4K", f"--dev={disks[0].name}") as trace:
         trace.process.send_signal(signal.SIGSTOP)
@@ -334,6 +235,7 @@ def _pair(disk: Disk, wanted: dict[str, Any], other: dict[str, Any], *filters: s
     return trace
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize(
     ("wanted", "other", "filters"),
     [
@@ -352,57 +254,48 @@ def test_filters_of_operations(
     assert count(trace.summary) == trace.summary["requests"]["started"] == 120
 
 
-def test_filters_of_files(disks: list[Disk], tmp_path: Path) -> None:
-    with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
-        for name in ("in/a", "in/deep/b", "out/c"):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(b"z" * (4 << 20))
-        settle()
-        expected = {
-            ("--file", "in/a"): {"in/a"},
-            ("--dir", "in"): {"in/a", "in/deep/b"},
-            ("--dir", "in/deep"): {"in/deep/b"},
-        }
-        for (option, name), files in expected.items():
-            with Trace("--each", f"--dev={disks[0].name}", f"{option}={folder / name}") as trace:
-                for file in ("in/a", "in/deep/b", "out/c"):
-                    read_direct(folder / file, 60)
-                trace.stop()
-            reads = [one for one in trace.operations if one["op"] == "read" and one["length"] == 4096]
-            assert {one["path"] for one in trace.operations} == {str(folder / file) for file in files}
-            assert {one["pid"] for one in trace.operations} == {os.getpid()}
-            assert len(reads) == 60 * len(files)
-            assert count(trace.summary, op="read") == sum(one["requests"] for one in trace.operations)
-
-
-def test_filters_of_tasks(disks: list[Disk]) -> None:
-    """By comm and by cgroup: the job runs under another name, in a cgroup of its own."""
+def test_filters_of_the_command(disks: list[Disk], tmp_path: Path) -> None:
+    """All that a process, a name, a cgroup, a directory, an operation and a size tell apart, at once."""
     disk = disks[0]
-    group = Path("/sys/fs/cgroup/wptrace-test")
+    with mounted(disk, "ext4", tmp_path / "fs") as folder, cgroup() as group:
+        for name in ("in/a", "out/b"):
+            (folder / name).parent.mkdir()
+            (folder / name).write_bytes(b"z" * (1 << 20))
+        settle()
+        filters = ("--comm=fio", f"--cgroup={group.parent}", f"--dir={folder / 'in'}", "--op=read", "--size=4K")
+        with Trace("--each", f"--dev={disk.name}", *filters) as trace:
+            for name, words in itertools.product(("in/a", "out/b"), ("--rw=randread --bs=4k", "--rw=write --bs=4k")):
+                in_cgroup(group, f"{READS} --filename={folder / name} {words}")
+            in_cgroup(group, f"{READS} --filename={folder / 'in/a'} --rw=randread --bs=16k")
+            in_cgroup(group, f"dd if={folder / 'in/a'} of=/dev/null bs=4k count=40 iflag=direct status=none")
+            subprocess.run(["sh", "-c", f"{READS} --filename={folder / 'in/a'} --rw=randread --bs=4k"], check=True)
+            trace.stop()
+    assert len(trace.operations) == trace.summary["operations"]["finished"] == count(trace.summary) == 60
+    assert {(one["comm"], one["path"]) for one in trace.operations} == {("fio", str(folder / "in/a"))}
+
+
+READS = "fio --name=j --direct=1 --size=1M --norandommap --number_ios=60 --output=/dev/null"
+
+
+@contextmanager
+def cgroup() -> Iterator[Path]:
+    """One below another one."""
     if not Path("/sys/fs/cgroup/cgroup.procs").exists():
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
-    below = group / "below"
-    below.mkdir(parents=True)
-    job = f"fio --name=j --filename={disk.path} --rw=randread --bs=4k --direct=1 --size=32M --number_ios=60"
-    job += " --output=/dev/null"
+    group = Path("/sys/fs/cgroup/wptrace-test/below")
+    group.mkdir(parents=True)
     try:
-        with Trace(f"--dev={disk.name}", f"--cgroup={group}") as trace:
-            subprocess.run(["sh", "-c", f"echo $$ > {below}/cgroup.procs; {job}"], check=True)
-            subprocess.run(["sh", "-c", job], check=True)
-            trace.stop()
-        assert trace.summary["operations"]["finished"] == count(trace.summary) == 60
-        # dd is another name, and other requests.
-        with Trace(f"--dev={disk.name}", "--comm=fio", f"--cgroup={group}") as trace:
-            read = f"dd if={disk.path} of=/dev/null bs=4k count=40 iflag=direct status=none"
-            subprocess.run(["sh", "-c", f"echo $$ > {below}/cgroup.procs; {read}; {job}"], check=True)
-            subprocess.run(["sh", "-c", job], check=True)
-            trace.stop()
-        assert trace.summary["operations"]["finished"] == count(trace.summary) == 60
+        yield group
     finally:
-        below.rmdir()
         group.rmdir()
+        group.parent.rmdir()
 
 
+def in_cgroup(group: Path, command: str) -> None:
+    subprocess.run(["sh", "-c", f"echo $$ > {group}/cgroup.procs; {command}"], check=True)
+
+
+@pytest.mark.one_kernel
 def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
     flow = PathFlow(Options((disks[0].path,), filter=Filter(ops="read")))
     try:
@@ -430,7 +323,7 @@ def test_without_a_device_all_are_traced() -> None:
     """Also one that appears while tracing, which has no row of its own."""
     with Trace("--comm=fio") as trace:
         fio("/dev/vda", number_ios=40)
-        with null_device() as late:
+        with null_device("wpt_late") as late:
             fio(late.path, number_ios=30)
         trace.stop()
     for dev, made in (("vda", 40), ("other", 30)):
@@ -438,6 +331,7 @@ def test_without_a_device_all_are_traced() -> None:
     assert lossless(trace.summary), trace.summary["loss"]
 
 
+@pytest.mark.one_kernel
 def test_sigusr1_lists_what_is_in_flight(disks: list[Disk]) -> None:
     with Trace(f"--dev={disks[0].name}") as trace:
         trace.process.send_signal(signal.SIGUSR1)

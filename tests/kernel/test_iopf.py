@@ -260,6 +260,7 @@ def smmu_fault(obj: BpfObject, program: str, pasid: int) -> None:
     run(obj, program, 0, pasid)
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [SMMU], indirect=True)
 def test_more_faults_of_one_address_space_than_can_be_told_apart(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started
@@ -275,6 +276,7 @@ def test_more_faults_of_one_address_space_than_can_be_told_apart(started: tuple[
     assert flow.in_flight(0) == []
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [SMMU], indirect=True)
 def test_of_several_faults_of_one_address_space_the_oldest_ends_first(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started
@@ -291,6 +293,7 @@ def test_of_several_faults_of_one_address_space_the_oldest_ends_first(started: t
         assert [one.fields["group"] for one in flow.in_flight(0)] == left
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [SMMU], indirect=True)
 def test_more_address_spaces_than_there_are_rows(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started
@@ -317,6 +320,7 @@ def response(pasid: int, group: int, code: int = 0, requester: int = 0x7500, kin
     return [0xFFFF888100000000, kind | 1 << 4 | code << 12 | requester << 16 | pasid << 32, 1 << 2 | group << 3, 0, 0]
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [INTEL], indirect=True)
 def test_requests_of_intels_iommu(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started
@@ -351,6 +355,7 @@ def test_requests_of_intels_iommu(started: tuple[IopfFlow, BpfObject]) -> None:
     assert whole["gather"] + whole["handle"] == whole["total"] > 0
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [INTEL], indirect=True)
 def test_a_number_that_is_used_again_had_no_answer(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started

@@ -107,6 +107,7 @@ def test_nothing_is_found_in_a_quiet_minute() -> None:
 # --- On two CPUs, of which one can look at the other ------------------------------------------------------------------
 
 
+@pytest.mark.smp
 @pytest.mark.guest
 def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     """It is held until an interval has told of it."""
@@ -126,6 +127,7 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     assert period["total_ns"] >= int(truth["length_ns"]) - MS
 
 
+@pytest.mark.smp
 @pytest.mark.guest
 def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(module: Module, offline: Path) -> None:
     with IrqoffTrace("--min", "100ms") as trace:
@@ -217,7 +219,7 @@ def by_hand() -> Iterator[ByHand]:
     os.sched_setaffinity(0, before)
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     start = time.monotonic_ns()
     by_hand.late(LATE_NS)
@@ -239,7 +241,7 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     assert by_hand.causes() == {}
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_one_period_after_another(by_hand: ByHand) -> None:
     """The first is over when the second ends, whether it has settled or not."""
     by_hand.late(LATE_NS)
@@ -249,7 +251,7 @@ def test_one_period_after_another(by_hand: ByHand) -> None:
     assert len(by_hand.periods()) == 1
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
     for _ in range(3):
         by_hand.late(MIN_NS - LATE_NS // 10)
@@ -258,7 +260,7 @@ def test_a_tick_in_time_is_none(by_hand: ByHand) -> None:
     assert by_hand.cell.ticks == 7
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_before_it_ticks_a_cpu_is_not_late(by_hand: ByHand) -> None:
     by_hand.obj.maps["watched"][by_hand.cpu] = 0
     by_hand.late(LATE_NS)
@@ -271,7 +273,7 @@ def test_before_it_ticks_a_cpu_is_not_late(by_hand: ByHand) -> None:
     assert by_hand.causes() == {}
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_time_in_suspend_is_none(by_hand: ByHand) -> None:
     by_hand.tick()
     by_hand.change(
@@ -284,7 +286,7 @@ def test_time_in_suspend_is_none(by_hand: ByHand) -> None:
     assert by_hand.causes() == {"suspended": 1}
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_a_cpu_that_moved_is_none_until_it_is_watched_again(by_hand: ByHand) -> None:
     steps = [vmlinux().enum_value("cpuhp_state", name) for name in ("CPUHP_TEARDOWN_CPU", "CPUHP_BRINGUP_CPU")]
     for step in steps:
@@ -314,7 +316,7 @@ def stolen(by_hand: ByHand, ns: int) -> None:
     by_hand.change("pending", stolen_ns=by_hand.cell.stolen_ns - ns)
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
     by_hand.late(LATE_NS)
     stolen(by_hand, 30 * MS)
@@ -324,7 +326,7 @@ def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
     assert period["length_ns"] + period["stolen_ns"] == period["end_ns"] - period["ticked_ns"] - TICK_NS // 2
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
     by_hand.late(LATE_NS)
     stolen(by_hand, LATE_NS - MIN_NS)
@@ -334,7 +336,7 @@ def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
     assert by_hand.cell.finished == 0
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> None:
     room = by_hand.obj.maps["records"].max_entries // 560 + 2
     for _ in range(room):

@@ -64,6 +64,7 @@ def _list_sizes(pytestconfig: pytest.Config) -> object:
         print("\n" + verified.listing(os.uname().release, sizes))
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
@@ -82,6 +83,7 @@ def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytes
     assert found.accounting.lost_total == 0
 
 
+@pytest.mark.one_kernel
 def test_a_refused_program_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(object_path("binding").parent))
     hooks = (Hook("calls", ("refused", "on_call"), (), ""), Hook("nothing", ("refused",), (), "", required=False))
@@ -92,6 +94,7 @@ def test_a_refused_program_makes_room_for_the_next(monkeypatch: pytest.MonkeyPat
         assert obj.progs["on_call"].links
 
 
+@pytest.mark.one_kernel
 def test_nothing_left_to_try_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(object_path("binding").parent))
     with pytest.raises(UnsupportedError, match="no way to observe calls"):
@@ -104,6 +107,7 @@ def test_trials_leave_nothing_attached() -> None:
     assert all(one.works for one in found)
 
 
+@pytest.mark.one_kernel
 def test_an_object_without_its_kernel_type_information(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.path.exists
     monkeypatch.setattr(os.path, "exists", lambda path: path != "/sys/kernel/btf/vmlinux" and real(path))
@@ -111,6 +115,7 @@ def test_an_object_without_its_kernel_type_information(monkeypatch: pytest.Monke
         obj.load()
 
 
+@pytest.mark.one_kernel
 def test_the_package_finds_its_objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packaged = find("io_block")
     assert packaged.parts[-4:-1] == ("wptrace", "objects", packaged.parts[-2])

@@ -109,6 +109,7 @@ def of(program: Program, lines: list[Line]) -> list[Line]:
     return [one for line in lines for one in line["programs"] if one["id"] == number]
 
 
+@pytest.mark.one_kernel
 def test_it_counts_the_runs_of_its_interval(features: BpfObject) -> None:
     program = features.progs["raw_tp"]
     command = [sys.executable, "-m", "wptrace", "progs", "--json", "100ms"]
@@ -134,6 +135,7 @@ def test_it_counts_the_runs_of_its_interval(features: BpfObject) -> None:
         )
 
 
+@pytest.mark.one_kernel
 @pytest.mark.guest
 def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
     """In a guest, where nobody else asks for them."""
@@ -149,6 +151,7 @@ def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
     assert program.statistics().run_count == counted
 
 
+@pytest.mark.one_kernel
 def test_it_knows_its_own() -> None:
     command = [sys.executable, "-m", "wptrace", "cpu", "--pid", str(os.getpid()), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -168,6 +171,7 @@ def test_it_knows_its_own() -> None:
     assert all(maps[number].own for one in held for number in one.maps)
 
 
+@pytest.mark.one_kernel
 def test_a_terminal_gets_a_screen(features: BpfObject) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "100", "LINES": "40", "TERM": "xterm"}

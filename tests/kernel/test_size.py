@@ -96,6 +96,7 @@ def test_each_size_is_counted_as_fio_counts_it(disks: list[Disk], tmp_path: Path
     assert (summary["requests"]["in_flight"], summary["requests"]["lost"], summary["loss"]) == (0, 0, {})
 
 
+@pytest.mark.one_kernel
 def test_order_is_that_of_the_issue(disk: Disk) -> None:
     """Eight at a time complete in whatever order; they were issued in that of the disk."""
     flow = SizeFlow((disk.path,))
@@ -133,6 +134,7 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
     assert not found.accounting.noted
 
 
+@pytest.mark.one_kernel
 def test_more_sizes_than_there_are_places(loop: Disk) -> None:
     """What has no place is counted and told; the bytes are those of all."""
     many = 700
@@ -160,6 +162,7 @@ def test_more_sizes_than_there_are_places(loop: Disk) -> None:
     assert found.accounting.lost_total == 0
 
 
+@pytest.mark.one_kernel
 def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
     monkeypatch.setattr(SizeFlow, "hooks", tuple(hook._replace(programs=hook.programs[1:]) for hook in SizeFlow.hooks))

@@ -155,6 +155,7 @@ def polls(pid: int) -> bool:
     return Path(f"/proc/{pid}/syscall").read_text().split()[0] == number
 
 
+@pytest.mark.one_kernel
 def test_folded_lines_for_a_process_with_its_own_stack(disk: Disk, tmp_path: Path) -> None:
     """What a flame graph is made of: the process outermost, the block layer innermost, and the count."""
     # fio waits for a newline, so that its pid is known before its first I/O.
@@ -192,13 +193,14 @@ def run(options: Options, disk: Disk, **job: Any) -> tuple[Snapshot, dict[str, A
         flow.close()
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 def test_min_leaves_quick_ones_uncharged(disk: Disk) -> None:
     found, job = run(Options((disk.path,), min_ns=3600 * 10**9), disk)
     assert found.accounting.finished == total(job)
     assert found.cells == {}
 
 
+@pytest.mark.one_kernel
 def test_the_fallback_charges_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in StacksFlow.hooks)
@@ -218,7 +220,7 @@ def kernel(group: Group) -> tuple[str, ...]:
     return group.key.kernel
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 @pytest.mark.parametrize(("room", "second_room"), [(1, 1024), (1, 1)], ids=["a second chance", "none"])
 def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two stacks and room for one: the other gets a second chance, or is told to have no place; both are counted."""
@@ -238,6 +240,7 @@ def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, mon
     assert sum(found.accounting.noted.values()) == without
 
 
+@pytest.mark.one_kernel
 def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
     """What a CPU has learned is falsified here: one of 128 stacks is walked to check it, which must tell."""
     flow = StacksFlow(Options((disk.path,)))

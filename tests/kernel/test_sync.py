@@ -22,7 +22,10 @@ from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, wri
 from tests.kernel.loads import delayed, ext4, joined, scsi_device
 from tests.kernel.patience import said
 from tests.kernel.test_io_path import mounted, settle, sums_up
-from tests.kernel.trace import PATIENCE, Trace, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, Told, Trace, count, lossless, wait_until
+from tests.kernel.window import Running, path_of
+from wptrace.flows.filters import Filter
+from wptrace.kernel import mounts
 
 PAGE = mmap.PAGESIZE
 
@@ -36,16 +39,42 @@ def _the_kernel_writes_when_it_is_asked() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+# By name of the file system: the disk of a guest that it is on.
+PLACES = {"ext4": "vda", "xfs": "nvme0n1", "btrfs": "sda"} if GUEST else {"ext4": "loop"}
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]:
     if GUEST:
-        yield Disk("vda")
+        yield {kind: Disk(name) for kind, name in PLACES.items()}
     else:
-        with loop_device(tmp_path / "disk.img") as loop:
-            yield loop
+        with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
+            yield {"ext4": loop}
 
 
-def whole(trace: Trace) -> None:
+@pytest.fixture(scope="module")
+def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Where each file system is mounted."""
+    top = tmp_path_factory.mktemp("mounted")
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(mounted(disk, kind, top / kind)) for kind, disk in disks.items()}
+
+
+@pytest.fixture(scope="module")
+def flow(disks: dict[str, Disk], folders: dict[str, Path]) -> Iterator[Running]:
+    """One trace of all their disks."""
+    with path_of(*disks.values()) as made:
+        yield made
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """A test's own, in memory."""
+    with null_device("wptest_own", memory_backed=1, size=256) as made:
+        yield made
+
+
+def whole(trace: Told) -> None:
     """Nothing lost, no end without a start, and each nanosecond in one stage."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["operations"]["in_flight"] == 0
@@ -54,23 +83,20 @@ def whole(trace: Trace) -> None:
         sums_up(one)
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"] if GUEST else ["ext4"])
+@pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("call", ["fsync", "fdatasync"])
-def test_each_sync_is_an_operation(disk: Disk, tmp_path: Path, kind: str, call: str) -> None:
+def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind: str, call: str) -> None:
     """As many as fio made. They wait for data, for the journal, or for both."""
-    with mounted(disk, kind, tmp_path / "fs") as folder:
-        settle()
-        with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
-            job = fio(
-                str(folder / "data"), rw="write", direct=0, number_ios=60, size="4M", ioengine="sync", **{call: 4}
-            )
-            trace.stop()
+    folder = folders[kind]
+    settle()
+    with flow.window() as trace:
+        job = fio(str(folder / call), rw="write", direct=0, number_ios=60, size="4M", ioengine="sync", **{call: 4})
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]
     # It counts only the one kind: one after each four writes, but for the last.
     made = job["sync"]["total_ios"] if call == "fsync" else (job["write"]["total_ios"] - 1) // 4
     seen = Counter((one["op"], one["kind"], one["comm"], one["path"]) for one in trace.operations)
-    assert {one["path"] for one in synced} == {str(folder / "data")}, seen
+    assert {one["path"] for one in synced} == {str(folder / call)}, seen
     # fio lays out the file before it starts, and may sync it once.
     assert 0 <= len(synced) - made <= 1
     assert made >= 14
@@ -85,13 +111,11 @@ def test_each_sync_is_an_operation(disk: Disk, tmp_path: Path, kind: str, call: 
 
 
 @pytest.mark.guest
-def test_a_write_with_o_sync_stays_one_operation(disk: Disk, tmp_path: Path) -> None:
+def test_a_write_with_o_sync_stays_one_operation(folders: dict[str, Path], flow: Running) -> None:
     """Its sync is a part of it, and so is the wait for the journal."""
-    with ext4(disk, tmp_path / "fs") as folder:
-        settle()
-        with Trace("--each", f"--dev={disk.name}") as trace:
-            job = fio(str(folder / "data"), rw="write", direct=0, sync=1, number_ios=40, size="4M")
-            trace.stop()
+    settle()
+    with flow.window() as trace:
+        job = fio(str(folders["ext4"] / "synced"), rw="write", direct=0, sync=1, number_ios=40, size="4M")
     whole(trace)
     writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
     assert len(writes) == job["write"]["total_ios"] == 40
@@ -101,25 +125,23 @@ def test_a_write_with_o_sync_stays_one_operation(disk: Disk, tmp_path: Path) -> 
     assert len([one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]) <= 1
 
 
-def test_msync_and_sync_file_range(disk: Disk, tmp_path: Path) -> None:
+def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    with ext4(disk, tmp_path / "fs") as folder:
-        path = folder / "data"
-        path.write_bytes(bytes(32 * PAGE))
-        settle()
-        with Trace("--each", f"--dev={disk.name}", f"--pid={os.getpid()}") as trace, path.open("r+b") as file:
-            with mmap.mmap(file.fileno(), 32 * PAGE) as memory:
-                for page in range(10):
-                    memory[page * PAGE] = 1
-                    memory.flush(page * PAGE, PAGE)
-            for page in range(16, 22):
-                os.pwrite(file.fileno(), b"x" * PAGE, page * PAGE)
-                # Wait before, write, wait after.
-                done = libc.sync_file_range(
-                    file.fileno(), ctypes.c_int64(page * PAGE), ctypes.c_int64(PAGE), ctypes.c_uint(7)
-                )
-                assert done == 0
-            trace.stop()
+    path = folders["ext4"] / "mapped"
+    path.write_bytes(bytes(32 * PAGE))
+    settle()
+    with flow.window(Filter(pid=os.getpid())) as trace, path.open("r+b") as file:
+        with mmap.mmap(file.fileno(), 32 * PAGE) as memory:
+            for page in range(10):
+                memory[page * PAGE] = 1
+                memory.flush(page * PAGE, PAGE)
+        for page in range(16, 22):
+            os.pwrite(file.fileno(), b"x" * PAGE, page * PAGE)
+            # Wait before, write, wait after.
+            done = libc.sync_file_range(
+                file.fileno(), ctypes.c_int64(page * PAGE), ctypes.c_int64(PAGE), ctypes.c_uint(7)
+            )
+            assert done == 0
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync"]
     # By system calls, nobody knows what file is mapped there.
@@ -133,16 +155,16 @@ def test_msync_and_sync_file_range(disk: Disk, tmp_path: Path) -> None:
 
 @pytest.mark.guest
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_directory_is_synced(disk: Disk, tmp_path: Path, filtered: bool) -> None:
-    with ext4(disk, tmp_path / "fs") as folder:
-        settle()
-        with Trace("--each", f"--dev={disk.name}", *([f"--pid={os.getpid()}"] if filtered else [])) as trace:
-            fd = os.open(folder, os.O_RDONLY)
-            for name in range(5):
-                (folder / str(name)).touch()
-                os.fsync(fd)
-            os.close(fd)
-            trace.stop()
+def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
+    folder = folders["ext4"] / f"synced{filtered}"
+    folder.mkdir()
+    settle()
+    with flow.window(Filter(pid=os.getpid()) if filtered else None) as trace:
+        fd = os.open(folder, os.O_RDONLY)
+        for name in range(5):
+            (folder / str(name)).touch()
+            os.fsync(fd)
+        os.close(fd)
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
     assert [one["path"] for one in synced] == [str(folder)] * 5
@@ -202,7 +224,7 @@ def test_a_sync_behind_the_commit_of_another(disk: Disk, tmp_path: Path) -> None
     commit = one["commit"]
     assert one["stages"]["journal_ns"] > 0
     assert commit["bytes"] >= 256 * 65536
-    assert commit["comm"].startswith("jbd2/vda")
+    assert commit["comm"].startswith(f"jbd2/{disk.name}")
     assert (commit["most"]["pid"], commit["most"]["comm"]) == (pid, WRITER)
     # The requests of the commit are told as well, by whom they are.
     of_journal = [request for request in trace.requests if request["pid"] == commit["pid"]]
@@ -215,21 +237,19 @@ def _faults() -> int:
 
 
 @pytest.mark.guest
-def test_major_faults_are_operations(disk: Disk, tmp_path: Path) -> None:
+def test_major_faults_are_operations(folders: dict[str, Path], flow: Running) -> None:
     """As many as the kernel counts for this process."""
-    with ext4(disk, tmp_path / "fs") as folder:
-        path = folder / "data"
-        path.write_bytes(os.urandom(512 * PAGE))
-        settle()
-        with path.open("rb") as file, Trace("--each", f"--file={path}") as trace:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            with mmap.mmap(file.fileno(), 512 * PAGE, prot=mmap.PROT_READ) as memory:
-                memory.madvise(mmap.MADV_RANDOM)
-                before = _faults()
-                for page in range(0, 512, 8):
-                    memory[page * PAGE]
-                made = _faults() - before
-            trace.stop()
+    path = folders["ext4"] / "faults"
+    path.write_bytes(os.urandom(512 * PAGE))
+    settle()
+    with path.open("rb") as file, flow.window(Filter(file=mounts.file(str(path)))) as trace:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 512 * PAGE, prot=mmap.PROT_READ) as memory:
+            memory.madvise(mmap.MADV_RANDOM)
+            before = _faults()
+            for page in range(0, 512, 8):
+                memory[page * PAGE]
+            made = _faults() - before
     whole(trace)
     faults = [one for one in trace.operations if one["op"] == "pagefault"]
     waited = [one for one in faults if one["kind"] == "operation"]
@@ -242,14 +262,12 @@ def test_major_faults_are_operations(disk: Disk, tmp_path: Path) -> None:
 
 
 @pytest.mark.guest
-def test_fio_reads_what_is_mapped(disk: Disk, tmp_path: Path) -> None:
-    with ext4(disk, tmp_path / "fs") as folder:
-        path = folder / "data"
-        path.write_bytes(os.urandom(4 << 20))
-        settle()
-        with Trace("--each", f"--dev={disk.name}", "--comm=fio") as trace:
-            job = fio(str(path), ioengine="mmap", rw="randread", direct=0, number_ios=200, size="4M", invalidate=1)
-            trace.stop()
+def test_fio_reads_what_is_mapped(folders: dict[str, Path], flow: Running) -> None:
+    path = folders["ext4"] / "read"
+    path.write_bytes(os.urandom(4 << 20))
+    settle()
+    with flow.window(Filter(comm="fio")) as trace:
+        job = fio(str(path), ioengine="mmap", rw="randread", direct=0, number_ios=200, size="4M", invalidate=1)
     whole(trace)
     faults = [one for one in trace.operations if one["op"] == "pagefault" and one["path"] == str(path)]
     waited = [one for one in faults if one["kind"] == "operation"]

@@ -288,6 +288,7 @@ def test_what_is_synchronous_has_both(disk: Disk, tmp_path: Path) -> None:
     assert count(trace.summary, kind="writeback") >= 10
 
 
+@pytest.mark.one_kernel
 def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> None:
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,):
         writer = Writer(one, 0, 64)
@@ -300,6 +301,7 @@ def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> N
     assert count(trace.summary, op="write") > 0
 
 
+@pytest.mark.one_kernel
 def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no room has no owner, is counted, and is written all the same."""
     monkeypatch.setattr(io_writeback, "MOST_FRAMES", 64)

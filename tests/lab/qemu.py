@@ -19,7 +19,7 @@ KERNEL_PARAMETERS = (
 _MACHINES = {
     # Under emulation the kernel mistrusts the TSC and falls back to a clock that costs a device access.
     "amd64": (
-        ("qemu-system-x86_64", "-machine", "q35", "-cpu", "max"),
+        ("qemu-system-x86_64", "-machine", "q35", "-cpu", "max,-erms,-fsrm"),
         ("console=ttyS0", "tsc=reliable", "clocksource=tsc"),
     ),
     # The architected pointer authentication takes most of the time of an emulated CPU.

@@ -142,9 +142,12 @@ def vmlinux() -> KernelBtf:
     return KernelBtf()
 
 
-@cache
 def module(name: str) -> KernelBtf | None:
     """The BTF of a loaded module; None where it is built in, not loaded, or the kernel has none for modules."""
-    if not os.path.exists(f"/sys/kernel/btf/{name}"):  # noqa: PTH110
-        return None
+    # What is not there may be loaded later.
+    return _module(name) if os.path.exists(f"/sys/kernel/btf/{name}") else None  # noqa: PTH110
+
+
+@cache
+def _module(name: str) -> KernelBtf:
     return KernelBtf(name, vmlinux())

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests/run.py makes of a job whose tests fail."""
+"""What tests/run.py makes of jobs: which tests are in them, what runs once more, what it tells of them."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from tests import run
-from tests.run import Job
+from tests.lab.matrix import KERNELS
+from tests.run import Job, Queue, Result
 
-# Fails in as many runs as it is told, with these tests, and with this exit code. Seven others pass.
+# Fails or dies in as many runs as it is told, with these tests, and with this exit code. Seven others pass.
 SCRIPT = """
 import os, pathlib, sys
 folder, failing_runs, code, *what = sys.argv[1:]
+what = [word for word in what if word not in ("--", "-m") and "console" not in word]
 count = pathlib.Path(folder, "count")
 runs = int(count.read_text()) + 1 if count.exists() else 1
 count.write_text(str(runs))
-print("what:", what)
 done = os.environ.get("WPTRACE_TESTS_DONE")
 left_out = pathlib.Path(done).read_text().split("\\n") if done else []
 tests = [name for name in what if "::" in name and name not in left_out]
-passing = [f"tests/kernel/test_c.py::test_{number}" for number in range(7)] if what[0] == "all" else []
+passing = [f"tests/kernel/test_c.py::test_{number}" for number in range(7)]
 passing = [name for name in passing if name not in left_out]
 for name in passing:
     print(name, "PASSED [ 1%]")
@@ -32,6 +38,9 @@ if outcome == "FAILED" and code == "125":
     sys.exit(125)
 for name in tests:
     print(name, outcome, "[ 9%]")
+print("retried tests/kernel/test_a.py::test_one: SkippedByKernel: 3 runs")
+print("started the command 12 times, loaded 5 objects in tests")
+print("12.34s call     tests/kernel/test_a.py::test_one[polled by the kernel]")
 if outcome == "PASSED":
     print(f"=== {len(passing) + len(tests)} passed in 1.00s ===")
     sys.exit(0)
@@ -39,62 +48,148 @@ print(f"=== {len(tests)} failed, {len(passing)} passed in 1.00s (0:00:01) ===")
 sys.exit(1)
 """
 TESTS = ("tests/kernel/test_a.py::test_one[polled by the kernel]", "tests/kernel/test_b.py::test_two")
+DEAD = run.GUEST_DIED
 
 
 @pytest.fixture(autouse=True)
 def _logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "LOGS", tmp_path)
+    monkeypatch.setattr(run, "RETRIES", tmp_path / "retries")
 
 
-def job(folder: Path, failing_runs: int, *tests: str, code: int = 1) -> Job:
-    command = (sys.executable, "-c", SCRIPT, str(folder), str(failing_runs), str(code))
-    return Job("guest", command, ("all", *tests))
+def job(folder: Path, failing_runs: int, *tests: str, code: int = 1, cpus: int = 1) -> Job:
+    command = (sys.executable, "-c", SCRIPT, str(folder), str(failing_runs), str(code), "--")
+    return Job("6.12", command, tests, "not icount", "6.12", cpus)
 
 
 def runs(folder: Path) -> int:
     return int((folder / "count").read_text())
 
 
-def test_what_passes_runs_once(tmp_path: Path) -> None:
+def test_what_passes_runs_once_and_tells_what_it_took(tmp_path: Path) -> None:
     result = run.run(job(tmp_path, 0, *TESTS))
-    assert (result.code, result.passed, result.failed, result.again) == (0, 9, 0, [])
+    assert (result.code, result.passed, result.failed, result.boots) == (0, 9, 0, 1)
+    assert (result.starts, result.loads, result.longest) == (12, 5, [(12.34, TESTS[0])])
+    assert 0 < result.cpu_s < 60
     assert runs(tmp_path) == 1
 
 
-def test_what_fails_once_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_has_failed(tmp_path: Path) -> None:
+    """Once more it might pass: a race of ours passes now and then."""
     result = run.run(job(tmp_path, 1, *TESTS))
-    assert (result.code, result.passed, result.failed, result.again) == (0, 9, 0, list(TESTS))
-    # Only those, and why they failed is shown.
-    assert (tmp_path / "guest-again.log").read_text().startswith(f"what: {list(TESTS)}")
-    assert f"{TESTS[0]} FAILED" in capsys.readouterr().out
-
-
-def test_what_fails_again_has_failed(tmp_path: Path) -> None:
-    result = run.run(job(tmp_path, 2, *TESTS))
-    assert (result.code, result.passed, result.failed, result.again) == (1, 7, 2, [])
-    assert runs(tmp_path) == 2
-
-
-def test_many_that_fail_have_failed(tmp_path: Path) -> None:
-    many = [f"tests/kernel/test_a.py::test_{number}" for number in range(run.FEW + 1)]
-    assert run.run(job(tmp_path, 1, *many)).failed == run.FEW + 1
+    assert (result.code, result.passed, result.failed) == (1, 7, 2)
     assert runs(tmp_path) == 1
 
 
-def test_a_guest_that_died_leaves_the_rest_to_another(tmp_path: Path) -> None:
-    result = run.run(job(tmp_path, 1, *TESTS, code=run.GUEST_DIED))
-    assert (result.code, result.passed, result.failed, result.again) == (0, 9, 0, [])
-    assert "2 passed" in (tmp_path / "guest-rest.log").read_text()
+def test_each_retry_is_told(tmp_path: Path) -> None:
+    result = run.run(job(tmp_path, 0, *TESTS))
+    assert result.retried == ["tests/kernel/test_a.py::test_one: SkippedByKernel: 3 runs"]
+    told = run.table([result])
+    assert "1 ran once more" in "\n".join(told)
+    assert run.RETRIES.read_text() == f"6.12: {result.retried[0]}\n"
+
+
+def test_a_guest_of_several_cpus_that_died_leaves_the_rest_to_another(tmp_path: Path) -> None:
+    result = run.run(job(tmp_path, 1, *TESTS, code=DEAD, cpus=2))
+    assert (result.code, result.passed, result.failed, result.boots) == (0, 9, 0, 2)
+    assert result.retried[0].startswith("6.12: the guest died after 7 tests")
 
 
 def test_a_guest_that_dies_twice_has_failed(tmp_path: Path) -> None:
-    result = run.run(job(tmp_path, 2, *TESTS, code=run.GUEST_DIED))
-    assert (result.code, result.passed, result.failed) == (run.GUEST_DIED, 7, 1)
+    result = run.run(job(tmp_path, 2, *TESTS, code=DEAD, cpus=2))
+    assert (result.code, result.passed, result.failed) == (DEAD, 7, 1)
     assert runs(tmp_path) == 2
 
 
-def test_jobs_without_a_guest_run_once(tmp_path: Path) -> None:
-    guest = job(tmp_path, 1, *TESTS)
-    result = run.run(Job("lint", (*guest.command, *guest.what)))
-    assert (result.code, result.failed) == (1, 2)
+def test_a_guest_of_one_cpu_that_died_has_failed(tmp_path: Path) -> None:
+    result = run.run(job(tmp_path, 1, *TESTS, code=DEAD))
+    assert (result.code, result.failed) == (DEAD, 1)
     assert runs(tmp_path) == 1
+
+
+def result_of(name: str, cpu_s: float) -> Result:
+    return Result(Job(name, ()), 0, 1, 0, cpu_s, cpu_s, 0, 0, 0, (), ())
+
+
+def test_who_makes_it_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "EXPECTED_S", {"unit": 100, "6.12": 900, "7.2": 800})
+    assert run.too_long([result_of("unit", 150), result_of("6.12", 900), result_of("7.2", 2500)]) == []
+    told = run.too_long([result_of("unit", 150), result_of("6.12", 900), result_of("7.2", 2600)])
+    assert told[0].startswith("all jobs take 1825 s on 2 CPUs")
+    assert told[1] == "  7.2: 2600 CPU seconds, expected are 800"
+
+
+def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(run, "WORKERS", 1)
+    monkeypatch.setattr(run, "EXPECTED_S", {"5.10": 10, "6.12": 20, "lint": 5})
+    monkeypatch.setattr(run, "_prepare", lambda kernels: order.append(f"prepare {kernels}") or 0)
+    monkeypatch.setattr(run, "run", lambda job: order.append(job.name) or result_of(job.name, 1))
+    queue = Queue([Job("lint", ()), Job("5.10", (), kernel="5.10"), Job("6.12", (), kernel="6.12")], {})
+    queue.work()
+    assert order == ["prepare ['5.10', '6.12']", "6.12", "5.10", "lint"]
+
+
+def test_without_kernels_no_guest_boots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_prepare", lambda kernels: 3)
+    monkeypatch.setattr(run, "run", lambda job: result_of(job.name, 1))
+    queue = Queue([Job("lint", ()), Job("6.12", (), kernel="6.12")], {})
+    queue.work()
+    assert ([one.job.name for one in queue.results], queue.unprepared) == (["lint"], 3)
+
+
+# --- Which tests are in which job -------------------------------------------------------------------------------------
+
+COLLECT = """
+import json, sys, pytest
+class Collected:
+    def pytest_collection_finish(self, session):
+        found = {item.nodeid: [mark.name for mark in item.iter_markers()] for item in session.items}
+        sys.stderr.write(json.dumps(found))
+code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "tests/kernel"], plugins=[Collected()])
+sys.exit(int(code))
+"""
+
+
+def collected(kernel: str) -> dict[str, list[str]]:
+    """Marks by test, as they are collected on a kernel."""
+    environment = {name: value for name, value in os.environ.items() if name != "WPTRACE_LAB_KERNEL"}
+    environment.update({"WPTRACE_LAB_KERNEL": kernel} if kernel else {})
+    command = [sys.executable, "-c", COLLECT]
+    done = subprocess.run(command, cwd=run.ROOT, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, list[str]] = json.loads(done.stderr[done.stderr.index("{") :])
+    return found
+
+
+def takes(job: Job, test: str, marks: list[str]) -> bool:
+    inside = any(test.startswith(file) for file in job.files)
+    return inside and Expression.compile(job.marks).evaluate(lambda name, **_: name in marks)
+
+
+@pytest.fixture(scope="module")
+def tests() -> Mapping[str, dict[str, list[str]]]:
+    """By kernel; that of the guests have what all have."""
+    return {kernel: collected(kernel) for kernel in ("", run.ONE)}
+
+
+def test_each_test_is_in_a_job(tests: Mapping[str, dict[str, list[str]]]) -> None:
+    (here,) = (job for job in run.here() if job.name == "running")
+    assert len(tests[run.ONE]) > 300
+    for kernel in KERNELS:
+        jobs = [here] if kernel.running else [job for job in run.guests() if job.kernel == kernel.name]
+        for test, marks in tests["" if kernel.running else run.ONE].items():
+            count = sum(takes(job, test, marks) for job in jobs)
+            somewhere = any(takes(job, test, marks) for job in run.guests() if job.kernel == run.ONE)
+            if kernel.running:
+                assert count == 1 or somewhere, test
+            else:
+                # Left out is only what one kernel is enough for, and that one has it.
+                assert count == 1 or "one_kernel" in marks, test
+                assert count == 1 or somewhere or takes(here, test, marks), test
+
+
+def test_with_all_each_test_runs_on_every_kernel(tests: Mapping[str, dict[str, list[str]]]) -> None:
+    for kernel in (kernel for kernel in KERNELS if not kernel.running):
+        jobs = [job for job in run.guests(every=True) if job.kernel == kernel.name]
+        for test, marks in tests[run.ONE].items():
+            assert sum(takes(job, test, marks) for job in jobs) == 1, test

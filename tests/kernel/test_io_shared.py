@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io` against fio's counts and the kernel's own, with one trace for all: page cache, file systems, filters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, frozen, loop_device, total
+from tests.kernel.test_io_path import (
+    PARTITION,
+    READS,
+    cgroup,
+    complete,
+    in_cgroup,
+    mounted,
+    read_direct,
+    settle,
+    sums_up,
+)
+from tests.kernel.trace import count, lossless, rows
+from tests.kernel.window import Running, path_of
+from wptrace.flows.filters import Filter
+from wptrace.kernel import cgroups, mounts
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]:
+    """By what is on them."""
+    names = {"ext4": "nvme0n1", "xfs": "vda", "btrfs": "sda", "raw": "vdb"}
+    with ExitStack() as stack:
+        if GUEST:
+            yield {what: Disk(name) for what, name in names.items()}
+        else:
+            top = tmp_path_factory.mktemp("disks")
+            yield {what: stack.enter_context(loop_device(top / what)) for what in ("ext4", "raw")}
+
+
+@pytest.fixture(scope="module")
+def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Where each file system is mounted."""
+    top = tmp_path_factory.mktemp("mounted")
+    with ExitStack() as stack:
+        yield {
+            kind: stack.enter_context(mounted(disk, kind, top / kind)) for kind, disk in disks.items() if kind != "raw"
+        }
+
+
+@pytest.fixture(scope="module")
+def flow(disks: dict[str, Disk], folders: dict[str, Path]) -> Iterator[Running]:
+    with path_of(*disks.values()) as made:
+        yield made
+
+
+def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running) -> None:
+    """Each read is one of both, once; the requests are those of the kernel's own count."""
+    settle()
+    disk = disks["raw"]
+    # preadv2 of two buffers each.
+    options: dict[str, Any] = {"direct": 0, "ioengine": "pvsync2", "number_ios": 100, "size": "16M", "invalidate": 1}
+    before = disk.completed()
+    # The last one to close a disk throws its pages away.
+    with flow.window(Filter(ops="read")) as trace, open(disk.path, "rb"):  # noqa: PTH123
+        cold, warm = fio(disk.path, **options), fio(disk.path, **{**options, "invalidate": 0})
+    assert lossless(trace.summary), trace.summary["loss"]
+    hits = count(trace.summary, op="read", dev=disk.name, kind="hit")
+    waited = count(trace.summary, op="read", dev=disk.name, kind="operation")
+    assert hits + waited == total(cold) + total(warm)
+    # The same blocks once more: they are in the cache, but for what memory management takes away meanwhile.
+    assert hits >= total(warm) // 2
+    assert waited > 0
+    complete(rows(trace.summary, "operation", "read", disk.name))
+    assert count(trace.summary, op="read", dev=disk.name) == disk.completed()["read"] - before["read"]
+    for one in (one for one in trace.operations if one["dev"] == disk.name):
+        sums_up(one)
+        if one["kind"] == "hit":
+            assert all(one["stages"][f"{stage}_ns"] == 0 for stage in PARTITION if stage != "fs")
+            assert one["requests"] == one["readahead"]
+        assert one["length"] == 4096
+
+
+def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: dict[str, Disk], flow: Running) -> None:
+    """A sequential reader: far fewer requests than reads, some of them ahead of what was asked for."""
+    settle()
+    disk = disks["raw"]
+    before = disk.completed()
+    with flow.window() as trace:
+        job = fio(disk.path, rw="read", direct=0, number_ios=512, size="16M", invalidate=1)
+    reads = [one for one in trace.operations if (one["dev"], one["op"]) == (disk.name, "read")]
+    assert len(reads) == total(job)
+    ahead = sum(one["readahead"] for one in reads)
+    made = sum(one["requests"] for one in reads)
+    assert 0 < ahead < made
+    assert made == disk.completed()["read"] - before["read"] == count(trace.summary, op="read", dev=disk.name)
+    for one in reads:
+        sums_up(one)
+        # What only read ahead did not wait.
+        if one["kind"] == "hit":
+            assert one["stages"]["device_ns"] == 0
+
+
+@pytest.mark.parametrize("direct", [1, 0])
+def test_file_systems(folders: dict[str, Path], disks: dict[str, Disk], flow: Running, direct: int) -> None:
+    """Files on ext4, xfs and btrfs: operations equal fio's counts, requests the kernel's own, paths are whole."""
+    jobs: dict[str, dict[str, Any]] = {}
+    places: list[Any] = []
+    kinds = {kind: disks[kind] for kind in folders}
+    for folder in folders.values():
+        deep = folder / f"a b{direct}" / "c"
+        deep.mkdir(parents=True)
+        (deep / "data").write_bytes(os.urandom(8 << 20))
+    with ExitStack() as stack:
+        # A journal writes by itself, also while a window opens and closes.
+        with frozen(*folders.values()):
+            trace = stack.enter_context(flow.window())
+            before = {kind: disk.completed() for kind, disk in kinds.items()}
+        for kind, folder in folders.items():
+            file = str(folder / f"a b{direct}" / "c" / "data")
+            places.append(file)
+            jobs[kind] = fio(file, rw="randrw", direct=direct, number_ios=150, size="8M", invalidate=1)
+        with frozen(*folders.values()):
+            after = {kind: disk.completed() for kind, disk in kinds.items()}
+            stack.close()
+    assert lossless(trace.summary), trace.summary["loss"]
+    sectors = sum(
+        after[kind][name] - before[kind][name] for kind in kinds for name in ("read_sectors", "write_sectors")
+    )
+    assert trace.summary["bytes"] == sectors * 512
+    for kind, disk in kinds.items():
+        told = [one for one in trace.operations if one["dev"] == disk.name and one["comm"] == "fio"]
+        mine = [one for one in told if one["path"] in places]
+        for op in ("read", "write"):
+            assert len([one for one in mine if one["op"] == op]) == jobs[kind][op]["total_ios"], (kind, op)
+        grown = {name: after[kind][name] - before[kind][name] for name in after[kind]}
+        assert count(trace.summary, op="read", dev=disk.name) == grown["read"], kind
+        # Kernels count a flush that a bio asks for as a write without sectors; here it is a row of its own.
+        flushes = count(trace.summary, op="flush", dev=disk.name)
+        assert 0 <= grown["write"] - count(trace.summary, op="write", dev=disk.name) <= flushes, kind
+        for one in mine:
+            sums_up(one)
+            assert not one["deleted"]
+
+
+def test_filters_of_files(folders: dict[str, Path], flow: Running) -> None:
+    folder = folders["ext4"]
+    for name in ("in/a", "in/deep/b", "out/c"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"z" * (4 << 20))
+    settle()
+    expected = {
+        Filter(file=mounts.file(str(folder / "in/a"))): {"in/a"},
+        Filter(directory=mounts.directory(str(folder / "in"))): {"in/a", "in/deep/b"},
+        Filter(directory=mounts.directory(str(folder / "in/deep"))): {"in/deep/b"},
+    }
+    for wanted, files in expected.items():
+        with flow.window(wanted) as trace:
+            for file in ("in/a", "in/deep/b", "out/c"):
+                read_direct(folder / file, 60)
+        reads = [one for one in trace.operations if one["op"] == "read" and one["length"] == 4096]
+        assert {one["path"] for one in trace.operations} == {str(folder / file) for file in files}
+        assert {one["pid"] for one in trace.operations} == {os.getpid()}
+        assert len(reads) == 60 * len(files)
+        assert count(trace.summary, op="read") == sum(one["requests"] for one in trace.operations)
+
+
+def test_filters_of_tasks(disks: dict[str, Disk], flow: Running) -> None:
+    """By comm and by cgroup: the job runs under another name, in a cgroup of its own."""
+    path = disks["raw"].path
+    job = f"{READS} --rw=randread --bs=4k --filename={path}"
+    # dd is another name, and other requests.
+    read = f"dd if={path} of=/dev/null bs=4k count=40 iflag=direct status=none"
+    with cgroup() as group:
+        found = cgroups.resolve(str(group.parent))
+        for wanted, number in ((Filter(cgroup=found), 100), (Filter(comm="fio", cgroup=found), 60)):
+            with flow.window(wanted) as trace:
+                in_cgroup(group, f"{read}; {job}")
+                subprocess.run(["sh", "-c", job], check=True)
+            assert trace.summary["operations"]["finished"] == count(trace.summary) == number
