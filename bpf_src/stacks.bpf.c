@@ -123,8 +123,11 @@ static __always_inline void meet(__u32 tgid)
 	if (bpf_map_lookup_elem(&processes, &tgid) || bpf_map_update_elem(&processes, &tgid, &known, BPF_NOEXIST))
 		return;
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (!record)
+	if (!record) {
+		/* Its next I/O may find room. */
+		bpf_map_delete_elem(&processes, &tgid);
 		return;
+	}
 	record->tgid = tgid;
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);

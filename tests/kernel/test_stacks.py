@@ -201,6 +201,35 @@ def test_min_leaves_quick_ones_uncharged(disk: Disk) -> None:
 
 
 @pytest.mark.one_kernel
+def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
+    """Also where the ring, which has room for 128, was never read; it is told when it has done I/O again."""
+    flow = StacksFlow(Options((loop.path,), user=True))
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        flow.start(Reader())
+        # The name is that of the shell's file until it runs dd, whose it is then.
+        for _ in range(150):
+            read = ["dd", f"if={loop.path}", "of=/dev/null", "iflag=direct", "bs=4k", "count=1", "status=none"]
+            subprocess.run(read, check=True)
+        waits = "import os, sys; os.preadv(os.open(sys.argv[1], os.O_DIRECT), [__import__('mmap').mmap(-1, 4096)], 0)"
+        last = [sys.executable, "-c", f"{waits}; print(flush=True); sys.stdin.read()", loop.path]
+        children.append(subprocess.Popen(last, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        said(children[0])
+        flow.stop()
+        found = flow.snapshot()
+    finally:
+        flow.close()
+        for child in children:
+            child.communicate()
+    names = Counter(group.key.process.partition("[")[0] for group in found.cells if isinstance(group.key, Stack))
+    assert found.accounting.finished == 151, found.accounting
+    # Those that have ended and were not told have no name; the last one lives.
+    assert names["dd"] >= 100, names
+    (python,) = (name for name in names if name not in ("dd", "?"))
+    assert python.startswith("python"), names
+
+
+@pytest.mark.one_kernel
 def test_the_fallback_charges_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in StacksFlow.hooks)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from wptrace.bpf.layout import text
 from wptrace.bpf.maps import Map
 from wptrace.engine.stack import Stack
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
+from wptrace.kernel.tasks import name_of
 from wptrace.kernel.user_symbols import ProcessSymbols
 
 # As in bpf_src/stacks.bpf.c.
@@ -56,7 +58,8 @@ class Frames:
         if not tgid:
             return Stack(inside)
         if tgid not in self._processes:
-            self.meet(tgid, b"?")
+            # There was no room to tell it; if it has ended since, nobody knows any more.
+            self.meet(tgid, os.fsencode(name_of(tgid)) or b"?")
         process, symbols = self._processes[tgid]
         outside = [symbols.name(address) for address in _calls(self._addresses(user))]
         # Where frame pointers end, what follows is whatever lay on the stack.

@@ -159,7 +159,11 @@ class StacksFlow(Flow):
         causes[_MISTAKEN] = obj.bss.mistaken_stacks
         cells: dict[Group, dict[str, Distribution]] = {}
         sizes: dict[Group, int] = {}
-        for key, cell in obj.maps["cells"].items():
+        counted = list(obj.maps["cells"].items())
+        # A process is told before its first I/O is charged, and a row keeps the name that it gets now.
+        if self._ring is not None:
+            self._meet(self._ring.read())
+        for key, cell in counted:
             group = Group(self._names[key.slot], self._ops[key.op], key=self._stack(key))
             found = cells.setdefault(group, {"total": Distribution()})["total"]
             found.add_counts(cell.slots, cell.count, cell.sum, cell.min, cell.max, 0)

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of functions in the memory of a process, from /proc/PID/maps and the symbol tables of the files in it."""
+"""Names of functions in the memory of a process, from /proc/PID/maps and the symbol tables of the files in it.
+
+The process may be anybody's, and what its paths lead to is what it wants: a pipe that nobody writes, a device that
+does something when it is opened, a file of another owner. So a file is opened by /proc/PID/map_files, which leads to
+what is mapped and nowhere else. Where that is not allowed (it takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), or the
+process has ended, its path is followed, and taken only if it is the file that was mapped.
+"""
 
 from __future__ import annotations
 
 import os
-import struct
-from bisect import bisect_right
+import stat
+from collections import OrderedDict
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
+from wptrace.kernel.elf_functions import Functions, functions
 from wptrace.kernel.symbols import UNKNOWN
 
 PROC = Path("/proc")
 
-# st_name, st_info, st_other, st_shndx, st_value, st_size of the 64-bit ELF
-_SYMBOL = struct.Struct("<IBBHQQ")
-_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
-_EXECUTABLE = 1  # PF_X
+# What tables of all files may take together; those that were used last are kept.
+_LARGEST = 256 << 20
+_DELETED = " (deleted)"
 
 
 class Region(NamedTuple):
@@ -26,20 +32,25 @@ class Region(NamedTuple):
     end: int
     offset: int
     path: str
+    dev: int = 0
+    inode: int = 0
 
 
 def regions(pid: int, proc: Path = PROC) -> list[Region]:
     """Where a process has code; empty where it has gone."""
     try:
-        lines = (proc / str(pid) / "maps").read_text(errors="surrogateescape").splitlines()
+        # Names may hold any byte but line feeds, which the kernel escapes: as text, more than those would end a line.
+        lines = (proc / str(pid) / "maps").read_bytes().split(b"\n")
     except OSError:
         return []
     found = []
-    for line in lines:
-        place, access, offset, _, _, *path = line.split(None, 5)
-        if "x" in access:
-            start, end = (int(edge, 16) for edge in place.split("-"))
-            found.append(Region(start, end, int(offset, 16), path[0] if path else ""))
+    for line in filter(None, lines):
+        place, access, offset, dev, inode, *path = line.split(None, 5)
+        if b"x" in access:
+            start, end = (int(edge, 16) for edge in place.split(b"-"))
+            major, minor = (int(part, 16) for part in dev.split(b":"))
+            name = os.fsdecode(path[0]) if path else ""
+            found.append(Region(start, end, int(offset, 16), name, os.makedev(major, minor), int(inode)))
     return found
 
 
@@ -59,75 +70,66 @@ class ProcessSymbols:
         if found is None or not found.path.startswith("/"):
             return UNKNOWN
         offset = address - found.start + found.offset
-        # The file as the process sees it, which may have another root; where it has ended, as we see it.
-        table = _table_of(f"{self._proc}/{self._pid}/root{found.path}") or _table_of(found.path)
+        table = self._table(found)
         name = table.name(offset) if table else ""
         return name or f"[{Path(found.path).name}+{offset:#x}]"
 
     def _region(self, address: int) -> Region | None:
         return next((region for region in self._regions if region.start <= address < region.end), None)
 
+    def _table(self, region: Region) -> Functions | None:
+        process = f"{self._proc}/{self._pid}"
+        fd = _opened(f"{process}/map_files/{region.start:x}-{region.end:x}")
+        if fd < 0 and not region.path.endswith(_DELETED):
+            # The file as the process sees it, which may have another root; where it has ended, as we see it.
+            for path in (f"{process}/root{region.path}", region.path):
+                fd = _opened(path, region)
+                if fd >= 0:
+                    break
+        if fd < 0:
+            return None
+        try:
+            return _table_of(fd)
+        finally:
+            os.close(fd)
 
-class Table:
-    """The functions of a file, by their place in it."""
 
-    def __init__(self, found: list[tuple[int, int, bytes]]) -> None:
-        found.sort()
-        self._starts = [start for start, _, _ in found]
-        self._found = found
+def _opened(path: str, region: Region | None = None) -> int:
+    """A descriptor of a regular file, and of the one that was mapped, if that is given; -1 where it is none."""
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if region is not None else 0))
+    except (OSError, ValueError):  # gone, not allowed, or no such name
+        return -1
+    try:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode) or (region is not None and not _is_mapped(found, region)):
+            return -1
+        # Opening what O_PATH found is opening that and nothing else, whatever lies at the path by now.
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    finally:
+        os.close(place)
 
-    def name(self, offset: int) -> str:
-        place = bisect_right(self._starts, offset)
-        if not place:
-            return ""
-        start, size, name = self._found[place - 1]
-        # Written in assembler, some have no size.
-        return name.decode(errors="backslashreplace") if not size or offset < start + size else ""
+
+def _is_mapped(found: os.stat_result, region: Region) -> bool:
+    """btrfs and overlayfs tell stat(2) a device of their own, one without a driver: there the inode has to do."""
+    return found.st_ino == region.inode and (found.st_dev == region.dev or not os.major(found.st_dev))
 
 
 # Many processes have the same files; each is read once, under whatever name.
-_tables: dict[tuple[int, int, int], Table | None] = {}
+_tables: OrderedDict[tuple[int, int, int], Functions | None] = OrderedDict()
 
 
-def _table_of(path: str) -> Table | None:
+def _table_of(fd: int) -> Functions | None:
+    found = os.fstat(fd)
+    key = found.st_dev, found.st_ino, found.st_mtime_ns
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            found = os.fstat(file.fileno())
-            key = found.st_dev, found.st_ino, found.st_mtime_ns
-            if key not in _tables:
-                _tables[key] = _table(file)
-            return _tables[key]
-    except (OSError, ValueError):  # gone, or no such name
+        if key not in _tables:
+            _tables[key] = functions(fd)
+    except OSError:
         return None
-
-
-def _table(file: BinaryIO) -> Table | None:
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
-    try:
-        elf = ELFFile(file)
-        if elf.elfclass != 64 or not elf.little_endian:
-            return None
-        shifts = [
-            (part["p_vaddr"], part["p_vaddr"] + part["p_filesz"], part["p_offset"] - part["p_vaddr"])
-            for part in elf.iter_segments("PT_LOAD")
-            if part["p_flags"] & _EXECUTABLE
-        ]
-        # The full table is left out of most files; the other one has what is called from outside.
-        section = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
-        if section is None:
-            return None
-        return Table(_functions(section.data(), elf.get_section(section["sh_link"]).data(), shifts))
-    except ELFError:
-        return None
-
-
-def _functions(table: bytes, names: bytes, shifts: list[tuple[int, int, int]]) -> list[tuple[int, int, bytes]]:
-    found = []
-    for place, info, _, section, value, size in _SYMBOL.iter_unpack(table[: len(table) // 24 * 24]):
-        if info & 0xF in _FUNCTIONS and section:
-            shift = next((shift for low, high, shift in shifts if low <= value < high), None)
-            if shift is not None:
-                found.append((value + shift, size, names[place : names.index(b"\0", place)]))
-    return found
+    _tables.move_to_end(key)
+    while len(_tables) > 1 and sum(table.bytes for table in _tables.values() if table) > _LARGEST:
+        _tables.popitem(last=False)
+    return _tables[key]

@@ -51,6 +51,7 @@ def made(
 ) -> Frames:
     monkeypatch.setattr(frames, "KernelSymbols", Symbols)
     monkeypatch.setattr(frames, "ProcessSymbols", Symbols)
+    monkeypatch.setattr(frames, "name_of", lambda tgid: "living" if tgid == 44 else "")
     return Frames(cast("Map", FakeMap(stacks)), cast("Map", FakeMap(more or {})))
 
 
@@ -93,7 +94,9 @@ def test_a_process_has_a_stack_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     found = made(monkeypatch, {0: stack("entry"), 1: [*stack("vfs_read"), 5, 6, 7, *stack("blk_mq_submit_bio"), 8]})
     found.meet(42, b"dd\0rest")
     assert found.stack(0, 1, 42) == Stack(("entry",), ("vfs_read", UNKNOWN, "blk_mq_submit_bio", UNKNOWN), "dd[42]")
+    # Those that the programs had no room to tell.
     assert found.stack(0, -1, 43) == Stack(("entry",), (), "?[43]")
+    assert found.stack(0, -1, 44) == Stack(("entry",), (), "living[44]")
 
 
 def test_a_stack_keeps_its_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF files made up here, also such as nobody means well with."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from wptrace.kernel.elf_functions import Functions, functions
+
+ADDRESS = 0x400000
+# Of the segment in the file: what an address is more than its place.
+CODE = 0x1000
+SYMBOLS, NAMES = 2, 3
+
+
+def elf(
+    symbols: list[tuple[int, int, int]],
+    names: bytes,
+    kind: int = SYMBOLS,
+    symbols_size: int | None = None,
+    names_size: int | None = None,
+) -> bytes:
+    """A file with a segment of code and these symbols: the place of the name, address and size."""
+    table = b"".join(struct.pack("<IBBHQQ", name, 2, 0, 1, value, size) for name, value, size in symbols)
+    at = 64 + 56
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 2, 62, 1, 0, 64, at + len(table) + len(names), 0, 64, 56, 1, 64, 3, 0
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, CODE, ADDRESS, ADDRESS, 0x100000, 0x100000, 0x1000)
+    sizes = len(table) if symbols_size is None else symbols_size, len(names) if names_size is None else names_size
+    sections = [bytes(64)]
+    sections.append(struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, at, sizes[0], 2, 0, 8, 24))
+    sections.append(struct.pack("<IIQQQQIIQQ", 0, NAMES, 0, 0, at + len(table), sizes[1], 0, 0, 1, 0))
+    return header + segment + table + names + b"".join(sections)
+
+
+def read(tmp_path: Path, data: bytes) -> Functions | None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return functions(fd)
+    finally:
+        os.close(fd)
+
+
+def test_functions_by_their_place_in_the_file(tmp_path: Path) -> None:
+    found = read(tmp_path, elf([(1, ADDRESS + 0x20, 0x10), (5, ADDRESS, 0)], b"\0one\0two\0"))
+    assert found is not None
+    assert [found.name(CODE + offset) for offset in (0, 0x1F, 0x20, 0x2F, 0x30)] == ["two", "two", "one", "one", ""]
+    assert found.name(0) == ""
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\2\1" + b"\xff" * 100, b"\x7fELF\2\1" + bytes(100)])
+def test_what_is_no_such_file_has_none(tmp_path: Path, data: bytes) -> None:
+    assert read(tmp_path, data) is None
+
+
+def test_many_symbols_may_share_a_long_name(tmp_path: Path) -> None:
+    """It would be there once for each of them."""
+    data = elf([(0, ADDRESS + number, 1) for number in range(20_000)], b"x" * (1 << 20))
+    tracemalloc.start()
+    try:
+        found = read(tmp_path, data)
+        assert found is not None
+        assert found.name(CODE + 1) == "x" * 1024
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * len(data)
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 64) - 1])
+def test_no_size_is_believed(tmp_path: Path, size: int) -> None:
+    symbols = [(1, ADDRESS, 0x10)]
+    for data in (elf(symbols, b"\0one\0", symbols_size=size), elf(symbols, b"\0one\0", names_size=size)):
+        found = read(tmp_path, data)
+        assert found is not None
+        assert found.name(CODE) == "one"
+
+
+def test_a_sparse_file_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(elf([(1, ADDRESS, 0x10)], b"\0one\0", symbols_size=1 << 40, names_size=1 << 40))
+    os.truncate(path, 1 << 42)
+    fd = os.open(path, os.O_RDONLY)
+    tracemalloc.start()
+    try:
+        found = functions(fd)
+        assert found is not None
+        assert found.name(CODE) == "one"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        os.close(fd)
+    assert peak < 300 << 20
+
+
+def test_damage_is_no_error(tmp_path: Path) -> None:
+    whole = elf([(1, ADDRESS + 0x20, 0x10), (5, ADDRESS, 0)], b"\0one\0two\0")
+    chance = random.Random(1)  # noqa: S311 - the same damage each time
+    for _ in range(2000):
+        data = bytearray(whole)
+        for _ in range(chance.choice((1, 4, 16))):
+            data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        found = read(tmp_path, bytes(data[: chance.choice((len(data), chance.randrange(len(data))))]))
+        if found is not None:
+            found.name(CODE + chance.randrange(64))
