@@ -80,7 +80,8 @@ def _libbpf() -> Check:
         found = libbpf()
     except WptraceError as error:
         return Check("libbpf", MISSING, error.message, error.hint or "")
-    paths = re.findall(r"\S*libbpf\S*\.so\S*", Path("/proc/self/maps").read_text())
+    maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
+    paths = re.findall(r"/.*libbpf.*\.so.*", maps)
     return Check("libbpf", OK, f"{found.version[0]}.{found.version[1]} ({paths[0] if paths else found.path})")
 
 

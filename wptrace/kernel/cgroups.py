@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wptrace.errors import UsageError
-from wptrace.kernel import mounts
+from wptrace.kernel import mounts, procfs
 from wptrace.kernel.mounts import PROC, Mount, Place
 
 # PROC_CGROUP_INIT_INO of include/linux/proc_ns.h
@@ -74,8 +74,8 @@ def _cgroup(text: str, place: Place, mount: Mount, proc: Path) -> Cgroup:
 
 
 def _controllers(proc: Path) -> set[str]:
-    lines = (proc / "cgroups").read_text().splitlines()
-    return {line.split()[0] for line in lines if not line.startswith("#")}
+    lines = procfs.lines(proc / "cgroups")
+    return {os.fsdecode(line.split()[0]) for line in lines if line and not line.startswith(b"#")}
 
 
 def _sees_the_root(proc: Path) -> bool:

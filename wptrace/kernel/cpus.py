@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from wptrace.kernel import procfs
+
 SYS = Path("/sys")
 PROC = Path("/proc")
 
@@ -25,9 +27,8 @@ def ranges(text: str) -> list[int]:
 
 def hypervisor(proc: Path = PROC) -> bool:
     """Whether the CPUs say that they are virtual; those of arm64 do not tell."""
-    text = (proc / "cpuinfo").read_text(errors="replace")
-    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return "hypervisor" in flags.split()
+    flags = next((line for line in procfs.lines(proc / "cpuinfo") if line.startswith(b"flags")), b"")
+    return b"hypervisor" in flags.split()
 
 
 def stolen(proc: Path = PROC) -> int:

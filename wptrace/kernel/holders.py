@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from wptrace.kernel import procfs
+
 PROC = Path("/proc")
 
 PROGRAM, MAP = "prog", "map"
@@ -61,15 +63,14 @@ def _descriptors(folder: Path) -> Iterator[tuple[int, str]]:
 
 def _number(info: Path, kind: str) -> int:
     try:
-        lines = info.read_text().splitlines()
+        return int(procfs.field(info, f"{kind}_id") or 0)
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{kind}_id:")), 0)
 
 
 def _process(folder: Path) -> Process:
     try:
-        comm = (folder / "comm").read_text(errors="backslashreplace").rstrip("\n")
+        comm = (folder / "comm").read_bytes().removesuffix(b"\n").decode(errors="backslashreplace")
         words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
     except OSError:
         comm, words = "", []

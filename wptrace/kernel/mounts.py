@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wptrace.errors import UsageError
-from wptrace.kernel import blockdev
+from wptrace.kernel import blockdev, procfs
 
 PROC = Path("/proc")
 
@@ -44,19 +44,19 @@ class Place(NamedTuple):
 def mounts(proc: Path = PROC) -> list[Mount]:
     """What this process sees, in the order in which it was mounted."""
     try:
-        lines = os.fsdecode((proc / "self" / "mountinfo").read_bytes()).split("\n")
+        lines = procfs.lines(proc / "self" / "mountinfo")
     except OSError:  # no /proc
         return []
-    return [_mount(line) for line in lines if line]
+    return [_mount(os.fsdecode(line)) for line in lines if line]
 
 
 def registered(proc: Path = PROC) -> set[str]:
     """The kinds of file systems that could be mounted now, without loading a module."""
     try:
-        lines = (proc / "filesystems").read_text().splitlines()
+        lines = procfs.lines(proc / "filesystems")
     except OSError:
         return set()
-    return {line.split("\t")[-1] for line in lines}
+    return {os.fsdecode(line.split(b"\t")[-1]) for line in lines}
 
 
 def _mount(line: str) -> Mount:
@@ -83,13 +83,14 @@ def find(path: str, proc: Path = PROC) -> Place:
     try:
         found = os.fstat(fd)
         real = str(Path(f"/proc/self/fd/{fd}").readlink())
-        told = dict(re.findall(r"^(\w+):\s*(\d+)$", (proc / "self" / "fdinfo" / str(fd)).read_text(), re.MULTILINE))
+        told = proc / "self" / "fdinfo" / str(fd)
+        mount_id, inode = procfs.field(told, "mnt_id"), procfs.field(told, "ino")
     finally:
         os.close(fd)
-    mount = next((mount for mount in mounts(proc) if str(mount.id) == told.get("mnt_id")), None)
+    mount = next((mount for mount in mounts(proc) if str(mount.id) == mount_id), None)
     dev = mount.dev if mount else blockdev.kernel_dev(os.major(found.st_dev), os.minor(found.st_dev))
     # Since 5.14 (3845f256a8b5) the kernel tells i_ino; an overlay over several file systems has another st_ino.
-    return Place(real, dev, int(told.get("ino", found.st_ino)), found.st_mode, mount)
+    return Place(real, dev, int(inode or found.st_ino), found.st_mode, mount)
 
 
 def file(path: str, proc: Path = PROC) -> Place:

@@ -7,6 +7,7 @@ import resource
 from pathlib import Path
 
 from wptrace.errors import NotPermittedError
+from wptrace.kernel import procfs
 
 # include/uapi/linux/capability.h
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -14,12 +15,8 @@ CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, 
 
 def effective(status: Path = Path("/proc/self/status")) -> set[str]:
     """Those of CAPABILITIES that this process has."""
-    # The name of the process stands there as well, in whatever bytes.
-    for line in status.read_text(errors="replace").splitlines():
-        if line.startswith("CapEff:"):
-            mask = int(line.split()[1], 16)
-            return {name for name, bit in CAPABILITIES.items() if mask >> bit & 1}
-    return set()
+    mask = int(procfs.field(status, "CapEff") or "0", 16)
+    return {name for name, bit in CAPABILITIES.items() if mask >> bit & 1}
 
 
 def may_trace(held: set[str]) -> bool:

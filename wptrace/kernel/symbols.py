@@ -34,12 +34,12 @@ class KernelSymbols:
     def refresh(self) -> None:
         """Reads the symbols anew if a module came or went."""
         # Name, size and address; how many use a module changes all the time.
-        modules = (line.split() for line in _read(self._modules).splitlines())
+        modules = (line.split() for line in _read(self._modules).split(b"\n"))
         present = frozenset((*words[:2], *words[5:6]) for words in modules)
         if self._lines and present == self._present:
             return
         self._present = present
-        lines = _read(self._kallsyms).splitlines()
+        lines = _read(self._kallsyms).split(b"\n")
         self._lines = sorted(line for line in lines if line[_KIND] and line[_KIND] in _FUNCTIONS)
 
     @property
@@ -73,7 +73,7 @@ def code(names: Iterable[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int
     found: dict[str, tuple[int, int]] = {}
     # Its own symbols come by address.
     for match in re.finditer(rb"^(?!0{16})([0-9a-f]{16}) [tT] (%s)\n" % wanted, text, re.MULTILINE):
-        behind = (line[_ADDRESS] for line in text[match.end() : match.end() + _LINES].splitlines())
+        behind = (line[_ADDRESS] for line in text[match.end() : match.end() + _LINES].split(b"\n"))
         end = next((address for address in behind if address > match[1]), match[1])
         found.setdefault(match[2].decode(), (int(match[1], 16), int(end, 16) - int(match[1], 16)))
     return found

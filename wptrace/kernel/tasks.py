@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from wptrace.errors import UsageError
+from wptrace.kernel import procfs
 
 PROC = Path("/proc")
 
@@ -31,11 +32,11 @@ def _leader(text: str, kind: str, proc: Path) -> str:
     if not re.fullmatch(r"[1-9][0-9]{0,9}", text):
         raise UsageError(f"{text!r} is not a {kind} id")
     try:
-        lines = (proc / text / "status").read_text(errors="replace").splitlines()
+        leader = procfs.field(proc / text / "status", "Tgid")
     except OSError:
         every = "ps -e lists the processes" if kind == "process" else "ps -eL lists the threads"
         raise UsageError(f"there is no {kind} {text}", hint=every) from None
-    return next((line.split()[1] for line in lines if line.startswith("Tgid:")), text)
+    return leader or text
 
 
 def comm(name: bytes) -> str:
@@ -55,7 +56,6 @@ def name_of(tid: int, proc: Path = PROC) -> str:
 def leader_of(tid: int, proc: Path = PROC) -> int:
     """The process of a living thread; the thread itself where that is not known any more."""
     try:
-        lines = (proc / str(tid) / "status").read_text(errors="replace").splitlines()
+        return int(procfs.field(proc / str(tid) / "status", "Tgid") or tid)
     except OSError:
         return tid
-    return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), tid)

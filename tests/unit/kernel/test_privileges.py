@@ -37,9 +37,10 @@ def test_effective_capabilities_are_read(tmp_path: Path, mask: int, held: set[st
     assert privileges.effective(status(tmp_path, mask)) == held
 
 
-def test_a_hostile_process_name_does_not_matter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [b"\xff\xfe\x1b[31m", b"a\rCapEff:\t0", b"a\x0cCapEff:", b"a\xc2\x85CapEff:\tx"])
+def test_a_hostile_process_name_does_not_matter(tmp_path: Path, name: bytes) -> None:
     path = status(tmp_path, ADMIN)
-    path.write_bytes(path.read_bytes().replace(b"python3", b"\xff\xfe\x1b[31m"))
+    path.write_bytes(path.read_bytes().replace(b"python3", name))
     assert privileges.effective(path) == {"CAP_SYS_ADMIN"}
 
 

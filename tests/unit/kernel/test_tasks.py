@@ -27,6 +27,18 @@ def test_a_process_is_its_first_thread(proc: Path) -> None:
     assert caught.value.hint == "name the process: --pid 41"
 
 
+@pytest.mark.parametrize("name", [b"a\rTgid:\t1", b"a\rTgid:\tx", b"a\x0bTgid:\t1", b"a\xc2\x85Tgid:\t1", b"\xff"])
+def test_no_name_tells_another_process(proc: Path, name: bytes) -> None:
+    for tid in (41, 42):
+        status = proc / str(tid) / "status"
+        status.write_bytes(status.read_bytes().replace(b"Name:\tx", b"Name:\t" + name))
+    assert tasks.process("41", proc) == 41
+    assert tasks.thread("42", proc) == 42
+    assert tasks.leader_of(42, proc) == 41
+    with pytest.raises(UsageError, match="42 is a thread of process 41"):
+        tasks.process("42", proc)
+
+
 def test_every_thread_is_one(proc: Path) -> None:
     assert tasks.thread("41", proc) == 41
     assert tasks.thread("42", proc) == 42
