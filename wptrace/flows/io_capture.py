@@ -44,13 +44,18 @@ def _layout(obj: BpfObject, stories: Stories) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class Capture:
     """Writes a file. That it cannot be is found out before anything is attached."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._file = path.open("wb", buffering=0)
+            # Names of everybody's files stand in it.
+            self._file = open(path, "wb", buffering=0, opener=_private)  # noqa: SIM115
         except OSError as error:
             raise WptraceError(f"{path} cannot be written: {error.strerror}") from None
         self._begun = False

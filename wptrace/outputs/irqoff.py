@@ -19,6 +19,7 @@ from wptrace.outputs.plain import PlainOutput
 from wptrace.outputs.text import printable
 
 LOG_LOST = Cause("log_lost", "a period could not be written to the log")
+LOG_UNROTATED = Cause("log_unrotated", "the log could not be rotated and grows beyond its size")
 
 _WORST = 10
 _WIDTH = 100
@@ -159,8 +160,10 @@ def _key(request: Request) -> tuple[str, str]:
 
 
 def _note(report: Report, log: LogFile | None) -> None:
-    if log is not None and log.lost:
-        report.accounting.note(LOG_LOST._replace(description=f"{LOG_LOST.description}: {log.problem}"), log.lost)
+    if log is not None:
+        for cause, count in ((LOG_LOST, log.lost), (LOG_UNROTATED, log.unrotated)):
+            if count:
+                report.accounting.note(cause._replace(description=f"{cause.description}: {log.problem}"), count)
 
 
 def _row(name: str, found: Distribution, duration_ns: int) -> str:

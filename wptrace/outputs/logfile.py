@@ -12,6 +12,8 @@ from wptrace.errors import WptraceError
 
 LARGEST = 10 << 20
 KEPT = 4
+# What everybody does stands in it.
+_MODE = 0o600
 
 
 class LogFile:
@@ -22,9 +24,13 @@ class LogFile:
         self._largest = largest
         self._kept = kept
         self._fd = -1
+        # Where it is rotated; beyond LARGEST where that failed.
+        self._full = largest
         self.lost = 0
+        self.unrotated = 0
+        """How often it could not be rotated, and went on beyond its size."""
         self.problem = ""
-        """Why something was lost, the last time."""
+        """Why something was lost, or not rotated, the last time."""
         # A file that cannot be written at all is found out before anything is attached.
         try:
             self._open()
@@ -32,7 +38,7 @@ class LogFile:
             raise WptraceError(f"{path} cannot be written: {error.strerror}") from None
 
     def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
 
     def write(self, lines: Iterable[str]) -> None:
         """All of these lines, or none."""
@@ -50,8 +56,8 @@ class LogFile:
             self.close()
             self._open()
         size = os.fstat(self._fd).st_size
-        if size and size + room > self._largest:
-            self._rotate()
+        if size and size + room > max(self._full, self._largest):
+            self._rotate(size)
 
     def _in_place(self) -> bool:
         """Whether the path still leads to the open file; logrotate and people move it away."""
@@ -61,11 +67,21 @@ class LogFile:
             return False
         return os.path.samestat(there, os.fstat(self._fd))
 
-    def _rotate(self) -> None:
+    def _rotate(self, size: int) -> None:
+        """A file that cannot be moved is written on, and moved when it has grown by as much again."""
+        # What moved when it failed before has left a gap: nothing older has to go for it.
+        free = next((number for number in range(1, self._kept) if not self._numbered(number).exists()), self._kept)
+        try:
+            for number in range(free, 0, -1):
+                with suppress(FileNotFoundError):
+                    (self._numbered(number - 1) if number > 1 else self._path).replace(self._numbered(number))
+        except OSError as error:
+            self.unrotated += 1
+            self.problem = error.strerror or str(error)
+            self._full = size + self._largest
+            return
+        self._full = self._largest
         self.close()
-        for number in range(self._kept, 0, -1):
-            with suppress(FileNotFoundError):
-                (self._numbered(number - 1) if number > 1 else self._path).replace(self._numbered(number))
         self._open()
 
     def _numbered(self, number: int) -> Path:

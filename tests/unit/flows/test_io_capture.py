@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from collections.abc import Iterator
@@ -139,6 +140,15 @@ def test_damage_is_said_in_a_sentence(file: Path, tmp_path: Path) -> None:
         except WptraceError:
             sentences += 1
     assert 0 < sentences < 150
+
+
+def test_a_capture_is_its_owners_alone(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        Capture(tmp_path / "file").end(0)
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:

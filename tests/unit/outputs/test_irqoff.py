@@ -188,3 +188,11 @@ def test_what_the_log_lost_is_noted() -> None:
     lines = shown(period(), period(), report({1: [20 * MS] * 2}), log=LogFile(full))
     assert "noted: 2 x log_lost: a period could not be written to the log: No space left on device" in lines
     assert told(period(), period(), report({1: [20 * MS] * 2}), log=LogFile(full))[-1]["loss"]["log_lost"] == 2
+
+
+def test_that_the_log_could_not_be_rotated_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "log.1").mkdir()
+    log = LogFile(tmp_path / "log", largest=10, kept=1)
+    lines = shown(period(), period(), report({1: [20 * MS] * 2}), log=log)
+    cause = "log_unrotated: the log could not be rotated and grows beyond its size: Is a directory"
+    assert f"noted: 1 x {cause}" in lines

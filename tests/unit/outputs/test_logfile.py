@@ -34,6 +34,64 @@ def test_it_is_rotated_before_it_grows_too_large_and_the_oldest_goes(tmp_path: P
     assert contents(tmp_path) == {"log": "0006\n0007\n", "log.1": "0004\n0005\n", "log.2": "0002\n0003\n"}
 
 
+def test_its_files_are_their_owners_alone(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        log = LogFile(tmp_path / "log", largest=10, kept=2)
+        for number in range(6):
+            log.write([f"{number:04}"])
+        log.close()
+    finally:
+        os.umask(mask)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("log", "log.1", "log.2"), 0o600
+    )
+
+
+def test_one_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is lost for it, nothing older goes in vain, and it is tried again when it has grown by as much again."""
+    log = LogFile(tmp_path / "log", largest=10, kept=2)
+    for number in range(5):
+        log.write([f"{number:04}"])
+    replace = Path.replace
+    asked = []
+
+    def refused(path: Path, target: Path) -> Path:
+        asked.append(path.name)
+        if path.name == "log":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return replace(path, target)
+
+    # As for a file that can be appended to alone (chattr +a).
+    monkeypatch.setattr(Path, "replace", refused)
+    for number in range(5, 11):
+        log.write([f"{number:04}"])
+    assert (log.lost, log.unrotated, log.problem) == (0, 3, os.strerror(errno.EPERM))
+    assert asked == ["log.1", "log", "log", "log"]
+    assert contents(tmp_path) == {"log": "".join(f"{one:04}\n" for one in range(4, 11)), "log.2": "0002\n0003\n"}
+    monkeypatch.setattr(Path, "replace", replace)
+    for number in range(11, 14):
+        log.write([f"{number:04}"])
+    log.close()
+    assert contents(tmp_path) == {
+        "log": "0012\n0013\n",
+        "log.1": "".join(f"{one:04}\n" for one in range(4, 12)),
+        "log.2": "0002\n0003\n",
+    }
+    assert (log.lost, log.unrotated) == (0, 3)
+
+
+def test_a_folder_in_which_an_old_one_should_be(tmp_path: Path) -> None:
+    (tmp_path / "log.1").mkdir()
+    (tmp_path / "log.1" / "file").write_text("")
+    log = LogFile(tmp_path / "log", largest=10, kept=1)
+    for number in range(3):
+        log.write([f"{number:04}"])
+    log.close()
+    assert (log.lost, log.unrotated) == (0, 1)
+    assert (tmp_path / "log").read_text() == "0000\n0001\n0002\n"
+
+
 def test_one_record_larger_than_the_file_is_written_whole(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log", largest=10, kept=1)
     log.write(["x" * 50])
