@@ -115,6 +115,7 @@ def test_flows_do_not_know_each_other() -> None:
     machinery = {
         "base",
         "budget",
+        "capture_file",
         "cells",
         "devices",
         "diagnosis",

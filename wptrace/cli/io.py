@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
@@ -91,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(flow.plan()))
         return 0
-    with common.stream(options) as stream:
+    with common.stream(options, options.capture) as stream:
         live = not options.json and stream.isatty()
         if live and seconds is None:
             seconds = _LIVE_S
@@ -132,7 +131,7 @@ def _path(options: argparse.Namespace) -> PathFlow:
         interference=options.interference,
         writeback=options.writeback,
         ring_bytes=common.size(options.ring_size),
-        capture=None if options.capture is None else Path(options.capture),
+        capture=None if options.capture is None else common.named(options.capture, "--capture"),
     )
     if wanted.capture is not None and not wanted.telling:
         raise UsageError("--capture takes what is told one by one: name --each, --slow or --sample as well")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
@@ -51,8 +50,8 @@ def run(options: argparse.Namespace) -> int:
     seconds, count = _ends(options)
     flow = IrqoffFlow(Options(parse_duration(options.min), options.counter, _cpus(options.cpu)))
     require_tracing()
-    log = LogFile(Path(options.log)) if options.log is not None else None
-    with common.stream(options) as stream:
+    log = LogFile(common.named(options.log, "--log")) if options.log is not None else None
+    with common.stream(options, options.log) as stream:
         trace(flow, _output(options, stream, log), seconds, count, options.stats, stream.fileno(), _HUNG_NS)
     return 0
 

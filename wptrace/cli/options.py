@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.engine.units import NS_PER, parse_duration
@@ -50,21 +53,53 @@ def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
 
 
 @contextmanager
-def stream(options: argparse.Namespace) -> Iterator[TextIO]:
-    """Where results go. A file that cannot be written is found out before anything is attached."""
+def stream(options: argparse.Namespace, other: str | None = None) -> Iterator[TextIO]:
+    """Where results go. A file that cannot be written is found out before anything is attached.
+
+    `other` is a file that is read or written besides, which may not be the same one.
+    """
     if options.output is None:
+        _keep_apart(sys.stdout, "the output", other)
         yield sys.stdout
         return
+    named(options.output, "-o")
+    if other and not Path(other).exists() and os.path.realpath(options.output) == os.path.realpath(other):
+        raise _same(f"-o {options.output}", other)
     try:
-        file = open(options.output, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
+        # It is not cut before it is known which file it is.
+        fd = os.open(options.output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = open(fd, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
     except OSError as error:
         raise WptraceError(f"{options.output} cannot be written: {error.strerror}") from None
     try:
+        _keep_apart(file, f"-o {options.output}", other)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            file.truncate(0)
         yield file
     finally:
         # Its reader may have left: whoever wrote last has noticed.
         with suppress(BrokenPipeError):
             file.close()
+
+
+def named(path: str, option: str) -> Path:
+    """What an option says a file is called."""
+    if not path:
+        raise UsageError(f"{option} takes the name of a file")
+    return Path(path)
+
+
+def _keep_apart(file: TextIO, name: str, other: str | None) -> None:
+    """By device and inode, as a file may have several names. What goes to /dev/null is never mixed."""
+    with suppress(OSError, ValueError):  # there is no such file yet, or no descriptor
+        if other is not None:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(other)):  # noqa: PTH116
+                raise _same(name, other)
+
+
+def _same(name: str, other: str) -> UsageError:
+    return UsageError(f"{name} and {other} are the same file: one would overwrite the other")
 
 
 def size(text: str) -> int:

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.flows.io_capture import replay
 
     slow_ns = 0 if options.slow is None else parse_duration(options.slow)
-    with replay(Path(options.file)) as found, common.stream(options) as stream:
+    with replay(Path(options.file)) as found, common.stream(options, options.file) as stream:
         output = _output(options, stream)
         output.start(found.start())
         for batch in found.requests():

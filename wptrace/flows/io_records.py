@@ -37,9 +37,8 @@ class Stories:
         obj: BpfObject,
         names: Sequence[str],
         cgroups: CgroupNames | None = None,
-        wall_offset: int | None = None,
     ) -> None:
-        """The names of cgroups and the time of day are this machine's of now, unless they are given."""
+        """The names of cgroups are this machine's of now, unless they are given."""
         layout = obj.struct("io_record")
         # Most records tell of no interference, so that is left as it is until one does.
         self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events")
@@ -59,7 +58,8 @@ class Stories:
         self._interfaces = obj.enum("interface")
         self._controllers = obj.enum("controller")
         self._cgroups = CgroupNames() if cgroups is None else cgroups
-        self._wall_offset = wall_offset
+        self.wall_offset_ns: int | None = None
+        """What makes the time of day of times; None is that of now."""
 
     def told(self, records: Sequence[Record]) -> Iterator[Request]:
         # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
@@ -85,7 +85,7 @@ class Stories:
         held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
         letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
-        wall = wall_offset_ns() if self._wall_offset is None else self._wall_offset
+        wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
         happened = self._events.fields
         for record in records:
             kind = kinds[record[kind_at]]

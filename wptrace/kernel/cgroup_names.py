@@ -16,6 +16,7 @@ class CgroupNames:
 
     def __init__(self, proc: Path = PROC, known: Mapping[int, str] | None = None) -> None:
         """Those that are `known` are all, if they are given: of another machine, or another time."""
+        self._all = known is not None
         if known is not None:
             self._root, self._known = "", dict(known)
             return
@@ -26,7 +27,10 @@ class CgroupNames:
     def of(self, number: int) -> str:
         if number not in self._known and self._root:
             self._read()
-        return self._known.setdefault(number, f"cgroup {number}")
+        name = self._known.get(number) or f"cgroup {number}"
+        if not self._all:
+            self._known[number] = name
+        return name
 
     def all(self) -> dict[int, str]:
         """Those of now."""

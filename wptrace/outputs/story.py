@@ -84,7 +84,8 @@ def short(request: Request, table: StageTable, width: int) -> Iterator[str]:
 def strip(parts: list[Part], width: int) -> str:
     """All stages as one line that shares its width among them, each under the first letters of its name."""
     room = max(width - 1, 0)
-    shares = [round(part.share * room) for part in parts]
+    # A record that somebody made may have any times.
+    shares = [round(min(max(part.share, 0.0), 1.0) * room) for part in parts]
     if not any(shares):
         return ""
     # What rounding left over, or took too much, is least noticed there.

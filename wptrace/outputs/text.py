@@ -105,7 +105,8 @@ def introduction(start: Start) -> Iterator[str]:
     where = ""
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
-    only = ", ".join(f"{name} {printable(str(value))}" for name, value in start.filters.items() if name != "dev")
+    # A capture may name others than those that are known here.
+    only = ", ".join(printable(f"{name} {value}") for name, value in start.filters.items() if name != "dev")
     where += f", only {only}" if only else ""
     if start.file:
         yield f"Replay of {printable(start.file)}: {start.flow}{level}{where}, Linux {printable(start.kernel)}."
