@@ -18,6 +18,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, null_device, total
+from tests.kernel.patience import said
 from tests.kernel.peer import ended, running_peer
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, lossless, wait_until
 from tests.kernel.tracefs import traced

@@ -85,13 +85,15 @@ class Trace(Told):
     """`wptrace io --json` in the background, between its first line and its summary; or another command's."""
 
     command = "io"
+    before: tuple[str, ...] = ()
+    """A command that runs it."""
 
     def __init__(self, *arguments: str) -> None:
         commands.append(self.command)
         self._disks = _disks(arguments) if self.command == "io" else []
         self._made = kernel_counted(self._disks)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "wptrace", self.command, "--json", *arguments],
+            [*self.before, sys.executable, "-m", "wptrace", self.command, "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

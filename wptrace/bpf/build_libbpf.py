@@ -179,6 +179,7 @@ struct bpf_btf_info {
 
 int bpf_prog_get_next_id(__u32 start, __u32 *next);
 int bpf_map_get_next_id(__u32 start, __u32 *next);
+int bpf_btf_get_next_id(__u32 start, __u32 *next);
 int bpf_link_get_next_id(__u32 start, __u32 *next);
 int bpf_prog_get_fd_by_id(__u32 id);
 int bpf_map_get_fd_by_id(__u32 id);

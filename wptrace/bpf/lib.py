@@ -9,7 +9,7 @@ import os
 import re
 from collections import deque
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn, cast
 
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
@@ -83,6 +83,11 @@ class Libbpf:
         with suppress(AttributeError):
             self.lib.malloc_trim(0)
 
+    @cached_property
+    def sees_modules(self) -> bool:
+        """Whether the kernel lists type information, by which libbpf finds that of modules: to CAP_SYS_ADMIN alone."""
+        return bool(self.lib.bpf_btf_get_next_id(0, self.ffi.new("__u32 *")) not in (-errno.EPERM, -errno.EACCES))
+
     @property
     def cpus(self) -> int:
         """How many CPUs the kernel may ever have: the number of values in a per-CPU map's element."""
@@ -109,7 +114,7 @@ class Libbpf:
                 raise _refusal(match.group(1), "\n".join(said), number)
         reason = os.strerror(number) if number < 4000 else "libbpf cannot read it"
         if number in (errno.EPERM, errno.EACCES):
-            raise NotPermittedError(f"{what}: {reason}", hint=privilege_hint())
+            raise NotPermittedError(f"{what}: {reason}")
         detail = f" ({said[-1].replace('libbpf: ', '')})" if said else ""
         raise LibbpfError(f"{what}: {reason}{detail}", errno=number)
 
@@ -132,15 +137,9 @@ def _refusal(program: str, text: str, number: int) -> WptraceError:
     tail = "\n".join(lines[-_LOG_TAIL:])
     if not tail and number == errno.EPERM:
         # Refused before the verifier looked at it: a privilege or a policy of this kernel.
-        return NotPermittedError(f"the kernel does not permit the program {program}", privilege_hint(), program)
+        return NotPermittedError(f"the kernel does not permit the program {program}", program=program)
     hint = next((hint for sign, hint in _HINTS if sign in text), "wptrace doctor shows which ways work on this kernel")
     return VerifierError(program, tail, hint, number)
-
-
-def privilege_hint() -> str:
-    if os.geteuid() != 0:
-        return "run it as root, or with CAP_BPF and CAP_PERFMON"
-    return "this kernel's policy (lockdown, an LSM, or missing capabilities) refuses it: see wptrace doctor"
 
 
 @lru_cache(maxsize=1)

@@ -58,6 +58,11 @@ class BpfObject:
         opts.sz = ffi.sizeof("struct bpf_object_open_opts")
         name = ffi.new("char[]", path.name.split(".")[0].encode())
         opts.object_name = name
+        # For a type that the kernel itself lacks libbpf looks at those of modules, and fails if it may not. Told to
+        # take a file it does not look there, and what only a module has is as if it were nowhere.
+        kernel = ffi.new("char[]", b"/sys/kernel/btf/vmlinux")
+        if not self._libbpf.sees_modules:
+            opts.btf_custom_path = kernel
         self._handle = self._lib.bpf_object__open_mem(data, len(data), opts)
         if self._handle == ffi.NULL:
             raise self._unreadable()

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from wptrace import __version__
 from wptrace.cli.options import joined
-from wptrace.errors import UsageError, VerifierError, WptraceError
+from wptrace.errors import NotPermittedError, UsageError, VerifierError, WptraceError
 
 log = logging.getLogger("wptrace")
 
@@ -138,6 +138,11 @@ def _complain(error: WptraceError) -> int:
     print(f"wptrace: {printable(error.message)}", file=sys.stderr)
     if isinstance(error, VerifierError) and error.log:
         print("\n".join(map(printable, error.log.splitlines())), file=sys.stderr)
-    if error.hint:
-        print(f"hint: {printable(error.hint)}", file=sys.stderr)
+    hint = error.hint
+    if hint is None and isinstance(error, NotPermittedError):
+        from wptrace.kernel.privileges import advice
+
+        hint = advice()
+    if hint:
+        print(f"hint: {printable(hint)}", file=sys.stderr)
     return error.exit_code

@@ -21,11 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.flows.progs import Output, watch
-    from wptrace.kernel.privileges import require_tracing
+    from wptrace.kernel.privileges import require_admin, require_tracing
     from wptrace.outputs.progs import ProgsJson, ProgsOutput
 
     seconds, count = common.interval(options)
     require_tracing()
+    require_admin("the list of BPF programs")
     with common.stream(options) as stream:
         live = not options.json and stream.isatty()
         if seconds is None and count is None and not live:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Callable, ClassVar, NamedTuple, Protocol
 
 from wptrace.bpf import trial
-from wptrace.bpf.kernel_btf import module, vmlinux
+from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
+from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader
@@ -23,6 +24,7 @@ from wptrace.engine.results import Group, InFlight, Overhead, Request, Snapshot,
 from wptrace.engine.stages import StageTable
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 
+OF_MODULES = "whose functions are observed with CAP_SYS_ADMIN alone"
 _KPROBES = Path("/sys/bus/event_source/devices/kprobe")
 
 
@@ -277,12 +279,18 @@ def missing_target(section: str, *modules: str) -> str:
         return "" if _KPROBES.is_dir() else "this kernel has no kprobes"
     if kind not in ("fentry", "fexit", "tp_btf"):
         return ""
-    places = [vmlinux(), *(module(name) for name in modules if name)]
-    if kind == "tp_btf":
-        found = any(place is not None and place.tracepoint(target) is not None for place in places)
-        return "" if found else f"there is no tracepoint {target} in the kernel's BTF"
-    found = any(place is not None and place.has_function(target) for place in places)
-    return "" if found else f"there is no function {target} in the kernel's BTF"
+    noun = "tracepoint" if kind == "tp_btf" else "function"
+
+    def is_in(place: KernelBtf | None) -> bool:
+        return place is not None and bool(
+            place.tracepoint(target) is not None if noun == "tracepoint" else place.has_function(target)
+        )
+
+    if is_in(vmlinux()):
+        return ""
+    if not any(is_in(module(name)) for name in modules if name):
+        return f"there is no {noun} {target} in the kernel's BTF"
+    return "" if libbpf().sees_modules else f"the {noun} {target} is a module's, {OF_MODULES}"
 
 
 def _refuse_alike(section: str, obj: BpfObject, refused: dict[str, str]) -> None:

@@ -87,9 +87,12 @@ def _libbpf() -> Check:
 
 def _capabilities(held: set[str], permitted: bool) -> Check:
     detail = ", ".join(sorted(held)) or "none that matter"
-    if permitted:
-        return Check("capabilities", OK, detail)
-    return Check("capabilities", MISSING, detail, "run it as root, or with CAP_BPF and CAP_PERFMON")
+    if not permitted:
+        return Check("capabilities", MISSING, detail, "run it as root, or with CAP_BPF and CAP_PERFMON")
+    if "CAP_SYS_ADMIN" not in held:
+        lacks = "functions of modules, --stats, --budget and wptrace progs take CAP_SYS_ADMIN"
+        return Check("capabilities", DEGRADED, detail, lacks)
+    return Check("capabilities", OK, detail)
 
 
 def _lockdown() -> Check:

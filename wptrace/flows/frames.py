@@ -33,7 +33,8 @@ class Frames:
         notes = []
         if not self._kernel.known:
             notes.append(
-                "this kernel shows no addresses in /proc/kallsyms (kernel.kptr_restrict): stacks have no names"
+                "the kernel shows no addresses in /proc/kallsyms (kernel.kptr_restrict; or CAP_SYSLOG is missing): "
+                "stacks have no names"
             )
         if user:
             notes.append("user stacks follow frame pointers: code that was built without them shows few frames")

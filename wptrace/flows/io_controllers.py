@@ -34,7 +34,8 @@ def notes(obj: BpfObject) -> list[str]:
     """Each kernel has some of the functions, if it shows them."""
     if any(obj.bss.code_bytes):
         return []
-    return ["what held requests back has no name: /proc/kallsyms shows no addresses (kernel.kptr_restrict)"]
+    hidden = "/proc/kallsyms shows no addresses (kernel.kptr_restrict; or CAP_SYSLOG is missing)"
+    return [f"what held requests back has no name: {hidden}"]
 
 
 def cells(obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:

@@ -20,6 +20,7 @@ from wptrace.flows.base import Flow
 from wptrace.flows.budget import Keeper
 from wptrace.flows.signals import Stop
 from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.privileges import require_admin
 
 # The cells' 32-bit buckets are added up at least this often, far below what a CPU can count in.
 _LONGEST_WAIT = 60.0
@@ -72,6 +73,7 @@ def run(
     with Stop() as stop, ExitStack() as cleanup:
         cleanup.callback(output.close)
         if statistics:
+            require_admin("--stats")
             cleanup.enter_context(run_statistics())
         cleanup.callback(flow.close)
         reader = Reader(stop.fd)

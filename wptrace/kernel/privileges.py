@@ -25,9 +25,25 @@ def may_trace(held: set[str]) -> bool:
 
 def require_tracing() -> None:
     if not may_trace(effective()):
-        raise NotPermittedError(
-            "tracing needs root, or CAP_BPF and CAP_PERFMON", hint="run it with sudo, or grant both capabilities"
-        )
+        raise NotPermittedError("tracing needs root, or CAP_BPF and CAP_PERFMON", hint=advice())
+
+
+def require_admin(what: str) -> None:
+    """Of what the kernel gives to CAP_SYS_ADMIN alone."""
+    if "CAP_SYS_ADMIN" not in effective():
+        raise NotPermittedError(f"{what} takes CAP_SYS_ADMIN, which is missing", hint="run it with sudo")
+
+
+def advice() -> str:
+    """What to do where the kernel permits something not."""
+    held = effective()
+    if not may_trace(held):
+        lacking = [name for name in ("CAP_BPF", "CAP_PERFMON") if name not in held]
+        both = len(lacking) == 2
+        return f"run it with sudo, or grant {'both capabilities' if both else f'{lacking[0]} as well'}"
+    if "CAP_SYS_ADMIN" not in held:
+        return "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it"
+    return "this kernel's policy (lockdown, an LSM) refuses it: see wptrace doctor"
 
 
 def lockdown(path: Path = Path("/sys/kernel/security/lockdown")) -> str | None:

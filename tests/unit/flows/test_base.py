@@ -216,6 +216,7 @@ def test_what_btf_tells_of_a_target(section: str, found: bool, monkeypatch: pyte
     monkeypatch.setattr(base, "_KPROBES", tmp_path)
     monkeypatch.setattr(base, "vmlinux", lambda: Btf(("there",), ("there_too",)))
     monkeypatch.setattr(base, "module", {"driver": Btf(("in_module",))}.get)
+    monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=True))
     kind, _, target = section.partition("/")
     what = "tracepoint" if kind == "tp_btf" else "function"
     expected = "" if found else f"there is no {what} {target} in the kernel's BTF"
@@ -223,6 +224,18 @@ def test_what_btf_tells_of_a_target(section: str, found: bool, monkeypatch: pyte
     if target == "in_module":
         assert missing_target(section, "") != ""
         assert missing_target(section, "other") != ""
+
+
+def test_functions_of_modules_take_more_than_the_kernels_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libbpf may not look for them, so a trial would fail with all that is in the object."""
+    monkeypatch.setattr(base, "vmlinux", lambda: Btf(("there",), ()))
+    monkeypatch.setattr(base, "module", {"driver": Btf(("in_driver",), ("of_driver",))}.get)
+    monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=False))
+    assert missing_target("fentry/there", "driver") == ""
+    why = "is a module's, whose functions are observed with CAP_SYS_ADMIN alone"
+    assert missing_target("fentry/in_driver", "driver") == f"the function in_driver {why}"
+    assert missing_target("tp_btf/of_driver", "driver") == f"the tracepoint of_driver {why}"
+    assert missing_target("fentry/nowhere", "driver") == "there is no function nowhere in the kernel's BTF"
 
 
 def test_a_kernel_without_kprobes_needs_no_trial_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -77,6 +77,29 @@ def test_tracing_needs_admin_or_both_newer_capabilities(
 
 
 @pytest.mark.parametrize(
+    ("held", "advice"),
+    [
+        (set(), "run it with sudo, or grant both capabilities"),
+        ({"CAP_BPF"}, "run it with sudo, or grant CAP_PERFMON as well"),
+        ({"CAP_PERFMON", "CAP_SYS_RESOURCE"}, "run it with sudo, or grant CAP_BPF as well"),
+        (
+            {"CAP_BPF", "CAP_PERFMON"},
+            "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it",
+        ),
+        ({"CAP_SYS_ADMIN"}, "this kernel's policy (lockdown, an LSM) refuses it: see wptrace doctor"),
+    ],
+)
+def test_advice_asks_for_what_is_not_there(held: set[str], advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privileges, "effective", lambda: held)
+    assert privileges.advice() == advice
+    if "CAP_SYS_ADMIN" not in held:
+        with pytest.raises(NotPermittedError, match=r"^--stats takes CAP_SYS_ADMIN, which is missing$"):
+            privileges.require_admin("--stats")
+    else:
+        privileges.require_admin("--stats")
+
+
+@pytest.mark.parametrize(
     ("text", "mode"),
     [
         ("[none] integrity confidentiality\n", "none"),
