@@ -8,11 +8,13 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from wptrace import __version__
 from wptrace.cli.options import joined
@@ -84,24 +86,44 @@ def _log(verbosity: int) -> None:
 
 
 def run() -> NoReturn:
-    """The entry point."""
+    """What the entry point calls."""
     _open_streams()
+    code = _ended()
+    _flush_errors()
+    sys.exit(code)
+
+
+def _ended() -> int:
+    """The exit code, after what there is to say."""
     try:
-        code = _main()
-        sys.stdout.flush()
+        with _interruptible():
+            code = _main()
+            sys.stdout.flush()
+        return code
     except BrokenPipeError:
-        code = 0
-        _discard_output()
+        _discard(sys.stdout)
+        return 0
     except OSError as error:
         # Only what writes results may get here: a disk that is full, say.
         log.debug("where it failed", exc_info=True)
-        code = _complain(WptraceError(f"{_place(error)}{error.strerror or error}"))
-        _discard_output()
+        _discard(sys.stdout)
+        return _complain(WptraceError(f"{_place(error)}{error.strerror or error}"))
     except WptraceError as error:
-        code = _complain(error)
+        return _complain(error)
     except KeyboardInterrupt:
-        code = 130
-    sys.exit(code)
+        return 130
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C is an exception in between, so that what was written is kept; before and after it ends the process."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _main() -> int:
@@ -122,9 +144,17 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _discard_output() -> None:
+def _discard(stream: TextIO) -> None:
     """What is left in the buffer cannot be written; without this the interpreter would try once more and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _flush_errors() -> None:
+    """Where nobody can be told what went wrong, the exit code still does."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
 
 
 def _place(error: OSError) -> str:
@@ -135,14 +165,16 @@ def _complain(error: WptraceError) -> int:
     """One line of what is wrong, and one of what to do; a name in it may hold anything, but not end a line."""
     from wptrace.outputs.text import printable
 
-    print(f"wptrace: {printable(error.message)}", file=sys.stderr)
+    lines = [f"wptrace: {printable(error.message)}"]
     if isinstance(error, VerifierError) and error.log:
-        print("\n".join(map(printable, error.log.splitlines())), file=sys.stderr)
+        lines += map(printable, error.log.splitlines())
     hint = error.hint
     if hint is None and isinstance(error, NotPermittedError):
         from wptrace.kernel.privileges import advice
 
         hint = advice()
     if hint:
-        print(f"hint: {printable(hint)}", file=sys.stderr)
+        lines.append(f"hint: {printable(hint)}")
+    with suppress(OSError):
+        print("\n".join(lines), file=sys.stderr)
     return error.exit_code

@@ -140,6 +140,45 @@ def test_a_signal_ends_with_the_summary(number: signal.Signals, words: list[str]
     assert b'"kind":"summary"' in written if "--json" in words else b"\nSummary\n" in written
 
 
+# Sends the signal when a module is sought, at which point is told by its name; then goes on as the command does.
+INTERRUPTED = """
+import os, runpy, signal, sys
+wanted = sys.argv[1]
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == wanted:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+def run(module, *words):
+    sys.argv[1:] = words
+    runpy.run_module(module, run_name="__main__")
+run(*sys.argv[2:])
+"""
+
+
+STARTING = ["wptrace.cli.main", "argparse", "wptrace.errors", "wptrace.cli.io", "wptrace.flows.run"]
+
+
+@pytest.mark.parametrize("module", [*STARTING, "wptrace.outputs.text"])
+def test_an_interrupt_while_it_starts_is_quiet(module: str) -> None:
+    found = run([*WPTRACE[:-2], "-c", INTERRUPTED], module, "wptrace", "io", "--dev", "nothing")
+    assert found.returncode in (-signal.SIGINT, 130), found
+    assert (found.stdout, found.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("words", [["io", "--dev", "nothing"], ["nothing"], ["doctor"]])
+def test_nobody_may_hear_of_an_error(words: list[str]) -> None:
+    """Where the standard error cannot be written, the exit code is as it would be."""
+    codes = []
+    for name in ("/dev/full", "/dev/null"):
+        with Path(name).open("w") as errors:
+            process = popen(WPTRACE, *words, stdout=PIPE, stderr=errors)
+            process.communicate(timeout=TIMEOUT)
+        codes.append(process.returncode)
+    assert codes[0] == codes[1] in (2, 3)
+
+
 def test_an_interrupt_before_the_trace_is_130() -> None:
     code = "import wptrace.cli.main as m\ndef interrupt(): raise KeyboardInterrupt\nm.main = interrupt\nm.run()"
     command = [*WPTRACE[:-2], "-c", code]
