@@ -222,6 +222,11 @@ def folders() -> list[Path]:
 
 def find(name: str) -> Path:
     """The object file `name`.bpf.o."""
+    import os
+
+    named = os.environ.get("WPTRACE_BPF_DIR")
+    if named and not os.path.isdir(named):  # noqa: PTH112
+        raise WptraceError(f"WPTRACE_BPF_DIR names {named}, which is no folder", hint="name one with objects, or none")
     looked = folders()
     for folder in looked:
         path = folder / f"{name}.bpf.o"

@@ -50,13 +50,15 @@ def rate(per_second: float) -> str:
 
 
 def parse_duration(text: str, default_unit: str | None = None) -> int:
-    """Nanoseconds from 5ms, 1.5s, 200us or 2m; a bare number only where there is a default unit."""
+    """Nanoseconds from 5ms, 1.5s, 200us or 2m; a bare number only where there is a default unit, or where it is 0."""
     from fractions import Fraction
 
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration such as 5ms or 1.5s")
     number, unit = match.groups()
+    if not unit and not Fraction(number):
+        return 0
     unit = _SPELLINGS.get(unit, unit) or default_unit or ""
     if unit not in NS_PER:
         wrong = "has an unknown unit" if unit else "has no unit"

@@ -76,7 +76,7 @@ def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict
         places = [(start + probe) % DEVICES for probe in range(PROBES)]
         place = next((place for place in places if not entries[place]), None)
         if place is None:
-            raise UsageError(f"there is no room left for {extent.name} among so many devices")
+            raise _no_room(extent, [entries[place]["dev"] for place in places])
         entries[place] = {
             "dev": extent.dev,
             "slot": slot,
@@ -85,6 +85,17 @@ def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict
             "end": extent.end,
         }
     return entries
+
+
+def _no_room(extent: blockdev.Extent, taken: list[int]) -> UsageError:
+    """Partitions of a disk share its number, by which the search begins."""
+    what = f"there is no room left for {extent.name} among so many devices"
+    if any(dev != extent.dev for dev in taken):
+        return UsageError(what, hint="name those of interest with --dev")
+    return UsageError(
+        f"{what}: of a disk, {PROBES} partitions can be told apart at once",
+        hint=f"name fewer of them, or the whole disk: --dev {extent.disk}",
+    )
 
 
 # As in bpf_src/io_path/hidden.h.

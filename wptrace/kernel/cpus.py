@@ -11,16 +11,21 @@ from wptrace.kernel import procfs
 SYS = Path("/sys")
 PROC = Path("/proc")
 
+# Far beyond what kernels are built for (CONFIG_NR_CPUS).
+_MOST = 1 << 16
+
 
 def online(sys: Path = SYS) -> list[int]:
     return ranges((sys / "devices" / "system" / "cpu" / "online").read_text())
 
 
 def ranges(text: str) -> list[int]:
-    """The numbers of `0-3,8`."""
+    """The numbers of `0-3,8`; raises ValueError where it is none, or of CPUs that no kernel has."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
+        if int(last or first) >= _MOST or len(found) > _MOST:
+            raise ValueError(f"no machine has a CPU {last or first}")
         found += range(int(first), int(last or first) + 1)
     return found
 

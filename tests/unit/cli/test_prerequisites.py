@@ -179,6 +179,13 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert objects.find("io_block") == path
 
 
+def test_a_folder_that_is_named_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be others than those that were meant that run."""
+    monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path / "none"))
+    with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names \S*/none, which is no folder$"):
+        objects.find("io_block")
+
+
 def test_an_object_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "folders", lambda: [tmp_path, tmp_path / "none"])
     with pytest.raises(WptraceError) as caught:

@@ -61,6 +61,8 @@ def test_whole_numbers_of_units(number: int, unit: str, blank: str) -> None:
         (" .5us ", 500),
         ("0.1us", 100),
         ("0s", 0),
+        ("0", 0),
+        ("0.0", 0),
     ],
 )
 def test_parse(text: str, ns: int) -> None:

@@ -129,8 +129,13 @@ def test_sixteen_partitions_of_a_disk_have_room_and_no_more() -> None:
     table = devices.table(parts[:16], [])
     found = [find_device(table, kernel_dev(8, 0), number * 10 + 5) for number in range(17)]
     assert found == [*(Match(slot, 0) for slot in range(1, 17)), None]
-    with pytest.raises(UsageError, match="no room left for sda16 among so many devices"):
+    with pytest.raises(UsageError, match="no room left for sda16 among so many devices: of a disk, 16 part") as caught:
         devices.table(parts, [])
+    assert caught.value.hint == "name fewer of them, or the whole disk: --dev sda"
+    disks = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in _ALL if place(dev) == 77][:17]
+    with pytest.raises(UsageError, match=r"among so many devices$") as caught:
+        devices.table(disks, [])
+    assert caught.value.hint == "name those of interest with --dev"
 
 
 def test_a_table_wraps_around_its_end() -> None:

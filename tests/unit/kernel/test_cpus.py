@@ -22,6 +22,14 @@ def test_ranges(text: str, numbers: list[int]) -> None:
     assert cpus.ranges(text) == numbers
 
 
+@pytest.mark.parametrize(
+    "text", ["", "x", "-1", "0-2000000000", "70000", "0-" + "9" * 5000, ",".join(["0-65535"] * 999)]
+)
+def test_what_no_machine_has(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        cpus.ranges(text)
+
+
 def test_cpus_that_are_online(tmp_path: Path) -> None:
     folder = tmp_path / "devices" / "system" / "cpu"
     folder.mkdir(parents=True)
