@@ -661,7 +661,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 {
 	struct bio_state *upper, *state;
 	struct op_state *op = NULL;
-	__u64 above_ns;
+	__u64 above_ns, top_ns;
 	__u32 above;
 
 	if (!link)
@@ -669,6 +669,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	upper = upper_of(link);
 	above = link->above;
 	above_ns = link->above_ns;
+	top_ns = link->top_ns;
 	link->bio = 0;
 	if (!upper) {
 		/* It is over: a mirror may be written later. */
@@ -687,9 +688,13 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 		return 0;
 	state->above = above;
 	state->above_ns = above_ns;
+	state->top_ns = top_ns;
 	state->done.events.below = EVENT_BELOW;
 	if (!state->layer)
 		state->apart |= BIO_APART_BELOW;
+	/* The devices have it since the first of them got it. */
+	else if (op)
+		op->above_ns = top_ns;
 	state->tid = upper->tid;
 	state->tgid = upper->tgid;
 	state->cgroup = upper->cgroup;
@@ -799,6 +804,7 @@ static __always_inline int split(struct bio *front, __u64 sector, bool direct)
 	if (rest->done.events.below & EVENT_BELOW) {
 		state->above = rest->above;
 		state->above_ns = rest->above_ns;
+		state->top_ns = rest->top_ns;
 		state->done.events.below = EVENT_BELOW;
 		state->apart = BIO_APART_BELOW;
 	}
@@ -991,7 +997,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (state != head)
 		done->events.below = state->done.events.below;
 	if (done->events.below & EVENT_BELOW)
-		op->above_ns = state->above_ns;
+		op->above_ns = state->top_ns;
 	if (done->times.got < done->times.queued)
 		done->times.got = done->times.queued;
 	done->cpus.submit = state->done.cpus.submit;

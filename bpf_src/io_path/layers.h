@@ -145,6 +145,7 @@ static __noinline int link_to_upper(__u64 bio, __u64 dev, __u64 sector)
 	state->kind = BIO_KIND_LINKED;
 	state->above = upper->place;
 	state->above_ns = upper->done.times.queued;
+	state->top_ns = upper->done.events.below & EVENT_BELOW ? upper->top_ns : upper->done.times.queued;
 	return 0;
 }
 

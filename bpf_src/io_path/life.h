@@ -89,6 +89,7 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 	next->set_up = false;
 	next->above = head->above;
 	next->above_ns = head->above_ns;
+	next->top_ns = head->top_ns;
 	next->done.times.seen = 0;
 	return 0;
 }

@@ -205,6 +205,7 @@ struct bio_state {
 	bool unused;
 	char comm[NAME_BYTES];
 	__u64 above_ns; /* Q of the bio that it was made of, if events.below tells so */
+	__u64 top_ns; /* Q of the topmost one of those that it was made of, if events.below tells so */
 	__u32 above; /* the place of the bio that it was made of, if events.below tells so */
 	__u32 layer_slot; /* of the device that sent this very bio on, if events.below tells so */
 	struct done done;

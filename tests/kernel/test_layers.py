@@ -143,6 +143,37 @@ def test_a_delay_is_the_layer_s(nulls: list[Disk], times: bool) -> None:
         assert one["stages"]["layers_ns"] > 0.9 * one["total_ns"], one
 
 
+@pytest.mark.icount
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_delay_at_any_level_is_the_layers(nulls: list[Disk], levels: int) -> None:
+    """Whichever of the devices holds a bio back, the file system does not: from the first of them on it is `layers`."""
+    for slow in range(levels):
+        with ExitStack() as stack:
+            every = [nulls[0]]
+            for level in range(levels):
+                below = every[-1]
+                every.append(stack.enter_context(delayed(below, 40, 40) if level == slow else linear(below)))
+            with watched(every[-1], every) as found:
+                fio(every[-1].path, rw="randrw", number_ios=10)
+        same_as_counted(found, every[1:], every[:1])
+        for one in found.mine():
+            stages = one["stages"]
+            # Its timer counts ticks, the first of which may be almost over.
+            assert stages["layers_ns"] > 30_000_000, (slow, one)
+            assert stages["fs_ns"] < 10_000_000, (slow, one)
+
+
+@pytest.mark.icount
+def test_an_array_below_a_delay(nulls: list[Disk]) -> None:
+    """Asynchronous writes: one that sends on the very bio that it got, and one with several of each."""
+    for level in ("raid0", "raid1"):
+        with array(level, *nulls[:2]) as below, delayed(below, 40, 40) as top, watched(top, [top, *nulls]) as found:
+            fio(top.path, rw="randwrite", number_ios=10, ioengine="io_uring", iodepth=2)
+        for one in found.mine():
+            assert one["stages"]["layers_ns"] > 30_000_000, (level, one)
+            assert one["stages"]["fs_ns"] < 10_000_000, (level, one)
+
+
 def test_encryption(nulls: list[Disk]) -> None:
     with crypt(nulls[0]) as top, watched(top, [top, nulls[0]]) as found:
         fio(top.path, rw="randrw", number_ios=40, bs="16k")
