@@ -376,6 +376,15 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	return 0;
 }
 
+/* Its only request, where that is of its own kind: a write may have to read what its page lacks. */
+static __always_inline struct done *shared_request(struct op_state *op)
+{
+	struct bio_state *state = bio_at(op->only - 1);
+
+	_Static_assert((int)OP_KIND_READ == (int)BLOCK_OP_READ && (int)OP_KIND_WRITE == (int)BLOCK_OP_WRITE, "alike");
+	return state->op_kind == op->op_kind ? &state->done : NULL;
+}
+
 /* What follows is for the end of an operation, in global functions: the verifier looks at each of them alone. */
 __noinline int count_hit(__u32 place, __s64 result)
 {
@@ -464,7 +473,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	}
 	op->end_ns = now;
 	if (op->last == LAST_IS_ONLY && op->made == 1 && !op->charged)
-		only = done_at(op, LAST_IS_ONLY);
+		only = shared_request(op);
 	if (only) {
 		hit = false;
 		count_with_request(op, only, result);

@@ -153,6 +153,30 @@ def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> N
     assert {one["rwbs"][0] for one in synced[10:]} == {"W"}
 
 
+def test_a_write_that_has_to_read_first(disk: Disk, tmp_path: Path) -> None:
+    """A part of a page that is not in memory: the only request of the write is a read, and is counted as one."""
+    with ext4(disk, tmp_path / "fs") as folder:
+        path = folder / "data"
+        path.write_bytes(bytes(64 * PAGE))
+        settle()
+        fd = os.open(path, os.O_WRONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        with Trace("--each", f"--dev={disk.name}") as trace:
+            before = disk.completed()
+            for page in range(0, 64, 4):
+                os.pwrite(fd, b"x", page * PAGE + 17)
+            after = disk.completed()
+            trace.stop()
+        os.close(fd)
+    whole(trace)
+    mine = [one for one in trace.operations if one["pid"] == os.getpid() and one["kind"] == "operation"]
+    assert [(one["op"], one["requests"], one["rwbs"][0]) for one in mine] == [("write", 1, "R")] * 16
+    assert count(trace.summary, op="write", dev=disk.name, kind="operation") == 16
+    for op in ("read", "write"):
+        assert count(trace.summary, op=op, dev=disk.name) == after[op] - before[op]
+
+
 @pytest.mark.guest
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
