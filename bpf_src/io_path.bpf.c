@@ -1206,7 +1206,7 @@ TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2],
 TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
 TRACEPOINT(queue, block_bio_queue, queue(FIRST_OR_SECOND(ctx, bio_is_second), direct))
 TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(layer, block_bio_complete, complete_layer((void *)ctx[1]))
+TRACEPOINT(layer, block_bio_complete, complete_bio((void *)ctx[1]))
 TRACEPOINT(remap, block_bio_remap,
 	   link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)), (__u64)EITHER(ctx, 1, 2, bio_is_second),
 			 (__u64)EITHER(ctx, 2, 3, bio_is_second)))

@@ -182,14 +182,35 @@ static __always_inline void count_layer(struct bio_state *state, __u32 slot, __u
 	cell->finished++;
 }
 
-static __noinline int complete_layer(struct bio *bio)
+/* It ended without a request: no tag was free, and who made it does not wait for one, or its device takes no more. */
+static __noinline int end_refused(struct bio_state *state)
+{
+	struct op_state *op;
+
+	if (!state || state->kind == BIO_KIND_HEAD)
+		return 0;
+	state->bio = 0;
+	if (!state->task || state->kind == BIO_KIND_ABOVE)
+		return 0;
+	op = op_at(state->op);
+	if (op->task != state->task || op->kind != OP_TRACED || state->done.times.queued < op->start_ns || !op->made)
+		return 0;
+	op->made--;
+	if (state->apart & BIO_APART_READAHEAD)
+		op->readahead--;
+	return 0;
+}
+
+static __noinline int complete_bio(struct bio *bio)
 {
 	struct bio_state *state = find_bio((__u64)bio);
 	__u64 now = bpf_ktime_get_ns();
 	struct times *times;
 
-	if (!state || !state->layer)
+	if (!state)
 		return 0;
+	if (!state->layer)
+		return end_refused(state);
 	times = &state->done.times;
 	/* D is when the first one below was queued, C when the last one ended. */
 	count_layer(state, state->done.slot, times->issued ? minus(times->completed, times->issued) : 0, now,

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import mmap
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, completed, fio, fio_jobs, loop_device, null_device, total
 from tests.kernel.loads import ext4
 from tests.kernel.test_io_path import complete, rows, sums_up
-from tests.kernel.trace import Line, Told, count, lossless
+from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
 from tests.kernel.window import Running, path_of
 from wptrace.bpf.kernel_btf import vmlinux
@@ -189,6 +191,44 @@ def test_links_wait_for_one_another(disks: list[Disk], flow: Running) -> None:
         # All are submitted before the first begins.
         assert found[later]["stages"]["submit_ns"] > found[earlier]["stages"]["device_ns"]
         assert found[later]["ts_ns"] > found[earlier]["ts_ns"]
+
+
+TAGS, TAGGED_NS = 4, 10_000_000
+
+
+@pytest.mark.guest
+@pytest.mark.icount
+def test_a_try_that_found_no_tag() -> None:
+    """What io_uring cannot send without waiting, a worker sends later: until then it was submitted, and no more."""
+    slow = {"irqmode": 2, "completion_nsec": TAGGED_NS, "hw_queue_depth": TAGS, "submit_queues": 1}
+    with null_device(**slow) as disk, Trace("--each", f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=128, ioengine="io_uring", iodepth=32, hipri=0)
+        assert waiting(trace) == []
+        trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+    if not observes("io_uring", trace):
+        assert not trace.operations
+        return
+    assert len(trace.operations) == count(trace.summary) == 128
+    for one in trace.operations:
+        sums_up(one)
+        assert one["requests"] == 1
+        assert one["stages"]["fs_ns"] < TAGGED_NS // 2, one
+        assert TAGGED_NS <= one["stages"]["device_ns"] < TAGGED_NS * 2, one
+    # Of 32 at once, 28 have to wait for the others.
+    assert sum(one["stages"].get("submit_ns", 0) > TAGGED_NS // 2 for one in trace.operations) > 32
+
+
+def waiting(trace: Trace) -> list[Line]:
+    """What the trace takes for being in flight now."""
+
+    def told() -> list[Line]:
+        return [json.loads(line) for line in trace.written().splitlines() if '"kind":"in_flight"' in line]
+
+    before = len(told())
+    trace.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: len(told()) > before, "what is in flight")
+    return list(told()[-1]["found"])
 
 
 @pytest.mark.guest

@@ -42,7 +42,7 @@ JOURNALS = {"jbd2": {"ext3", "ext4", "ocfs2"}, "xfs": {"xfs"}, "btrfs": {"btrfs"
 COMMITS = ("a commit of ext4's journal", "a change that goes into ext4's journal")
 
 # Attached only if a traced device is made of others.
-LAYERS = ("bio made of another one (L to Q)", "bio of a device made of others completed")
+LAYERS = ("bio made of another one (L to Q)", "bio completed without a request of its own")
 _NO_LAYERS = "devices made of others have no rows, and what their workers send belongs to these"
 
 SEEN_BY_OTHERS = "completion seen by other drivers (S)"
@@ -180,7 +180,13 @@ HOOKS = (
         "bio split in two", "split", ("throttle", "queue"), "the parts of a split bio are not traced", required=False
     ),
     _tracepoint("bio queued (Q)", "queue", ("fs", "throttle", "queue"), "no request can be seen"),
-    _tracepoint(LAYERS[1], "layer", ("layers",), _NO_LAYERS, required=False),
+    _tracepoint(
+        LAYERS[1],
+        "layer",
+        ("layers", "submit"),
+        f"{_NO_LAYERS}; what io_uring could not send at once counts as in flight",
+        required=False,
+    ),
     _tracepoint(LAYERS[0], "remap", ("layers",), _NO_LAYERS, required=False),
     Hook(
         OPERATIONS[6],
