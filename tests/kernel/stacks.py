@@ -49,6 +49,17 @@ def linear(*below: Disk) -> Iterator[Disk]:
 
 
 @contextmanager
+def suspended(disk: Disk) -> Iterator[None]:
+    """A device of device-mapper that keeps what it gets."""
+    name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
+    _run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
+    try:
+        yield
+    finally:
+        _run("dmsetup", "resume", "--noudevsync", name)
+
+
+@contextmanager
 def crypt(below: Disk) -> Iterator[Disk]:
     key = "0123456789abcdef" * 8
     line = f"0 {_size(below)} crypt aes-xts-plain64 {key} 0 {below.path} 0"

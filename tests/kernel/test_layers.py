@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +16,7 @@ import pytest
 
 from tests.kernel.disks import Disk, completed, fio, null_device
 from tests.kernel.loads import ext4
-from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, thin
+from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, suspended, thin
 from tests.kernel.trace import Line, Trace, count, lossless, wait_until
 
 pytestmark = pytest.mark.guest
@@ -172,6 +174,37 @@ def test_an_array_below_a_delay(nulls: list[Disk]) -> None:
         for one in found.mine():
             assert one["stages"]["layers_ns"] > 30_000_000, (level, one)
             assert one["stages"]["fs_ns"] < 10_000_000, (level, one)
+
+
+def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk]) -> None:
+    """It is told of the device that keeps it, and of no file system."""
+    with ExitStack() as stack:
+        below = stack.enter_context(linear(nulls[0]))
+        top = stack.enter_context(linear(below))
+        trace = stack.enter_context(Trace("--stuck=300ms", f"--dev={top.name}"))
+        for keeper in (top, below):
+            with suspended(keeper):
+                command = ["dd", f"if={top.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"]
+                reader = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+                told = hanging(trace, reader.pid)
+            assert reader.wait() == 0
+            kept = {("operation", keeper.name, "layers"), ("layer", keeper.name, "layers")}
+            found = {(one["kind"], one["dev"], one["stage"]) for one in told}
+            assert found == kept | ({("layer", top.name, "device")} if keeper is below else set())
+            assert {one["op"] for one in told} == {"read"}
+        trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+
+
+def hanging(trace: Trace, pid: int) -> list[Line]:
+    """What is told of what a process waits for."""
+
+    def told() -> list[Line]:
+        lines = [line for line in trace.written().split("\n")[:-1] if '"kind":"in_flight"' in line]
+        return [one for one in json.loads(lines[-1])["found"] if one["pid"] == pid] if lines else []
+
+    wait_until(told, "what hangs")
+    return told()
 
 
 def test_encryption(nulls: list[Disk]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.results import HIT, OPERATION, REQUEST, InFlight, Request
+from wptrace.engine.results import HIT, LAYER, OPERATION, REQUEST, InFlight, Request
 from wptrace.flows.events import Events
 from wptrace.flows.io_stages import SPARSE
 from wptrace.kernel import blockdev
@@ -227,31 +227,48 @@ _REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 
 
 def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int) -> list[InFlight]:
-    """Operations and requests in flight for at least so long, oldest first."""
+    """Operations, requests and bios of devices made of others, in flight for at least so long, oldest first."""
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
     traced = {place: dict(zip(ops.fields, values)) for place, values in _used(obj.view("ops"), ops)}
+    every = {place: dict(zip(bios.fields, values)) for place, values in _used(obj.view("bios"), bios)}
+    made = {bio["above"] for bio in every.values() if bio["done.events.below"] & _BELOW}
+    devices: dict[int, str] | None = None
     requests: dict[int, str] = {}
-    for _, values in _used(obj.view("bios"), bios):
-        bio = dict(zip(bios.fields, values))
+    uppers: dict[int, tuple[str, str]] = {}
+    for place, bio in every.items():
         kind = bio_kinds[bio["kind"]]
-        if bio["bio"] == _DELIVERED or kind in _UPWARDS:
+        if bio["bio"] == _DELIVERED or kind == "linked":
             continue
-        stage = "throttle" if kind == "held" else _stage(bio)
-        tid = bio["tid"]
-        if bio["task"] and bio["op"] in traced:
-            requests[bio["op"]] = stage
-            tid = traced[bio["op"]]["tid"]
+        operation = traced.get(bio["op"], {}) if bio["task"] else {}
+        owned = bool(operation) and operation["task"] == bio["task"]
+        if kind == "above":
+            devices = blockdev.numbers() if devices is None else devices
+            dev = devices.get(bio["done.dev"], "")
+            stage = "layers" if bio["layer"] and place not in made else "device"
+            if owned and (place not in made or bio["op"] not in uppers):
+                uppers[bio["op"]] = dev, "layers" if bio["layer"] else "device"
+            # What is no layer may never be heard of again.
+            if not bio["layer"]:
+                continue
+        else:
+            dev, stage = names[bio["done.slot"]], "throttle" if kind == "held" else _stage(bio)
+            if owned:
+                requests[bio["op"]] = stage
         age = now_ns - bio["done.times.queued"]
         if age >= at_least_ns and not bio["empty"]:
-            dev, op = names[bio["done.slot"]], block_ops[bio["op_kind"]]
-            found.append(InFlight(REQUEST, dev, op, age, stage, _task(tid)))
+            which = LAYER if kind == "above" else REQUEST
+            tid = operation["tid"] if owned else bio["tid"]
+            found.append(InFlight(which, dev, block_ops[bio["op_kind"]], age, stage, _task(tid)))
     for place, one in traced.items():
         age = now_ns - one["start_ns"]
         if one["kind"] == _TRACED and age >= at_least_ns:
-            dev = names[one["slot"]] if one["slot"] else ""
-            stage = requests.get(place, "journal" if one["in_journal"] else "fs")
+            dev, stage = names[one["slot"]] if one["slot"] else "", "journal" if one["in_journal"] else "fs"
+            if place in requests:
+                stage = requests[place]
+            elif place in uppers:
+                dev, stage = uppers[place]
             found.append(InFlight(OPERATION, dev, kinds[one["op_kind"]], age, stage, _task(one["tid"])))
     return sorted(found, key=lambda one: -one.age_ns)
 
@@ -303,6 +320,7 @@ def give_up(obj: BpfObject, place: int) -> None:
     obj.view("ops")[begin : begin + 8] = bytes(8)
 
 
+_BELOW = 1  # EVENT_BELOW of bpf_src/lib/block.h
 _DELIVERED = 1  # as in bpf_src/io_path/state.h
 _TRACED = 1  # OP_TRACED of bpf_src/io_path/state.h
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from wptrace.bpf.object import BpfObject, open_object
-from wptrace.engine.results import HIT, OPERATION, REQUEST
+from wptrace.engine.results import HIT, LAYER, OPERATION, REQUEST
 from wptrace.flows import io_records
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import Stories, begun, in_use, path, waiting
+from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import kernel_dev
 
 NAMES = ["other", "sda", "sdb1"]
@@ -337,6 +338,61 @@ def test_an_operation_that_a_limit_holds_back(tables: Any) -> None:
     tables.put("bios", 5, **{**BIO, "kind": HELD, "task": OP["task"], "op": 3})
     operation, request = waiting(tables, NAMES, 10_000, 0)
     assert operation.stage == request.stage == "throttle"
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockdev, "numbers", lambda: {0xFD00000: "dm-0", 0xFD00001: "dm-1"})
+
+
+# In the place after that of the operation itself.
+UPPER = {**BIO, "kind": ABOVE, "task": OP["task"], "op": 3, "done__dev": 0xFD00000, "layer": 1}
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_a_device_made_of_others_keeps_is_in_its_layer(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    tables.put("bios", 5, **UPPER)
+    operation, upper = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.kind, operation.dev, operation.stage) == (OPERATION, "dm-0", "layers")
+    assert (upper.kind, upper.dev, upper.op, upper.stage, upper.age_ns) == (LAYER, "dm-0", "read", "layers", 6000)
+    assert upper.fields == operation.fields
+    # A trace that ends does not wait for what may never be heard of again.
+    assert list(in_use(tables)) == [3]
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_is_under_way_below_is_with_the_device(tables: Any) -> None:
+    """Also below two of them: the operation is where its request is."""
+    tables.put("ops", 3, **OP, slot=1)
+    tables.put("bios", 5, **UPPER)
+    below = {"done__times__queued": 5000, "done__events__below": 1, "above": 5}
+    tables.put("bios", 6, **{**UPPER, "done__dev": 0xFD00001, **below})
+    operation, upper, lower = waiting(tables, NAMES, 10_000, 0)
+    assert [operation.stage, upper.stage, lower.stage] == ["layers", "device", "layers"]
+    assert [operation.dev, upper.dev, lower.dev] == ["dm-1", "dm-0", "dm-1"]
+    tables.put("bios", 7, **{**BIO, "task": OP["task"], "op": 3, **below, "above": 6}, done__times__issued=5100)
+    operation, upper, lower, request = waiting(tables, NAMES, 10_000, 0)
+    assert [operation.stage, upper.stage, lower.stage, request.stage] == ["device"] * 4
+    assert [operation.dev, upper.dev, lower.dev, request.dev] == ["sda", "dm-0", "dm-1", "sda"]
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_device_made_of_others_that_has_no_rows(tables: Any) -> None:
+    """Its bios are told to nobody, but an operation that waits for one does not wait for its file system."""
+    tables.put("ops", 3, **OP)
+    tables.put("bios", 5, **{**UPPER, "layer": 0})
+    (operation,) = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.dev, operation.stage) == ("dm-0", "device")
+
+
+@pytest.mark.usefixtures("numbers")
+def test_an_upper_bio_of_an_operation_that_is_over(tables: Any) -> None:
+    tables.put("ops", 3, **{**OP, "task": OP["task"] + 64})
+    tables.put("bios", 5, **UPPER)
+    operation, upper = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.stage, operation.dev) == ("fs", "")
+    assert upper.fields["tid"] == 21
 
 
 def test_what_ended_for_the_device_is_in_flight_no_more(tables: Any) -> None:
