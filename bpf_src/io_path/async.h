@@ -69,14 +69,57 @@ static __always_inline int submit_uring(struct io_kiocb *req)
 	return submit((__u64)req, INTERFACE_URING, user_data);
 }
 
+/*
+ * A file system that lies over another one (overlayfs, FUSE with passthrough) hands that a kiocb of its own, and keeps the
+ * one that it got right behind it: struct backing_aio, before 6.8 (a6293b3e285c) struct ovl_aio_req of the module. So what
+ * lies there is the key of one of ours, or it is none. Such file systems may lie over one another.
+ */
+#define WRAPPINGS 2 /* FILESYSTEM_MAX_STACK_DEPTH */
+#define WORDS_BEHIND 2 /* a counter may come first */
+
+/* The place of the operation inside of which a file system made this kiocb, or OPS. Global, and of a number. */
+__noinline __u32 wrapped_place(__u64 iocb)
+{
+	int level, word;
+
+	for (level = 0; level < WRAPPINGS; level++) {
+		__u64 inner = 0;
+
+		for (word = 0; word < WORDS_BEHIND; word++) {
+			__u64 key = 0;
+			struct op_state *op;
+
+			bpf_probe_read_kernel(&key, sizeof(key),
+					      (void *)iocb + bpf_core_type_size(struct kiocb) + word * sizeof(key));
+			if ((__s64)key >= 0)
+				continue; /* no address of the kernel's */
+			inner = key;
+			op = find_op_in_loop(key);
+			if (op && op->interface != INTERFACE_CALL)
+				return op->place;
+		}
+		if (!inner)
+			break;
+		iocb = inner;
+	}
+	return OPS;
+}
+
 /* A file system gets it: in the task that submitted it, or in a worker, or in both after one another. */
 static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, enum op_kind kind, __u64 length)
 {
 	struct op_state *op = find_op((__u64)iocb), *stand_in;
 	__u64 task;
+	__u32 place;
 
-	if (!op)
-		return 0; /* filtered out, or one of the kernel's own */
+	if (!op) {
+		place = wrapped_place(number_of((__u64)iocb));
+		if (place >= OPS)
+			return 0; /* filtered out, or one of the kernel's own */
+		op = op_at(place);
+		/* It is there until the end. */
+		iocb = (void *)op->task;
+	}
 	if (op->kind == OP_SUBMITTED) {
 		if (filtering && !operation_passes(file, kind, length))
 			op->kind = OP_IGNORED;
@@ -100,6 +143,26 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 	return 0;
 }
 
+struct super_block___stacked {
+	int s_stack_depth;
+} __attribute__((preserve_access_index));
+
+/* It is done, and no file system that is known here ever got it: not what is read from sockets and the like. */
+static __noinline int count_unentered(struct kiocb *iocb)
+{
+	struct file *file = BPF_CORE_READ(iocb, ki_filp);
+	struct super_block___stacked *super;
+	__u16 slot;
+
+	if (!file || !is_stored(file, OP_KIND_READ, false) || !file_matches(file, false))
+		return 0;
+	/* What lies over another one may have its data on any device. */
+	super = (void *)BPF_CORE_READ(file, f_inode, i_sb);
+	if (row_of_file(file, &slot, false) || BPF_CORE_READ(super, s_stack_depth))
+		COUNT(loss[PATH_CAUSE_UNENTERED]);
+	return 0;
+}
+
 static __always_inline int end_async(__u64 key, __s64 result)
 {
 	struct op_state *op = find_op(key);
@@ -107,6 +170,8 @@ static __always_inline int end_async(__u64 key, __s64 result)
 
 	if (!op)
 		return 0;
+	if (op->kind == OP_SUBMITTED && result >= 0)
+		count_unentered((void *)key);
 	now = bpf_ktime_get_ns();
 	/* From the completion of what came last to the event that says so. */
 	if (op->last && !op->woken_ns)

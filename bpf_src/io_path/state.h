@@ -364,6 +364,21 @@ static __always_inline struct op_state *find_op(__u64 task)
 	return place < OPS ? op_at(place) : NULL;
 }
 
+/* The same search for loops: a global function, which is verified once and not for each round. */
+__noinline __u32 op_place(__u64 task)
+{
+	struct op_state *op = find_op(task);
+
+	return op ? op->place : OPS;
+}
+
+static __always_inline struct op_state *find_op_in_loop(__u64 task)
+{
+	__u32 place = op_place(task);
+
+	return place < OPS ? op_at(place) : NULL;
+}
+
 /* What a task works on: an operation of its own, or the asynchronous one that it stands in for. */
 static __always_inline struct op_state *op_of(__u64 task)
 {

@@ -249,7 +249,7 @@ static __always_inline bool inode_passes(struct inode *inode)
 		return true;
 	dentry = name_of(inode);
 	mount = mount_of(inode);
-	return dentry && mount && is_below(dentry, (void *)mount + bpf_core_field_offset(struct mount, mnt));
+	return dentry && mount && is_below((__u64)dentry, (__u64)mount + bpf_core_field_offset(struct mount, mnt));
 }
 
 /* --- A page becomes dirty ------------------------------------------------------------------------------------------- */

@@ -8,11 +8,30 @@ struct place {
 	struct mount *mount;
 };
 
+/*
+ * A file that overlayfs or FUSE's passthrough has open below (struct backing_file, since 6.5, 62d53c4a1dfe) has two paths: that below, and
+ * behind the file the one by which it was opened above. Before 6.7 (def3ae83da02) it was the other way round, and before 6.5
+ * it had only that above.
+ */
+#define FMODE_BACKING (1 << 25) /* include/linux/fs.h */
+
+/* The path by which whoever opened it knows it: of another inode than the file's own if it lies below. */
+static __always_inline struct path *opened_path(struct file *file)
+{
+	struct path *behind = (void *)file + bpf_core_type_size(struct file);
+
+	if (BPF_CORE_READ(file, f_mode) & FMODE_BACKING &&
+	    BPF_CORE_READ(behind, dentry, d_inode) != BPF_CORE_READ(file, f_inode))
+		return behind;
+	return &file->f_path;
+}
+
 static __always_inline struct place place_of(struct file *file)
 {
-	struct vfsmount *mnt = BPF_CORE_READ(file, f_path.mnt);
+	struct path *path = opened_path(file);
+	struct vfsmount *mnt = BPF_CORE_READ(path, mnt);
 	struct place place = {
-		.dentry = BPF_CORE_READ(file, f_path.dentry),
+		.dentry = BPF_CORE_READ(path, dentry),
 		.mount = (void *)mnt - bpf_core_field_offset(struct mount, mnt),
 	};
 

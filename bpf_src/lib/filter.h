@@ -7,6 +7,8 @@
 #ifndef WPT_FILTER_H
 #define WPT_FILTER_H
 
+#include "lib/dentry.h"
+
 bool filtering; /* anything of what follows */
 
 /* --- The current task ------------------------------------------------------------------------------------------ */
@@ -114,8 +116,9 @@ __u32 filter_directory_dev;
  * mount may show only what is below the directory. Any other one is left at once, to where it is mounted. Pointers
  * come by copy: what was found by a container's offset is no object that the verifier knows.
  */
-static __always_inline bool is_below(struct dentry *dentry, struct vfsmount *shown)
+__noinline __u32 is_below(__u64 from, __u64 shown)
 {
+	struct dentry *dentry = (void *)from;
 	struct mount *mount = (void *)shown - bpf_core_field_offset(struct mount, mnt);
 	bool there = BPF_CORE_READ(mount, mnt.mnt_sb, s_dev) == filter_directory_dev;
 	int step;
@@ -150,13 +153,22 @@ static __always_inline bool inode_matches(struct inode *inode, bool direct)
 	return FIELD(direct, inode, i_ino) == filter_inode && FIELD(direct, super, s_dev) == filter_inode_dev;
 }
 
+/* A file that overlayfs has open below is wanted by either of its paths. */
 static __always_inline bool file_matches(struct file *file, bool direct)
 {
+	struct path *path;
+
 	if (!filter_file)
 		return true;
-	if (filter_inode_dev && !inode_matches(FIELD(direct, file, f_inode), direct))
+	path = opened_path(file);
+	if (filter_inode_dev && !inode_matches(FIELD(direct, file, f_inode), direct) &&
+	    !inode_matches(BPF_CORE_READ(path, dentry, d_inode), false))
 		return false;
-	return !filter_directory_dev || is_below(BPF_CORE_READ(file, f_path.dentry), BPF_CORE_READ(file, f_path.mnt));
+	if (!filter_directory_dev)
+		return true;
+	return is_below((__u64)BPF_CORE_READ(path, dentry), (__u64)BPF_CORE_READ(path, mnt)) ||
+	       (path != &file->f_path &&
+		is_below((__u64)BPF_CORE_READ(file, f_path.dentry), (__u64)BPF_CORE_READ(file, f_path.mnt)));
 }
 
 /* --- The operation ---------------------------------------------------------------------------------------------- */

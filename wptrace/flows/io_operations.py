@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from wptrace.bpf.kernel_btf import module, vmlinux
+from wptrace.engine.accounting import Cause
+
+UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
 
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.
@@ -75,6 +78,16 @@ def ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
 def unseen(kinds: Collection[str]) -> list[str]:
     """Those of them that are left out."""
     return sorted(_ASIDE & set(kinds)) if _are_known(kinds) else []
+
+
+def notes(programs: Collection[str], kinds: Collection[str]) -> list[str]:
+    """What a reader must know of operations that are seen by these programs."""
+    if not set(programs) & set(KNOWN):
+        return ["asynchronous operations (io_uring, AIO) are seen as requests only"]
+    return [
+        f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
+        for kind in unseen(kinds)
+    ]
 
 
 def preparable(kinds: Iterable[str]) -> set[str]:

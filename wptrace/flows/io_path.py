@@ -22,7 +22,6 @@ from wptrace.flows.cells import Cells, merge
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
-from wptrace.flows.io_operations import KNOWN
 from wptrace.flows.io_records import OBJECT, Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
 from wptrace.flows.io_stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, STAGES, WRITEBACK_STAGES
@@ -53,6 +52,7 @@ _CAUSES = {
         UNMATCHED_START,
         UNMATCHED_END,
         _OP_UNENDED,
+        io_operations.UNENTERED,
         io_writeback.DIRTY_FULL,
     )
 }
@@ -264,13 +264,7 @@ class PathFlow(Flow):
     def _notes(self, loaded: Loaded) -> list[str]:
         missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
         notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
-        if any(name in KNOWN for name in loaded.chosen[OPERATIONS[0]]):
-            notes += [
-                f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
-                for kind in io_operations.unseen(self._file_systems)
-            ]
-        else:
-            notes.append("asynchronous operations (io_uring, AIO) are seen as requests only")
+        notes += io_operations.notes(loaded.chosen[OPERATIONS[0]], self._file_systems)
         if self._options.interference:
             notes += io_controllers.notes(loaded.obj)
         return devices.notes(self._options.devices) + notes
@@ -304,6 +298,7 @@ class PathFlow(Flow):
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
         exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
         noted = {cause: causes[cause] for cause in (RING_FULL, _RATE_LIMITED, _LAYER_FULL, _NO_CELL, UNMATCHED_END)}
+        noted[io_operations.UNENTERED] = causes[io_operations.UNENTERED]
         if self._options.writeback:
             noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
         # A request whose end was skipped is in flight, until another one takes its memory.

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What containers are made of: operations on overlayfs are those of the file system below."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, loop_device, total
+from tests.kernel.test_async import observes
+from tests.kernel.test_io_path import mounted, read_direct, settle, sums_up
+from tests.kernel.trace import Line, Trace, count, lossless
+
+
+@contextmanager
+def overlay(*lower: Path, upper: Path, folder: Path) -> Iterator[Path]:
+    (upper / "data").mkdir(exist_ok=True)
+    (upper / "work").mkdir(exist_ok=True)
+    folder.mkdir()
+    layers = f"lowerdir={':'.join(map(str, lower))},upperdir={upper / 'data'},workdir={upper / 'work'}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if GUEST:
+        yield Disk("vda")
+    else:
+        with loop_device(tmp_path / "disk.img") as loop:
+            yield loop
+
+
+def told(trace: Trace, path: Path) -> list[Line]:
+    return [one for one in trace.operations if one["path"] == str(path)]
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
+def test_asynchronous_operations_are_counted(disk: Disk, tmp_path: Path, kind: str) -> None:
+    """As many as fio made, and of overlays over one another as well."""
+    with ExitStack() as stack:
+        below = stack.enter_context(mounted(disk, kind, tmp_path / "fs"))
+        (below / "empty").mkdir()
+        (below / "first").mkdir()
+        (below / "second").mkdir()
+        merged = stack.enter_context(overlay(below / "empty", upper=below / "first", folder=tmp_path / "merged"))
+        (merged / "data").write_bytes(os.urandom(1 << 20))
+        twice = stack.enter_context(
+            overlay(merged, upper=below / "second", folder=tmp_path / "twice"),
+        )
+        settle()
+        for engine in ("psync", "libaio", "io_uring"):
+            for path, rw in ((merged / "data", "randrw"), (twice / "data", "randread")):
+                with Trace("--each", f"--dev={disk.name}", "--comm=fio") as trace:
+                    job = fio(str(path), rw=rw, number_ios=60, ioengine=engine, iodepth=4, size="1M")
+                    trace.stop()
+                assert lossless(trace.summary), trace.summary["loss"]
+                mine = [one for one in trace.operations if one["op"] != "sync" and one["path"].endswith("/data")]
+                # Of an overlay over another one, the path is that of either.
+                assert path.parent == twice or mine == [one for one in told(trace, path) if one["op"] != "sync"]
+                if engine == "psync" or observes(engine, trace, kind):
+                    assert len(mine) == total(job) == 60, (engine, path)
+                    assert trace.summary["operations"]["in_flight"] == 0
+                else:
+                    assert not mine
+                for one in mine:
+                    sums_up(one)
+                    assert one["requests"] >= 1
+                    assert one["length"] == one["result"] == 4096
+                    assert one["offset"] % 4096 == 0
+                    assert one["offset"] < 1 << 20
+                assert len({one["offset"] for one in mine}) > 20 or not mine
+
+
+@pytest.mark.guest
+def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
+    """One that is mounted when the trace runs: what it does for others is counted under a cause, pipes are not."""
+    with ExitStack() as stack:
+        stack.enter_context(mounted(Disk("vda"), "ext4", tmp_path / "known"))
+        with Trace("--dev=vda", "--dev=sda") as trace:
+            late = stack.enter_context(mounted(Disk("sda"), "xfs", tmp_path / "late"))
+            made = 0
+            for path in (tmp_path / "known" / "data", late / "data"):
+                path.write_bytes(bytes(1 << 20))
+                os.sync()
+                made = total(fio(str(path), number_ios=30, ioengine="libaio", iodepth=4, size="1M"))
+            trace.stop()
+    # Where a file system cannot be watched alone, AIO is watched on all of them.
+    alone = Path("/sys/kernel/btf/ext4").exists()
+    assert trace.summary["loss"]["unentered"] == (made if alone else 0)
+    assert count(trace.summary, op="read", dev="vda", kind="operation") >= 30
+    assert count(trace.summary, op="read", dev="sda") >= 30
+    assert alone or count(trace.summary, op="read", dev="sda", kind="operation") >= 30
+
+
+@pytest.mark.parametrize("engine", ["psync", "libaio"])
+def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path, engine: str) -> None:
+    """By the path that containers have, and by the one below; their neighbours are nobody's."""
+    with ExitStack() as stack:
+        below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
+        lower = below / "lower"
+        for name in ("in/wanted", "out/other"):
+            (lower / name).parent.mkdir(parents=True)
+            (lower / name).write_bytes(os.urandom(1 << 20))
+        (below / "upper").mkdir()
+        merged = stack.enter_context(overlay(lower, upper=below / "upper", folder=tmp_path / "merged"))
+        settle()
+        wanted, other = merged / "in/wanted", merged / "out/other"
+        for given, path in (
+            ("--file", wanted),
+            ("--dir", wanted.parent),
+            ("--dir", merged),
+            ("--file", lower / "in/wanted"),
+        ):
+            with Trace("--each", f"--dev={disk.name}", given, str(path)) as trace:
+                if engine == "psync":
+                    read_direct(wanted, 20)
+                    read_direct(other, 10)
+                else:
+                    for one in (wanted, other):
+                        fio(str(one), number_ios=20 if one == wanted else 10, ioengine=engine, size="1M")
+                trace.stop()
+            assert lossless(trace.summary), trace.summary["loss"]
+            seen = engine == "psync" or observes(engine, trace, "ext4")
+            mine = {name: len([one for one in told(trace, name) if one["op"] == "read"]) for name in (wanted, other)}
+            # A system call knows the file above alone.
+            seen = seen and (GUEST or path != lower / "in/wanted")
+            assert mine[wanted] == (20 if seen else 0), (given, path)
+            assert mine[other] == (10 if path == merged and seen else 0), (given, path)
