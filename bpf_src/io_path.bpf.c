@@ -1426,6 +1426,57 @@ int aio_write_fentry(__u64 *ctx)
 	return submit_aio(ctx[0]);
 }
 
+/*
+ * Where file systems are not watched one by one, these are the functions in which any of them gets it: what follows their begin is
+ * the work of the operation.
+ */
+#define AIO_WHOLE(function, kind) \
+	SEC("fexit/" #function) \
+	int function##_whole_fexit(__u64 *ctx) \
+	{ \
+		return leave_aio(); \
+	} \
+	SEC("fentry/" #function) \
+	int function##_whole_fentry(__u64 *ctx) \
+	{ \
+		submit_aio(ctx[0]); \
+		return enter_aio((void *)ctx[0], ctx[1], kind, ctx[2]); \
+	}
+
+/* include/uapi/linux/aio_abi.h */
+struct aio_request {
+	__u64 unused[3];
+	__u64 buffer;
+	__u64 bytes;
+};
+
+static __always_inline int enter_aio(struct kiocb *iocb, __u64 given, enum op_kind kind, bool vectored)
+{
+	struct file *file = BPF_CORE_READ(iocb, ki_filp);
+	struct aio_request request = {};
+	__u64 length;
+
+	if (!is_stored(file, kind, false))
+		return 0;
+	bpf_probe_read_kernel(&request, sizeof(request), (void *)given);
+	length = request.bytes;
+	if (vectored)
+		length = vector_bytes((void *)request.buffer, length);
+	return issue_kiocb(iocb, file, kind, length);
+}
+
+static __always_inline int leave_aio(void)
+{
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (op && op->kind == OP_STAND_IN)
+		op->task = 0;
+	return 0;
+}
+
+AIO_WHOLE(aio_read, OP_KIND_READ)
+AIO_WHOLE(aio_write, OP_KIND_WRITE)
+
 SEC("fentry/aio_complete_rw")
 int aio_complete_fentry(__u64 *ctx)
 {

@@ -19,6 +19,7 @@ _SAME = {"ext2": "ext4", "ext3": "ext4"}
 _ASIDE = {"vfat", "squashfs", "iso9660"}
 
 _URING, _AIO = "uring_complete_raw_tp", "aio_complete_fentry"
+_INTERFACES = {"io_uring": _URING, "AIO": _AIO}
 _BEGINS = {_URING: ("uring_submit_raw_tp",), _AIO: ("aio_read_fentry", "aio_write_fentry")}
 
 
@@ -34,7 +35,9 @@ def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) 
 _WAYS = ("read", "write")
 KNOWN = _programs(MODULES, _BEGINS)
 _FUNCTIONS = ("vfs_read", "vfs_write", "vfs_readv", "vfs_writev")
-BY_FUNCTION = tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("exit", "entry"))
+_BY_FUNCTION_ALONE = tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("exit", "entry"))
+# AIO has functions of its own, whatever the file system.
+BY_FUNCTION = (_AIO, *(f"aio_{way}_whole_{end}" for end in ("fexit", "fentry") for way in _WAYS), *_BY_FUNCTION_ALONE)
 BY_CALL = ("call_exit_raw_tp", "call_enter_raw_tp")
 
 
@@ -71,8 +74,10 @@ def sync_ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
 
 def ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """Best first, where these kinds of file systems are in use."""
-    narrow = (_programs(kinds, _asynchronous()),) if _are_known(kinds) else ()
-    return (*narrow, BY_FUNCTION, BY_CALL)
+    asynchronous = _asynchronous()
+    narrow = (_programs(kinds, asynchronous),) if _are_known(kinds) else ()
+    broad = (BY_FUNCTION,) if _AIO in asynchronous else ()
+    return (*narrow, *broad, _BY_FUNCTION_ALONE, BY_CALL)
 
 
 def unseen(kinds: Collection[str]) -> list[str]:
@@ -82,12 +87,14 @@ def unseen(kinds: Collection[str]) -> list[str]:
 
 def notes(programs: Collection[str], kinds: Collection[str]) -> list[str]:
     """What a reader must know of operations that are seen by these programs."""
-    if not set(programs) & set(KNOWN):
-        return ["asynchronous operations (io_uring, AIO) are seen as requests only"]
-    return [
-        f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
-        for kind in unseen(kinds)
-    ]
+    missing = [name for name, end in _INTERFACES.items() if end not in programs]
+    found = [f"asynchronous operations ({', '.join(missing)}) are seen as requests only"] if missing else []
+    if "blkdev_read_iter_exit" in programs:
+        found += [
+            f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
+            for kind in unseen(kinds)
+        ]
+    return found
 
 
 def preparable(kinds: Iterable[str]) -> set[str]:

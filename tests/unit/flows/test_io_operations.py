@@ -12,6 +12,7 @@ from wptrace.flows.io_operations import (
     KNOWN,
     KNOWN_SYNCS,
     SYNCS_BY_FUNCTION,
+    notes,
     sync_ways,
     unseen,
     ways,
@@ -49,7 +50,8 @@ def on(monkeypatch: pytest.MonkeyPatch, kernel: Btf) -> None:
 
 def test_only_file_systems_in_use_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, Btf(NEW))
-    assert ways({"ext4", "xfs", "btrfs"}) == (KNOWN, BY_FUNCTION, BY_CALL)
+    functions = tuple(name for name in BY_FUNCTION if name.startswith("vfs_"))
+    assert ways({"ext4", "xfs", "btrfs"}) == (KNOWN, BY_FUNCTION, functions, BY_CALL)
     narrow = ways({"ext3", "vfat"})[0]
     assert set(narrow) < set(KNOWN)
     assert {name.partition("_read_iter")[0] for name in narrow if "_read_iter" in name} == {"blkdev", "ext4_file"}
@@ -74,7 +76,10 @@ def test_only_what_may_be_observed_is_prepared_for(monkeypatch: pytest.MonkeyPat
 
 def test_another_file_system_takes_the_functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, Btf(NEW))
-    assert ways({"ext4", "f2fs"}) == (BY_FUNCTION, BY_CALL)
+    functions = tuple(name for name in BY_FUNCTION if name.startswith("vfs_"))
+    assert ways({"ext4", "f2fs"}) == (BY_FUNCTION, functions, BY_CALL)
+    on(monkeypatch, Btf(NEW, ("aio_read",)))
+    assert ways({"ext4", "f2fs"}) == (functions, BY_CALL)
     assert unseen({"ext4", "f2fs", "vfat"}) == []
     assert unseen({"ext4", "vfat", "squashfs"}) == ["squashfs", "vfat"]
 
@@ -94,6 +99,23 @@ def test_asynchronous_ones_where_their_end_names_them(
     on(monkeypatch, kernel)
     assert {name for name in ways({"ext4"})[0] if "_iter_" not in name} == expected
     assert io_operations.hands_event() == ("io_uring_submit_req" in kernel._tracepoints)
+
+
+def test_what_is_not_seen_is_said() -> None:
+    functions = ways({"f2fs"})[-2]
+    assert notes(KNOWN, {"ext4"}) == []
+    assert notes(KNOWN, {"vfat"}) == [
+        "reads and writes of files on vfat are seen as requests only: there are other file systems"
+    ]
+    # As 5.10 does: on raw disks, on file systems that are modules, and where functions of AIO cannot be observed.
+    without_uring = [name for name in KNOWN if "uring" not in name]
+    for programs, missing in (
+        (without_uring, "io_uring"),
+        (BY_FUNCTION, "io_uring"),
+        (functions, "io_uring, AIO"),
+        (BY_CALL, "io_uring, AIO"),
+    ):
+        assert notes(programs, {"ext4"}) == [f"asynchronous operations ({missing}) are seen as requests only"]
 
 
 def test_syncs_are_observed_the_same_way() -> None:
