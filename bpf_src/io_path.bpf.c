@@ -145,6 +145,19 @@ static __noinline int count_request(struct bio_state *state)
 	return 0;
 }
 
+/* A bio that asked for a flush and had no data: the flush is a request of its own, or that of several who ask at once. */
+static __noinline int count_asked(struct bio_state *state)
+{
+	struct request_cell *cell;
+
+	if (!state)
+		return 0;
+	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + BLOCK_OP_FLUSH);
+	if (cell)
+		cell->fate.asked++;
+	return 0;
+}
+
 /* The only request of an operation, when that is over. */
 __noinline int release_only(__u32 place, bool uncounted)
 {
@@ -1074,7 +1087,9 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	if (state->untimed) {
 		if (bio && FIELD(direct, bio, bi_next))
 			deliver_merged(number_of((__u64)rq), state->place);
-		if (!state->empty)
+		if (state->empty)
+			count_asked(state);
+		else
 			count_request(state);
 		if (following)
 			count_writeback(state->place, state->place);
@@ -1117,7 +1132,9 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	}
 	if (op)
 		deliver(state, state);
-	if (!state->empty)
+	if (state->empty)
+		count_asked(state);
+	else
 		count_request(state);
 	if (committing && !state->task)
 		count_for_commit(state);

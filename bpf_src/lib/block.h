@@ -131,6 +131,7 @@ struct fate {
 	__u64 requeues; /* the driver gave it back, and was given it again */
 	__u64 parts; /* it completed so many times before its end */
 	__u64 timeouts;
+	__u64 asked; /* of flushes: bios that asked for one and had no data, which the kernel counts as writes */
 };
 
 /* The fate of a single one, in few bytes. */

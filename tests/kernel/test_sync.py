@@ -177,6 +177,28 @@ def test_a_write_that_has_to_read_first(disk: Disk, tmp_path: Path) -> None:
         assert count(trace.summary, op=op, dev=disk.name) == after[op] - before[op]
 
 
+def test_flushes_that_are_asked_for_without_data(disk: Disk) -> None:
+    """The kernel counts each as a write, and the flushes that it makes of them apart: so it takes both to agree."""
+    fd = os.open(disk.path, os.O_WRONLY)
+    with Trace("--each", f"--dev={disk.name}") as trace:
+        before = disk.completed()
+        for block in range(12):
+            if block % 3 == 0:
+                os.pwrite(fd, b"x" * PAGE, block * PAGE)
+            os.fsync(fd)
+        grown = {name: number - before[name] for name, number in disk.completed().items()}
+        trace.stop()
+    os.close(fd)
+    whole(trace)
+    (flushes,) = [
+        row for row in trace.summary["rows"] if (row["kind"], row["op"], row["stage"]) == ("request", "flush", "total")
+    ]
+    assert flushes["count"] == flushes["events"]["asked"] == 12
+    writes = count(trace.summary, op="write", dev=disk.name)
+    assert writes >= 4
+    assert writes + flushes["events"]["asked"] == grown["write"]
+
+
 @pytest.mark.guest
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
