@@ -160,10 +160,15 @@ static __always_inline bool wanted(struct task_struct *task, bool direct)
 {
 	if (!filter_task)
 		return true;
-	if (filter_tgid && filter_tgid != (__u32)FIELD(direct, task, tgid))
-		return false;
-	if (filter_tid && filter_tid != (__u32)FIELD(direct, task, pid))
-		return false;
+	if (filter_tgid || filter_tid) {
+		__u64 ids = pid_namespace ? ids_within(number_of((__u64)task))
+					  : (__u64)FIELD(direct, task, tgid) << 32 | (__u32)FIELD(direct, task, pid);
+
+		if (filter_tgid && filter_tgid != ids >> 32)
+			return false;
+		if (filter_tid && filter_tid != (__u32)ids)
+			return false;
+	}
 	if (filter_by_comm) {
 		const __u64 *name = (void *)filter_comm;
 		__u64 comm[2] = {};

@@ -10,6 +10,7 @@
 #include "lib/block.h"
 #include "lib/arguments.h"
 #include "lib/tracepoint.h"
+#include "lib/pid_namespace.h"
 
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
@@ -187,7 +188,7 @@ static __always_inline int getrq(struct bio *bio, bool direct)
 	__u64 now;
 	__u32 dev = bio_disk(bio, direct);
 
-	if (target_tgid && target_tgid != bpf_get_current_pid_tgid() >> 32)
+	if (target_tgid && target_tgid != current_ids() >> 32)
 		return 0;
 	if (!find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), false).stateful)
 		return 0;
@@ -366,7 +367,7 @@ static __always_inline int split(struct bio *bio, bool direct)
 	struct device_match match;
 	struct block_cell *cell;
 
-	if (target_tgid && target_tgid != bpf_get_current_pid_tgid() >> 32)
+	if (target_tgid && target_tgid != current_ids() >> 32)
 		return 0;
 	match = find_device(bio_disk(bio, direct), FIELD(direct, bio, bi_iter.bi_sector), false);
 	if (!match.found)

@@ -8,6 +8,7 @@
 #define WPT_FILTER_H
 
 #include "lib/dentry.h"
+#include "lib/pid_namespace.h"
 
 bool filtering; /* anything of what follows */
 
@@ -87,7 +88,7 @@ static __always_inline bool task_matches(void)
 
 	if (!filter_task)
 		return true;
-	ids = bpf_get_current_pid_tgid();
+	ids = current_ids();
 	if (filter_tgid && filter_tgid != ids >> 32)
 		return false;
 	if (filter_tid && filter_tid != (__u32)ids)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containers are made of: operations on overlayfs are those of the file system below."""
+"""What containers are made of: operations on overlayfs are those of the file system below; ids of a pid namespace."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, total
 from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import mounted, read_direct, settle, sums_up
-from tests.kernel.trace import Line, Trace, count, lossless
+from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless
 
 
 @contextmanager
@@ -137,3 +139,34 @@ def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path, engine
             seen = seen and (GUEST or path != lower / "in/wanted")
             assert mine[wanted] == (20 if seen else 0), (given, path)
             assert mine[other] == (10 if path == merged and seen else 0), (given, path)
+
+
+_INSIDE = """
+import json, os, sys
+from pathlib import Path
+from tests.kernel.test_io_path import read_direct
+from tests.kernel.trace import Trace
+
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    os.read(reader, 1)
+    read_direct(Path(sys.argv[1]), 30)
+    os._exit(0)
+with Trace("--each", f"--dev={Path(sys.argv[1]).name}", f"{sys.argv[2]}={child}") as trace:
+    read_direct(Path(sys.argv[1]), 10)
+    os.write(writer, b"x")
+    os.waitpid(child, 0)
+    trace.stop()
+print(json.dumps([child, len(trace.operations), trace.lines[0]["notes"]]))
+"""
+
+
+@pytest.mark.parametrize("option", ["--pid", "--tid"])
+def test_ids_are_those_of_the_namespace_of_who_asks(disk: Disk, option: str) -> None:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _INSIDE, disk.path, option]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    child, operations, notes = json.loads(done.stdout)
+    assert operations == 30
+    assert f"{child} is an id of this pid namespace; ids that are told are those of the whole machine" in notes

@@ -149,7 +149,7 @@ class CpuFlow(Flow):
             {"by": self._options.by, **told},
             [Source(stage.name, self._how(loaded, stage.name)) for stage in self.stages],
             self.stages,
-            [],
+            filters.notes(self._options.wanted.tid or self._options.wanted.pid),
         )
 
     def _how(self, loaded: Loaded, stage: str) -> str:
@@ -170,6 +170,7 @@ class CpuFlow(Flow):
             obj.maps["histories"].max_entries = libbpf().cpus
             obj.data.slow_ns = options.slow_ns
             obj.maps["records"].max_entries = options.ring_bytes
+        filters.look_from_here(obj.bss)
         filters.apply(obj.bss, options.wanted)
 
     def _follow_new(self) -> None:

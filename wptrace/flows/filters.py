@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.errors import UnsupportedError
+from wptrace.kernel import tasks
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
 
@@ -88,6 +89,18 @@ def subsystem(controller: str | None) -> int:
     if index is None:
         raise UnsupportedError(f"this kernel does not tell the cgroups of the controller {controller}")
     return index
+
+
+def look_from_here(bss: Any) -> None:
+    """Ids that the user gives are those of this pid namespace (bpf_src/lib/pid_namespace.h)."""
+    bss.pid_namespace = tasks.namespace()
+
+
+def notes(given: int | None) -> list[str]:
+    """What a reader must know of the id that was given."""
+    if given is None or not tasks.namespace():
+        return []
+    return [f"{given} is an id of this pid namespace; ids that are told are those of the whole machine"]
 
 
 def describe(wanted: Filter) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from wptrace.engine.results import Group, Request, Snapshot, Source, Start
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.stages import Point, Stage, StageTable
 from wptrace.errors import WptraceError
-from wptrace.flows import devices
+from wptrace.flows import devices, filters
 from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells
 from wptrace.flows.events import Events, of_rows, timed_out_bit
@@ -193,6 +193,7 @@ class BlockFlow(Flow):
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
         obj.bss.target_tgid = self._options.pid
+        filters.look_from_here(obj.bss)
         obj.bss.trace_unlisted = not self._options.devices and not self._options.pid
         obj.bss.devices = devices.table(self._extents, self._stateful)
 
@@ -223,6 +224,7 @@ class BlockFlow(Flow):
             for device, below in devices.stacked(self._options.devices).items()
         ]
         if self._options.pid:
+            notes += filters.notes(self._options.pid)
             notes.append(
                 f"only requests that process {self._options.pid} makes itself: others write out what it leaves in the"
                 " page cache"

@@ -226,6 +226,7 @@ class PathFlow(Flow):
         obj.bss.devices = devices.table(self._extents, ())
         obj.bss.hidden_disks = devices.hidden_table(self._extents)
         obj.bss.file_devices = devices.file_table(self._extents)
+        filters.look_from_here(obj.bss)
         filters.apply(obj.bss, options.filter)
 
     def retarget(self, wanted: Filter) -> None:
@@ -267,6 +268,7 @@ class PathFlow(Flow):
         notes += io_operations.notes(loaded.chosen[OPERATIONS[0]], self._file_systems)
         if self._options.interference:
             notes += io_controllers.notes(loaded.obj)
+        notes += filters.notes(self._options.filter.tid or self._options.filter.pid)
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:

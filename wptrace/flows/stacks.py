@@ -121,7 +121,11 @@ class StacksFlow(Flow):
             {"dev": wanted, **filters.describe(self._options.wanted), **least},
             [Source(stage.name, how) for stage in self.stages],
             self.stages,
-            [*devices.notes(self._options.devices), *self._frames.notes(self._options.user)],
+            [
+                *devices.notes(self._options.devices),
+                *self._frames.notes(self._options.user),
+                *filters.notes(self._options.wanted.tid or self._options.wanted.pid),
+            ],
         )
 
     def _prepare(self, obj: BpfObject) -> None:
@@ -135,6 +139,7 @@ class StacksFlow(Flow):
         obj.bss.min_ns = self._options.min_ns
         obj.bss.trace_unlisted = not self._options.devices
         obj.bss.devices = devices.table(self._extents, ())
+        filters.look_from_here(obj.bss)
         filters.apply(obj.bss, self._options.wanted)
 
     def _meet(self, records: list[Record]) -> None:

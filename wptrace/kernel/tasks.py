@@ -39,13 +39,31 @@ def _leader(text: str, kind: str, proc: Path) -> str:
     return leader or text
 
 
+# PROC_PID_INIT_INO of include/linux/proc_ns.h.
+_FIRST_NAMESPACE = 0xEFFFFFFC
+
+
+def namespace(proc: Path = PROC) -> int:
+    """The pid namespace that ids are of here, by its inode number; 0 for the machine's own."""
+    try:
+        found = (proc / "self" / "ns" / "pid").stat().st_ino
+    except OSError:  # no /proc, or a kernel without such namespaces
+        return 0
+    return 0 if found == _FIRST_NAMESPACE else found
+
+
 def comm(name: bytes) -> str:
     """A task's name as the kernel keeps it: any bytes, which survive as surrogates where they are no UTF-8."""
     return name.split(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def name_of(tid: int, proc: Path = PROC) -> str:
-    """The name of a living thread; empty where it is gone, or nobody's (an interrupt's)."""
+    """The name of a living thread; empty where it is gone, or nobody's (an interrupt's).
+
+    The id is the machine's: in another pid namespace /proc has others by the same numbers.
+    """
+    if namespace(proc):
+        return ""
     try:
         found = (proc / str(tid) / "comm").read_bytes() if tid else b""
     except OSError:
@@ -54,7 +72,9 @@ def name_of(tid: int, proc: Path = PROC) -> str:
 
 
 def leader_of(tid: int, proc: Path = PROC) -> int:
-    """The process of a living thread; the thread itself where that is not known any more."""
+    """The process of a living thread; the thread itself where that is not known any more, or as above."""
+    if namespace(proc):
+        return tid
     try:
         return int(procfs.field(proc / str(tid) / "status", "Tgid") or tid)
     except OSError:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -191,3 +192,17 @@ def test_what_the_first_line_says() -> None:
         "max_bytes": 2,
     }
     assert describe(Filter(min_bytes=0, max_bytes=0)) == {"min_bytes": 0, "max_bytes": 0}
+
+
+def test_of_which_namespace_an_id_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where it is not the machine's own, and an id was given."""
+    bss = SimpleNamespace()
+    for number, told in (
+        (0, []),
+        (7, ["42 is an id of this pid namespace; ids that are told are those of the whole machine"]),
+    ):
+        monkeypatch.setattr(filters.tasks, "namespace", lambda number=number: number)
+        filters.look_from_here(bss)
+        assert bss.pid_namespace == number
+        assert filters.notes(42) == told
+        assert filters.notes(None) == []

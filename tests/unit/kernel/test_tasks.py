@@ -105,3 +105,19 @@ def test_the_process_of_a_thread(proc: Path) -> None:
     assert tasks.leader_of(42, proc) == 41
     assert tasks.leader_of(43, proc) == 43
     assert tasks.leader_of(os.getpid()) == os.getpid()
+
+
+def test_another_namespace_has_other_tasks_by_the_same_ids(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What programs tell are the machine's ids, which /proc of a container does not know."""
+    (proc / "41" / "comm").write_text("fio\n")
+    assert tasks.namespace(proc) == 0
+    assert (tasks.leader_of(42, proc), tasks.name_of(41, proc)) == (41, "fio")
+    place = proc / "self" / "ns" / "pid"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert tasks.namespace(proc) == place.stat().st_ino
+    assert (tasks.leader_of(42, proc), tasks.name_of(41, proc)) == (42, "")
+    # The machine's own has a number of its own (PROC_PID_INIT_INO).
+    monkeypatch.setattr(tasks, "_FIRST_NAMESPACE", place.stat().st_ino)
+    assert tasks.namespace(proc) == 0
+    assert tasks.name_of(41, proc) == "fio"
