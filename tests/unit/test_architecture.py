@@ -123,6 +123,7 @@ def test_flows_do_not_know_each_other() -> None:
         "filters",
         "frames",
         "io_capture",
+        "io_causes",
         "io_controllers",
         "io_hooks",
         "io_operations",

@@ -20,8 +20,9 @@ STATE_FULL = Cause("state_full", "the table of requests in flight had no room")
 RING_FULL = Cause("ring_full", "the ring had no room for a record")
 READER_OVERLOAD = Cause("reader_overload", "the reader dropped a record to keep up")
 RECURSION = Cause("recursion", "the kernel skipped a program that was already running on that CPU")
+INCONSISTENT = Cause("inconsistent", "a figure of the kernel was smaller than before, and added nothing")
 
-CAUSES = (UNMATCHED_START, UNMATCHED_END, STATE_FULL, RING_FULL, READER_OVERLOAD, RECURSION)
+CAUSES = (UNMATCHED_START, UNMATCHED_END, STATE_FULL, RING_FULL, READER_OVERLOAD, RECURSION, INCONSISTENT)
 
 
 class Accounting:

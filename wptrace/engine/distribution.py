@@ -35,10 +35,11 @@ class Distribution:
     """Count, sum, sum of squares and extremes of the values, and how many fell into each bucket.
 
     An empty distribution answers 0 to everything: ask `count` first.
-    `exact` is False where `min` and `max` are only bounds of the true extremes, see `delta`.
+    `exact` is False where `min` and `max` are only bounds of the true extremes, see `delta`. `shrunk` is what a delta
+    had to leave out.
     """
 
-    __slots__ = ("buckets", "count", "exact", "max", "min", "sum", "sumsq")
+    __slots__ = ("buckets", "count", "exact", "max", "min", "shrunk", "sum", "sumsq")
 
     def __init__(self) -> None:
         self.buckets = [0] * SLOTS
@@ -48,6 +49,7 @@ class Distribution:
         self.min = 0
         self.max = 0
         self.exact = True
+        self.shrunk = 0
 
     def add(self, value: int) -> None:
         if value < 8:
@@ -118,16 +120,23 @@ class Distribution:
         if it fell. Otherwise each is the outer edge of the outermost bucket that got a value, brought inside
         the extremes of all time: `min` is never above the true one and `max` never below it, and they are
         off by an eighth at most. `exact` is True where both are known.
+
+        A bucket that has less than it had adds nothing, and what it lacks is in `shrunk`: of figures that another
+        writes meanwhile nobody may rely on more.
         """
         recent = Distribution()
-        recent.count = self.count - earlier.count
-        if not recent.count:
+        if self.buckets == earlier.buckets:
             return recent
         recent.buckets = list(map(sub, self.buckets, earlier.buckets))
-        if recent.count < 0 or min(recent.buckets) < 0:
-            raise ValueError("the other distribution is not an earlier copy of this one")
-        recent.sum = self.sum - earlier.sum
-        recent.sumsq = self.sumsq - earlier.sumsq
+        recent.count = self.count - earlier.count
+        if min(recent.buckets) < 0:
+            recent.shrunk = -sum(grown for grown in recent.buckets if grown < 0)
+            recent.buckets = [max(0, grown) for grown in recent.buckets]
+            recent.count = sum(recent.buckets)
+            if not recent.count:
+                return recent
+        recent.sum = max(0, self.sum - earlier.sum)
+        recent.sumsq = max(0, self.sumsq - earlier.sumsq)
         recent.min, recent.max = self.min, self.max
         first_values = not earlier.count
         min_known = first_values or self.min < earlier.min

@@ -38,7 +38,7 @@ class Sums(NamedTuple):
     def error(self) -> float:
         """The standard error of the mean."""
         spread = self.samples * self.squares - self.sum * self.sum
-        return math.sqrt(max(0, spread) / self.samples) / self.samples if self.samples else math.inf
+        return math.sqrt(max(0, spread) / self.samples) / self.samples if self.samples > 0 else math.inf
 
 
 Stages = dict[str, Sums]

@@ -213,7 +213,7 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
     for group, stages in now.cells.items():
         before = earlier.cells.get(group, {})
         grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
-        if any(found.count for found in grown.values()):
+        if any(found.count or found.shrunk for found in grown.values()):
             cells[group] = grown
     grown_bytes = {group: count - earlier.bytes.get(group, 0) for group, count in now.bytes.items()}
     return cells, {group: count for group, count in grown_bytes.items() if count}

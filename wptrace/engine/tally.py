@@ -46,7 +46,10 @@ class Tally(Distribution):
     def delta(self, earlier: Distribution) -> Tally:
         if not isinstance(earlier, Tally):
             raise ValueError("the other distribution is not an earlier copy of this one")
-        return Tally({value: count - earlier.counts.get(value, 0) for value, count in self.counts.items()})
+        grown = {value: count - earlier.counts.get(value, 0) for value, count in self.counts.items()}
+        recent = Tally({value: count for value, count in grown.items() if count > 0})
+        recent.shrunk = -sum(count for count in grown.values() if count < 0)
+        return recent
 
     def percentile(self, percent: float) -> int:
         """The value that at least `percent` of all values do not exceed (nearest rank), exactly."""

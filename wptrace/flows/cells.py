@@ -7,6 +7,7 @@ are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from wptrace.bpf.maps import Map
@@ -16,6 +17,7 @@ from wptrace.errors import WptraceError
 
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
+_BUCKET = (1 << 32) - 1
 
 
 class Cells:
@@ -23,11 +25,18 @@ class Cells:
 
     In `sparse` ones a stage that took no time was not counted: its distribution is short of what `finished` and was
     timed. That stands first in the cell and is counted last, so a look in between takes no stage for empty too early.
+    `absent` stages are those that nothing in these cells can have: there all took no time.
+
+    What is found only grows, whatever the kernel writes meanwhile: each look adds to it, and a figure that is smaller
+    than it was adds nothing. How many such figures there were is in `shrunk`.
     """
 
-    def __init__(self, cells: Map, groups: list[Group], stages: list[str], sparse: bool = False) -> None:
+    def __init__(
+        self, cells: Map, groups: list[Group], stages: list[str], sparse: bool = False, absent: Iterable[str] = ()
+    ) -> None:
         self._map = cells
         self._sparse = sparse
+        self._absent = tuple(absent)
         self._followed: list[tuple[Any, Group]] = list(enumerate(groups))
         layout = cells.value_codec
         self._struct = layout.struct
@@ -43,6 +52,7 @@ class Cells:
         self._nothing = bytes(self._struct.size)
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
+        self.shrunk = 0
 
     def follow(self, key: Any, group: Group) -> None:
         """Reads one more element from now on."""
@@ -66,23 +76,33 @@ class Cells:
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
         for name, place in self._counters.items():
-            counters[name] += now[place] - was[place]
-        distributions = self.distributions.setdefault(group, {name: Distribution() for name in self._hists})
+            counters[name] += self._grown(now[place] - was[place])
+        distributions = self.distributions.setdefault(
+            group, {name: Distribution() for name in (*self._hists, *self._absent)}
+        )
         for name, (fields, first) in self._hists.items():
             slots = slice(first, first + SLOTS)
             if now[slots] == was[slots]:
                 continue
             total, low, high, squares, squares_high = (now[place] for place in fields)
             old_total, _, _, old_squares, old_squares_high = (was[place] for place in fields)
-            buckets = [(new - old) & 0xFFFFFFFF for new, old in zip(now[slots], was[slots])]
+            buckets = [(new - old) & _BUCKET for new, old in zip(now[slots], was[slots])]
+            if max(buckets) > _BUCKET >> 1:
+                buckets = [self._grown(_signed(grown)) for grown in buckets]
             distributions[name].add_counts(
                 buckets,
                 sum(buckets),
-                total - old_total,
+                self._grown(total - old_total),
                 low ^ _ALL_BITS,
                 high,
                 _squares(squares_high - old_squares_high, squares - old_squares, total - old_total),
             )
+
+    def _grown(self, by: int) -> int:
+        if by >= 0:
+            return by
+        self.shrunk += 1
+        return 0
 
     def _add_zeros(self) -> None:
         for group, stages in self.distributions.items():
@@ -99,6 +119,10 @@ class Cells:
             group: {name: found.copy() for name, found in stages.items()}
             for group, stages in self.distributions.items()
         }
+
+
+def _signed(bucket: int) -> int:
+    return bucket - _BUCKET - 1 if bucket > _BUCKET >> 1 else bucket
 
 
 def merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:

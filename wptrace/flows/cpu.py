@@ -12,6 +12,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine.accounting import (
+    INCONSISTENT,
     RECURSION,
     RING_FULL,
     STATE_FULL,
@@ -255,6 +256,7 @@ class CpuFlow(Flow):
         causes[RECURSION] = sum(found.recursion_misses for found in ran)
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
+        noted[INCONSISTENT] = self._cells.shrunk + self._others.shrunk
         return Snapshot(
             time.monotonic_ns(),
             Accounting.read(book.started, book.finished, lost, noted),

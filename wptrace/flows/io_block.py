@@ -11,7 +11,7 @@ from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
-from wptrace.engine.accounting import RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
+from wptrace.engine.accounting import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
 from wptrace.engine.budget import EACH, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.engine.diagnosis import DEGRADED, OK, Check
 from wptrace.engine.distribution import Distribution
@@ -288,6 +288,7 @@ class BlockFlow(Flow):
         causes[RECURSION] = ran[0].recursion_misses  # of the completion
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
+        noted[INCONSISTENT] = self._cells.shrunk
         if self._ring is not None:
             noted[_FOREIGN] = self._ring.foreign
         # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too. A group

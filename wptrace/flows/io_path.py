@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
-from wptrace.engine.accounting import RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
+from wptrace.engine.accounting import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Accounting
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import HIT, LAYER, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
 from wptrace.engine.sampling import Sampling
@@ -21,6 +21,17 @@ from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells, merge
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
+from wptrace.flows.io_causes import (
+    BIO_FULL,
+    CAUSES,
+    FOREIGN,
+    LAYER_FULL,
+    NO_CELL,
+    OP_FULL,
+    OP_UNENDED,
+    RATE_LIMITED,
+    SHED,
+)
 from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_records import OBJECT, Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
@@ -31,31 +42,6 @@ from wptrace.kernel import cpus
 
 if TYPE_CHECKING:
     from wptrace.flows.io_capture import Capture
-
-_OP_FULL = Cause("op_full", "the table of operations had no room")
-_OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
-_BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
-_LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a device made of others")
-_RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
-_NO_CELL = Cause("no_cell", "something had no row to count in")
-_SHED = Cause("shed", "the budget took operations off while it was in flight")
-_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
-_CAUSES = {
-    cause.name: cause
-    for cause in (
-        _OP_FULL,
-        _BIO_FULL,
-        _LAYER_FULL,
-        RING_FULL,
-        _RATE_LIMITED,
-        _NO_CELL,
-        UNMATCHED_START,
-        UNMATCHED_END,
-        _OP_UNENDED,
-        io_operations.UNENTERED,
-        io_writeback.DIRTY_FULL,
-    )
-}
 
 # Of an operation that made a single request, the whole time of that (ONLY_STAGE_REQUEST of bpf_src/io_path/shared.h).
 _REQUEST = "request"
@@ -142,6 +128,7 @@ class PathFlow(Flow):
                 [Group(name, kind, OPERATION) for name in self._names for kind in kinds[:_PLAIN_KINDS]],
                 obj.enum("only_stage"),
                 True,
+                absent=[name for name in SPARSE if name not in obj.enum("only_stage")],
             ),
             "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"], True),
             "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE), True),
@@ -160,7 +147,7 @@ class PathFlow(Flow):
             "writeback": io_writeback.cells(obj, self._names if self._options.writeback else []),
             **io_controllers.cells(obj, self._names if self._options.interference else []),
         }
-        self._causes = [_CAUSES[name] for name in obj.enum("path_cause")]
+        self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         self._stories = Stories(obj, self._names)
         if self._options.telling:
@@ -299,30 +286,31 @@ class PathFlow(Flow):
         causes = dict(zip(self._causes, obj.bss.loss))
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
         exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
-        noted = {cause: causes[cause] for cause in (RING_FULL, _RATE_LIMITED, _LAYER_FULL, _NO_CELL, UNMATCHED_END)}
+        noted = {cause: causes[cause] for cause in (RING_FULL, RATE_LIMITED, LAYER_FULL, NO_CELL, UNMATCHED_END)}
         noted[io_operations.UNENTERED] = causes[io_operations.UNENTERED]
         if self._options.writeback:
             noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
         # A request whose end was skipped is in flight, until another one takes its memory.
         noted[RECURSION] = sum(missed.values()) - exits
         if self._ring is not None:
-            noted[_FOREIGN] = self._ring.foreign
+            noted[FOREIGN] = self._ring.foreign
+        noted[INCONSISTENT] = sum(cells.shrunk for cells in self._cells.values())
         requests = self._cells["request"]
         ops = [self._cells[name] for name in ("op", "only", "hit")]
         book = Accounting.read(
-            requests_begun + causes[_BIO_FULL],
+            requests_begun + causes[BIO_FULL],
             requests.total("finished") + self._cells["only"].total("finished"),
-            {_BIO_FULL: causes[_BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START]},
+            {BIO_FULL: causes[BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START]},
             noted,
         )
         operations = Accounting.read(
-            operations_begun + causes[_OP_FULL] - discarded,
+            operations_begun + causes[OP_FULL] - discarded,
             sum(cells.total("finished") for cells in ops),
             {
-                _OP_FULL: causes[_OP_FULL],
-                _OP_UNENDED: causes[_OP_UNENDED],
+                OP_FULL: causes[OP_FULL],
+                OP_UNENDED: causes[OP_UNENDED],
                 RECURSION: exits,
-                _SHED: self._shedder.given_up if self._shedder is not None else 0,
+                SHED: self._shedder.given_up if self._shedder is not None else 0,
             },
             {},
         )
@@ -358,11 +346,7 @@ class PathFlow(Flow):
                 if _REQUEST in stages:
                     shared = {name: stages[name] for name in REQUEST_STAGES}
                     merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
-        for group, stages in found.items():
-            if group.kind == OPERATION and "total" in stages:
-                # Operations are not counted in stages that they cannot have: there they took no time.
-                for name in SPARSE:
-                    stages.setdefault(name, Distribution()).add_zeros(stages["total"].count - stages[name].count)
+        for stages in found.values():
             io_controllers.leave_out(stages)
         # Interference is counted before the operation itself: one may be there without the other for a moment.
         return {group: stages for group, stages in found.items() if "total" in stages}

@@ -12,6 +12,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.accounting import (
+    INCONSISTENT,
     RECURSION,
     STATE_FULL,
     UNMATCHED_END,
@@ -181,7 +182,7 @@ class IopfFlow(Flow):
         causes = dict(zip(self._causes, self._obj.bss.loss))
         ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
         lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: causes.pop(STATE_FULL)}
-        noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran)}
+        noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran), INCONSISTENT: self._cells.shrunk}
         return Snapshot(
             time.monotonic_ns(),
             Accounting.read(total("started"), total("finished"), lost, noted),

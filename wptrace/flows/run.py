@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
+from wptrace.engine.accounting import INCONSISTENT
 from wptrace.engine.history import History
 from wptrace.engine.results import Output, Report, Snapshot, events_since, rows_of, since, untimed_since
 from wptrace.engine.verdict import Case, judge
@@ -175,11 +176,15 @@ def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot, keeper: Kee
     operations = None
     if now.operations is not None and earlier.operations is not None:
         operations = now.operations.interval(earlier.operations)
+    book = now.accounting.interval(earlier.accounting)
+    shrunk = sum(found.shrunk for stages in cells.values() for found in stages.values())
+    if shrunk:
+        book.note(INCONSISTENT, shrunk)
     return Report(
         kind,
         now.at_ns + wall_offset_ns(),
         now.at_ns - earlier.at_ns,
-        now.accounting.interval(earlier.accounting),
+        book,
         rows_of(cells, flow.stages),
         sizes,
         now.failed - earlier.failed,

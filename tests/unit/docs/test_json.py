@@ -21,7 +21,7 @@ from wptrace.engine.diagnosis import Check, Diagnosis, FlowFinding, HookFinding,
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
 from wptrace.engine.verdict import Case, judge
-from wptrace.flows import filters, io_block, io_path
+from wptrace.flows import filters, io_block, io_causes
 from wptrace.flows.filters import Filter
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
@@ -214,7 +214,7 @@ def test_the_causes_of_loss_are_those_of_the_flow() -> None:
 
 
 def test_the_causes_of_loss_are_those_of_the_path() -> None:
-    causes = {*io_path._CAUSES.values(), *(value for value in vars(io_path).values() if isinstance(value, Cause))}
+    causes = {value for value in vars(io_causes).values() if isinstance(value, Cause)}
     table = next(rows for rows in tables(section("json.md", "## interval and summary")) if rows[0][0] == "op_full")
     assert dict(table) == {cause.name: cause.description for cause in causes}
 

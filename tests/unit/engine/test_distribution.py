@@ -222,11 +222,17 @@ def test_when_the_extremes_of_an_interval_are_known() -> None:
     assert merged.exact
 
 
-def test_delta_of_something_else() -> None:
-    with pytest.raises(ValueError, match="earlier"):
-        of([1, 2]).delta(of([3]))
-    with pytest.raises(ValueError, match="earlier"):
-        of([1]).delta(of([1, 1]))
+def test_a_bucket_that_shrank_adds_nothing_and_is_counted() -> None:
+    """No figure of the kernel ends a trace."""
+    recent = of([1, 2]).delta(of([3]))
+    assert (recent.count, recent.buckets[1], recent.buckets[2], recent.buckets[3], recent.shrunk) == (2, 1, 1, 0, 1)
+    recent = of([1]).delta(of([1, 1]))
+    assert (recent.count, recent.sum, recent.sumsq, recent.shrunk) == (0, 0, 0, 1)
+    recent = of([1, 1, 9]).delta(of([1, 1, 1]))
+    assert (recent.count, recent.sum, recent.shrunk) == (1, 8, 1)
+    assert recent.stddev >= 0
+    assert recent.percentile(50) == 9
+    assert of([1, 1]).delta(of([1])).shrunk == 0
 
 
 def test_a_torn_cell_gives_no_negative_variance() -> None:

@@ -58,6 +58,11 @@ def test_what_came_since_is_exact_with_its_extremes(before: list[int], after: li
     assert recent.exact
 
 
+def test_a_value_that_shrank_adds_nothing_and_is_counted() -> None:
+    recent = Tally({1: 3, 5: 2}).delta(Tally({1: 4, 5: 1}))
+    assert (recent.counts, recent.count, recent.shrunk) == ({5: 1}, 1, 1)
+
+
 def test_only_its_like_can_be_merged() -> None:
     other = Distribution()
     with pytest.raises(ValueError, match="does not know its values"):

@@ -143,3 +143,36 @@ def test_zeros_alone() -> None:
     found.read()
     zeros = found.distributions[A]["all"]
     assert (zeros.count, zeros.min, zeros.max, zeros.stddev) == (1, 0, 0, 0)
+
+
+def test_a_figure_that_shrank_adds_nothing_and_is_counted() -> None:
+    """Two programs that count in one cell at once may leave less than there was."""
+    made = FakeMap()
+    found = cells(made, A)
+    for _ in range(5):
+        made.count(0, 0, 6)
+    found.read()
+    cell = made.elements[0][0]
+    cell[0], cell[1], cell[6 + 6] = 3, 18, 3
+    found.read()
+    all_of_a = found.distributions[A]["all"]
+    assert (all_of_a.count, all_of_a.sum, found.counters[A]["finished"]) == (5, 30, 5)
+    assert found.shrunk == 3  # finished, the bucket and the sum
+    made.count(0, 0, 6)
+    made.count(0, 0, 7)
+    found.read()
+    assert (all_of_a.count, all_of_a.sum, all_of_a.buckets[6], found.total("finished")) == (7, 43, 6, 7)
+
+
+def test_buckets_wrap() -> None:
+    made = FakeMap()
+    found = cells(made, A)
+    made.count(0, 0, 6)
+    made.elements[0][0][6 + 6] = (1 << 31) - 1
+    found.read()
+    made.elements[0][0][6 + 6] = (1 << 32) - 2
+    found.read()
+    made.elements[0][0][6 + 6] = 3
+    found.read()
+    assert found.distributions[A]["all"].buckets[6] == (1 << 32) + 3
+    assert found.shrunk == 0

@@ -13,7 +13,7 @@ from wptrace.engine.distribution import SLOTS
 from wptrace.flows.base import Flow, Hook, discover
 from wptrace.flows.diagnosis import _FEATURES
 from wptrace.flows.io_block import _CAUSES, BlockFlow
-from wptrace.flows.io_path import _CAUSES as PATH_CAUSES
+from wptrace.flows.io_causes import COUNTED
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import _KINDS
 from wptrace.flows.io_stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
@@ -128,7 +128,7 @@ def test_names_are_those_of_the_path_object(arch: str) -> None:
     apart = [stage.name for stage in table if stage.apart]
     assert enum_names(btf, "writeback_stage") == [*apart, table.total.name] == [*WRITEBACK_STAGES, table.total.name]
     assert enum_names(btf, "layer_stage") == ["layers", "device", table.total.name]
-    assert set(enum_names(btf, "path_cause")) == set(PATH_CAUSES)
+    assert set(enum_names(btf, "path_cause")) == {cause.name for cause in COUNTED}
     assert enum_names(btf, "op_kind") == ["read", "write", "sync", "pagefault", "swapin"]
     assert enum_names(btf, "record_kind") == list(_KINDS)
     assert "GPL" in file.license
