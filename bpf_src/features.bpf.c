@@ -77,4 +77,12 @@ int task_storage(void *ctx)
 	return 0;
 }
 
+__u64 place;
+
+SEC("raw_tp/sched_process_exit")
+int exchange(void *ctx)
+{
+	return __sync_val_compare_and_swap(&place, 0, 1);
+}
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -126,12 +126,12 @@ static __noinline int count_request(struct bio_state *state)
 	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + state->op_kind);
 	if (!cell)
 		return 0;
-	cell->bytes += state->done.bytes;
+	COUNT_MORE(cell->bytes, state->done.bytes);
 	if (state->done.error)
-		cell->failed++;
+		COUNT(cell->failed);
 	if (state->untimed) {
-		cell->untimed++;
-		cell->finished++;
+		COUNT(cell->untimed);
+		COUNT(cell->finished);
 		return 0;
 	}
 	times = &state->done.times;
@@ -140,8 +140,8 @@ static __noinline int count_request(struct bio_state *state)
 	add(&cell->stages[REQUEST_STAGE_DRIVER], times->handed - times->issued);
 	add(&cell->stages[REQUEST_STAGE_DEVICE], times->seen - times->handed);
 	add(&cell->stages[REQUEST_STAGE_COMPLETE], times->completed - times->seen);
-	add(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
-	cell->finished++;
+	hist_add_counted(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
+	COUNT(cell->finished);
 	return 0;
 }
 
@@ -191,7 +191,7 @@ static __always_inline void count_discarded(void)
 	struct op_counts *counts = cell_at(&op_counters, 0);
 
 	if (counts)
-		counts->discarded++;
+		COUNT(counts->discarded);
 }
 
 static __always_inline void begin_anew(struct op_state *op)
@@ -229,7 +229,6 @@ static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
 static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
 				    loff_t *position)
 {
-	op->kind = OP_TRACED;
 	op->begun++;
 	op->file = file;
 	op->length = length;
@@ -264,14 +263,15 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	/* The end of the one before went unseen. */
 	if (op->only)
 		release_only(op->place, true);
-	op->task = task;
 	op->kind = OP_IGNORED;
 	begin_anew(op);
 	if (!wanted)
 		return 0;
 	open_op(op, file, kind, length, position);
-	/* Last, so that our own work is not charged. */
+	/* Last, so that our own work is not charged; and whoever finds it traced finds when it began. */
 	op->start_ns = bpf_ktime_get_ns();
+	barrier();
+	op->kind = OP_TRACED;
 	return 0;
 }
 
@@ -337,10 +337,10 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool dir
 #define COUNT_RESULT(cell, result) \
 	do { \
 		if ((result) < 0) \
-			(cell)->failed++; \
+			COUNT((cell)->failed); \
 		else \
-			(cell)->bytes += (result); \
-		(cell)->finished++; \
+			COUNT_MORE((cell)->bytes, result); \
+		COUNT((cell)->finished); \
 	} while (0)
 
 /*
@@ -368,9 +368,9 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	cell = cell_at(&only_cells, done->slot * PLAIN_KINDS + (op->op_kind & 1));
 	if (!cell)
 		return 0;
-	cell->request_bytes += done->bytes;
+	COUNT_MORE(cell->request_bytes, done->bytes);
 	if (done->error)
-		cell->request_failed++;
+		COUNT(cell->request_failed);
 	times = &done->times;
 	at = op->start_ns;
 	if (op->interface != INTERFACE_CALL)
@@ -383,8 +383,8 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	COUNT_UP_TO(ONLY_STAGE_COMPLETE, times->completed);
 	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
 	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
-	hist_add_plain(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
-	hist_add_plain(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
+	hist_add_counted(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
+	hist_add_counted(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
 	COUNT_RESULT(cell, result);
 	return 0;
 }
@@ -407,8 +407,8 @@ __noinline int count_hit(__u32 place, __s64 result)
 	cell = cell_at(&hit_cells, op->slot * OP_KINDS + op->op_kind);
 	if (!cell)
 		return 0;
-	cell->readahead += op->readahead;
-	add(&cell->stages[0], minus(op->end_ns, op->start_ns));
+	COUNT_MORE(cell->readahead, op->readahead);
+	hist_add_counted(&cell->stages[0], minus(op->end_ns, op->start_ns));
 	COUNT_RESULT(cell, result);
 	return 0;
 }
@@ -422,10 +422,10 @@ __noinline int count_alone(__u32 place, __s64 result)
 	cell = cell_at(&op_cells, op->slot * OP_KINDS + op->op_kind);
 	if (!cell)
 		return 0;
-	cell->requests += op->made - op->readahead;
+	COUNT_MORE(cell->requests, op->made - op->readahead);
 	for (stage = 0; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);
-	add(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
+	hist_add_counted(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
 	COUNT_RESULT(cell, result);
 	return 0;
 }
@@ -440,7 +440,7 @@ __noinline int count_noise(__u32 place)
 		return 0;
 	for (stage = 0; stage < NOISE_STAGES; stage++)
 		add(&cell->stages[stage], interference_of(op)->noise[stage].ns);
-	cell->finished++;
+	COUNT(cell->finished);
 	return 0;
 }
 
@@ -481,7 +481,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	bool hit;
 
 	if (op->kind != OP_TRACED) {
-		op->task = 0;
+		free_op(op);
 		return 0;
 	}
 	op->end_ns = now;
@@ -498,7 +498,11 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		/* What waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(direct ? known : op->file, &op->slot, direct)) {
 			count_discarded();
-			op->task = 0;
+			if (op->only) {
+				release_only(op->place, true);
+				op->only = 0;
+			}
+			free_op(op);
 			return 0;
 		}
 		if (hit)
@@ -526,7 +530,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		release_only(op->place, !only);
 		op->only = 0;
 	}
-	op->task = 0;
+	free_op(op);
 	return 0;
 }
 
@@ -1013,7 +1017,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (own ? state->apart & BIO_APART_READAHEAD : !op->slept_ns)
 		return 0;
 	place = state->made & (DONE - 1);
-	done = &op->done[place];
+	done = done_of(op, place);
 	__builtin_memcpy(done, &head->done, sizeof(*done));
 	done->times.queued = state->done.times.queued;
 	if (state != head)
@@ -1358,7 +1362,7 @@ static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
 		return 0;
 	if (op->kind == OP_STAND_IN) {
 		/* The kiocb may be gone: its end is told on its own. */
-		op->task = 0;
+		free_op(op);
 		return 0;
 	}
 	return finish(op, iocb->ki_filp, result, now, true);
@@ -1549,14 +1553,22 @@ struct thread_info___x86 {
 	__u32 status;
 } __attribute__((preserve_access_index));
 
+struct pt_regs___mode {
+	__u64 pstate;
+} __attribute__((preserve_access_index));
+
 #define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
+#define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 
 /* Programs of 32 bits number their calls otherwise. */
-static __always_inline bool is_foreign_call(void)
+static __always_inline bool is_foreign_call(struct pt_regs *regs)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
+	struct pt_regs___mode *state = (void *)regs;
 
+	if (bpf_core_field_exists(state->pstate))
+		return BPF_CORE_READ(state, pstate) & PSR_MODE32_BIT;
 	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
 }
 
@@ -1588,7 +1600,7 @@ static __always_inline int enter_call(__u64 *ctx)
 	if (number >= CALLS)
 		return 0;
 	kind = calls[number];
-	if (!kind || is_foreign_call())
+	if (!kind || is_foreign_call(regs))
 		return 0;
 	if (kind >= CALL_KIND_FSYNC)
 		return begin_sync_call(regs, kind);

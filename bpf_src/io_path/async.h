@@ -20,28 +20,75 @@ struct aio_kiocb___known {
 	(1ULL << 1 | 1ULL << 2 | 1ULL << 4 | 1ULL << 5 | 1ULL << 22 | 1ULL << 23 | 1ULL << 49 | 1ULL << 60 | 1ULL << 61)
 #define CQE_SKIP_SUCCESS (1 << 6)
 
+#define SUBMISSION_BITS 14
+#define SUBMISSIONS (1 << SUBMISSION_BITS)
+#define SUBMISSION_PROBES 16
+
+/* What was submitted, and no file system has got yet. What waits for a socket or another process may wait for ever. */
+struct submission {
+	__u64 key; /* 0: free */
+	__u64 start_ns;
+	__u32 tid;
+	__u8 interface;
+	struct submitter by; /* if it may be told */
+};
+
+struct submission submissions[SUBMISSIONS] SEC(".bss.submissions");
+
+static __always_inline struct submission *submission_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(SUBMISSIONS - 1));
+	return &submissions[place];
+}
+
+/* Nobody's place is marked as crowded: those that are sought are there, except for what was submitted before tracing. */
+__noinline __u32 submission_place(__u64 key)
+{
+	__u32 home = home_of(key, SUBMISSION_BITS), probe;
+
+	for (probe = 0; probe < SUBMISSION_PROBES; probe++) {
+		if (submission_at(home + probe)->key == key)
+			return home + probe & (SUBMISSIONS - 1);
+	}
+	return SUBMISSIONS;
+}
+
+__noinline __u32 claim_submission(__u64 key)
+{
+	__u32 home = home_of(key, SUBMISSION_BITS), probe;
+
+	/* It was submitted before, and nobody heard of it again. */
+	probe = submission_place(key);
+	if (probe < SUBMISSIONS)
+		return probe;
+	for (probe = 0; probe < SUBMISSION_PROBES; probe++) {
+		struct submission *submission = submission_at(home + probe);
+
+		if (!submission->key && take_place(&submission->key, 0, key))
+			return home + probe & (SUBMISSIONS - 1);
+	}
+	return SUBMISSIONS;
+}
+
 static __always_inline int submit(__u64 key, enum interface interface, __u64 user_data)
 {
-	struct op_state *op;
+	struct submission *submission;
+	__u32 place;
 
 	if (!tracing || no_operations)
 		return 0;
 	if (filtering && !task_passes())
 		return 0; /* nor do its bios */
-	op = claim_op(key);
-	if (!op) {
-		COUNT(loss[PATH_CAUSE_OP_FULL]);
+	place = claim_submission(number_of(key));
+	if (place >= SUBMISSIONS) {
+		COUNT(loss[PATH_CAUSE_SUBMIT_FULL]);
 		return 0;
 	}
-	if (op->task == key && op->kind == OP_TRACED)
-		COUNT(loss[PATH_CAUSE_OP_UNENDED]);
-	op->task = key;
-	op->kind = OP_SUBMITTED;
-	begin_anew(op);
-	op->interface = interface;
-	op->tid = bpf_get_current_pid_tgid();
+	submission = submission_at(place);
+	submission->interface = interface;
+	submission->tid = bpf_get_current_pid_tgid();
 	if (telling) {
-		struct submitter *submitter = submitter_at(op->place);
+		struct submitter *submitter = &submission->by;
 
 		submitter->user_data = user_data;
 		submitter->cgroup = bpf_get_current_cgroup_id();
@@ -49,8 +96,39 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 		submitter->tid = bpf_get_current_pid_tgid();
 		bpf_get_current_comm(submitter->comm, sizeof(submitter->comm));
 	}
-	op->start_ns = bpf_ktime_get_ns();
+	submission->start_ns = bpf_ktime_get_ns();
 	return 0;
+}
+
+/* Its operation begins, when a file system gets it for the first time. */
+static __noinline struct op_state *begin_submitted(__u64 key)
+{
+	__u32 place = submission_place(key);
+	struct submission *submission;
+	struct op_state *op;
+
+	if (place >= SUBMISSIONS)
+		return NULL;
+	submission = submission_at(place);
+	op = claim_op(key);
+	if (!op) {
+		COUNT(loss[PATH_CAUSE_OP_FULL]);
+		submission->key = 0;
+		return NULL;
+	}
+	if (op->kind == OP_TRACED)
+		COUNT(loss[PATH_CAUSE_OP_UNENDED]);
+	if (op->only)
+		release_only(op->place, true);
+	op->kind = OP_SUBMITTED;
+	begin_anew(op);
+	op->interface = submission->interface;
+	op->tid = submission->tid;
+	if (telling)
+		*submitter_at(op->place) = submission->by;
+	op->start_ns = submission->start_ns;
+	submission->key = 0;
+	return op;
 }
 
 static __always_inline int submit_uring(struct io_kiocb *req)
@@ -77,8 +155,8 @@ static __always_inline int submit_uring(struct io_kiocb *req)
 #define WRAPPINGS 2 /* FILESYSTEM_MAX_STACK_DEPTH */
 #define WORDS_BEHIND 2 /* a counter may come first */
 
-/* The place of the operation inside of which a file system made this kiocb, or OPS. Global, and of a number. */
-__noinline __u32 wrapped_place(__u64 iocb)
+/* The key of the operation inside of which a file system made this kiocb, or 0. Global, and of a number. */
+__noinline __u64 wrapped_key(__u64 iocb)
 {
 	int level, word;
 
@@ -94,52 +172,68 @@ __noinline __u32 wrapped_place(__u64 iocb)
 			if ((__s64)key >= 0)
 				continue; /* no address of the kernel's */
 			inner = key;
+			if (submission_place(key) < SUBMISSIONS)
+				return key;
 			op = find_op_in_loop(key);
 			if (op && op->interface != INTERFACE_CALL)
-				return op->place;
+				return key;
 		}
 		if (!inner)
 			break;
 		iocb = inner;
 	}
-	return OPS;
+	return 0;
+}
+
+/* What was submitted begins, or what began is tried again. */
+static __always_inline struct op_state *op_of_kiocb(__u64 key)
+{
+	struct op_state *op = begin_submitted(key);
+
+	return op ? op : find_op(key);
 }
 
 /* A file system gets it: in the task that submitted it, or in a worker, or in both after one another. */
 static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, enum op_kind kind, __u64 length)
 {
-	struct op_state *op = find_op((__u64)iocb), *stand_in;
-	__u64 task;
-	__u32 place;
+	__u64 key = number_of((__u64)iocb), task;
+	struct op_state *op = op_of_kiocb(key), *stand_in;
 
 	if (!op) {
-		place = wrapped_place(number_of((__u64)iocb));
-		if (place >= OPS)
+		key = wrapped_key(key);
+		op = key ? op_of_kiocb(key) : NULL;
+		if (!op)
 			return 0; /* filtered out, or one of the kernel's own */
-		op = op_at(place);
 		/* It is there until the end. */
-		iocb = (void *)op->task;
+		iocb = (void *)key;
 	}
 	if (op->kind == OP_SUBMITTED) {
-		if (filtering && !operation_passes(file, kind, length))
+		if (filtering && !operation_passes(file, kind, length)) {
 			op->kind = OP_IGNORED;
-		else
+		} else {
 			open_op(op, file, kind, length, &iocb->ki_pos);
+			barrier();
+			op->kind = OP_TRACED;
+		}
 	}
 	/* What no file system could do at once, it gets again. */
 	if (!op->made)
 		op->issued_ns = bpf_ktime_get_ns();
 	task = bpf_get_current_task();
 	stand_in = claim_op(task);
-	if (!stand_in)
+	if (!stand_in) {
+		/* Nobody will know whose its requests are. */
+		op->lost = true;
 		return 0;
+	}
 	if (stand_in->only)
 		release_only(stand_in->place, true);
+	stand_in->kind = OP_NONE;
 	begin_anew(stand_in);
-	stand_in->kind = OP_STAND_IN;
-	stand_in->stands_for = (__u64)iocb;
+	stand_in->stands_for = key;
 	stand_in->target = op->place;
-	stand_in->task = task;
+	barrier();
+	stand_in->kind = OP_STAND_IN;
 	return 0;
 }
 
@@ -163,15 +257,26 @@ static __noinline int count_unentered(struct kiocb *iocb)
 	return 0;
 }
 
+/* It ended, and no file system had it: a socket, a pipe, or it was called off. */
+static __noinline int forget_submitted(__u64 key, __s64 result)
+{
+	__u32 place = submission_place(key);
+
+	if (place >= SUBMISSIONS)
+		return 0;
+	if (result >= 0)
+		count_unentered((void *)key);
+	submission_at(place)->key = 0;
+	return 0;
+}
+
 static __always_inline int end_async(__u64 key, __s64 result)
 {
 	struct op_state *op = find_op(key);
 	__u64 now;
 
 	if (!op)
-		return 0;
-	if (op->kind == OP_SUBMITTED && result >= 0)
-		count_unentered((void *)key);
+		return forget_submitted(number_of(key), result);
 	now = bpf_ktime_get_ns();
 	/* From the completion of what came last to the event that says so. */
 	if (op->last && !op->woken_ns)

@@ -30,7 +30,7 @@ struct transaction {
 /* Of one journal: by the device of its file system. One fills while the one before it commits. */
 struct filling {
 	__u32 dev; /* 0: free */
-	__u32 unused;
+	__u32 used; /* when last, in about milliseconds */
 	struct transaction transactions[2];
 };
 
@@ -83,17 +83,28 @@ static __always_inline struct filling *filling_at(__u32 place)
 	return &fillings[place];
 }
 
-/* The place of this device, or a free one. */
+/* The place of this device, or a free one, or that of the device whose last change was the longest ago. */
 __noinline __u32 filling_place(__u32 dev)
 {
-	__u32 place;
+	__u32 now = bpf_ktime_get_ns() >> 20;
+	__u32 place, oldest = 0, age = 0;
 
 	for (place = 0; place < JOURNALS; place++) {
-		__u32 found = filling_at(place)->dev;
+		struct filling *filling = filling_at(place);
 
-		if (!found || found == dev)
+		if (!filling->dev || filling->dev == dev)
 			break;
+		if (now - filling->used >= age) {
+			age = now - filling->used;
+			oldest = place;
+		}
 	}
+	if (place == JOURNALS) {
+		place = oldest;
+		filling_at(place)->transactions[0].number = filling_at(place)->transactions[1].number = 0;
+	}
+	filling_at(place)->dev = dev;
+	filling_at(place)->used = now;
 	return place;
 }
 
@@ -105,20 +116,47 @@ static __always_inline struct transaction *transaction_of(__u32 dev, __u32 numbe
 	if (place >= JOURNALS)
 		return NULL;
 	filling = filling_at(place);
-	filling->dev = dev;
 	return number & 1 ? &filling->transactions[1] : &filling->transactions[0];
+}
+
+/* A free one, or that of the journal whose last commit is the longest ago; JOURNALS if all of them commit. */
+__noinline __u32 free_journal(void)
+{
+	__u32 place, oldest = JOURNALS;
+	__u64 since = NEVER;
+
+	for (place = 0; place < JOURNALS; place++) {
+		struct journal_state *state = journal_at(place);
+
+		if (!state->journal)
+			return place;
+		if (!state->now.pid && state->start_ns < since) {
+			since = state->start_ns;
+			oldest = place;
+		}
+	}
+	return oldest;
 }
 
 /* Whoever waits for its commit may be here before the commit begins. */
 static __always_inline __u32 claim_journal(__u64 journal)
 {
 	__u32 place = journal_place(journal);
+	struct journal_state *state;
+	int commit;
 
 	if (place < JOURNALS)
 		return place;
-	place = journal_place(0);
-	if (place < JOURNALS)
-		journal_at(place)->journal = journal;
+	place = free_journal();
+	if (place >= JOURNALS)
+		return place;
+	state = journal_at(place);
+	if (!take_place(&state->journal, state->journal, journal))
+		return JOURNALS;
+	state->start_ns = bpf_ktime_get_ns();
+	state->now.transaction = 0;
+	for (commit = 0; commit < COMMITS; commit++)
+		state->done[commit].transaction = 0;
 	return place;
 }
 

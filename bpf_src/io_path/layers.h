@@ -174,12 +174,12 @@ static __always_inline void count_layer(struct bio_state *state, __u32 slot, __u
 	cell = cell_at(&layer_cells, slot * BLOCK_OPS + (state->empty ? BLOCK_OP_FLUSH : state->op_kind));
 	if (!cell)
 		return;
-	cell->failed += failed;
-	cell->bytes += state->done.bytes;
+	COUNT_MORE(cell->failed, failed);
+	COUNT_MORE(cell->bytes, state->done.bytes);
 	add(&cell->stages[LAYER_STAGE_LAYERS], minus(total, below));
 	add(&cell->stages[LAYER_STAGE_DEVICE], below);
-	add(&cell->stages[LAYER_STAGE_TOTAL], total);
-	cell->finished++;
+	hist_add_counted(&cell->stages[LAYER_STAGE_TOTAL], total);
+	COUNT(cell->finished);
 }
 
 /* It ended without a request: no tag was free, and who made it does not wait for one, or its device takes no more. */

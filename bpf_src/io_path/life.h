@@ -55,12 +55,8 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 
 	if (!head)
 		return 0;
-	next = claim_bio(address);
-	if (!next) {
-		COUNT(loss[PATH_CAUSE_UNMATCHED_START]);
-		return 0;
-	}
-	if (next->bio == address) {
+	next = find_bio(address);
+	if (next) {
 		__u64 queued = next->done.times.queued;
 		__u16 submit = next->done.cpus.submit;
 
@@ -71,6 +67,11 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 		next->done.cpus.submit = submit;
 	} else {
 		/* It was never seen: nobody's. */
+		next = claim_bio(address);
+		if (!next) {
+			COUNT(loss[PATH_CAUSE_UNMATCHED_START]);
+			return 0;
+		}
 		__builtin_memcpy(&next->done, &head->done, sizeof(next->done));
 		next->bio = address;
 		next->task = 0;

@@ -42,10 +42,12 @@ const volatile __u32 page_shift = 12;
 
 /* --- State -------------------------------------------------------------------------------------------------------- */
 
-#define OPS 4096
-#define OP_PROBES 4
-#define BIOS 16384
-#define BIO_PROBES 8
+#define OP_BITS 13
+#define OPS (1 << OP_BITS)
+#define OP_PROBES 16
+#define BIO_BITS 14
+#define BIOS (1 << BIO_BITS)
+#define BIO_PROBES 16
 #define DONE 4 /* completed requests that an operation keeps: the last of them counts */
 
 /* What a request passed, and when; 0: not seen, until it completes. */
@@ -128,7 +130,6 @@ struct op_state {
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 cursor_ns; /* up to here time is charged */
 	__u64 end_ns;
-	struct done done[DONE];
 };
 
 /* In `last`: it is not in done, but still in its bio's place. */
@@ -141,6 +142,9 @@ const struct op_state *export_op_state __attribute__((unused));
  * a section of its own, since 5.10 takes only 4 MiB in one piece.
  */
 struct op_state ops[OPS] SEC(".bss.ops");
+
+/* Of each place of `ops`; apart, as 5.10 would not take both in one piece. */
+struct done dones[OPS][DONE] SEC(".bss.dones");
 
 /* A bio that has no request yet. */
 struct in_hand {
@@ -173,6 +177,15 @@ static __always_inline struct op_state *op_at(__u32 place)
 {
 	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
 	return &ops[place];
+}
+
+static __always_inline struct done *done_of(struct op_state *op, __u32 number)
+{
+	__u32 place = op->place;
+
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	asm volatile("%0 &= %1" : "+r"(number) : "i"(DONE - 1));
+	return &dones[place][number];
 }
 
 enum bio_kind {
@@ -311,7 +324,7 @@ static __always_inline bool is_timed(void)
 		struct request_cell *__cell = \
 			cell_at(&request_cells, (state)->done.slot * BLOCK_OPS + (state)->op_kind); \
 		if (__cell) \
-			__cell->fate.what += (times); \
+			COUNT_MORE(__cell->fate.what, times); \
 	} while (0)
 
 static __always_inline __u64 minus(__u64 later, __u64 earlier)
@@ -334,6 +347,15 @@ static __always_inline __u32 hash(__u64 pointer)
 	return lower_half(pointer) * 0x9e3779b1u >> 8;
 }
 
+/*
+ * Where what has this address belongs, in a table of so many bits. The highest bits of the product depend on all of the
+ * address's lower half, the others on fewer: tasks lie in slabs of 32 KiB, so the low 15 bits of theirs are all alike.
+ */
+static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
+{
+	return lower_half(pointer) * 0x9e3779b1u >> (32 - bits);
+}
+
 /* --- Operations by task ------------------------------------------------------------------------------------------- */
 
 /*
@@ -353,7 +375,7 @@ __noinline __u32 displaced_op(__u64 task, __u32 home)
 
 static __always_inline struct op_state *find_op(__u64 task)
 {
-	__u32 place = hash(task);
+	__u32 place = home_of(task, OP_BITS);
 	struct op_state *op = op_at(place);
 
 	if (op->task == task)
@@ -394,30 +416,45 @@ static __always_inline struct op_state *op_of(__u64 task)
 	return op;
 }
 
-__noinline __u32 claim_displaced_op(__u64 task, __u32 home)
+static __always_inline bool take_op(struct op_state *op, __u64 task)
 {
-	__u32 probe, free = OP_PROBES;
-
-	for (probe = 0; probe < OP_PROBES; probe++) {
-		struct op_state *op = op_at(home + probe);
-
-		if (op->task == task)
-			return home + probe & (OPS - 1);
-		if (!op->task && free == OP_PROBES)
-			free = probe;
-	}
-	if (free)
-		op_at(home)->crowded = true;
-	return free < OP_PROBES ? home + free & (OPS - 1) : OPS;
+	if (op->task || !take_place(&op->task, 0, task))
+		return false;
+	op->kind = OP_NONE;
+	return true;
 }
 
-/* The place of this task: the one that it has, or a free one. */
+/* Before the next one in this place says when it began, nothing of its task belongs to it. */
+static __always_inline void free_op(struct op_state *op)
+{
+	op->start_ns = NEVER;
+	barrier();
+	op->task = 0;
+}
+
+__noinline __u32 claim_displaced_op(__u64 task, __u32 home)
+{
+	__u32 probe;
+
+	for (probe = 0; probe < OP_PROBES; probe++) {
+		if (op_at(home + probe)->task == task)
+			return home + probe & (OPS - 1);
+	}
+	op_at(home)->crowded = true;
+	for (probe = 0; probe < OP_PROBES; probe++) {
+		if (take_op(op_at(home + probe), task))
+			return home + probe & (OPS - 1);
+	}
+	return OPS;
+}
+
+/* The place of this task: the one that it has, or one that was free; its kind tells which. */
 static __always_inline struct op_state *claim_op(__u64 task)
 {
-	__u32 place = hash(task) & (OPS - 1);
+	__u32 place = home_of(task, OP_BITS);
 	struct op_state *op = op_at(place);
 
-	if (op->task != task && (op->task || op->crowded)) {
+	if (op->task != task && (op->crowded || !take_op(op, task))) {
 		place = claim_displaced_op(number_of(task), place);
 		if (place >= OPS)
 			return NULL;
@@ -442,7 +479,7 @@ __noinline __u32 displaced_bio(__u64 bio, __u32 home)
 
 static __always_inline struct bio_state *find_bio(__u64 bio)
 {
-	__u32 place = hash(bio);
+	__u32 place = home_of(bio, BIO_BITS);
 	struct bio_state *state = bio_at(place);
 
 	if (state->bio == bio)
@@ -453,40 +490,54 @@ static __always_inline struct bio_state *find_bio(__u64 bio)
 	return place < BIOS ? bio_at(place) : NULL;
 }
 
-__noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
+static __always_inline bool take_bio(struct bio_state *state, __u64 bio)
 {
-	__u32 probe, free = BIO_PROBES, above = BIO_PROBES;
-
-	for (probe = 0; probe < BIO_PROBES; probe++) {
-		struct bio_state *state = bio_at(home + probe);
-
-		if (state->bio == bio)
-			return home + probe & (BIOS - 1);
-		if (!state->bio && free == BIO_PROBES)
-			free = probe;
-		else if (state->kind >= BIO_KIND_ABOVE && state->bio != DELIVERED)
-			above = probe;
-	}
-	if (free)
-		bio_at(home)->crowded = true;
-	if (free == BIO_PROBES && above < BIO_PROBES) {
-		free = above;
-		if (bio_at(home + above)->layer)
-			COUNT(loss[PATH_CAUSE_LAYER_FULL]);
-	}
-	return free < BIO_PROBES ? home + free & (BIOS - 1) : BIOS;
+	if (state->bio || !take_place(&state->bio, 0, bio))
+		return false;
+	state->kind = BIO_KIND_QUEUED;
+	return true;
 }
 
-/*
- * What was sent to a device made of others may never be heard of again, and gives way. Two CPUs that take the same
- * place at once lose one of the two, which shows as an end without a start.
- */
+/* What was sent to a device made of others may never be heard of again, and gives way. */
+static __always_inline bool take_above(struct bio_state *state, __u64 bio)
+{
+	__u64 before = state->bio;
+
+	if (state->kind < BIO_KIND_ABOVE || before == DELIVERED || !take_place(&state->bio, before, bio))
+		return false;
+	if (state->layer)
+		COUNT(loss[PATH_CAUSE_LAYER_FULL]);
+	state->kind = BIO_KIND_QUEUED;
+	return true;
+}
+
+__noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
+{
+	__u32 probe;
+
+	for (probe = 0; probe < BIO_PROBES; probe++) {
+		if (bio_at(home + probe)->bio == bio)
+			return home + probe & (BIOS - 1);
+	}
+	bio_at(home)->crowded = true;
+	for (probe = 0; probe < BIO_PROBES; probe++) {
+		if (take_bio(bio_at(home + probe), bio))
+			return home + probe & (BIOS - 1);
+	}
+	for (probe = 0; probe < BIO_PROBES; probe++) {
+		if (take_above(bio_at(home + probe), bio))
+			return home + probe & (BIOS - 1);
+	}
+	return BIOS;
+}
+
+/* The place of this bio: the one that it has, or one that was free, of the kind BIO_KIND_QUEUED. */
 static __always_inline struct bio_state *claim_bio(__u64 bio)
 {
-	__u32 place = hash(bio) & (BIOS - 1);
+	__u32 place = home_of(bio, BIO_BITS);
 	struct bio_state *state = bio_at(place);
 
-	if (state->bio != bio && (state->bio || state->crowded)) {
+	if (state->bio != bio && (state->crowded || !take_bio(state, bio))) {
 		place = claim_displaced_bio(number_of(bio), place);
 		if (place >= BIOS)
 			return NULL;
@@ -517,7 +568,7 @@ static __always_inline struct done *done_at(struct op_state *op, __u32 last)
 	if (!last)
 		return NULL;
 	if (last != LAST_IS_ONLY)
-		return &op->done[(last - 1) & (DONE - 1)];
+		return done_of(op, last - 1);
 	return &bio_at(op->only - 1)->done;
 }
 

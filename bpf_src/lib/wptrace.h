@@ -28,7 +28,18 @@
 #define EXPORT_ENUM(name) enum name *export_##name __attribute__((unused))
 
 /* A counter that several CPUs write, seldom. The sum is not used: fetching atomics came with 5.12. */
-#define COUNT(counter) ((void)__sync_fetch_and_add(&(counter), 1))
+#define COUNT_MORE(counter, more) ((void)__sync_fetch_and_add(&(counter), more))
+#define COUNT(counter) COUNT_MORE(counter, 1)
+
+/*
+ * Takes a place for what has this key, if it is still what it was before: two CPUs that want the same one at once do not
+ * both get it. Kernels before 5.12 (5ffa25502b5a) have no such instruction, and get a plain store (wptrace/bpf/atomics.py):
+ * there the second look finds most of those that came second.
+ */
+static __always_inline bool take_place(__u64 *place, __u64 before, __u64 key)
+{
+	return __sync_val_compare_and_swap(place, before, key) == before && *(volatile __u64 *)place == key;
+}
 
 /* The verifier does not let a pointer be handed to a global function, but a copy is a number. */
 static __always_inline __u64 number_of(__u64 pointer)

@@ -227,6 +227,28 @@ def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered
             assert 0 < commit["flush_ns"] < commit["ns"]
 
 
+@pytest.mark.guest
+def test_more_journals_than_are_remembered_at_a_time(tmp_path: Path) -> None:
+    """The one that was used the longest ago makes room, again and again."""
+    with ExitStack() as stack:
+        disks = [stack.enter_context(loop_device(tmp_path / f"{number}.img", "8M")) for number in range(18)]
+        folders = [stack.enter_context(ext4(disk, tmp_path / disk.name)) for disk in disks]
+        settle()
+        with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
+            for folder in folders:
+                fd = os.open(folder, os.O_RDONLY)
+                (folder / "name").touch()
+                os.fsync(fd)
+                os.close(fd)
+            trace.stop()
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
+    assert [one["path"] for one in synced] == list(map(str, folders))
+    for one, disk in zip(synced, disks):
+        assert one["commit"].get("comm", "").startswith(f"jbd2/{disk.name}"[:10]), one
+        assert one["commit"]["most"]["pid"] == os.getpid()
+
+
 _BIG = """
 import os, sys
 open('/proc/self/comm', 'w').write(sys.argv[2])

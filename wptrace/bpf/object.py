@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from wptrace.bpf.btf import Btf, Enum, Struct
 from wptrace.bpf.lib import libbpf, require_kernel_btf
@@ -45,7 +45,8 @@ class BpfObject:
     data: Section
     rodata: Section
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fit: Callable[[bytes], bytes] | None = None) -> None:
+        """`fit` makes of the file what is opened."""
         self.path = path
         self._libbpf = libbpf()
         self._lib = self._libbpf.lib
@@ -53,6 +54,8 @@ class BpfObject:
             data = path.read_bytes()
         except OSError as error:
             raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
+        if fit is not None:
+            data = fit(data)
         ffi = self._libbpf.ffi
         opts = ffi.new("struct bpf_object_open_opts *")
         opts.sz = ffi.sizeof("struct bpf_object_open_opts")

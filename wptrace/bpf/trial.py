@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection
 from typing import Callable, NamedTuple
 
-from wptrace.bpf.object import BpfObject, open_object
+from wptrace.bpf import atomics
+from wptrace.bpf.object import BpfObject, find
 from wptrace.errors import NotPermittedError, VerifierError, WptraceError
 
 
@@ -19,6 +21,24 @@ class Trial(NamedTuple):
     """Why not."""
 
 
+FEATURES = "features"
+"""The object of single ways to observe the kernel; each of its programs does nothing."""
+
+
+def open_here(name: str) -> BpfObject:
+    """An object, as this kernel takes it."""
+    return BpfObject(find(name), None if name == FEATURES else _fitting)
+
+
+def _fitting(data: bytes) -> bytes:
+    return atomics.as_stores(data) if atomics.exchanges(data) and not _exchanges() else data
+
+
+@functools.lru_cache(maxsize=1)
+def _exchanges() -> bool:
+    return attempt(FEATURES, "exchange", without_maps=("ring", "storage"), attach=False).works
+
+
 def attempt(
     name: str,
     program: str,
@@ -27,7 +47,7 @@ def attempt(
     attach: bool = True,
 ) -> Trial:
     """Loads the one program of the object `name` and attaches it; everything is gone again on return."""
-    with open_object(name) as obj:
+    with open_here(name) as obj:
         for other in obj.progs.values():
             other.autoload = other.name == program
         for unused in without_maps:
@@ -79,7 +99,7 @@ def _try_together(
     found: dict[str, Trial],
 ) -> str | None:
     """The program that was refused, an empty name if that is not told; None if all were loaded."""
-    with open_object(name) as obj:
+    with open_here(name) as obj:
         for program in obj.progs.values():
             program.autoload = program.name in programs
         try:

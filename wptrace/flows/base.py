@@ -14,7 +14,7 @@ from typing import Callable, ClassVar, NamedTuple, Protocol
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
 from wptrace.bpf.lib import libbpf
-from wptrace.bpf.object import BpfObject, open_object
+from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader
 from wptrace.engine.budget import Step
@@ -199,7 +199,7 @@ def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None
     refused: dict[str, str] = {}
     asked = False
     while True:
-        obj = open_object(name)
+        obj = trial.open_here(name)
         try:
             chosen = _choose(hooks, refused, obj)
             sections = [obj.progs[program].section for way in chosen.values() for program in way]

@@ -7,6 +7,7 @@ are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,10 @@ from wptrace.bpf.maps import Map
 from wptrace.engine.distribution import SLOTS, Distribution
 from wptrace.engine.results import Group
 from wptrace.errors import WptraceError
+from wptrace.kernel.barrier import everywhere
 
+# Whether CPUs see what another one writes in the order in which it is written. Programs have no barriers before 6.15.
+_ORDERED = os.uname().machine == "x86_64"
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
 _BUCKET = (1 << 32) - 1
@@ -59,6 +63,8 @@ class Cells:
         self._followed.append((key, group))
 
     def read(self) -> None:
+        # What is not counted yet in the first look cannot be short of a stage in the second.
+        timed = None if _ORDERED or not self._sparse else self._timed_now()
         size = self._struct.size
         for place, (key, group) in enumerate(self._followed):
             memory = self._map.raw(key)
@@ -71,7 +77,7 @@ class Cells:
                     self._before[place, cpu] = now
                     self._add(group, self._struct.unpack(now), self._struct.unpack(before))
         if self._sparse:
-            self._add_zeros()
+            self._add_zeros(timed)
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
@@ -104,10 +110,24 @@ class Cells:
         self.shrunk += 1
         return 0
 
-    def _add_zeros(self) -> None:
+    def _timed_now(self) -> dict[Group, int]:
+        """How many are finished and timed; when it returns, all that was counted before them is to be seen."""
+        finished, untimed = self._counters["finished"], self._counters.get("untimed")
+        found: dict[Group, int] = {}
+        for key, group in self._followed:
+            memory = self._map.raw(key)
+            for cpu in range(0 if memory is None else len(memory) // self._struct.size):
+                cell = self._struct.unpack_from(memory, cpu * self._struct.size)
+                found[group] = found.get(group, 0) + cell[finished] - (cell[untimed] if untimed is not None else 0)
+        everywhere()
+        return found
+
+    def _add_zeros(self, limits: dict[Group, int] | None) -> None:
         for group, stages in self.distributions.items():
             counters = self.counters[group]
             timed = counters["finished"] - counters.get("untimed", 0)
+            if limits is not None:
+                timed = min(timed, limits.get(group, 0))
             for stage in stages.values():
                 stage.add_zeros(timed - stage.count)
 

@@ -40,6 +40,7 @@ _FEATURES = {
     "kretprobe": "probes of the ends of functions where fexit is not possible",
     "ring_buffer": "records of single requests",
     "task_storage": "cheap state of a task",
+    "exchange": "places that no two CPUs take at once",
 }
 _ADVICE = {
     "tracepoint": "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
@@ -48,6 +49,7 @@ _ADVICE = {
     "kprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
     "kretprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
     "task_storage": "needs Linux 5.11",
+    "exchange": "needs Linux 5.12, on arm64 5.18: without, the second look finds most of those that took one together",
 }
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from wptrace.bpf.kernel_btf import module, vmlinux
-from wptrace.engine.accounting import Cause
 
-UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
 
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
-from wptrace.engine.accounting import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Accounting
+from wptrace.engine.accounting import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_START, Accounting
 from wptrace.engine.distribution import Distribution
 from wptrace.engine.results import HIT, LAYER, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
 from wptrace.engine.sampling import Sampling
@@ -21,17 +21,7 @@ from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells, merge
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_causes import (
-    BIO_FULL,
-    CAUSES,
-    FOREIGN,
-    LAYER_FULL,
-    NO_CELL,
-    OP_FULL,
-    OP_UNENDED,
-    RATE_LIMITED,
-    SHED,
-)
+from wptrace.flows.io_causes import BIO_FULL, CAUSES, FOREIGN, NOTED, OP_FULL, OP_UNENDED, SHED
 from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_records import OBJECT, Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
@@ -286,8 +276,7 @@ class PathFlow(Flow):
         causes = dict(zip(self._causes, obj.bss.loss))
         missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
         exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
-        noted = {cause: causes[cause] for cause in (RING_FULL, RATE_LIMITED, LAYER_FULL, NO_CELL, UNMATCHED_END)}
-        noted[io_operations.UNENTERED] = causes[io_operations.UNENTERED]
+        noted = {cause: causes[cause] for cause in NOTED}
         if self._options.writeback:
             noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
         # A request whose end was skipped is in flight, until another one takes its memory.

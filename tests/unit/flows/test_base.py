@@ -77,7 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         kernel: Kernel, functions: tuple[str, ...] = (), fentry: Callable[[bool], bool] = lambda attach: True
     ) -> Kernel:
         tracepoints = tuple(section.partition("/")[2] for section in kernel.sections.values())
-        monkeypatch.setattr(base, "open_object", kernel.open)
+        monkeypatch.setattr(base.trial, "open_here", kernel.open)
         monkeypatch.setattr(base, "vmlinux", lambda: Btf(functions, tracepoints))
         monkeypatch.setattr(base, "module", lambda name: None)
         monkeypatch.setattr(base.trial, "attempt", lambda *_, attach=True: SimpleNamespace(works=fentry(attach)))

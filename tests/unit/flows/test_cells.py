@@ -11,6 +11,7 @@ import pytest
 from wptrace.bpf.maps import Map
 from wptrace.engine.distribution import SLOTS, index
 from wptrace.engine.results import Group
+from wptrace.flows import cells as cells_module
 from wptrace.flows.cells import Cells
 
 _HIST = ("sum", "low", "max", "squares", "squares_high")
@@ -176,3 +177,46 @@ def test_buckets_wrap() -> None:
     found.read()
     assert found.distributions[A]["all"].buckets[6] == (1 << 32) + 3
     assert found.shrunk == 0
+
+
+class WeakMap(FakeMap):
+    """A CPU whose `finished` is seen before the stages that it wrote earlier, until there is a barrier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[tuple[int, int]] = []
+
+    def ahead(self, value: int) -> None:
+        self.hidden.append((1, value))
+        self.elements.setdefault(0, [[0] * len(FIELDS) for _ in range(2)])[0][0] += 1
+
+    def barrier(self) -> None:
+        for count, value in self.hidden:
+            self.count(0, 0, value)
+            self.elements[0][0][0] -= count
+        self.hidden.clear()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    made = WeakMap()
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    monkeypatch.setattr(cells_module, "_ORDERED", ordered)
+    monkeypatch.setattr(cells_module, "everywhere", made.barrier)
+    made.ahead(5)
+    found.read()
+    made.barrier()
+    found.read()
+    all_of_a = found.distributions[A]["all"]
+    # Without a barrier, where one is needed, the time that is not to be seen yet is taken for none.
+    assert (all_of_a.count, all_of_a.buckets[0]) == ((2, 1) if ordered else (1, 0))
+    # Between the first look and the second one another may end.
+    monkeypatch.setattr(cells_module, "everywhere", lambda: made.ahead(7))
+    found.read()
+    made.barrier()
+    monkeypatch.setattr(cells_module, "everywhere", made.barrier)
+    found.read()
+    if not ordered:
+        assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum) == (2, 0, 12)

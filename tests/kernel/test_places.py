@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places of operations and requests: each has one owner, and there are enough for thousands of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, null_device
+from tests.kernel.test_async import observes
+from tests.kernel.test_binding import GETPGID
+from tests.kernel.trace import Trace, count, lossless, object_path
+from tests.kernel.uring import Ring
+from wptrace.bpf import atomics, trial
+from wptrace.bpf.object import BpfObject
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def exchanges() -> bool:
+    return trial.attempt("features", "exchange", without_maps=("ring", "storage"), attach=False).works
+
+
+def hammer(seconds: float) -> None:
+    """Two processes on two CPUs, each in a system call all the time."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", _CALLS, str(GETPGID), str(seconds), cpu])
+        for cpu in map(str, sorted(os.sched_getaffinity(0))[:2])
+    ]
+    assert [one.wait() for one in running] == [0, 0]
+
+
+_CALLS = """
+import ctypes, os, sys, time
+call, number, end = ctypes.CDLL(None).syscall, int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+os.sched_setaffinity(0, {int(sys.argv[3])})
+while time.monotonic() < end:
+    for _ in range(1000):
+        call(number, 0)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two tasks at once need two CPUs")
+def test_a_place_has_one_owner() -> None:
+    if not exchanges():
+        pytest.skip("this kernel has no atomic exchange: there two tasks may get one place")
+    with BpfObject(object_path("places")) as obj:
+        obj.bss.target_call = GETPGID
+        obj.load()
+        obj.attach()
+        # A busy machine may run them one after the other.
+        for _ in range(30):
+            hammer(1.0)
+            if obj.bss.tried - obj.bss.taken > 1000:
+                break
+        assert obj.bss.tried - obj.bss.taken > 1000, "they were never there at once"
+        assert (obj.bss.disturbed, obj.bss.place, obj.bss.inside) == (0, 0, 0)
+
+
+def test_kernels_without_an_exchange_take_the_store() -> None:
+    """Every kernel takes what those get that have none, and it works as long as nobody else is there."""
+    with BpfObject(object_path("places"), atomics.as_stores) as obj:
+        obj.bss.target_call = GETPGID
+        obj.load()
+        obj.attach()
+        for _ in range(100):
+            _LIBC.syscall(GETPGID, 0)
+        assert (obj.bss.tried, obj.bss.taken, obj.bss.disturbed, obj.bss.place) == (100, 100, 0, 0)
+
+
+# All are in a read at once: each read takes longer than all of them need to begin.
+_READERS = """
+import mmap, os, sys, threading
+path, threads, reads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+threading.stack_size(65536)
+fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+together = threading.Barrier(threads)
+buffer = mmap.mmap(-1, 4096)
+def read(place):
+    together.wait()
+    for number in range(reads):
+        assert os.preadv(fd, [buffer], 4096 * ((place + number) % 1000)) == 4096
+running = [threading.Thread(target=read, args=(place,)) for place in range(threads)]
+for thread in running: thread.start()
+for thread in running: thread.join()
+"""
+
+
+@pytest.mark.skipif(not GUEST, reason="the reads of thousands of threads need a disk that takes its time")
+def test_no_operation_of_two_thousand_threads_is_lost() -> None:
+    """Tasks lie in slabs, and their addresses are alike: a bad choice of places has room for few hundred of them."""
+    threads, reads = 2000, 2
+    with (
+        null_device(irqmode=2, completion_nsec=100_000_000, hw_queue_depth=1024) as null,
+        Trace("--dev", null.name) as trace,
+    ):
+        command = [sys.executable, "-c", _READERS, null.path, str(threads), str(reads)]
+        subprocess.run(command, check=True, timeout=600)
+        trace.stop()
+    summary = trace.summary
+    assert lossless(summary), summary["loss"]
+    assert summary["operations"]["finished"] == threads * reads
+    assert count(summary, op="read", dev=null.name, kind="operation") == threads * reads
+
+
+@pytest.mark.skipif(not GUEST, reason="only guests let anybody observe asynchronous operations")
+def test_what_waits_for_no_file_takes_no_place_of_an_operation(disk: Disk) -> None:
+    """Reads of an eventfd may wait for ever: they are no operations, and others are seen while they wait."""
+    pending, reads = 3000, 200
+    eventfd = os.eventfd(0) if hasattr(os, "eventfd") else int(_LIBC.eventfd(0, 0))
+    with Trace("--dev", disk.name) as trace, Ring(4096) as ring, mmap.mmap(-1, 4096) as buffer:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        for number in range(pending):
+            ring.read(eventfd, address, 8, 0, number)
+        ring.enter(pending, 0)
+        fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+        for number in range(reads):
+            os.preadv(fd, [buffer], 4096 * number)
+        for number in range(10):
+            ring.read(fd, address, 4096, 4096 * number, 10_000 + number)
+        assert len(ring.enter(10, 10)) == 10
+        os.close(fd)
+        trace.stop()
+    os.close(eventfd)
+    summary = trace.summary
+    assert lossless(summary), summary["loss"]
+    followed = 10 if observes("io_uring", trace) else 0
+    assert count(summary, op="read", dev=disk.name, kind="operation") == reads + followed
+    assert summary["operations"]["in_flight"] == 0
