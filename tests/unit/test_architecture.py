@@ -125,6 +125,7 @@ def test_flows_do_not_know_each_other() -> None:
         "io_capture",
         "io_causes",
         "io_controllers",
+        "io_ghosts",
         "io_hooks",
         "io_operations",
         "io_records",

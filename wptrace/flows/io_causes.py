@@ -11,6 +11,7 @@ OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unse
 BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
 SUBMIT_FULL = Cause("submit_full", "the table of what io_uring or AIO was asked for had no room: seen as requests only")
 UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
+GHOST = Cause("ghost", "the end of a request went unseen, and the device has it no more")
 LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a device made of others")
 RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
 NO_CELL = Cause("no_cell", "something had no row to count in")
@@ -34,4 +35,4 @@ COUNTED = (
 """By the programs."""
 NOTED = (RING_FULL, RATE_LIMITED, LAYER_FULL, SUBMIT_FULL, UNENTERED, NO_CELL, UNMATCHED_END)
 """Of these, what costs neither an operation nor a request."""
-CAUSES = {cause.name: cause for cause in (*COUNTED, RECURSION, SHED, FOREIGN, INCONSISTENT)}
+CAUSES = {cause.name: cause for cause in (*COUNTED, GHOST, RECURSION, SHED, FOREIGN, INCONSISTENT)}

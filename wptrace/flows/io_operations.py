@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 
 from wptrace.bpf.kernel_btf import module, vmlinux
 
-
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.
 _PREFIXES = {"": "blkdev", "ext4": "ext4_file", "xfs": "xfs_file", "btrfs": "btrfs_file"}

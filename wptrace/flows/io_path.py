@@ -21,7 +21,8 @@ from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.flows.cells import Cells, merge
 from wptrace.flows.events import of_rows, timed_out_bit
 from wptrace.flows.filters import Filter
-from wptrace.flows.io_causes import BIO_FULL, CAUSES, FOREIGN, NOTED, OP_FULL, OP_UNENDED, SHED
+from wptrace.flows.io_causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED
+from wptrace.flows.io_ghosts import Ghosts
 from wptrace.flows.io_hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
 from wptrace.flows.io_records import OBJECT, Stories, begun, in_use, waiting
 from wptrace.flows.io_shed import PathShedder
@@ -84,6 +85,7 @@ class PathFlow(Flow):
         self._file_systems = io_hooks.file_systems(self._extents)
         self._layers = layers.wanted(options.devices)
         self._loaded: Loaded | None = None
+        self._stopped = False
         self._ring: Ring | None = None
         self._capture: Capture | None = None
         self._requests: list[Request] = []
@@ -140,6 +142,7 @@ class PathFlow(Flow):
         self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         self._stories = Stories(obj, self._names)
+        self._ghosts = Ghosts(obj)
         if self._options.telling:
             sink = None if self._capture is None else self._capture.add
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
@@ -263,13 +266,17 @@ class PathFlow(Flow):
         return taken
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        self._ghosts.sweep()
         return waiting(self._running.obj, self._names, time.monotonic_ns(), at_least_ns)
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
         obj = loaded.obj
+        if not self._stopped:
+            self._ghosts.sweep()
         # Read before the ends: what begins and ends in between is not taken for being in flight.
         requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
+        held = self._ghosts.held()
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
         found = self.look()
         ran = {program.name: program.statistics() for program in loaded.programs}
@@ -285,11 +292,20 @@ class PathFlow(Flow):
             noted[FOREIGN] = self._ring.foreign
         noted[INCONSISTENT] = sum(cells.shrunk for cells in self._cells.values())
         requests = self._cells["request"]
+        requests_ended = requests.total("finished") + self._cells["only"].total("finished")
+        shed = self._shedder
+        given_up = causes[UNMATCHED_START] + (shed.given_up_requests if shed is not None else 0)
+        self._ghosts.note(requests_begun, held, requests_ended + given_up, self._stopped)
         ops = [self._cells[name] for name in ("op", "only", "hit")]
         book = Accounting.read(
             requests_begun + causes[BIO_FULL],
-            requests.total("finished") + self._cells["only"].total("finished"),
-            {BIO_FULL: causes[BIO_FULL], UNMATCHED_START: causes[UNMATCHED_START]},
+            requests_ended,
+            {
+                BIO_FULL: causes[BIO_FULL],
+                UNMATCHED_START: causes[UNMATCHED_START],
+                GHOST: self._ghosts.count,
+                SHED: shed.given_up_requests if shed is not None else 0,
+            },
             noted,
         )
         operations = Accounting.read(
@@ -299,7 +315,7 @@ class PathFlow(Flow):
                 OP_FULL: causes[OP_FULL],
                 OP_UNENDED: causes[OP_UNENDED],
                 RECURSION: exits,
-                SHED: self._shedder.given_up if self._shedder is not None else 0,
+                SHED: shed.given_up if shed is not None else 0,
             },
             {},
         )
@@ -354,10 +370,13 @@ class PathFlow(Flow):
         """Takes no new ones, gives those in flight a moment to end, and detaches."""
         loaded = self._running
         loaded.obj.bss.tracing = False
+        self._ghosts.sweep()
         end = time.monotonic() + _LAST_MOMENT_S
         while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:
             time.sleep(_LAST_MOMENT_S / 20)
+        self._ghosts.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
         loaded.detach()
+        self._stopped = True
 
     def close(self) -> None:
         if self._capture is not None:

@@ -231,15 +231,15 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
-    traced = {place: dict(zip(ops.fields, values)) for place, values in _used(obj.view("ops"), ops)}
-    every = {place: dict(zip(bios.fields, values)) for place, values in _used(obj.view("bios"), bios)}
+    traced = {place: dict(zip(ops.fields, values)) for place, values in used(obj.view("ops"), ops)}
+    every = {place: dict(zip(bios.fields, values)) for place, values in used(obj.view("bios"), bios)}
     made = {bio["above"] for bio in every.values() if bio["done.events.below"] & _BELOW}
     devices: dict[int, str] | None = None
     requests: dict[int, str] = {}
     uppers: dict[int, tuple[str, str]] = {}
     for place, bio in every.items():
         kind = bio_kinds[bio["kind"]]
-        if bio["bio"] == _DELIVERED or kind == "linked":
+        if bio["bio"] == DELIVERED or kind == "linked":
             continue
         operation = traced.get(bio["op"], {}) if bio["task"] else {}
         owned = bool(operation) and operation["task"] == bio["task"]
@@ -295,7 +295,7 @@ def in_use(obj: BpfObject) -> Iterator[int]:
     for name, struct in _STRUCTS.items():
         layout = obj.struct(struct)
         at = layout.fields.index("kind")
-        for place, values in _used(obj.view(name), layout):
+        for place, values in used(obj.view(name), layout):
             if name == "ops" or values[at] not in upwards:
                 yield place
 
@@ -310,22 +310,36 @@ def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
     """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
     layout = obj.struct("op_state")
     kind = layout.fields.index("kind")
-    for place, values in _used(obj.view("ops"), layout):
+    for place, values in used(obj.view("ops"), layout):
         yield place, values[kind] == _TRACED
 
 
-def give_up(obj: BpfObject, place: int) -> None:
-    """The place is free: nothing ends this operation any more."""
-    begin = place * obj.struct("op_state").size
-    obj.view("ops")[begin : begin + 8] = bytes(8)
+def give_up(obj: BpfObject, place: int) -> bool:
+    """The place is free: nothing ends this operation any more. Whether a request was to be counted with it."""
+    layout, memory = obj.struct("op_state"), obj.view("ops")
+    only = layout.struct.unpack_from(memory, place * layout.size)[layout.fields.index("only")]
+    _free(memory, place * layout.size)
+    if not only:
+        return False
+    at = (only - 1) * obj.struct("bio_state").size
+    delivered = obj.view("bios")[at : at + 8].cast("Q")[0] == DELIVERED
+    if delivered:
+        _free(obj.view("bios"), at)
+    return delivered
 
 
 _BELOW = 1  # EVENT_BELOW of bpf_src/lib/block.h
-_DELIVERED = 1  # as in bpf_src/io_path/state.h
+
+
+def _free(memory: memoryview, at: int) -> None:
+    memory[at : at + 8] = bytes(8)
+
+
+DELIVERED = 1  # as in bpf_src/io_path/state.h
 _TRACED = 1  # OP_TRACED of bpf_src/io_path/state.h
 
 
-def _used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:
+def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:
     """The places of a table that are taken: their first eight bytes are not 0."""
     stride = layout.size
     keys = memory.cast("Q")[:: stride // 8]

@@ -40,6 +40,7 @@ class PathShedder:
         self._look = look
         self._off: set[str] = set()
         self.given_up = 0
+        self.given_up_requests = 0
         """Operations that were in flight when their hooks went."""
         kinds = [INTERFERENCE] if interference else []
         kinds += [EACH] if slow_ns == 0 or 0 < sample < TOLD_ONE_IN else []
@@ -103,7 +104,7 @@ class PathShedder:
         time.sleep(_GRACE_S)
         # Their places would hold later requests of their tasks for those of an operation.
         for place, traced in list(operations(obj)):
-            give_up(obj, place)
+            self.given_up_requests += give_up(obj, place)
             self.given_up += traced
 
     def _add_operations(self, step: Step) -> None:

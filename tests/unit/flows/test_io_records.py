@@ -433,7 +433,7 @@ def test_kinds_are_those_of_the_source(tables: Any) -> None:
     assert tables.enum("bio_kind")[:4] == ["queued", "head", "held", "above"]
     source = (Path(__file__).resolve().parents[3] / "bpf_src/io_path/state.h").read_text()
     assert f"#define DELIVERED {DELIVERED}\n" in source
-    assert DELIVERED == io_records._DELIVERED
+    assert DELIVERED == io_records.DELIVERED
 
 
 def test_the_kind_of_a_traced_operation_is_that_of_the_source() -> None:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests whose end no program saw are not in flight for ever, and what really is in flight stays."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.kernel.conftest import GUEST
+from tests.kernel.disks import Disk, fio, null_device
+from tests.kernel.trace import wait_until
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader
+from wptrace.flows.io_path import Options, PathFlow
+
+
+@contextmanager
+def tracing(disk: Disk) -> Iterator[PathFlow]:
+    flow = PathFlow(Options((disk.path,)))
+    try:
+        flow.start(Reader())
+        yield flow
+    finally:
+        flow.close()
+
+
+@contextmanager
+def unseen(flow: PathFlow) -> Iterator[None]:
+    """Nobody sees completions meanwhile, as where the kernel skips programs."""
+    obj: BpfObject = flow._running.obj
+    programs = [program for name, program in obj.progs.items() if name.startswith("complete_") and program.links]
+    assert len(programs) == 1
+    for program in programs:
+        program.close()
+    yield
+    for program in programs:
+        program.attach()
+
+
+def read(disk: Disk, count: int) -> None:
+    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+    with mmap.mmap(-1, 4096) as buffer:
+        for number in range(count):
+            assert os.preadv(fd, [buffer], 4096 * number) == 4096
+    os.close(fd)
+
+
+def completed(disk: Disk) -> int:
+    found = disk.completed()
+    return found["read"] + found["write"]
+
+
+def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
+    with tracing(disk) as flow:
+        read(disk, 10)
+        with unseen(flow):
+            read(disk, 7)
+        assert flow.snapshot().accounting.in_flight > 0
+        # Not at once: the end of a request may be on its way.
+        wait_until(lambda: not flow.in_flight(0), "the end of the ghosts")
+        wait_until(lambda: not flow.snapshot().accounting.in_flight, "an account without them")
+        read(disk, 10)
+        flow.stop()
+        book = flow.snapshot().accounting
+    lost = {cause.name: count for cause, count in book.lost.items()}
+    # A bio that is used again tells of one by itself.
+    assert set(lost) <= {"ghost", "unmatched_start"}
+    assert lost["ghost"] >= 1
+    assert (book.finished, book.lost_total, book.in_flight) == (20, 7, 0)
+
+
+def test_the_last_look_finds_them_as_well(disk: Disk) -> None:
+    with tracing(disk) as flow:
+        read(disk, 3)
+        with unseen(flow):
+            read(disk, 4)
+        flow.stop()
+        book = flow.snapshot().accounting
+    assert (book.finished, book.lost_total, book.in_flight) == (3, 4, 0)
+
+
+@pytest.mark.skipif(not GUEST, reason="it needs a disk that takes its time")
+def test_what_the_device_has_stays_in_flight() -> None:
+    """Beside ghosts on the same disk, and longer than those are waited for."""
+    with null_device(irqmode=2, completion_nsec=6_000_000_000) as null, tracing(null) as flow:
+        pid = os.fork()
+        if not pid:
+            read(null, 1)
+            os._exit(0)
+        wait_until(lambda: flow.in_flight(0), "the read")
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            assert flow.snapshot().accounting.in_flight == 1
+            assert {one.kind for one in flow.in_flight(0)} >= {"request"}
+            time.sleep(0.5)
+        os.waitpid(pid, 0)
+        flow.stop()
+        book = flow.snapshot().accounting
+    assert (book.finished, book.lost_total, book.in_flight) == (1, 0, 0)
+
+
+def test_under_load_nothing_is_taken_for_one(disk: Disk) -> None:
+    before = completed(disk)
+    with tracing(disk) as flow:
+        pid = os.fork()
+        if not pid:
+            fio(disk.path, rw="randrw", number_ios=20_000 if not GUEST else 2_000, numjobs=2, group_reporting=1)
+            os._exit(0)
+        done = 0
+        while not done:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            flow._ghosts.sweep(50_000_000)
+            flow.snapshot()
+            time.sleep(0.01)
+        assert status == 0
+        flow.stop()
+        book = flow.snapshot().accounting
+    made = completed(disk) - before
+    # A hardened kernel may show some ends to nobody.
+    assert book.lost_total <= (0 if GUEST else made // 100)
+    assert (book.started, book.in_flight) == (made, 0)
