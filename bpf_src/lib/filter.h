@@ -7,8 +7,8 @@
 #ifndef WPT_FILTER_H
 #define WPT_FILTER_H
 
-#include "lib/dentry.h"
-#include "lib/pid_namespace.h"
+#include "dentry.h"
+#include "pid_namespace.h"
 
 bool filtering; /* anything of what follows */
 
