@@ -30,6 +30,7 @@ struct submission {
 	__u64 start_ns;
 	__u32 tid;
 	__u8 interface;
+	bool crowded; /* another one belongs here, and had to take one of the next places */
 	struct submitter by; /* if it may be told */
 };
 
@@ -41,12 +42,16 @@ static __always_inline struct submission *submission_at(__u32 place)
 	return &submissions[place];
 }
 
-/* Nobody's place is marked as crowded: those that are sought are there, except for what was submitted before tracing. */
 __noinline __u32 submission_place(__u64 key)
 {
 	__u32 home = home_of(key, SUBMISSION_BITS), probe;
 
-	for (probe = 0; probe < SUBMISSION_PROBES; probe++) {
+	if (submission_at(home)->key == key)
+		return home & (SUBMISSIONS - 1);
+	/* The kernel's own come by as well, such as those of loop devices: they are nowhere. */
+	if (!submission_at(home)->crowded)
+		return SUBMISSIONS;
+	for (probe = 1; probe < SUBMISSION_PROBES; probe++) {
 		if (submission_at(home + probe)->key == key)
 			return home + probe & (SUBMISSIONS - 1);
 	}
@@ -66,6 +71,7 @@ __noinline __u32 claim_submission(__u64 key)
 
 		if (!submission->key && take_place(&submission->key, 0, key))
 			return home + probe & (SUBMISSIONS - 1);
+		submission_at(home)->crowded = true;
 	}
 	return SUBMISSIONS;
 }
