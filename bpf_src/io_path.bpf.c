@@ -1068,6 +1068,33 @@ static __always_inline void fill_in(struct times *times, __u64 allocated)
 
 #include "io_path/life.h"
 
+/* What made the request hears of its end itself: flushes, clones of dm, commands that users send. */
+struct request___made {
+	void *end_io;
+} __attribute__((preserve_access_index));
+
+/*
+ * The end of a read or write of which nothing is known. It may be of no traced device, or filtered out, or have begun
+ * before tracing did; else a program was skipped, or another bio got its place.
+ */
+__noinline int count_unmatched(__u64 request)
+{
+	struct request *rq = (void *)request;
+	struct request___made *made = (void *)rq;
+	struct device_match match;
+
+	if (!tracing || filtering || !BPF_CORE_READ(rq, bio) || BPF_CORE_READ(made, end_io) ||
+	    request_op(BPF_CORE_READ(rq, cmd_flags)) > BLOCK_OP_WRITE)
+		return 0;
+	/* Without iostats it is 0. */
+	if (BPF_CORE_READ(rq, start_time_ns) < settled_ns)
+		return 0;
+	match = find_any_device(rq, request_disk(rq, false), BPF_CORE_READ(rq, __sector), false);
+	if (match.found)
+		COUNT(loss[PATH_CAUSE_UNMATCHED_END]);
+	return 0;
+}
+
 static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
 {
 	struct bio_state *state;
@@ -1079,7 +1106,7 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		return complete_part(number_of((__u64)rq), bytes, error);
 	state = state_of(rq, direct);
 	if (!state)
-		return 0;
+		return filtering ? 0 : count_unmatched(number_of((__u64)rq));
 	done = &state->done;
 	if (error || has_events(&done->events)) {
 		end_otherwise(rq, state, bytes, error);

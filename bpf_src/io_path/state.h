@@ -12,6 +12,7 @@
  * one is detached, so that whatever was seen to begin is seen whole.
  */
 bool tracing;
+__u64 settled_ns; /* what is made from then on, was seen from the beginning */
 
 /* Those that took at least this long are told one by one; the default is never. */
 __u64 slow_ns = NEVER;

@@ -30,10 +30,10 @@ def tracing(disk: Disk) -> Iterator[PathFlow]:
 
 
 @contextmanager
-def unseen(flow: PathFlow) -> Iterator[None]:
-    """Nobody sees completions meanwhile, as where the kernel skips programs."""
+def unseen(flow: PathFlow, hook: str = "complete") -> Iterator[None]:
+    """Nobody sees completions meanwhile, or what it is, as where the kernel skips programs."""
     obj: BpfObject = flow._running.obj
-    programs = [program for name, program in obj.progs.items() if name.startswith("complete_") and program.links]
+    programs = [program for name, program in obj.progs.items() if name.startswith(f"{hook}_") and program.links]
     assert len(programs) == 1
     for program in programs:
         program.close()
@@ -82,6 +82,20 @@ def test_the_last_look_finds_them_as_well(disk: Disk) -> None:
         flow.stop()
         book = flow.snapshot().accounting
     assert (book.finished, book.lost_total, book.in_flight) == (3, 4, 0)
+
+
+def test_an_end_without_a_start_is_counted(disk: Disk) -> None:
+    with tracing(disk) as flow:
+        with unseen(flow, "queue"):
+            # What was queued before tracing began may end now.
+            read(disk, 2)
+            time.sleep(1.1)
+            read(disk, 5)
+        read(disk, 3)
+        flow.stop()
+        book = flow.snapshot().accounting
+    assert {cause.name: count for cause, count in book.noted.items()} == {"unmatched_end": 5}
+    assert (book.started, book.finished, book.in_flight) == (3, 3, 0)
 
 
 @pytest.mark.skipif(not GUEST, reason="it needs a disk that takes its time")

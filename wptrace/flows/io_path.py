@@ -42,6 +42,8 @@ _TICK_NS = 1_000_000
 # Bios of devices made of others that can be in flight.
 _UPPERS = 16384
 _LAST_MOMENT_S = 0.1
+# A bio that was queued before tracing began gets its request within this time, or an end without a start is counted.
+_SETTLES_NS = 1_000_000_000
 
 
 class Options(NamedTuple):
@@ -160,6 +162,7 @@ class PathFlow(Flow):
         start = Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
         if self._capture is not None:
             self._capture.begin(obj, self._stories, start)
+        obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
         obj.bss.tracing = True
         return start
 
