@@ -71,19 +71,27 @@ class Distribution:
         self.sumsq += value * value
 
     def add_counts(
-        self, buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int, sumsq: int | None
+        self,
+        buckets: Sequence[int],
+        count: int,
+        total: int,
+        minimum: int,
+        maximum: int,
+        sumsq: int | None,
+        among: tuple[bool, bool] = (True, True),
     ) -> None:
         """Merge what another keeper counted, such as one CPU's cell in the kernel.
 
         One without a count is ignored: the minimum of 0 in a cell that never saw a value means nothing. Without a sum
-        of squares it is estimated from the buckets.
+        of squares it is estimated from the buckets, and from those of the extremes that are `among` what is counted
+        here: the others came before.
         """
         if not count:
             return
         if len(buckets) != SLOTS:
             raise ValueError(f"a distribution has {SLOTS} buckets, not {len(buckets)}")
         if sumsq is None:
-            sumsq = _squares(buckets, count, total, minimum, maximum)
+            sumsq = _squares(buckets, count, total, minimum, maximum, among)
         if self.count:
             self.buckets = list(map(add, self.buckets, buckets))
             if minimum < self.min:
@@ -204,15 +212,28 @@ class Distribution:
         return math.sqrt(max(0, self.count * self.sumsq - self.sum * self.sum)) / self.count
 
 
-def _squares(buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int) -> int:
-    """The sum of squares as it would be if each value stood in the middle of its bucket, around the true mean."""
-    middles = []
-    for slot, number in enumerate(buckets):
+def _squares(
+    buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int, among: tuple[bool, bool]
+) -> int:
+    """The sum of squares as it would be if each value stood in the middle of its bucket, around the true mean.
+
+    The extremes weigh most, as squares do, and stand where they are. One value is its own mean.
+    """
+    if count == 1:
+        return total * total
+    values: list[tuple[float, int]] = []
+    left = list(buckets)
+    for extreme, is_there in zip((minimum, maximum), among):
+        # A cell that was read while its CPU wrote it may have one without the other.
+        if is_there and left[index(extreme)]:
+            left[index(extreme)] -= 1
+            values.append((extreme, 1))
+    for slot, number in enumerate(left):
         if number:
             low, high = bounds(slot)
-            middles.append(((max(low, minimum) + min(high - 1, maximum)) / 2, number))
-    mean = sum(middle * number for middle, number in middles) / count
-    spread = sum((middle - mean) ** 2 * number for middle, number in middles)
+            values.append(((max(low, minimum) + min(high - 1, maximum)) / 2, number))
+    mean = sum(value * number for value, number in values) / count
+    spread = sum((value - mean) ** 2 * number for value, number in values)
     return total * total // count + int(spread)
 
 

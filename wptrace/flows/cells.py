@@ -91,7 +91,7 @@ class Cells:
             if now[slots] == was[slots]:
                 continue
             total, low, high, squares, squares_high = (now[place] for place in fields)
-            old_total, _, _, old_squares, old_squares_high = (was[place] for place in fields)
+            old_total, old_low, old_high, old_squares, old_squares_high = (was[place] for place in fields)
             buckets = [(new - old) & _BUCKET for new, old in zip(now[slots], was[slots])]
             if max(buckets) > _BUCKET >> 1:
                 buckets = [self._grown(_signed(grown)) for grown in buckets]
@@ -102,6 +102,7 @@ class Cells:
                 low ^ _ALL_BITS,
                 high,
                 _squares(squares_high - old_squares_high, squares - old_squares, total - old_total),
+                (low != old_low, high != old_high),
             )
 
     def _grown(self, by: int) -> int:

@@ -235,6 +235,35 @@ def test_a_bucket_that_shrank_adds_nothing_and_is_counted() -> None:
     assert of([1, 1]).delta(of([1])).shrunk == 0
 
 
+@pytest.mark.parametrize(
+    "values", [[1_000_000, 1_100_000], [7, 900], [0, 0], [5, 5], [1_000_000, 1_010_000], [123_456_789], [1 << 40, 3]]
+)
+def test_the_deviation_of_two_values_is_that_of_the_extremes(values: list[int]) -> None:
+    """Within a bucket both would stand in its middle."""
+    made = of(values)
+    estimated = Distribution()
+    estimated.add_counts(made.buckets, made.count, made.sum, made.min, made.max, None)
+    assert estimated.stddev == pytest.approx(statistics.pstdev(values), rel=1e-6, abs=1)
+
+
+def test_extremes_that_came_before_are_no_values_of_now() -> None:
+    now = of([1_000_000, 1_000_000, 1_000_000])
+    estimated = Distribution()
+    estimated.add_counts(now.buckets, 3, now.sum, 8, 1 << 40, None, among=(False, False))
+    assert estimated.stddev == 0
+    torn = Distribution()
+    torn.add_counts(now.buckets, 3, now.sum, 8, 1 << 40, None)
+    assert torn.stddev == 0
+
+
+@given(st.lists(st.integers(0, 1 << 41), min_size=1, max_size=30))
+def test_the_estimated_deviation_is_near(values: list[int]) -> None:
+    made = of(values)
+    estimated = Distribution()
+    estimated.add_counts(made.buckets, made.count, made.sum, made.min, made.max, None)
+    assert estimated.stddev == pytest.approx(statistics.pstdev(values), rel=1e-3, abs=max(values) * 0.0625 + 1)
+
+
 def test_a_torn_cell_gives_no_negative_variance() -> None:
     distribution = Distribution()
     buckets = [0] * SLOTS
