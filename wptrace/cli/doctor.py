@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 SUMMARY = "tell what this kernel lets wptrace see, and what to do about the rest"
 
@@ -17,10 +16,11 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.errors import NotPermittedError, UnsupportedError
     from wptrace.flows.diagnosis import diagnose
     from wptrace.outputs import diagnosis as show
+    from wptrace.outputs.json_line import encoded
 
     found = diagnose()
     if options.json:
-        print(json.dumps(show.as_json(found), separators=(",", ":")))
+        print(encoded(show.as_json(found)))
     else:
         print("\n".join(show.lines(found, options.verbose)))
     if found.io_works:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TextIO
 
@@ -13,6 +12,7 @@ from wptrace.engine.distribution import Distribution
 from wptrace.engine.offenders import Offender, Offenders
 from wptrace.engine.results import InFlight, Report, Request, Start
 from wptrace.kernel.clock import clock_time
+from wptrace.outputs.json_line import encoded
 from wptrace.outputs.logfile import LogFile
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.plain import PlainOutput
@@ -134,7 +134,7 @@ class IrqoffJson(NdjsonOutput):
             line.pop("verdict", None)
             line["offenders"] = [_as_json(one) for one in self._offenders.worst(_WORST)]
         if line["kind"] == "irqoff" and self._log is not None:
-            self._log.write([json.dumps(line, separators=(",", ":"))])
+            self._log.write([encoded(line)])
         super()._write(line)
 
     def request(self, request: Request) -> None:

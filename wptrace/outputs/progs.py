@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from wptrace import __version__
 from wptrace.engine import units
 from wptrace.engine.inventory import Activity, Holder, Map, Usage
 from wptrace.kernel.clock import clock_time
+from wptrace.outputs.json_line import encoded
 from wptrace.outputs.live import Live, can_be_live
 from wptrace.outputs.text import head, padded, printable
 
@@ -62,7 +62,7 @@ class ProgsJson:
         self._stream = stream
 
     def show(self, activity: Activity) -> None:
-        self._stream.write(json.dumps(as_json(activity), separators=(",", ":")) + "\n")
+        self._stream.write(encoded(as_json(activity)) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

@@ -197,15 +197,17 @@ def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_come_through_as_they_are(name: str) -> None:
+def test_hostile_names_come_through(name: str) -> None:
     group = Group(name, "read")
     lines = written(
         ("start", start(dev=[name], notes=[name])),
         ("request", request(dev=name)),
         ("interval", report({group: cell([1], [2])})),
     )
-    assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [name]
-    assert lines[1]["dev"] == lines[2]["rows"][0]["dev"] == name
+    # Bytes that are no UTF-8 are named: a parser may refuse the surrogates that Python has for them.
+    told = r"\xff\x80" if name == "\udcff\udc80" else name
+    assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [told]
+    assert lines[1]["dev"] == lines[2]["rows"][0]["dev"] == told
 
 
 class Unbuffered(io.StringIO):

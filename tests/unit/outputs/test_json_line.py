@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wptrace.outputs.json_line import encoded
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("größe \U0001f600", "größe \U0001f600"),
+        ("a\udcffb", r"a\xffb"),
+        ("\udc80\U0001f600", "\\x80\U0001f600"),
+        (r"C:\udo", r"C:\udo"),
+        # Of no byte: a capture that somebody made may have them.
+        ("\ud800", "\ufffd"),
+        ("a\udc00", "a\ufffd"),
+        ('\x00\x1b\n"', '\x00\x1b\n"'),
+    ],
+)
+def test_names(name: str, told: str) -> None:
+    line = encoded({"a": name, name: [name, {"b": (name, 1, None)}]})
+    assert json.loads(line) == {"a": told, told: [told, {"b": [told, 1, None]}]}
+    assert line.isascii()
+    assert "\n" not in line
+
+
+@given(st.binary(max_size=20))
+def test_every_parser_takes_a_line(name: bytes) -> None:
+    """What Python has read can be written as UTF-8, which it could not with a surrogate."""
+    (told,) = json.loads(encoded({"name": os.fsdecode(name)})).values()
+    told.encode()
