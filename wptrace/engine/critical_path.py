@@ -9,7 +9,7 @@ just finished before is what was waited for, and so on. Time that two children s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wptrace.engine.intervals import Interval, clip, length
 from wptrace.engine.span import Span
@@ -64,8 +64,9 @@ class CriticalPath:
         return shares
 
 
-def _order(span: Span) -> tuple[int, int, str, str]:
-    return span.end_ns, -span.start_ns, span.stage, span.name
+def _order(span: Span) -> tuple[Any, ...]:
+    """Twins are told apart by what is below them, so that it does not matter which one comes first."""
+    return span.end_ns, -span.start_ns, span.stage, span.name, sorted(map(_order, span.children))
 
 
 def _walk_back(span: Span, start: int, now: int, path: list[Segment]) -> None:

@@ -68,6 +68,13 @@ def test_the_order_of_children_does_not_matter(operation: Span, chance: random.R
     assert (after.charges, after.unattributed) == (before.charges, before.unattributed)
 
 
+def test_nor_does_that_of_twins() -> None:
+    """They differ in what is below them alone."""
+    twins = [make(1, 2, "device", []), make(1, 2, "device", [make(0, 2, "", [])])]
+    found = [CriticalPath(make(0, 15, "", order)) for order in (twins, twins[::-1])]
+    assert found[0].charges == found[1].charges
+
+
 @examples
 @given(operations, st.lists(st.tuples(times, times), max_size=5))
 def test_interference_is_a_share_of_the_charges(operation: Span, taken: list[tuple[int, int]]) -> None:
