@@ -11,6 +11,7 @@
 #include "lib/arguments.h"
 #include "lib/tracepoint.h"
 #include "lib/pid_namespace.h"
+#include "lib/sample.h"
 
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
@@ -132,14 +133,13 @@ struct {
 	__type(value, struct turns);
 } turns SEC(".maps");
 
-/* At uneven distances: what repeats itself would else be the same one each time. */
-static __always_inline bool is_turn(__u64 *left, __u32 one_in)
+static __always_inline bool is_turn(__u64 *left, const __u32 *one_in)
 {
 	if (*left) {
 		--*left;
 		return false;
 	}
-	*left = bpf_get_prandom_u32() % (2 * one_in - 1);
+	*left = left_out(one_in);
 	return true;
 }
 
@@ -148,7 +148,7 @@ static __always_inline bool is_timed(void)
 	__u32 zero = 0;
 	struct turns *next = bpf_map_lookup_elem(&turns, &zero);
 
-	return next && is_turn(&next->untimed, request_sample);
+	return next && is_turn(&next->untimed, &request_sample);
 }
 
 static __always_inline bool is_told(void)
@@ -156,7 +156,7 @@ static __always_inline bool is_told(void)
 	__u32 zero = 0;
 	struct turns *next = bpf_map_lookup_elem(&turns, &zero);
 
-	return next && is_turn(&next->untold, sample);
+	return next && is_turn(&next->untold, &sample);
 }
 
 /*

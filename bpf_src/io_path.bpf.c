@@ -15,6 +15,7 @@
 #include "lib/sched.h"
 #include "lib/arguments.h"
 #include "lib/tracepoint.h"
+#include "lib/sample.h"
 #include "lib/dentry.h"
 #include "io_path/shared.h"
 #include "io_path/state.h"

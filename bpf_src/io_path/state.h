@@ -304,7 +304,7 @@ static __always_inline void *cell_at(void *cells, __u32 key)
 	return cell;
 }
 
-/* One in request_sample, at uneven distances: what repeats itself would else be the same one each time. */
+/* One in request_sample. */
 static __always_inline bool is_timed(void)
 {
 	struct op_counts *counts = cell_at(&op_counters, 0);
@@ -315,7 +315,7 @@ static __always_inline bool is_timed(void)
 		counts->untimed--;
 		return false;
 	}
-	counts->untimed = bpf_get_prandom_u32() % (2 * request_sample - 1);
+	counts->untimed = left_out(&request_sample);
 	return true;
 }
 
