@@ -103,6 +103,19 @@ def test_results_go_into_a_file(tmp_path: Path) -> None:
     assert kinds == ["start", "interval", "interval", "summary"]
 
 
+@pytest.mark.parametrize("output", ["-o", "the shell"])
+def test_a_capture_and_the_results_go_into_two_files(tmp_path: Path, output: str) -> None:
+    path = tmp_path / "file"
+    path.write_text("kept\n")
+    with path.open("a") as file:
+        more = ["-o", str(path)] if output == "-o" else []
+        process = popen(FAKE, "io", "--each", "--capture", str(path), *more, stdout=file, stderr=PIPE)
+        _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 2
+    assert "are the same file" in sentence(errors.decode())
+    assert path.read_text() == "kept\n"
+
+
 def test_a_file_may_be_a_pipe_whose_reader_leaves(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
