@@ -141,6 +141,26 @@ def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path, engine
             assert mine[other] == (10 if path == merged and seen else 0), (given, path)
 
 
+def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(disk: Disk, tmp_path: Path) -> None:
+    """Also where the overlay's file is all that is known, as no request tells the device."""
+    with ExitStack() as stack:
+        below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
+        (below / "lower").mkdir()
+        (below / "upper").mkdir()
+        merged = stack.enter_context(overlay(below / "lower", upper=below / "upper", folder=tmp_path / "merged"))
+        path = merged / "data"
+        path.write_bytes(os.urandom(16 << 12))
+        fd = os.open(path, os.O_RDONLY)
+        with Trace("--each", f"--dev={disk.name}") as trace:
+            for page in range(16):
+                os.pread(fd, 4096, page << 12)
+            trace.stop()
+        os.close(fd)
+    assert lossless(trace.summary), trace.summary["loss"]
+    mine = [one for one in told(trace, path) if one["pid"] == os.getpid()]
+    assert [(one["kind"], one["op"], one["dev"]) for one in mine] == [("hit", "read", disk.name)] * 16
+
+
 _INSIDE = """
 import json, os, sys
 from pathlib import Path

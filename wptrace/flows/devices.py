@@ -140,9 +140,13 @@ def file_table(wanted: list[blockdev.Extent]) -> list[dict[str, int]]:
 
 
 def file_systems(wanted: list[blockdev.Extent]) -> set[str]:
-    """The kinds of what is mounted on the wanted devices, as far as this process sees it."""
+    """The kinds of what is mounted on the wanted devices, as far as this process sees it.
+
+    An overlay is none: what is asked of it those below do.
+    """
     below = mounts.block_devices()
-    return {one.kind for one in mounts.mounts() if one.dev in below and _slot_of(below[one.dev], wanted)}
+    every = [one for one in mounts.mounts() if one.dev in below and one.kind != mounts.OVERLAY]
+    return {one.kind for one in every if _slot_of(below[one.dev], wanted)}
 
 
 def _slot_of(name: str, wanted: list[blockdev.Extent]) -> int:

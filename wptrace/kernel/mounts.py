@@ -14,6 +14,7 @@ from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, procfs
 
 PROC = Path("/proc")
+OVERLAY = "overlay"
 
 
 class Mount(NamedTuple):
@@ -108,14 +109,29 @@ def directory(path: str, proc: Path = PROC) -> Place:
     return found
 
 
+def _mount_below(overlay: Mount, earlier: list[Mount]) -> Mount | None:
+    """Where the layers of an overlay lie, as far as this process sees it."""
+    layers = dict(option.partition("=")[::2] for option in reversed(overlay.options))
+    layer = layers.get("upperdir") or layers.get("lowerdir", layers.get("lowerdir+", "")).split(":")[0]
+    path = _unescaped(layer)
+    on = [mount for mount in earlier if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")]
+    return max(reversed(on), key=lambda mount: len(mount.point), default=None)
+
+
 def block_devices(proc: Path = PROC, sys: Path = blockdev.SYS) -> dict[int, str]:
     """The sysfs name of the block device by the s_dev of each mounted file system that lies on one.
 
     Most have the number of their device. One that may lie on several (btrfs) has a number of no device, and names one
-    of them as its source.
+    of them as its source. An overlay lies on directories of others: what it can be written to, or the first one.
     """
-    found = {}
-    for mount in mounts(proc):
+    found: dict[int, str] = {}
+    every = mounts(proc)
+    for place, mount in enumerate(every):
+        if mount.kind == OVERLAY:
+            below = _mount_below(mount, every[:place])
+            if below is not None and below.dev in found:
+                found[mount.dev] = found[below.dev]
+            continue
         major, minor = mount.dev >> blockdev.MINOR_BITS, mount.dev & (1 << blockdev.MINOR_BITS) - 1
         if major == 0 and not mount.source.startswith("/"):
             continue

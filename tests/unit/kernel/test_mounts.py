@@ -203,6 +203,36 @@ def test_block_devices_below_file_systems(proc: Procfs, tmp_path: Path, monkeypa
     }
 
 
+def test_an_overlay_lies_where_it_is_written_to(proc: Procfs, tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    sysfs = Sysfs(tmp_path / "sys")
+    for name, number in (("sda", "8:0"), ("sdb", "8:16"), ("sdc", "8:32")):
+        sysfs.disk(name, number)
+    proc.mount(1, "8:0", "/", "ext4", "/dev/sda", "rw")
+    proc.mount(2, "8:16", "/var/lib", "ext4", "/dev/sdb", "rw")
+    proc.mount(
+        3, "0:70", "/a", "overlay", "overlay", "rw,lowerdir=/low:/var/lib/x,upperdir=/var/lib/up,workdir=/var/lib/w"
+    )
+    proc.mount(4, "0:71", "/b", "overlay", "overlay", "ro,lowerdir=/var/lib/x:/low")
+    proc.mount(5, "0:72", "/c", "overlay", "overlay", "rw,lowerdir=/a/low,upperdir=/a/up,workdir=/a/w")
+    proc.mount(
+        6, "0:73", "/d", "overlay", "overlay", "rw,lowerdir+=/low,lowerdir+=/var/lib/x,upperdir=/variable,workdir=/w"
+    )
+    proc.mount(7, "0:74", "/e", "overlay", "overlay", "ro,lowerdir+=/var/lib/x,lowerdir+=/low")
+    proc.mount(8, "0:75", "/shm", "tmpfs", "tmpfs", "rw")
+    proc.mount(9, "0:76", "/f", "overlay", "overlay", "rw,lowerdir=/low,upperdir=/shm/up,workdir=/shm/w")
+    # Mounted over the disk that the overlays above lie on.
+    proc.mount(10, "8:32", "/var/lib", "ext4", "/dev/sdc", "rw")
+    found = mounts.block_devices(proc.root, sysfs.root)
+    assert {dev & 0xFFFFF: name for dev, name in found.items() if not dev >> 20} == {
+        70: "sdb",
+        71: "sdb",
+        72: "sdb",
+        73: "sda",
+        74: "sdb",
+    }
+
+
 def test_block_devices_of_this_machine_are_in_sysfs() -> None:
     for dev, name in mounts.block_devices().items():
         if dev >> 20:
