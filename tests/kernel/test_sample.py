@@ -11,7 +11,7 @@ from tests.kernel.trace import object_path
 from wptrace.bpf.object import BpfObject
 
 
-@pytest.mark.here
+@pytest.mark.one_kernel
 @pytest.mark.parametrize(("one_in", "most"), [(0, 0), (1, 0), (10, 18)])
 def test_as_many_are_left_out_as_belong_to_one(one_in: int, most: int) -> None:
     """0 is what a budget sets when all are timed again, maybe between two looks of a program: then none is left out."""
