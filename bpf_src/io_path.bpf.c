@@ -1107,7 +1107,8 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		return complete_part(number_of((__u64)rq), bytes, error);
 	state = state_of(rq, direct);
 	if (!state)
-		return filtering ? 0 : count_unmatched(number_of((__u64)rq));
+		/* A sequence of flushes ends with a completion of no bytes, after that of its data. */
+		return filtering || !bytes ? 0 : count_unmatched(number_of((__u64)rq));
 	done = &state->done;
 	if (error || has_events(&done->events)) {
 		end_otherwise(rq, state, bytes, error);

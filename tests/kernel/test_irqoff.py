@@ -328,8 +328,8 @@ def test_stolen_time_is_taken_from_a_period(by_hand: ByHand) -> None:
 
 @pytest.mark.one_kernel
 def test_what_is_stolen_but_for_a_little_is_none(by_hand: ByHand) -> None:
-    by_hand.late(LATE_NS)
-    stolen(by_hand, LATE_NS - MIN_NS)
+    by_hand.late(MIN_NS + 100 * MS)
+    stolen(by_hand, 1_000 * MS)
     by_hand.settle()
     assert by_hand.periods() == []
     assert by_hand.causes() == {"stolen": 1}

@@ -68,9 +68,9 @@ def flow(disks: dict[str, Disk], folders: dict[str, Path]) -> Iterator[Running]:
 
 
 @pytest.fixture
-def disk() -> Iterator[Disk]:
-    """A test's own, in memory."""
-    with null_device("wptest_own", memory_backed=1, size=256) as made:
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A test's own, in guests in memory."""
+    with null_device("wptest_own", memory_backed=1, size=256) if GUEST else loop_device(tmp_path / "disk.img") as made:
         yield made
 
 
