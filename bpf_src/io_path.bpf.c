@@ -1490,7 +1490,8 @@ int aio_write_fentry(__u64 *ctx)
 	int function##_whole_fentry(__u64 *ctx) \
 	{ \
 		submit_aio(ctx[0]); \
-		return enter_aio((void *)ctx[0], ctx[1], kind, ctx[2]); \
+		/* Of a bool the upper bits are anything. */ \
+		return enter_aio((void *)ctx[0], ctx[1], kind, (__u8)ctx[2]); \
 	}
 
 /* include/uapi/linux/aio_abi.h */
