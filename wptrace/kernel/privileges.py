@@ -42,7 +42,9 @@ def advice() -> str:
         both = len(lacking) == 2
         return f"run it with sudo, or grant {'both capabilities' if both else f'{lacking[0]} as well'}"
     if "CAP_SYS_ADMIN" not in held:
-        return "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it"
+        known = "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it"
+        more = "; before Linux 5.11 it may be the limit of locked memory (ulimit -l)"
+        return known + (more if memlock() >= 0 and "CAP_SYS_RESOURCE" not in held else "")
     return "this kernel's policy (lockdown, an LSM) refuses it: see wptrace doctor"
 
 

@@ -76,20 +76,25 @@ def test_tracing_needs_admin_or_both_newer_capabilities(
         privileges.require_tracing()
 
 
+THERE = "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it"
+
+
 @pytest.mark.parametrize(
     ("held", "advice"),
     [
         (set(), "run it with sudo, or grant both capabilities"),
         ({"CAP_BPF"}, "run it with sudo, or grant CAP_PERFMON as well"),
         ({"CAP_PERFMON", "CAP_SYS_RESOURCE"}, "run it with sudo, or grant CAP_BPF as well"),
+        ({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_RESOURCE"}, THERE),
         (
             {"CAP_BPF", "CAP_PERFMON"},
-            "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it",
+            f"{THERE}; before Linux 5.11 it may be the limit of locked memory (ulimit -l)",
         ),
         ({"CAP_SYS_ADMIN"}, "this kernel's policy (lockdown, an LSM) refuses it: see wptrace doctor"),
     ],
 )
 def test_advice_asks_for_what_is_not_there(held: set[str], advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privileges, "memlock", lambda: 65536)
     monkeypatch.setattr(privileges, "effective", lambda: held)
     assert privileges.advice() == advice
     if "CAP_SYS_ADMIN" not in held:
