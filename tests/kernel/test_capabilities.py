@@ -17,6 +17,8 @@ from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
 UNLIMITED = ("sh", "-c", 'ulimit -l unlimited 2>/dev/null; exec "$@"', "sh")
 BOTH = (*UNLIMITED, "setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all")
 
+pytestmark = pytest.mark.one_kernel
+
 
 class PathWithBoth(Trace):
     before = BOTH

@@ -13,9 +13,10 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, null_device
-from tests.kernel.trace import wait_until
+from tests.kernel.trace import unskipped, wait_until
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
+from wptrace.engine.accounting import RECURSION
 from wptrace.flows.io_path import Options, PathFlow
 
 
@@ -55,6 +56,7 @@ def completed(disk: Disk) -> int:
     return found["read"] + found["write"]
 
 
+@pytest.mark.one_kernel
 def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
     with tracing(disk) as flow:
         read(disk, 10)
@@ -74,6 +76,7 @@ def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
     assert (book.finished, book.lost_total, book.in_flight) == (20, 7, 0)
 
 
+@pytest.mark.one_kernel
 def test_the_last_look_finds_them_as_well(disk: Disk) -> None:
     with tracing(disk) as flow:
         read(disk, 3)
@@ -84,6 +87,7 @@ def test_the_last_look_finds_them_as_well(disk: Disk) -> None:
     assert (book.finished, book.lost_total, book.in_flight) == (3, 4, 0)
 
 
+@pytest.mark.one_kernel
 def test_an_end_without_a_start_is_counted(disk: Disk) -> None:
     with tracing(disk) as flow:
         with unseen(flow, "queue"):
@@ -98,7 +102,7 @@ def test_an_end_without_a_start_is_counted(disk: Disk) -> None:
     assert (book.started, book.finished, book.in_flight) == (3, 3, 0)
 
 
-@pytest.mark.skipif(not GUEST, reason="it needs a disk that takes its time")
+@pytest.mark.guest
 def test_what_the_device_has_stays_in_flight() -> None:
     """Beside ghosts on the same disk, and longer than those are waited for."""
     with null_device(irqmode=2, completion_nsec=6_000_000_000) as null, tracing(null) as flow:
@@ -137,4 +141,6 @@ def test_under_load_nothing_is_taken_for_one(disk: Disk) -> None:
     made = completed(disk) - before
     # A hardened kernel may show some ends to nobody.
     assert book.lost_total <= (0 if GUEST else made // 100)
+    skipped = sum(count for cause, count in book.noted.items() if cause == RECURSION)
+    unskipped({"loss": {"recursion": skipped}, "requests": {"finished": book.finished}}, made)
     assert (book.started, book.in_flight) == (made, 0)

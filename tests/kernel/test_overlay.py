@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -17,7 +18,10 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, total
 from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import mounted, read_direct, settle, sums_up
-from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless
+from tests.kernel.trace import PATIENCE, ROOT, Line, Told, Trace, count, lossless
+from tests.kernel.window import path_of
+from wptrace.flows.filters import Filter
+from wptrace.kernel import mounts
 
 
 def watched() -> bool:
@@ -47,7 +51,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
             yield loop
 
 
-def told(trace: Trace, path: Path) -> list[Line]:
+def told(trace: Told, path: Path) -> list[Line]:
     return [one for one in trace.operations if one["path"] == str(path)]
 
 
@@ -66,11 +70,11 @@ def test_asynchronous_operations_are_counted(disk: Disk, tmp_path: Path, kind: s
             overlay(merged, upper=below / "second", folder=tmp_path / "twice"),
         )
         settle()
+        flow = stack.enter_context(path_of(disk))
         for engine in ("psync", "libaio", "io_uring"):
             for path, rw in ((merged / "data", "randrw"), (twice / "data", "randread")):
-                with Trace("--each", f"--dev={disk.name}", "--comm=fio") as trace:
+                with flow.window(Filter(comm="fio")) as trace:
                     job = fio(str(path), rw=rw, number_ios=60, ioengine=engine, iodepth=4, size="1M")
-                    trace.stop()
                 assert lossless(trace.summary), trace.summary["loss"]
                 mine = [one for one in trace.operations if one["op"] != "sync" and one["path"].endswith("/data")]
                 # Of an overlay over another one, the path is that of either.
@@ -109,8 +113,7 @@ def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
     assert watched() or count(trace.summary, op="read", dev="sda", kind="operation") >= 30
 
 
-@pytest.mark.parametrize("engine", ["psync", "libaio"])
-def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path, engine: str) -> None:
+def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path) -> None:
     """By the path that containers have, and by the one below; their neighbours are nobody's."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
@@ -122,27 +125,28 @@ def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path, engine
         merged = stack.enter_context(overlay(lower, upper=below / "upper", folder=tmp_path / "merged"))
         settle()
         wanted, other = merged / "in/wanted", merged / "out/other"
-        for given, path in (
-            ("--file", wanted),
-            ("--dir", wanted.parent),
-            ("--dir", merged),
-            ("--file", lower / "in/wanted"),
-        ):
-            with Trace("--each", f"--dev={disk.name}", given, str(path)) as trace:
+        flow = stack.enter_context(path_of(disk))
+        paths = {
+            wanted: Filter(file=mounts.file(str(wanted))),
+            wanted.parent: Filter(directory=mounts.directory(str(wanted.parent))),
+            merged: Filter(directory=mounts.directory(str(merged))),
+            lower / "in/wanted": Filter(file=mounts.file(str(lower / "in/wanted"))),
+        }
+        for engine, path in itertools.product(("psync", "libaio"), paths):
+            with flow.window(paths[path]) as trace:
                 if engine == "psync":
                     read_direct(wanted, 20)
                     read_direct(other, 10)
                 else:
                     for one in (wanted, other):
                         fio(str(one), number_ios=20 if one == wanted else 10, ioengine=engine, size="1M")
-                trace.stop()
             assert lossless(trace.summary), trace.summary["loss"]
             seen = engine == "psync" or observes(engine, trace, "ext4")
             mine = {name: len([one for one in told(trace, name) if one["op"] == "read"]) for name in (wanted, other)}
             # System calls, and functions of all files, know the file above alone.
             seen = seen and (watched() or path != lower / "in/wanted")
-            assert mine[wanted] == (20 if seen else 0), (given, path)
-            assert mine[other] == (10 if path == merged and seen else 0), (given, path)
+            assert mine[wanted] == (20 if seen else 0), (engine, path)
+            assert mine[other] == (10 if path == merged and seen else 0), (engine, path)
 
 
 def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(disk: Disk, tmp_path: Path) -> None:
@@ -186,6 +190,7 @@ print(json.dumps([child, len(trace.operations), trace.lines[0]["notes"]]))
 """
 
 
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("option", ["--pid", "--tid"])
 def test_ids_are_those_of_the_namespace_of_who_asks(disk: Disk, option: str) -> None:
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _INSIDE, disk.path, option]

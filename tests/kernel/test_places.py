@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, null_device
 from tests.kernel.test_async import observes
 from tests.kernel.test_binding import GETPGID
@@ -46,7 +45,7 @@ while time.monotonic() < end:
 """
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two tasks at once need two CPUs")
+@pytest.mark.smp
 def test_a_place_has_one_owner() -> None:
     if not exchanges():
         pytest.skip("this kernel has no atomic exchange: there two tasks may get one place")
@@ -92,7 +91,7 @@ for thread in running: thread.join()
 """
 
 
-@pytest.mark.skipif(not GUEST, reason="the reads of thousands of threads need a disk that takes its time")
+@pytest.mark.guest
 def test_no_operation_of_two_thousand_threads_is_lost() -> None:
     """Tasks lie in slabs, and their addresses are alike: a bad choice of places has room for few hundred of them."""
     threads, reads = 2000, 2
@@ -109,7 +108,8 @@ def test_no_operation_of_two_thousand_threads_is_lost() -> None:
     assert count(summary, op="read", dev=null.name, kind="operation") == threads * reads
 
 
-@pytest.mark.skipif(not GUEST, reason="only guests let anybody observe asynchronous operations")
+@pytest.mark.guest
+@pytest.mark.one_kernel
 def test_what_waits_for_no_file_takes_no_place_of_an_operation(disk: Disk) -> None:
     """Reads of an eventfd may wait for ever: they are no operations, and others are seen while they wait."""
     pending, reads = 3000, 200
