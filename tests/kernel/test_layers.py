@@ -11,31 +11,78 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.kernel.disks import Disk, completed, fio, null_device
 from tests.kernel.loads import ext4
 from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, suspended, thin
-from tests.kernel.trace import Line, Trace, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, Line, Told, Trace, count, lossless, wait_until
+from tests.kernel.window import Running, path_of
 
 pytestmark = pytest.mark.guest
 
 
-@pytest.fixture
-def nulls() -> Iterator[list[Disk]]:
-    """Three disks in memory."""
+@contextmanager
+def disks_in_memory(name: str, number: int) -> Iterator[list[Disk]]:
     with ExitStack() as stack:
         yield [
-            stack.enter_context(null_device(f"wpt{number}", memory_backed=1, size=48, blocksize=512))
-            for number in range(3)
+            stack.enter_context(null_device(f"wpt{name}{which}", memory_backed=1, size=48, blocksize=512))
+            for which in range(number)
         ]
+
+
+@pytest.fixture
+def nulls() -> Iterator[list[Disk]]:
+    """Three disks for a stack with a trace of its own."""
+    with disks_in_memory("", 3) as made:
+        yield made
+
+
+class Stack(NamedTuple):
+    top: Disk
+    below: list[Disk]
+
+
+Stacks = dict[str, Stack]
+
+
+@pytest.fixture(scope="module")
+def stacks() -> Iterator[Stacks]:
+    """One of each kind, on disks of its own."""
+    with ExitStack() as stack:
+
+        def disks(name: str, number: int) -> list[Disk]:
+            return stack.enter_context(disks_in_memory(name, number))
+
+        made = {}
+        for name, number, make in (
+            ("linear", 2, lambda below: linear(*below)),
+            ("striped", 2, lambda below: striped(*below)),
+            ("delayed", 1, lambda below: delayed(*below, 20, 40)),
+            ("crypt", 1, lambda below: crypt(*below)),
+            ("raid0", 3, lambda below: array("raid0", *below)),
+            ("raid5", 3, lambda below: array("raid5", *below)),
+        ):
+            below = disks(name, number)
+            made[name] = Stack(stack.enter_context(make(below)), below)
+        metadata, data = disks("thin", 2)
+        volume, pool = stack.enter_context(thin(metadata, data, 65536))
+        yield {**made, "thin": Stack(volume, [pool, metadata, data])}
+
+
+@pytest.fixture(scope="module")
+def flow(stacks: Stacks) -> Iterator[Running]:
+    """One trace of all of them."""
+    with path_of(*(stack.top for stack in stacks.values())) as made:
+        yield made
 
 
 class Watched:
     """A trace of the top one, and what each device counted meanwhile."""
 
-    trace: Trace
+    trace: Told
 
     def __init__(self) -> None:
         self.grown: dict[str, dict[str, range]] = {}
@@ -56,27 +103,32 @@ class Watched:
 
 
 @contextmanager
-def watched(top: Disk, every: Sequence[Disk]) -> Iterator[Watched]:
+def watched(top: Disk, every: Sequence[Disk], flow: Running | None = None) -> Iterator[Watched]:
     found = Watched()
     os.sync()
     before: dict[str, dict[str, int]] = {}
+    begun: ExitStack | None = None
 
     def nobody_wrote() -> bool:
-        nonlocal before
+        nonlocal before, begun
         before = completed(every)
-        found.trace = Trace("--each", "--ring-size=8M", f"--dev={top.name}")
+        begun = ExitStack()
+        # The command ends where the block does, as a window does.
+        found.trace = begun.enter_context(
+            flow.window() if flow else Trace("--each", "--ring-size=8M", f"--dev={top.name}")
+        )
         if completed(every) == before:
             return True
-        found.trace.stop()
+        begun.close()
         return False
 
     # What writes by itself, as a pool of thin volumes, may do so while the trace begins: who saw that is not known.
     wait_until(nobody_wrote, "a trace to begin while nothing was written")
-    with found.trace:
+    assert begun is not None
+    with begun:
         yield found
         os.sync()
         least = completed(every)
-        found.trace.stop()
     for name, most in completed(every).items():
         of = {count: (least[name][count] - begun, most[count] - begun) for count, begun in before[name].items()}
         found.grown[name] = {count: range(low, high + 1) for count, (low, high) in of.items()}
@@ -115,30 +167,12 @@ TIMES = pytest.mark.parametrize(
 TICK_NS = 4_000_000
 
 
-def test_linear(nulls: list[Disk]) -> None:
-    with linear(*nulls[:2]) as top, watched(top, [top, *nulls]) as found:
-        fio(top.path, rw="randrw", number_ios=40, size="96M")
-    same_as_counted(found, [top], nulls[:2])
-    owned(found, 40)
-
-
-def test_stripes(nulls: list[Disk]) -> None:
-    """Four stripes of 64 KiB a read."""
-    with striped(*nulls[:2]) as top, watched(top, [top, *nulls]) as found:
-        fio(top.path, rw="read", bs="256k", number_ios=20)
-    same_as_counted(found, [], nulls[:2])
-    assert found.reads(top) == 20
-    owned(found, 20, 4)
-
-
-@TIMES
-def test_a_delay_is_the_layer_s(nulls: list[Disk], times: bool) -> None:
-    """A worker of the device sends the requests; they and their time are those of who waits."""
+@pytest.mark.icount
+def test_a_delay_takes_as_long_as_set(nulls: list[Disk]) -> None:
     with delayed(nulls[0], 20, 40) as top, watched(top, [top, nulls[0]]) as found:
         fio(top.path, rw="randrw", number_ios=40)
-    same_as_counted(found, [top], nulls[:1])
-    owned(found, 40, 1 if sends_by_name() else 0)
-    for one in found.mine() if times else ():
+    assert len(found.mine()) == 40
+    for one in found.mine():
         # The first of its ticks may be almost over.
         delay = {"read": 20_000_000, "write": 40_000_000}[one["op"]]
         assert delay - TICK_NS <= one["stages"]["layers_ns"] <= delay + 2 * TICK_NS, one
@@ -187,7 +221,7 @@ def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk]) -> None:
                 command = ["dd", f"if={top.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"]
                 reader = subprocess.Popen(command, stderr=subprocess.DEVNULL)
                 told = hanging(trace, reader.pid)
-            assert reader.wait() == 0
+            assert reader.wait(PATIENCE) == 0
             kept = {("operation", keeper.name, "layers"), ("layer", keeper.name, "layers")}
             found = {(one["kind"], one["dev"], one["stage"]) for one in told}
             assert found == kept | ({("layer", top.name, "device")} if keeper is below else set())
@@ -205,33 +239,6 @@ def hanging(trace: Trace, pid: int) -> list[Line]:
 
     wait_until(told, "what hangs")
     return told()
-
-
-def test_encryption(nulls: list[Disk]) -> None:
-    with crypt(nulls[0]) as top, watched(top, [top, nulls[0]]) as found:
-        fio(top.path, rw="randrw", number_ios=40, bs="16k")
-    same_as_counted(found, [top], nulls[:1])
-    mine = found.mine()
-    if sends_by_name():
-        owned(found, 40)
-    else:
-        # Reads are sent by their task, writes by a worker.
-        assert {(one["op"], one["requests"]) for one in mine} == {("read", 1), ("write", 0)}
-        mine = [one for one in mine if one["op"] == "write"]
-    assert all(one["stages"]["layers_ns"] > 0 for one in mine)
-
-
-def test_a_thin_volume(nulls: list[Disk]) -> None:
-    """Its requests go down two layers; those that want a new block are sent on by a worker."""
-    metadata, data = nulls[:2]
-    with thin(metadata, data, 65536) as (volume, pool), watched(volume, [volume, pool, metadata, data]) as found:
-        fio(volume.path, rw="write", number_ios=40, size="2M")
-        fio(volume.path, rw="randread", number_ios=40, size="2M")
-    same_as_counted(found, [volume, pool], [metadata, data])
-    assert Counter(one["op"] for one in found.mine()) == {"read": 40, "write": 40}
-    reads = [one for one in found.mine() if one["op"] == "read"]
-    assert {one["requests"] for one in reads} <= {0, 1}
-    assert sum(one["requests"] for one in reads) > 0
 
 
 def test_a_multipath_of_nvme(nulls: list[Disk]) -> None:
@@ -268,11 +275,70 @@ def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path, times: bo
         assert min(one["stages"]["layers_ns"] for one in mine) >= 20_000_000 - TICK_NS
 
 
+# --- With one trace for all, which is not there yet while the commands above run ------------------------------------
+
+
+def test_linear(stacks: Stacks, flow: Running) -> None:
+    top, below = stacks["linear"]
+    with watched(top, [top, *below], flow) as found:
+        fio(top.path, rw="randrw", number_ios=40, size="96M")
+    same_as_counted(found, [top], below)
+    owned(found, 40)
+
+
+def test_stripes(stacks: Stacks, flow: Running) -> None:
+    """Four stripes of 64 KiB a read."""
+    top, below = stacks["striped"]
+    with watched(top, [top, *below], flow) as found:
+        fio(top.path, rw="read", bs="256k", number_ios=20)
+    same_as_counted(found, [], below)
+    assert found.reads(top) == 20
+    owned(found, 20, 4)
+
+
+def test_a_delay_is_the_layer_s(stacks: Stacks, flow: Running) -> None:
+    """A worker of the device sends the requests; they and their time are those of who waits."""
+    top, below = stacks["delayed"]
+    with watched(top, [top, *below], flow) as found:
+        fio(top.path, rw="randrw", number_ios=40)
+    same_as_counted(found, [top], below)
+    owned(found, 40, 1 if sends_by_name() else 0)
+
+
+def test_encryption(stacks: Stacks, flow: Running) -> None:
+    top, below = stacks["crypt"]
+    with watched(top, [top, *below], flow) as found:
+        fio(top.path, rw="randrw", number_ios=40, bs="16k")
+    same_as_counted(found, [top], below)
+    mine = found.mine()
+    if sends_by_name():
+        owned(found, 40)
+    else:
+        # Reads are sent by their task, writes by a worker.
+        assert {(one["op"], one["requests"]) for one in mine} == {("read", 1), ("write", 0)}
+        mine = [one for one in mine if one["op"] == "write"]
+    assert all(one["stages"]["layers_ns"] > 0 for one in mine)
+
+
+def test_a_thin_volume(stacks: Stacks, flow: Running) -> None:
+    """Its requests go down two layers; those that want a new block are sent on by a worker."""
+    volume, (pool, metadata, data) = stacks["thin"]
+    with watched(volume, [volume, pool, metadata, data], flow) as found:
+        fio(volume.path, rw="write", number_ios=40, size="2M")
+        fio(volume.path, rw="randread", number_ios=40, size="2M")
+    same_as_counted(found, [volume, pool], [metadata, data])
+    assert Counter(one["op"] for one in found.mine()) == {"read": 40, "write": 40}
+    reads = [one for one in found.mine() if one["op"] == "read"]
+    assert {one["requests"] for one in reads} <= {0, 1}
+    assert sum(one["requests"] for one in reads) > 0
+
+
 @pytest.mark.parametrize("level", ["raid0", "raid5"])
-def test_arrays(nulls: list[Disk], level: str) -> None:
-    with array(level, *nulls) as top, watched(top, [top, *nulls]) as found:
+def test_arrays(stacks: Stacks, flow: Running, level: str) -> None:
+    top, below = stacks[level]
+    with watched(top, [top, *below], flow) as found:
         fio(top.path, rw="randrw", number_ios=40, size="64M")
-    same_as_counted(found, [top], nulls)
+    same_as_counted(found, [top], below)
     assert len(found.mine()) == 40
     if level == "raid0":
         owned(found, 40)

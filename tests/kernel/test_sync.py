@@ -83,76 +83,6 @@ def whole(trace: Told) -> None:
         sums_up(one)
 
 
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("call", ["fsync", "fdatasync"])
-def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind: str, call: str) -> None:
-    """As many as fio made. They wait for data, for the journal, or for both."""
-    folder = folders[kind]
-    settle()
-    with flow.window() as trace:
-        job = fio(str(folder / call), rw="write", direct=0, number_ios=60, size="4M", ioengine="sync", **{call: 4})
-    whole(trace)
-    synced = [one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]
-    # It counts only the one kind: one after each four writes, but for the last.
-    made = job["sync"]["total_ios"] if call == "fsync" else (job["write"]["total_ios"] - 1) // 4
-    seen = Counter((one["op"], one["kind"], one["comm"], one["path"]) for one in trace.operations)
-    assert {one["path"] for one in synced} == {str(folder / call)}, seen
-    # fio lays out the file before it starts, and may sync it once.
-    assert 0 <= len(synced) - made <= 1
-    assert made >= 14
-    assert len([one for one in synced if one["kind"] == "operation"]) >= made // 2
-    writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
-    assert len(writes) == job["write"]["total_ios"] == 60
-    assert sum(one["stages"]["device_ns"] for one in synced) > 0
-    # Where functions cannot be observed, it is part of fs.
-    if GUEST and kind != "btrfs":
-        assert sum(one["stages"].get("journal_ns", 0) for one in synced) > 0
-    assert all((one["offset"], one["length"]) == (None, 0) for one in synced)
-
-
-@pytest.mark.guest
-def test_a_write_with_o_sync_stays_one_operation(folders: dict[str, Path], flow: Running) -> None:
-    """Its sync is a part of it, and so is the wait for the journal."""
-    settle()
-    with flow.window() as trace:
-        job = fio(str(folders["ext4"] / "synced"), rw="write", direct=0, sync=1, number_ios=40, size="4M")
-    whole(trace)
-    writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
-    assert len(writes) == job["write"]["total_ios"] == 40
-    assert all(one["kind"] == "operation" for one in writes)
-    assert sum(one["stages"].get("journal_ns", 0) for one in writes) > 0
-    # What fio syncs itself is the file that it laid out.
-    assert len([one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]) <= 1
-
-
-def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    path = folders["ext4"] / "mapped"
-    path.write_bytes(bytes(32 * PAGE))
-    settle()
-    with flow.window(Filter(pid=os.getpid())) as trace, path.open("r+b") as file:
-        with mmap.mmap(file.fileno(), 32 * PAGE) as memory:
-            for page in range(10):
-                memory[page * PAGE] = 1
-                memory.flush(page * PAGE, PAGE)
-        for page in range(16, 22):
-            os.pwrite(file.fileno(), b"x" * PAGE, page * PAGE)
-            # Wait before, write, wait after.
-            done = libc.sync_file_range(
-                file.fileno(), ctypes.c_int64(page * PAGE), ctypes.c_int64(PAGE), ctypes.c_uint(7)
-            )
-            assert done == 0
-    whole(trace)
-    synced = [one for one in trace.operations if one["op"] == "sync"]
-    # By system calls, nobody knows what file is mapped there.
-    mapped = {(str(path), page * PAGE, PAGE) for page in range(10)} if GUEST else {("", None, 0)}
-    assert {(one["path"], one["offset"], one["length"]) for one in synced[:10]} == mapped
-    ranges = [(one["path"], one["offset"], one["length"]) for one in synced[10:]]
-    assert ranges == [(str(path), page * PAGE, PAGE) for page in range(16, 22)]
-    assert all(one["kind"] == "operation" and one["requests"] >= 1 for one in synced)
-    assert {one["rwbs"][0] for one in synced[10:]} == {"W"}
-
-
 def test_a_write_that_has_to_read_first(disk: Disk, tmp_path: Path) -> None:
     """A part of a page that is not in memory: the only request of the write is a read, and is counted as one."""
     with ext4(disk, tmp_path / "fs") as folder:
@@ -197,34 +127,6 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk) -> None:
     writes = count(trace.summary, op="write", dev=disk.name)
     assert writes >= 4
     assert writes + flushes["events"]["asked"] == grown["write"]
-
-
-@pytest.mark.guest
-@pytest.mark.parametrize("filtered", [False, True])
-def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
-    folder = folders["ext4"] / f"synced{filtered}"
-    folder.mkdir()
-    settle()
-    with flow.window(Filter(pid=os.getpid()) if filtered else None) as trace:
-        fd = os.open(folder, os.O_RDONLY)
-        for name in range(5):
-            (folder / str(name)).touch()
-            os.fsync(fd)
-        os.close(fd)
-    whole(trace)
-    synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
-    assert [one["path"] for one in synced] == [str(folder)] * 5
-    for one in synced:
-        assert one["stages"]["journal_ns"] > 0
-        commit = one["commit"]
-        assert commit["comm"].startswith("jbd2/vda")
-        assert commit["most"]["pid"] == os.getpid()
-        # Whose requests a filter leaves out nobody knows.
-        assert ("requests" in commit) is not filtered
-        if not filtered:
-            assert commit["requests"] > 0
-            # Its last block is written behind a flush, as the disk has a cache.
-            assert 0 < commit["flush_ns"] < commit["ns"]
 
 
 @pytest.mark.guest
@@ -302,46 +204,6 @@ def test_a_sync_behind_the_commit_of_another(disk: Disk, tmp_path: Path) -> None
 
 def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-
-
-@pytest.mark.guest
-def test_major_faults_are_operations(folders: dict[str, Path], flow: Running) -> None:
-    """As many as the kernel counts for this process."""
-    path = folders["ext4"] / "faults"
-    path.write_bytes(os.urandom(512 * PAGE))
-    settle()
-    with path.open("rb") as file, flow.window(Filter(file=mounts.file(str(path)))) as trace:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        with mmap.mmap(file.fileno(), 512 * PAGE, prot=mmap.PROT_READ) as memory:
-            memory.madvise(mmap.MADV_RANDOM)
-            before = _faults()
-            for page in range(0, 512, 8):
-                memory[page * PAGE]
-            made = _faults() - before
-    whole(trace)
-    faults = [one for one in trace.operations if one["op"] == "pagefault"]
-    waited = [one for one in faults if one["kind"] == "operation"]
-    assert len(waited) == made == 64
-    assert [one["offset"] for one in waited] == [page * PAGE for page in range(0, 512, 8)]
-    assert {(one["path"], one["requests"], one["length"], one["result"]) for one in waited} == {
-        (str(path), 1, PAGE, PAGE)
-    }
-    assert all(one["rwbs"].startswith("R") and one["stages"]["device_ns"] > 0 for one in waited)
-
-
-@pytest.mark.guest
-def test_fio_reads_what_is_mapped(folders: dict[str, Path], flow: Running) -> None:
-    path = folders["ext4"] / "read"
-    path.write_bytes(os.urandom(4 << 20))
-    settle()
-    with flow.window(Filter(comm="fio")) as trace:
-        job = fio(str(path), ioengine="mmap", rw="randread", direct=0, number_ios=200, size="4M", invalidate=1)
-    whole(trace)
-    faults = [one for one in trace.operations if one["op"] == "pagefault" and one["path"] == str(path)]
-    waited = [one for one in faults if one["kind"] == "operation"]
-    assert 0 < len(waited) <= job["read"]["total_ios"]
-    assert len(waited) <= job["majf"]
-    assert not [one for one in trace.operations if one["op"] == "read" and one["path"] == str(path)]
 
 
 _FILL = """
@@ -488,3 +350,144 @@ def test_data_and_journal_on_a_slow_disk(tmp_path: Path, kind: str) -> None:
     (journal,) = [row for row in rows if row["stage"] == "journal"]
     assert journal["sum_ns"] == sum(one["stages"]["journal_ns"] for one in synced)
     assert trace.summary["verdict"]["stage"] == "journal"
+
+
+# --- With one trace for all, which is not there yet while the commands above run ------------------------------------
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("call", ["fsync", "fdatasync"])
+def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind: str, call: str) -> None:
+    """As many as fio made. They wait for data, for the journal, or for both."""
+    folder = folders[kind]
+    settle()
+    with flow.window() as trace:
+        job = fio(str(folder / call), rw="write", direct=0, number_ios=60, size="4M", ioengine="sync", **{call: 4})
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]
+    # It counts only the one kind: one after each four writes, but for the last.
+    made = job["sync"]["total_ios"] if call == "fsync" else (job["write"]["total_ios"] - 1) // 4
+    seen = Counter((one["op"], one["kind"], one["comm"], one["path"]) for one in trace.operations)
+    assert {one["path"] for one in synced} == {str(folder / call)}, seen
+    # fio lays out the file before it starts, and may sync it once.
+    assert 0 <= len(synced) - made <= 1
+    assert made >= 14
+    assert len([one for one in synced if one["kind"] == "operation"]) >= made // 2
+    writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
+    assert len(writes) == job["write"]["total_ios"] == 60
+    assert sum(one["stages"]["device_ns"] for one in synced) > 0
+    # Where functions cannot be observed, it is part of fs.
+    if GUEST and kind != "btrfs":
+        assert sum(one["stages"].get("journal_ns", 0) for one in synced) > 0
+    assert all((one["offset"], one["length"]) == (None, 0) for one in synced)
+
+
+@pytest.mark.guest
+def test_a_write_with_o_sync_stays_one_operation(folders: dict[str, Path], flow: Running) -> None:
+    """Its sync is a part of it, and so is the wait for the journal."""
+    settle()
+    with flow.window() as trace:
+        job = fio(str(folders["ext4"] / "synced"), rw="write", direct=0, sync=1, number_ios=40, size="4M")
+    whole(trace)
+    writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
+    assert len(writes) == job["write"]["total_ios"] == 40
+    assert all(one["kind"] == "operation" for one in writes)
+    assert sum(one["stages"].get("journal_ns", 0) for one in writes) > 0
+    # What fio syncs itself is the file that it laid out.
+    assert len([one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]) <= 1
+
+
+def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = folders["ext4"] / "mapped"
+    path.write_bytes(bytes(32 * PAGE))
+    settle()
+    with flow.window(Filter(pid=os.getpid())) as trace, path.open("r+b") as file:
+        with mmap.mmap(file.fileno(), 32 * PAGE) as memory:
+            for page in range(10):
+                memory[page * PAGE] = 1
+                memory.flush(page * PAGE, PAGE)
+        for page in range(16, 22):
+            os.pwrite(file.fileno(), b"x" * PAGE, page * PAGE)
+            # Wait before, write, wait after.
+            done = libc.sync_file_range(
+                file.fileno(), ctypes.c_int64(page * PAGE), ctypes.c_int64(PAGE), ctypes.c_uint(7)
+            )
+            assert done == 0
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync"]
+    # By system calls, nobody knows what file is mapped there.
+    mapped = {(str(path), page * PAGE, PAGE) for page in range(10)} if GUEST else {("", None, 0)}
+    assert {(one["path"], one["offset"], one["length"]) for one in synced[:10]} == mapped
+    ranges = [(one["path"], one["offset"], one["length"]) for one in synced[10:]]
+    assert ranges == [(str(path), page * PAGE, PAGE) for page in range(16, 22)]
+    assert all(one["kind"] == "operation" and one["requests"] >= 1 for one in synced)
+    assert {one["rwbs"][0] for one in synced[10:]} == {"W"}
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
+    folder = folders["ext4"] / f"synced{filtered}"
+    folder.mkdir()
+    settle()
+    with flow.window(Filter(pid=os.getpid()) if filtered else None) as trace:
+        fd = os.open(folder, os.O_RDONLY)
+        for name in range(5):
+            (folder / str(name)).touch()
+            os.fsync(fd)
+        os.close(fd)
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
+    assert [one["path"] for one in synced] == [str(folder)] * 5
+    for one in synced:
+        assert one["stages"]["journal_ns"] > 0
+        commit = one["commit"]
+        assert commit["comm"].startswith("jbd2/vda")
+        assert commit["most"]["pid"] == os.getpid()
+        # Whose requests a filter leaves out nobody knows.
+        assert ("requests" in commit) is not filtered
+        if not filtered:
+            assert commit["requests"] > 0
+            # Its last block is written behind a flush, as the disk has a cache.
+            assert 0 < commit["flush_ns"] < commit["ns"]
+
+
+@pytest.mark.guest
+def test_major_faults_are_operations(folders: dict[str, Path], flow: Running) -> None:
+    """As many as the kernel counts for this process."""
+    path = folders["ext4"] / "faults"
+    path.write_bytes(os.urandom(512 * PAGE))
+    settle()
+    with path.open("rb") as file, flow.window(Filter(file=mounts.file(str(path)))) as trace:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 512 * PAGE, prot=mmap.PROT_READ) as memory:
+            memory.madvise(mmap.MADV_RANDOM)
+            before = _faults()
+            for page in range(0, 512, 8):
+                memory[page * PAGE]
+            made = _faults() - before
+    whole(trace)
+    faults = [one for one in trace.operations if one["op"] == "pagefault"]
+    waited = [one for one in faults if one["kind"] == "operation"]
+    assert len(waited) == made == 64
+    assert [one["offset"] for one in waited] == [page * PAGE for page in range(0, 512, 8)]
+    assert {(one["path"], one["requests"], one["length"], one["result"]) for one in waited} == {
+        (str(path), 1, PAGE, PAGE)
+    }
+    assert all(one["rwbs"].startswith("R") and one["stages"]["device_ns"] > 0 for one in waited)
+
+
+@pytest.mark.guest
+def test_fio_reads_what_is_mapped(folders: dict[str, Path], flow: Running) -> None:
+    path = folders["ext4"] / "read"
+    path.write_bytes(os.urandom(4 << 20))
+    settle()
+    with flow.window(Filter(comm="fio")) as trace:
+        job = fio(str(path), ioengine="mmap", rw="randread", direct=0, number_ios=200, size="4M", invalidate=1)
+    whole(trace)
+    faults = [one for one in trace.operations if one["op"] == "pagefault" and one["path"] == str(path)]
+    waited = [one for one in faults if one["kind"] == "operation"]
+    assert 0 < len(waited) <= job["read"]["total_ios"]
+    assert len(waited) <= job["majf"]
+    assert not [one for one in trace.operations if one["op"] == "read" and one["path"] == str(path)]
