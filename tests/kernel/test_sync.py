@@ -69,9 +69,12 @@ def flow(disks: dict[str, Disk], folders: dict[str, Path]) -> Iterator[Running]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A test's own, in guests in memory."""
-    with null_device("wptest_own", memory_backed=1, size=256) if GUEST else loop_device(tmp_path / "disk.img") as made:
-        yield made
+    """For a test with a command of its own: nothing is mounted there before those that share a trace."""
+    if GUEST:
+        yield Disk("vda")
+    else:
+        with loop_device(tmp_path / "disk.img") as loop:
+            yield loop
 
 
 def whole(trace: Told) -> None:
