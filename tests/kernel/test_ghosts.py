@@ -102,6 +102,7 @@ def test_an_end_without_a_start_is_counted(disk: Disk) -> None:
     assert (book.started, book.finished, book.in_flight) == (3, 3, 0)
 
 
+@pytest.mark.one_kernel
 @pytest.mark.guest
 def test_what_the_device_has_stays_in_flight() -> None:
     """Beside ghosts on the same disk, and longer than those are waited for."""

@@ -85,6 +85,8 @@ def test_each_period_is_found_once_with_its_length(module: Module, counter: str)
     assert (offender["comm"], offender["function"], offender["count"]) == (COMM, CULPRIT[:-1], 3)
 
 
+@pytest.mark.one_kernel
+@pytest.mark.guest
 @pytest.mark.icount
 def test_what_is_shorter_is_not_found(module: Module) -> None:
     with IrqoffTrace() as trace:
@@ -94,6 +96,8 @@ def test_what_is_shorter_is_not_found(module: Module) -> None:
     assert [round(period["total_ns"] / MS) for period in trace.periods] == [12]
 
 
+@pytest.mark.one_kernel
+@pytest.mark.guest
 @pytest.mark.icount
 def test_nothing_is_found_in_a_quiet_minute() -> None:
     with IrqoffTrace("--min", "3ms", "-d", "1m") as trace:

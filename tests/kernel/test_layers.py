@@ -180,7 +180,7 @@ def test_a_delay_takes_as_long_as_set(nulls: list[Disk]) -> None:
 
 
 @pytest.mark.icount
-@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("levels", [*(pytest.param(few, marks=pytest.mark.one_kernel) for few in (1, 2)), 3])
 def test_a_delay_at_any_level_is_the_layers(nulls: list[Disk], levels: int) -> None:
     """Whichever of the devices holds a bio back, the file system does not: from the first of them on it is `layers`."""
     for slow in range(levels):

@@ -56,7 +56,9 @@ def told(trace: Told, path: Path) -> list[Line]:
 
 
 @pytest.mark.guest
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
+@pytest.mark.parametrize(
+    "kind", ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
+)
 def test_asynchronous_operations_are_counted(disk: Disk, tmp_path: Path, kind: str) -> None:
     """As many as fio made, and of overlays over one another as well."""
     with ExitStack() as stack:

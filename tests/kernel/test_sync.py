@@ -132,6 +132,7 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk) -> None:
     assert writes + flushes["events"]["asked"] == grown["write"]
 
 
+@pytest.mark.one_kernel
 @pytest.mark.guest
 def test_more_journals_than_are_remembered_at_a_time(tmp_path: Path) -> None:
     """The one that was used the longest ago makes room, again and again."""
