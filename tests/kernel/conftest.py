@@ -177,6 +177,14 @@ def _filesystems() -> None:
         subprocess.run(["mount", "-t", "tracefs", "tracefs", str(_TRACING)], check=False, capture_output=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nvme_has_no_scheduler() -> None:
+    """As on machines of several CPUs: with one queue for one CPU the kernel gives it mq-deadline, as virtio-blk has here."""
+    scheduler = Path("/sys/block/nvme0n1/queue/scheduler")
+    if GUEST and scheduler.exists():
+        scheduler.write_text("none")
+
+
 # What CPUs run into all the time, and flows trace.
 _BUSY = (
     *(f"sched/{name}" for name in ("sched_switch", "sched_wakeup", "sched_wakeup_new", "sched_process_exit")),
