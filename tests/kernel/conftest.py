@@ -179,7 +179,7 @@ def _filesystems() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nvme_has_no_scheduler() -> None:
-    """As on machines of several CPUs: with one queue for one CPU the kernel gives it mq-deadline, as virtio-blk has here."""
+    """As with several CPUs: for one queue, as one CPU has and virtio-blk here, the kernel takes mq-deadline."""
     scheduler = Path("/sys/block/nvme0n1/queue/scheduler")
     if GUEST and scheduler.exists():
         scheduler.write_text("none")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,11 +94,15 @@ def thin(metadata: Disk, data: Disk, sectors: int) -> Iterator[tuple[Disk, Disk]
             yield volume, pool
 
 
+_ARRAYS = itertools.count()
+
+
 @contextmanager
 def array(level: str, *below: Disk) -> Iterator[Disk]:
     """An array of md without metadata, whose disks are taken for in sync."""
     _run("modprobe", {"raid5": "raid456"}.get(level, level))
-    name = f"md_wp{level}"
+    # One that has just been cleared may still have its name.
+    name = f"md_wp{next(_ARRAYS)}"
     Path("/sys/module/md_mod/parameters/new_array").write_text(name)
     folder = Path("/sys/block", name, "md")
     kib = min(map(_size, below)) // 2 // 64 * 64

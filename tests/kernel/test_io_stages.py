@@ -281,7 +281,7 @@ def test_a_hog_preempts() -> None:
     ):
         busy.begin()
         with real_time(5):
-            job = timed_reads(disk, 2, 8 << 20)
+            job = timed_reads(disk, 2, 32 << 20)
         busy.end()
         trace.stop()
     found = Stages(trace, disk)
