@@ -170,6 +170,7 @@ def answers(module: Module) -> list[Event]:
     return [event for event in module.log() if event["event"] == "answer"]
 
 
+@pytest.mark.realclock
 def test_io_page_faults_are_answered(iopf: Module) -> None:
     """Each page of a group is reported, and each group answered once, by two functions of the kernel."""
     groups = [(device, pasid, group) for device in (0, 1) for pasid in (1, 8) for group in (1, 2, 3)]
