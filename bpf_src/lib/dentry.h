@@ -14,13 +14,21 @@ struct place {
  * it had only that above.
  */
 #define FMODE_BACKING (1 << 25) /* include/linux/fs.h */
+/* 6.14 took that bit for FMODE_NONOTIFY, with the same series that made struct file_range. */
+#define FMODE_BACKING_6_14 (1 << 24)
+
+struct file_range {
+	const struct path *path;
+} __attribute__((preserve_access_index));
 
 /* The path by which whoever opened it knows it: of another inode than the file's own if it lies below. */
 static __always_inline struct path *opened_path(struct file *file)
 {
 	struct path *behind = (void *)file + bpf_core_type_size(struct file);
 
-	if (BPF_CORE_READ(file, f_mode) & FMODE_BACKING &&
+	const unsigned int backing = bpf_core_type_exists(struct file_range) ? FMODE_BACKING_6_14 : FMODE_BACKING;
+
+	if (BPF_CORE_READ(file, f_mode) & backing &&
 	    BPF_CORE_READ(behind, dentry, d_inode) != BPF_CORE_READ(file, f_inode))
 		return behind;
 	return &file->f_path;

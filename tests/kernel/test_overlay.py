@@ -29,10 +29,6 @@ def watched() -> bool:
     return bool(GUEST) and Path("/sys/kernel/btf/ext4").exists()
 
 
-# There a file below is taken for one without a path above, for a reason that is not found out yet (docs/kernels.md).
-PATH_BELOW = pytest.mark.skipif(GUEST == "7.2", reason="on 7.2 the path below is told")
-
-
 @contextmanager
 def overlay(*lower: Path, upper: Path, folder: Path) -> Iterator[Path]:
     (upper / "data").mkdir(exist_ok=True)
@@ -59,7 +55,6 @@ def told(trace: Told, path: Path) -> list[Line]:
     return [one for one in trace.operations if one["path"] == str(path)]
 
 
-@PATH_BELOW
 @pytest.mark.guest
 @pytest.mark.parametrize(
     "kind", ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
@@ -120,7 +115,6 @@ def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
     assert watched() or count(trace.summary, op="read", dev="sda", kind="operation") >= 30
 
 
-@PATH_BELOW
 def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path) -> None:
     """By the path that containers have, and by the one below; their neighbours are nobody's."""
     with ExitStack() as stack:
@@ -157,7 +151,6 @@ def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path) -> Non
             assert mine[other] == (10 if path == merged and seen else 0), (engine, path)
 
 
-@PATH_BELOW
 def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(disk: Disk, tmp_path: Path) -> None:
     """Also where the overlay's file is all that is known, as no request tells the device."""
     with ExitStack() as stack:
