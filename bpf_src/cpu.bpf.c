@@ -177,7 +177,7 @@ static __always_inline bool wanted(struct task_struct *task, bool direct)
 		if (comm[0] != name[0] || comm[1] != name[1])
 			return false;
 	}
-	return !filter_cgroup || cgroup_matches(task);
+	return !filter_cgroup || cgroup_matches(number_of((__u64)task));
 }
 
 static __always_inline void find_row(struct row *row, struct task_struct *task, bool direct)

@@ -83,21 +83,26 @@ static __always_inline struct filling *filling_at(__u32 place)
 	return &fillings[place];
 }
 
+/* Global: of what it returns the verifier knows nothing, so a loop has one way and not one for each place. */
+__noinline __u64 greater(__u64 one, __u64 other)
+{
+	return one > other ? one : other;
+}
+
 /* The place of this device, or a free one, or that of the device whose last change was the longest ago. */
 __noinline __u32 filling_place(__u32 dev)
 {
 	__u32 now = bpf_ktime_get_ns() >> 20;
-	__u32 place, oldest = 0, age = 0;
+	__u64 oldest = 0;
+	__u32 place;
 
 	for (place = 0; place < JOURNALS; place++) {
 		struct filling *filling = filling_at(place);
+		__u64 age = now - filling->used;
 
 		if (!filling->dev || filling->dev == dev)
 			break;
-		if (now - filling->used >= age) {
-			age = now - filling->used;
-			oldest = place;
-		}
+		oldest = greater(oldest, age << 32 | place);
 	}
 	if (place == JOURNALS) {
 		place = oldest;

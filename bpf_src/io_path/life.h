@@ -95,6 +95,15 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 	return 0;
 }
 
+/* Whether it is the bio that stands for the request; any other one is over. Global: a loop has one way through it. */
+__noinline __u32 end_one(__u64 bio, __u32 head_place)
+{
+	if (bio == bio_at(head_place)->bio)
+		return 1;
+	deliver_merged_one(bio, head_place);
+	return 0;
+}
+
 /*
  * Some bytes of a request are done, and its first bios with them; the kernel ends those, and the request goes on with
  * the next one. Counted is the request once, at its end, with all of its bytes.
@@ -104,8 +113,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 	struct request *rq = (void *)request;
 	struct bio_state *head = state_of(rq, false);
 	struct bio *bio = BPF_CORE_READ(rq, bio);
-	__u32 left = bytes, ended = 0;
-	bool own = false;
+	__u32 left = bytes, ended = 0, own = 0;
 	struct done *done;
 
 	if (!head || !bio)
@@ -132,10 +140,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 		if (left < size || !next)
 			break;
 		left -= size;
-		if ((__u64)bio == head->bio)
-			own = true;
-		else
-			deliver_merged_one((__u64)bio, head->place);
+		own |= end_one((__u64)bio, head->place);
 		bio = next;
 	}
 	if (ended) {

@@ -32,8 +32,10 @@ struct cgroup___with_ids {
 	__u64 ancestor_ids[0];
 } __attribute__((preserve_access_index));
 
-static __always_inline bool cgroup_matches(struct task_struct *task)
+/* Global, and of a number: the verifier looks at the loop once, and not in each state of its callers. */
+__noinline __u32 cgroup_matches(__u64 address)
 {
+	struct task_struct *task = (void *)address;
 	struct css_set *set = BPF_CORE_READ(task, cgroups);
 	struct cgroup_subsys_state **states = &set->subsys[0], *state = NULL;
 	struct cgroup *cgroup = BPF_CORE_READ(set, dfl_cgrp);
@@ -96,7 +98,7 @@ static __always_inline bool task_matches(void)
 	if (filter_by_comm && !comm_matches())
 		return false;
 	/* bpf_get_current_task_btf came with 5.11, bpf_get_current_ancestor_cgroup_id later to tracing and knows no v1. */
-	return !filter_cgroup || cgroup_matches((void *)bpf_get_current_task());
+	return !filter_cgroup || cgroup_matches(number_of(bpf_get_current_task()));
 }
 
 /* --- The file --------------------------------------------------------------------------------------------------- */
@@ -109,40 +111,60 @@ __u32 filter_inode_dev;
 __u64 filter_directory;
 __u32 filter_directory_dev;
 
-/* How many directories and mounts are climbed at most. */
-#define CLIMB 128
+/* How often one climbs at most: up to another mount, or up so many directories. */
+#define CLIMB 32
+#define STRIDE 16
+
+/* What stands for a directory where none is left: no kernel has one there. */
+#define AT_ROOT 0
+#define AT_WANTED 1
+
+/*
+ * A few directories up on one file system; where one has got to. Two functions, as the verifier goes through each step
+ * of a loop, and through this one just once.
+ */
+__noinline __u64 stride(__u64 from)
+{
+	struct dentry *dentry = (void *)from;
+	int step;
+
+	for (step = 0; step < STRIDE; step++) {
+		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
+
+		if (BPF_CORE_READ(dentry, d_inode, i_ino) == filter_directory)
+			return AT_WANTED;
+		if (parent == dentry)
+			return AT_ROOT;
+		dentry = parent;
+	}
+	return (__u64)dentry;
+}
 
 /*
  * On the file system of the wanted directory the way goes up to its root, past the root of the mount, since a bind
  * mount may show only what is below the directory. Any other one is left at once, to where it is mounted. Pointers
  * come by copy: what was found by a container's offset is no object that the verifier knows.
  */
-__noinline __u32 is_below(__u64 from, __u64 shown)
+__noinline __u32 is_below(__u64 dentry, __u64 shown)
 {
-	struct dentry *dentry = (void *)from;
 	struct mount *mount = (void *)shown - bpf_core_field_offset(struct mount, mnt);
-	bool there = BPF_CORE_READ(mount, mnt.mnt_sb, s_dev) == filter_directory_dev;
 	int step;
 
 	for (step = 0; step < CLIMB; step++) {
 		struct mount *upper;
 
-		if (there) {
-			struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
-
-			if (BPF_CORE_READ(dentry, d_inode, i_ino) == filter_directory)
+		if (BPF_CORE_READ(mount, mnt.mnt_sb, s_dev) == filter_directory_dev) {
+			dentry = stride(dentry);
+			if (dentry == AT_WANTED)
 				return true;
-			if (parent != dentry) {
-				dentry = parent;
+			if (dentry != AT_ROOT)
 				continue;
-			}
 		}
 		upper = BPF_CORE_READ(mount, mnt_parent);
 		if (upper == mount)
 			return false;
-		dentry = BPF_CORE_READ(mount, mnt_mountpoint);
+		dentry = (__u64)BPF_CORE_READ(mount, mnt_mountpoint);
 		mount = upper;
-		there = BPF_CORE_READ(mount, mnt.mnt_sb, s_dev) == filter_directory_dev;
 	}
 	return false;
 }

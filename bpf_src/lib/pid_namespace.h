@@ -14,9 +14,13 @@ struct pid_namespace___known {
 	} ns;
 } __attribute__((preserve_access_index));
 
-/* The number of a task in that namespace, or 0 where it has none there. */
-static __always_inline __u32 number_within(struct pid *pid)
+/*
+ * The number of a task in that namespace, or 0 where it has none there. Global, and of a number: the verifier looks at
+ * the loop once.
+ */
+__noinline __u32 number_within(__u64 address)
 {
+	struct pid *pid = (void *)address;
 	__u32 level = BPF_CORE_READ(pid, level), step;
 	struct upid *numbers = &pid->numbers[0];
 
@@ -30,13 +34,13 @@ static __always_inline __u32 number_within(struct pid *pid)
 	return 0;
 }
 
-/* As bpf_get_current_pid_tgid, of any task. Global, and of a number: the verifier looks at its loops once. */
+/* As bpf_get_current_pid_tgid, of any task; likewise global. */
 __noinline __u64 ids_within(__u64 address)
 {
 	struct task_struct *task = (void *)address;
 
-	return (__u64)number_within(BPF_CORE_READ(task, group_leader, thread_pid)) << 32 |
-	       number_within(BPF_CORE_READ(task, thread_pid));
+	return (__u64)number_within((__u64)BPF_CORE_READ(task, group_leader, thread_pid)) << 32 |
+	       number_within((__u64)BPF_CORE_READ(task, thread_pid));
 }
 
 static __always_inline __u64 current_ids(void)

@@ -343,10 +343,11 @@ def test_the_same_as_biostacks_in_the_same_run(request: pytest.FixtureRequest) -
         for place in places:
             if f"\n{place.reads}\n" in block:
                 theirs[place.reads] += sum(counts)
-    assert theirs == {place.reads: number for place, number in zip(places, NUMBERS)}, output
     missed = found.accounting.noted.get(RECURSION, 0) + found.accounting.noted.get(UNMATCHED_END, 0)
-    for name, number in theirs.items():
-        assert number - missed <= started(found, name) <= number
+    for place, number in zip(places, NUMBERS):
+        # 7.x skips runs of its programs as well, and it does not say how many.
+        assert theirs[place.reads] == number or (GUEST == "7.2" and 0 < theirs[place.reads] < number), output
+        assert number - missed <= started(found, place.reads) <= number
 
 
 @pytest.mark.icount
