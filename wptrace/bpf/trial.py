@@ -59,12 +59,12 @@ def attempt(
             section = obj.progs[program].section
             obj.load()
         except WptraceError as error:
-            return Trial(program, section, False, _reason("refused at load", error))
+            return Trial(program, section, False, reason("refused at load", error))
         try:
             if attach:
                 obj.progs[program].attach()
         except WptraceError as error:
-            return Trial(program, section, False, _reason("loads, but cannot be attached", error))
+            return Trial(program, section, False, reason("loads, but cannot be attached", error))
         return Trial(program, section, True, "")
 
 
@@ -112,16 +112,17 @@ def _try_together(
         if look is not None:
             look(obj)
         for wanted in programs:
-            section, reason = obj.progs[wanted].section, ""
+            section, why = obj.progs[wanted].section, ""
             try:
                 obj.progs[wanted].attach()
             except WptraceError as error:
-                reason = _reason("loads, but cannot be attached", error)
-            found[wanted] = Trial(wanted, section, not reason, reason)
+                why = reason("loads, but cannot be attached", error)
+            found[wanted] = Trial(wanted, section, not why, why)
     return None
 
 
-def _reason(stage: str, error: WptraceError) -> str:
+def reason(stage: str, error: WptraceError) -> str:
+    """Why the kernel did not take a program, in its own words as far as it has any."""
     if isinstance(error, VerifierError) and error.log:
         said = [line for line in error.log.splitlines() if not line.startswith(("processed ", "-- "))]
         return f"{stage}: {said[-1] if said else error.message}"

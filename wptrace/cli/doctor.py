@@ -12,13 +12,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", "--json", action="store_true", help="the same as one JSON object")
 
 
+def _told(doing: str) -> None:
+    """On a terminal: what is being tried, on a line that is gone afterwards."""
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{f'trying {doing} ...' if doing else ''}")
+        sys.stderr.flush()
+
+
 def run(options: argparse.Namespace) -> int:
     from wptrace.errors import NotPermittedError, UnsupportedError
     from wptrace.flows.diagnosis import diagnose
     from wptrace.outputs import diagnosis as show
     from wptrace.outputs.json_line import encoded
 
-    found = diagnose()
+    try:
+        found = diagnose(_told)
+    finally:
+        _told("")
     if options.json:
         print(encoded(show.as_json(found)))
     else:

@@ -21,7 +21,8 @@ class Way(NamedTuple):
 
     program: str
     section: str
-    works: bool
+    works: bool | None
+    """None: not tried, as there is a better one that works."""
     reason: str
 
 
@@ -45,6 +46,8 @@ class FlowFinding(NamedTuple):
     flow: str
     level: str
     works: bool
+    reason: str
+    """Why it cannot."""
     stages: list[StageFinding]
     hooks: list[HookFinding]
     fields: list[Check]

@@ -188,15 +188,19 @@ class Loaded(NamedTuple):
             raise
 
 
-def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None]) -> Loaded:
+def load(
+    name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None], refused: dict[str, str] | None = None
+) -> Loaded:
     """Loads and attaches an object with the best program that this kernel takes for each hook.
 
     The first choice works almost everywhere, so it is not tried beforehand: a program that is refused makes room for
     the next one, and the object is opened anew, since libbpf cannot load an object in part. But functions are asked
     for: all those programs are refused together, after a long time in which the others were verified in vain.
+
+    In `refused` the reasons are left where no way remains.
     """
     hooks = tuple(hook for hook in hooks if hook.applies)
-    refused: dict[str, str] = {}
+    refused = {} if refused is None else refused
     asked = False
     while True:
         obj = trial.open_here(name)
@@ -222,7 +226,7 @@ def load(name: str, hooks: tuple[Hook, ...], prepare: Callable[[BpfObject], None
             program_name = getattr(error, "program", "")
             if not program_name or program_name in refused:
                 raise
-            refused[program_name] = error.message
+            refused[program_name] = _said(error)
             _refuse_alike(obj.progs[program_name].section, obj, refused)
             _check(hooks, refused, error)
         except BaseException:
@@ -249,6 +253,12 @@ def _attach(obj: BpfObject, program: str) -> None:
         obj.progs[program].attach()
     except (LibbpfError, NotPermittedError) as error:
         raise VerifierError(program, "", error.hint) from error
+
+
+def _said(error: WptraceError) -> str:
+    if isinstance(error.__cause__, WptraceError):
+        return trial.reason("loads, but cannot be attached", error.__cause__)
+    return trial.reason("refused at load", error)
 
 
 def _choose(hooks: tuple[Hook, ...], refused: dict[str, str], obj: BpfObject) -> dict[str, tuple[str, ...]]:

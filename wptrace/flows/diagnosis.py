@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Callable
 
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
@@ -24,7 +25,7 @@ from wptrace.engine.diagnosis import (
     Way,
 )
 from wptrace.errors import WptraceError
-from wptrace.flows.base import Field, Flow, Hook, discover, missing_target
+from wptrace.flows.base import Field, Flow, Hook, discover, load
 from wptrace.kernel import privileges
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
@@ -53,13 +54,20 @@ _ADVICE = {
 }
 
 
-def diagnose() -> Diagnosis:
+def diagnose(progress: Callable[[str], None] = lambda doing: None) -> Diagnosis:
+    """`progress` hears what is being tried."""
     held = privileges.effective()
     permitted = privileges.may_trace(held)
     system = [_btf(), _libbpf(), _capabilities(held, permitted), _lockdown(), _memlock(), _tracefs()]
     usable = permitted and all(check.state != MISSING for check in system[:2])
-    features = [_feature(name) for name in _FEATURES] if usable else []
-    flows = [_flow(kind) for kind in discover()] if usable else []
+    features: list[Check] = []
+    flows: list[FlowFinding] = []
+    if usable:
+        progress("ways to observe")
+        features = [_feature(name) for name in _FEATURES]
+    for kind in discover() if usable else ():
+        progress(f"wptrace {kind.name}")
+        flows.append(_flow(kind))
     name = os.uname()
     return Diagnosis(name.release, name.machine, permitted, system, features, flows)
 
@@ -127,13 +135,27 @@ def _feature(name: str) -> Check:
 
 
 def _flow(kind: type[Flow]) -> FlowFinding:
-    tried = _tried(kind)
-    hooks = {hook: _hook(hook, tried) for hook in kind.hooks_here() if hook.applies}
-    works = all(found.state != MISSING for hook, found in hooks.items() if hook.required)
+    """By a start: the rest is tried only where that is refused."""
+    refused: dict[str, str] = {}
+    chosen: Mapping[str, tuple[str, ...]] = {}
+    try:
+        loaded = load(kind.object, kind.hooks_here(), kind.configure, refused)
+        chosen = loaded.chosen
+        loaded.obj.close()
+    except WptraceError as error:
+        works, why = False, error.message
+    else:
+        works, why = True, ""
+    with open_object(kind.object) as obj:
+        sections = {name: program.section for name, program in obj.progs.items()}
+    hooks = {
+        hook: _hook(hook, chosen.get(hook.name, ()), refused, sections) for hook in kind.hooks_here() if hook.applies
+    }
     return FlowFinding(
         kind.name,
         kind.level,
         works,
+        why,
         [_stage(stage.name, hooks, works) for stage in kind.stages],
         list(hooks.values()),
         [_field(field) for field in kind.fields],
@@ -141,24 +163,14 @@ def _flow(kind: type[Flow]) -> FlowFinding:
     )
 
 
-def _tried(kind: type[Flow]) -> dict[str, Way]:
-    """Every program of a flow. What BTF rules out is not tried."""
-    found: dict[str, Way] = {}
-    with open_object(kind.object) as obj:
-        for hook in (hook for hook in kind.hooks_here() if hook.applies):
-            for program in (program for way in hook.ways for program in way):
-                section = obj.progs[program].section
-                missing = missing_target(section, hook.module, *hook.modules)
-                found[program] = Way(program, section, not missing, missing)
-    possible = [program for program, way in found.items() if way.works]
-    found.update((name, Way(*one)) for name, one in trial.attempt_all(kind.object, possible, kind.configure).items())
-    return found
-
-
-def _hook(hook: Hook, tried: Mapping[str, Way]) -> HookFinding:
-    ways = [tried[program] for way in hook.ways for program in way]
-    states = [all(tried[program].works for program in way) for way in hook.ways]
-    state = OK if states[0] else DEGRADED if any(states) else MISSING
+def _hook(hook: Hook, chosen: tuple[str, ...], refused: Mapping[str, str], sections: Mapping[str, str]) -> HookFinding:
+    ways = [
+        Way(name, sections[name], True if name in chosen else False if name in refused else None, refused.get(name, ""))
+        for way in hook.ways
+        for name in way
+    ]
+    left = [not any(name in refused for name in way) for way in hook.ways]
+    state = OK if left[0] else DEGRADED if any(left) else MISSING
     return HookFinding(hook.name, state, vmlinux().tracepoint(ways[0].section.rpartition("/")[2]), ways)
 
 
@@ -170,14 +182,7 @@ def _field(field: Field) -> Check:
 
 def _stage(name: str, hooks: dict[Hook, HookFinding], works: bool) -> StageFinding:
     serving = {hook: found for hook, found in hooks.items() if name in hook.serves}
-    lacks = sorted({hook.without for hook, found in serving.items() if found.state == MISSING})
-    sections = [section for hook, found in serving.items() if found.state != MISSING for section in _used(hook, found)]
+    lacks = sorted({hook.without for hook, found in serving.items() if found.state == MISSING}) if works else []
+    sections = [way.section for found in serving.values() for way in found.ways if way.works]
     state = MISSING if not works else DEGRADED if lacks else OK
     return StageFinding(name, state, ", ".join(dict.fromkeys(sections)), lacks)
-
-
-def _used(hook: Hook, found: HookFinding) -> list[str]:
-    """The sections of the first way whose programs all work."""
-    tried = {way.program: way for way in found.ways}
-    used = next(way for way in hook.ways if all(tried[program].works for program in way))
-    return [tried[program].section for program in used]

@@ -10,6 +10,8 @@ from wptrace import __version__
 from wptrace.engine.diagnosis import DEGRADED, MISSING, OK, Check, Diagnosis, FlowFinding
 from wptrace.outputs.text import printable
 
+# What refuses a program says why.
+_TRIED = {True: "works", False: "", None: "not tried, as another one works"}
 _MARKS = {OK: "ok  ", DEGRADED: "part", MISSING: "NO  "}
 
 
@@ -21,18 +23,24 @@ def lines(found: Diagnosis, verbose: bool) -> Iterator[str]:
 def _lines(found: Diagnosis, verbose: bool) -> Iterator[str]:
     yield f"wptrace {__version__} on Linux {found.kernel} ({found.machine})"
     yield ""
+    if not found.permitted:
+        yield "what works cannot be told without privileges: run it as root"
+    elif not found.flows:
+        yield "nothing works without what is missing below"
+    for flow in found.flows:
+        yield from _verdict(flow, verbose)
+    yield ""
     yield "system"
     for check in found.system:
         yield from _check(check)
-    if found.features:
+    features = [check for check in found.features if verbose or check.state != OK]
+    if features:
         yield ""
         yield "ways to observe"
-        for check in found.features:
+        for check in features:
             yield from _check(check)
-    for flow in found.flows:
-        yield from _flow(flow, verbose)
-    yield ""
-    yield _verdict(found)
+    for flow in found.flows if verbose else ():
+        yield from _flow(flow)
 
 
 def _check(check: Check) -> Iterator[str]:
@@ -41,34 +49,38 @@ def _check(check: Check) -> Iterator[str]:
         yield f"        {'':<14} -> {check.advice}"
 
 
-def _flow(flow: FlowFinding, verbose: bool) -> Iterator[str]:
-    name = f"{flow.flow} --level {flow.level}" if flow.level else flow.flow
+def _name(flow: FlowFinding) -> str:
+    return f"wptrace {flow.flow} --level {flow.level}" if flow.level else f"wptrace {flow.flow}"
+
+
+def _verdict(flow: FlowFinding, verbose: bool) -> Iterator[str]:
+    lacks = sorted({lack for stage in flow.stages for lack in stage.lacks})
+    state = MISSING if not flow.works else DEGRADED if lacks else OK
+    yield f"  {_MARKS[state]}  {_name(flow)}{f': {flow.reason}' if flow.reason else ''}"
+    for lack in lacks:
+        yield f"          lacks: {lack}"
+    for check in (*flow.fields, *flow.checks):
+        if not verbose and check.state != OK:
+            yield f"          {check.name}: {check.detail}"
+            if check.advice:
+                yield f"            -> {check.advice}"
+
+
+def _flow(flow: FlowFinding) -> Iterator[str]:
     yield ""
-    yield f"wptrace {name}: {'works' if flow.works else 'cannot work here'}"
+    yield _name(flow)
     for stage in flow.stages:
         yield f"  {_MARKS[stage.state]}  {stage.stage:<14} {stage.how or 'nothing to observe it with'}"
         for lack in stage.lacks:
             yield f"        {'':<14} lacks: {lack}"
     for found in flow.hooks:
-        if verbose or found.state != OK:
-            yield f"  {_MARKS[found.state]}  {found.hook}"
-            for way in found.ways:
-                yield f"        {way.section}: {'works' if way.works else way.reason}"
-            if found.arguments is not None:
-                yield f"        arguments: {', '.join(found.arguments)}"
-    for check in flow.fields:
-        if verbose or check.state != OK:
-            yield from _check(check)
-    for check in flow.checks:
+        yield f"  {_MARKS[found.state]}  {found.hook}"
+        for way in found.ways:
+            yield f"        {way.section}: {_TRIED[way.works] or way.reason}"
+        if found.arguments is not None:
+            yield f"        arguments: {', '.join(found.arguments)}"
+    for check in (*flow.fields, *flow.checks):
         yield from _check(check)
-
-
-def _verdict(found: Diagnosis) -> str:
-    if found.io_works:
-        return "verdict: wptrace io works on this machine"
-    if not found.permitted:
-        return "verdict: more cannot be told without privileges: run it as root"
-    return "verdict: wptrace io cannot work on this machine"
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:

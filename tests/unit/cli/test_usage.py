@@ -171,7 +171,7 @@ def test_without_privileges_doctor_says_so_and_what_it_can() -> None:
     assert found.returncode == NotPermittedError.exit_code == 3
     assert found.stderr == ""
     assert found.stdout.startswith(f"wptrace {__version__} on Linux ")
-    assert found.stdout.endswith("\nverdict: more cannot be told without privileges: run it as root\n")
+    assert "\n\nwhat works cannot be told without privileges: run it as root\n\nsystem\n" in found.stdout
 
 
 def test_an_output_that_cannot_be_written_is_left_alone_without_privileges(tmp_path: object) -> None:

@@ -86,7 +86,7 @@ def made() -> Iterator[Line]:
     yield from (json.loads(line) for line in stream.getvalue().splitlines())
     check = Check("BTF", "ok", "there")
     hook = HookFinding("C", "ok", None, [Way("complete", "tp_btf/x", True, "")])
-    flow = FlowFinding("io", "block", True, [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])
+    flow = FlowFinding("io", "block", True, "", [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])
     yield json.loads(json.dumps(as_json(Diagnosis("6.12", "x86_64", True, [check], [check], [flow]))))
 
 

@@ -65,7 +65,7 @@ def test_faults_without_an_answer_come_oldest_first_with_their_stage() -> None:
     assert [one.fields["group"] for one in found] == [1, 2, 0]
     assert [one.dev for one in found] == ["0000:75:00.0"] * 3
     assert 60 * MS <= found[0].age_ns < 60_000 * MS
-    assert len(flow(Options(), *states, state(now + MS)).in_flight(10 * MS)) == 3
+    assert len(flow(Options(), *states, state(now + 60_000 * MS)).in_flight(10 * MS)) == 3
 
 
 def test_who_does_not_see_the_handling_has_the_wait_for_it_in_handle() -> None:
