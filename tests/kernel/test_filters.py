@@ -416,9 +416,12 @@ def test_directory(tracer: Tracer, tree: Path) -> None:
 
 
 def test_directory_far_above(tracer: Tracer, tree: Path) -> None:
-    path = file(tree / "wanted" / "/".join(["d"] * 100) / "file")
-    tracer.wants(directory=mounts.directory(str(tree / "wanted")))
-    assert tracer.passes(tracer.reads(path))
+    """A loop of the program takes 16 directories at a time."""
+    wanted = tree / "wanted"
+    tracer.wants(directory=mounts.directory(str(file(wanted / "file").parent)))
+    for depth in (0, 14, 15, 16, 17, 31, 32, 33, 200):
+        assert tracer.passes(tracer.reads(file(Path(wanted, *"d" * depth, "file")))), depth
+        assert not tracer.passes(tracer.reads(file(Path(tree, *"d" * depth, "file")))), depth
 
 
 def test_a_deleted_file_is_still_below_its_directory(tracer: Tracer, tree: Path) -> None:
