@@ -74,6 +74,8 @@ endif
 sources := $(sort $(wildcard $(BPF_SRC)/*.bpf.c))
 names := $(patsubst $(BPF_SRC)/%.bpf.c,%,$(sources))
 objects := $(foreach arch,$(ARCHES),$(patsubst %,$(OBJECTS)/$(arch)/%.bpf.o,$(names)))
+# Named, so that one that a failed compilation took away is missed: make believes in what it made of an unnamed one before.
+compiled := $(foreach arch,$(ARCHES),$(patsubst %,$(BUILD)/$(arch)/%.bpf.o,$(names)))
 binding := wptrace/bpf/_libbpf.py
 c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch] \
 	tests/modules/*.[ch]))
@@ -90,7 +92,7 @@ help: ## this list
 	@echo
 	@echo '  V=1 shows the commands; ARCHES="x86_64 arm64" CLANG= VMLINUX_H= LIBBPF_CFLAGS= PYTHON= choose the parts.'
 
-objects: $(objects) ## compile bpf_src/*.bpf.c for all ARCHES into wptrace/objects
+objects: $(compiled) $(objects) ## compile bpf_src/*.bpf.c for all ARCHES into wptrace/objects
 
 binding: $(binding) ## the declarations of libbpf that the Python package loads
 
@@ -211,5 +213,4 @@ $$(OBJECTS)/$1/%.bpf.o: $$(BUILD)/$1/%.bpf.o
 endef
 $(foreach arch,x86_64 arm64,$(eval $(call rules_of_arch,$(arch))))
 
-.SECONDARY:
 -include $(wildcard $(foreach arch,$(ARCHES),$(BUILD)/$(arch)/*.d))
