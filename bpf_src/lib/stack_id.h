@@ -52,6 +52,7 @@ static __always_inline __s32 walked_stack_id(void *ctx, __u64 flags)
 /* Deeper stacks, and those that go on elsewhere (an interrupt's), are walked each time. */
 #define KNOWN_DEPTH 32
 #define KNOWN_WORDS 512
+#define LEARNED_WORDS 32 /* so many at a time */
 #define CALLER_WORDS 64 /* who called the tracepoint is found that near */
 /* The first frames are the program's and what calls it, below its arguments. */
 #define OWN_FRAMES 4
@@ -114,7 +115,7 @@ static __always_inline __u64 word_above(__u64 arguments, __u32 place)
 /*
  * The way that this stack came before, KNOWN_WAYS for none. From the outermost frame on, as ways differ there first.
  *
- * This one and the next are functions of their own, so that the verifier goes through them once.
+ * This one and the next two are functions of their own, so that the verifier goes through them once.
  */
 __noinline int find_known_stack(__u64 arguments, __u32 set_number)
 {
@@ -141,6 +142,38 @@ __noinline int find_known_stack(__u64 arguments, __u32 set_number)
 		}
 	}
 	return KNOWN_WAYS;
+}
+
+/* Some words of it; whether that is all. The verifier goes through each step of a loop, and through this one just once. */
+__noinline int learn_words(__u32 set_number, __u32 way, __u32 place)
+{
+	struct known_set *set = bpf_map_lookup_elem(&known_stacks, &set_number);
+	__u32 zero = 0, step;
+	struct learning *new = bpf_map_lookup_elem(&learning, &zero);
+	struct known_stack *known;
+
+	if (!set || !new || way >= KNOWN_WAYS)
+		return 1;
+	known = &set->ways[way];
+#pragma clang loop unroll(disable)
+	for (step = 0; step < LEARNED_WORDS; step++, place++) {
+		__u64 word = word_above(new->arguments, place);
+		__u32 at = new->at, found = new->found;
+
+		if (at >= KNOWN_DEPTH + OWN_FRAMES || found >= KNOWN_DEPTH)
+			return 1;
+		if (word != ADDRESS(new->calls[at]))
+			continue;
+		known->calls[found] = word;
+		known->places[found] = place;
+		new->found = found + 1;
+		new->at = at + 1;
+		if (at + 2 >= new->depth) {
+			known->depth = found + 1;
+			return 1;
+		}
+	}
+	return 0;
 }
 
 /*
@@ -178,22 +211,9 @@ __noinline int learn_stack(__u32 set_number, __u32 way)
 		return 0;
 	new->found = 0;
 #pragma clang loop unroll(disable)
-	for (place = 0; place < KNOWN_WORDS; place++) {
-		__u64 word = word_above(new->arguments, place);
-		__u32 at = new->at, found = new->found;
-
-		if (at >= KNOWN_DEPTH + OWN_FRAMES || found >= KNOWN_DEPTH)
-			break;
-		if (word != ADDRESS(new->calls[at]))
-			continue;
-		known->calls[found] = word;
-		known->places[found] = place;
-		new->found = found + 1;
-		new->at = at + 1;
-		if (at + 2 >= new->depth) {
-			known->depth = found + 1;
-			return 1;
-		}
+	for (place = 0; place < KNOWN_WORDS; place += LEARNED_WORDS) {
+		if (learn_words(set_number, way, place))
+			return known->depth != 0;
 	}
 	return 0;
 }
