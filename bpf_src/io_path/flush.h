@@ -34,25 +34,31 @@ static __always_inline void note_flush(struct done *done)
 	flush->completed = done->times.completed;
 }
 
+/* Global: of what it returns the verifier knows nothing, so a loop has one way and not one for each place. */
+__noinline __u64 greater(__u64 one, __u64 other)
+{
+	return one > other ? one : other;
+}
+
+/* How much of a time this one took; 0 for that of another device, and for one that was not waited for. */
+__noinline __u64 flush_within(__u32 place, __u32 dev, __u64 begin, __u64 end)
+{
+	struct flush *flush = flush_at(place);
+	__u64 from = flush->issued, to = flush->completed;
+
+	if (from < begin)
+		from = begin;
+	return flush->dev == dev && to <= end && to > from ? to - from : 0;
+}
+
 /* How much of a time one of them took; a global function, which takes numbers only. */
 __noinline __u64 flushed(__u32 dev, __u64 begin, __u64 end)
 {
 	__u64 most = 0;
 	__u32 place;
 
-	for (place = 0; place < FLUSHES; place++) {
-		struct flush *flush = flush_at(place);
-		__u64 from = flush->issued, to = flush->completed;
-
-		if (flush->dev != dev)
-			continue;
-		if (from < begin)
-			from = begin;
-		if (to > end)
-			continue; /* it was not waited for */
-		if (to > from && to - from > most)
-			most = to - from;
-	}
+	for (place = 0; place < FLUSHES; place++)
+		most = greater(most, flush_within(place, dev, begin, end));
 	return most;
 }
 

@@ -83,12 +83,6 @@ static __always_inline struct filling *filling_at(__u32 place)
 	return &fillings[place];
 }
 
-/* Global: of what it returns the verifier knows nothing, so a loop has one way and not one for each place. */
-__noinline __u64 greater(__u64 one, __u64 other)
-{
-	return one > other ? one : other;
-}
-
 /* The place of this device, or a free one, or that of the device whose last change was the longest ago. */
 __noinline __u32 filling_place(__u32 dev)
 {
