@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import NamedTuple
 
 from tests.kernel.disks import Disk, setting
 from tests.kernel.patience import said
-from tests.kernel.trace import PATIENCE, ROOT, wait_until
+from tests.kernel.trace import PATIENCE, wait_until
 
 
 def _run(*words: str) -> str:
@@ -84,15 +82,24 @@ def ext4(disk: Disk, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def controlled(folder: Path) -> Iterator[Path]:
-    """A cgroup with the io controller. Members that `join` it are gone when it ends."""
+def hierarchy(folder: Path) -> Iterator[Path]:
+    """Cgroups v2, mounted. A trace knows the names of those that are mounted when it starts."""
     folder.mkdir()
     _run("mount", "-t", "cgroup2", "cgroup2", str(folder))
-    group = folder / "wptest"
-    control = folder / "cgroup.subtree_control"
+    try:
+        yield folder
+    finally:
+        _run("umount", str(folder))
+
+
+@contextmanager
+def controlled(top: Path) -> Iterator[Path]:
+    """A cgroup with the io controller. Members that `join` it are gone when it ends."""
+    group = top / "wptest"
+    control = top / "cgroup.subtree_control"
     had = "io" in control.read_text().split()
     try:
-        assert "io" in (folder / "cgroup.controllers").read_text().split(), "another hierarchy has the io controller"
+        assert "io" in (top / "cgroup.controllers").read_text().split(), "another hierarchy has the io controller"
         control.write_text("+io")
         group.mkdir()
         yield group
@@ -101,7 +108,6 @@ def controlled(folder: Path) -> Iterator[Path]:
             group.rmdir()
         if not had:
             control.write_text("-io")
-        _run("umount", str(folder))
 
 
 def _number(disk: Disk) -> str:
@@ -109,25 +115,25 @@ def _number(disk: Disk) -> str:
 
 
 @contextmanager
-def limited(disk: Disk, limit: str, folder: Path) -> Iterator[Path]:
+def limited(disk: Disk, limit: str, top: Path) -> Iterator[Path]:
     """A cgroup with a limit of io.max."""
-    with controlled(folder) as group:
+    with controlled(top) as group:
         (group / "io.max").write_text(f"{_number(disk)} {limit}")
         yield group
 
 
 @contextmanager
-def costed(disk: Disk, iops: int, folder: Path) -> Iterator[Path]:
+def costed(disk: Disk, iops: int, top: Path) -> Iterator[Path]:
     """A cgroup on a device that by io.cost is good for so many requests a second."""
-    with controlled(folder) as group:
+    with controlled(top) as group:
         model = f"rbps=1000000000 rseqiops={iops} rrandiops={iops} wbps=1000000000 wseqiops={iops} wrandiops={iops}"
         qos = "ctrl=user rpct=0.00 rlat=1000000 wpct=0.00 wlat=1000000 min=100.00 max=100.00"
-        (folder / "io.cost.model").write_text(f"{_number(disk)} ctrl=user model=linear {model}")
-        (folder / "io.cost.qos").write_text(f"{_number(disk)} enable=1 {qos}")
+        (top / "io.cost.model").write_text(f"{_number(disk)} ctrl=user model=linear {model}")
+        (top / "io.cost.qos").write_text(f"{_number(disk)} enable=1 {qos}")
         try:
             yield group
         finally:
-            (folder / "io.cost.qos").write_text(f"{_number(disk)} enable=0")
+            (top / "io.cost.qos").write_text(f"{_number(disk)} enable=0")
 
 
 @contextmanager
@@ -144,6 +150,7 @@ def joined(group: Path) -> Iterator[None]:
 # --- Who takes the CPU ------------------------------------------------------------------------------------------------
 
 HOG = "wptest_hog"
+_HOG = Path(__file__).with_name("hog.py")
 
 
 @contextmanager
@@ -185,8 +192,9 @@ class Hog:
 
 @contextmanager
 def hog(burst_us: int, gap_us: int) -> Iterator[Hog]:
-    command = [sys.executable, "-m", "tests.kernel.loads", str(burst_us), str(gap_us)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    # Nothing but the interpreter: an emulated CPU takes seconds to import what tests do.
+    command = [sys.executable, "-I", "-S", str(_HOG), HOG, str(burst_us), str(gap_us)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert said(process) == "ready\n"
         yield Hog(process)
@@ -194,23 +202,3 @@ def hog(burst_us: int, gap_us: int) -> Iterator[Hog]:
         if process.poll() is None:
             process.kill()
             process.communicate()
-
-
-def _be_hog(burst_us: int, gap_us: int) -> None:
-    """Between a line on standard input and its end."""
-    Path("/proc/self/comm").write_text(HOG)
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-    print("ready", flush=True)
-    sys.stdin.readline()
-    bursts = []
-    while not select.select([sys.stdin], [], [], gap_us / 1e6)[0]:
-        start = now = time.monotonic_ns()
-        while now < start + burst_us * 1000:
-            now = time.monotonic_ns()
-        bursts.append((start, now))
-    for start, end in bursts:
-        print(start, end)
-
-
-if __name__ == "__main__":
-    _be_hog(*map(int, sys.argv[1:]))

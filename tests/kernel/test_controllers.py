@@ -4,20 +4,52 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.disks import Disk, fio, null_device, setting, total
-from tests.kernel.loads import costed, joined, limited
-from tests.kernel.trace import Line, Trace, lossless, wait_until
+from tests.kernel.loads import costed, hierarchy, joined, limited
+from tests.kernel.trace import Line, Told, Trace, lossless, wait_until
+from tests.kernel.window import Running, path_of
+from wptrace.flows.filters import Filter
 
 MS = 1_000_000
 _DEBUG = Path("/sys/module/blk_cgroup/parameters/blkcg_debug_stats")
 
 
-def held(trace: Trace) -> dict[str, int]:
+# The device works on one at a time, for 2 ms.
+_ONE = {"irqmode": 2, "completion_nsec": 2 * MS, "submit_queues": 1, "hw_queue_depth": 1}
+
+
+@pytest.fixture(scope="module")
+def disks() -> Iterator[dict[str, Disk]]:
+    """By what is to hold requests back there."""
+    with ExitStack() as stack:
+        made = {name: stack.enter_context(null_device(f"wptest_{name}")) for name in ("io_max", "io_cost")}
+        for name, latency_us in (("wbt", "75000"), ("tag", "0")):
+            disk = made[name] = stack.enter_context(null_device(f"wptest_{name}", **_ONE))
+            (disk.queue / "scheduler").write_text("none")
+            (disk.queue / "wbt_lat_usec").write_text(latency_us)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with hierarchy(tmp_path_factory.mktemp("cgroups") / "v2") as top:
+        yield top
+
+
+@pytest.fixture(scope="module")
+def flow(disks: dict[str, Disk], v2: Path) -> Iterator[Running]:
+    with path_of(*disks.values(), interference=True) as made:
+        yield made
+
+
+def held(trace: Told) -> dict[str, int]:
     """Nanoseconds by controller, of all single ones."""
     found: dict[str, int] = {}
     for line in trace.operations + trace.requests:
@@ -26,11 +58,11 @@ def held(trace: Trace) -> dict[str, int]:
     return found
 
 
-def rows(trace: Trace, kind: str, stage: str) -> list[Line]:
+def rows(trace: Told, kind: str, stage: str) -> list[Line]:
     return [row for row in trace.summary["rows"] if (row["kind"], row["stage"]) == (kind, stage)]
 
 
-def named(trace: Trace, controller: str, job: dict[str, Any], besides: str = "") -> None:
+def named(trace: Told, controller: str, job: dict[str, Any], besides: str = "") -> None:
     """It is what throttle consists of, with another one behind it; rows, single ones and the verdict agree."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert len(trace.operations) == total(job)
@@ -51,31 +83,38 @@ def named(trace: Trace, controller: str, job: dict[str, Any], besides: str = "")
     assert f"{controller} took" in trace.summary["verdict"]["text"]
 
 
-@pytest.mark.icount
-def test_io_max(tmp_path: Path) -> None:
-    with (
-        null_device() as disk,
-        limited(disk, "riops=20", tmp_path / "v2") as group,
-        Trace("--dev", disk.name, "--each", "--interference") as trace,
-    ):
-        with joined(group):
-            job = fio(disk.path, number_ios=20)
+@pytest.mark.one_kernel
+def test_waits_for_tags(loop: Disk) -> None:
+    """Also where functions cannot be observed."""
+    (loop.queue / "scheduler").write_text("none")
+    (loop.queue / "nr_requests").write_text("4")
+    with Trace("--dev", loop.name, "--each", "--interference", "--ring-size=16M") as trace:
+        fio(loop.path, numjobs=32, thread=1, group_reporting=1, number_ios=50)
         trace.stop()
+    assert set(held(trace)) == {"tag"}
+    for line in trace.operations:
+        assert sum(one["ns"] for one in line.get("throttled_by", ())) <= line["stages"]["throttle_ns"], line
+    assert not [note for note in trace.lines[0]["notes"] if "held requests back" in note]
+
+
+# --- With one trace for all, which is not there yet while the command above runs -------------------------------------
+
+
+@pytest.mark.icount
+def test_io_max(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
+    disk = disks["io_max"]
+    with limited(disk, "riops=20", v2) as group, flow.window() as trace, joined(group):
+        job = fio(disk.path, number_ios=20)
     named(trace, "io_max", job)
     assert {line["cgroup"] for line in trace.operations} == {"/wptest"}
 
 
 @pytest.mark.icount
-def test_io_max_of_what_does_not_wait(tmp_path: Path) -> None:
+def test_io_max_of_what_does_not_wait(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
     """Requests of libaio are held while their task goes on."""
-    with (
-        null_device() as disk,
-        limited(disk, "riops=20", tmp_path / "v2") as group,
-        Trace("--dev", disk.name, "--each", "--interference") as trace,
-    ):
-        with joined(group):
-            job = fio(disk.path, number_ios=20, ioengine="libaio", iodepth=4)
-        trace.stop()
+    disk = disks["io_max"]
+    with limited(disk, "riops=20", v2) as group, flow.window() as trace, joined(group):
+        job = fio(disk.path, number_ios=20, ioengine="libaio", iodepth=4)
     assert lossless(trace.summary), trace.summary["loss"]
     # Where asynchronous operations are seen, the requests are theirs.
     told = [*trace.operations, *trace.requests]
@@ -86,17 +125,12 @@ def test_io_max_of_what_does_not_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.icount
-def test_io_cost(tmp_path: Path) -> None:
+def test_io_cost(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
     """What the cgroup waited is in its io.stat as well."""
-    with (
-        null_device() as disk,
-        costed(disk, 20, tmp_path / "v2") as group,
-        setting(_DEBUG, "Y"),
-        Trace("--dev", disk.name, "--each", "--interference") as trace,
-    ):
-        with joined(group):
+    disk = disks["io_cost"]
+    with costed(disk, 20, v2) as group, setting(_DEBUG, "Y"):
+        with flow.window() as trace, joined(group):
             job = fio(disk.path, number_ios=40)
-        trace.stop()
         found = held(trace)["io_cost"]
         # It counts periods that are over.
         wait_until(lambda: _cost_wait_ns(group) > found * 0.8, "the end of a period of io.cost")
@@ -110,40 +144,15 @@ def _cost_wait_ns(group: Path) -> int:
     return int(found) * 1000
 
 
-# The device works on one at a time, for 2 ms.
-_ONE = {"irqmode": 2, "completion_nsec": 2 * MS, "submit_queues": 1, "hw_queue_depth": 1}
-_FOUR: dict[str, Any] = {"numjobs": 4, "thread": 1, "group_reporting": 1, "number_ios": 20}
-
-
-def _four_writers(disk: Disk, wbt: str) -> tuple[Trace, dict[str, Any]]:
-    """Each waits in the call for what it writes through the page cache."""
-    (disk.queue / "scheduler").write_text("none")
-    (disk.queue / "wbt_lat_usec").write_text(wbt)
-    with Trace("--dev", disk.name, "--each", "--interference", "--op", "write") as trace:
-        files = {"direct": 0, "sync": "dsync", "size": "2M", "offset_increment": "8M"}
-        job = fio(disk.path, rw="write", **files, **_FOUR)
-        trace.stop()
-    return trace, job
-
-
 @pytest.mark.icount
-def test_writeback_throttling_and_tags() -> None:
-    """The same load with writeback throttling, which lets one or two through, and without: they wait for tags."""
-    for wbt, controller, besides in (("75000", "wbt", "tag"), ("0", "tag", "")):
-        with null_device(**_ONE) as disk:
-            trace, job = _four_writers(disk, wbt)
-        named(trace, controller, job, besides)
+@pytest.mark.parametrize(("controller", "besides"), [("wbt", "tag"), ("tag", "")])
+def test_writeback_throttling_and_tags(disks: dict[str, Disk], flow: Running, controller: str, besides: str) -> None:
+    """The same load with writeback throttling, which lets one or two through, and without: they wait for tags.
 
-
-@pytest.mark.one_kernel
-def test_waits_for_tags(loop: Disk) -> None:
-    """Also where functions cannot be observed."""
-    (loop.queue / "scheduler").write_text("none")
-    (loop.queue / "nr_requests").write_text("4")
-    with Trace("--dev", loop.name, "--each", "--interference", "--ring-size=16M") as trace:
-        fio(loop.path, numjobs=32, thread=1, group_reporting=1, number_ios=50)
-        trace.stop()
-    assert set(held(trace)) == {"tag"}
-    for line in trace.operations:
-        assert sum(one["ns"] for one in line.get("throttled_by", ())) <= line["stages"]["throttle_ns"], line
-    assert not [note for note in trace.lines[0]["notes"] if "held requests back" in note]
+    Four writers, each of which waits in the call for what it writes through the page cache.
+    """
+    four = {"numjobs": 4, "thread": 1, "group_reporting": 1, "number_ios": 10}
+    files = {"direct": 0, "sync": "dsync", "size": "2M", "offset_increment": "8M"}
+    with flow.window(Filter(ops="write")) as trace:
+        job = fio(disks[controller].path, rw="write", **files, **four)
+    named(trace, controller, job, besides)

@@ -304,44 +304,49 @@ def _sleeps(pid: int) -> bool:
 
 
 MS = 1_000_000
+SLOW_NS = 20 * MS
 
 
-@contextmanager
-def slow_disk(kind: str, slow_ns: int) -> Iterator[Disk]:
-    """A device of a driver, or one made of others whose worker makes the requests."""
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Disk, Path]]]:
+    """A disk of a driver, and one made of others whose worker makes the requests, each with an ext4."""
+    top = tmp_path_factory.mktemp("slow")
     with ExitStack() as stack:
-        if kind == "scsi":
-            yield stack.enter_context(scsi_device(slow_ns))
-        else:
-            lower = stack.enter_context(null_device("wptest_lower", memory_backed=1))
-            # Its clock is that of ticks, and the first of them may be almost over.
-            yield stack.enter_context(delayed(lower, slow_ns // MS + 4))
+        lower = stack.enter_context(null_device("wptest_lower", memory_backed=1))
+        # Its clock is that of ticks, and the first of them may be almost over.
+        delay = stack.enter_context(delayed(lower, SLOW_NS // MS + 4))
+        made = {"scsi": stack.enter_context(scsi_device(SLOW_NS)), "delayed": delay}
+        yield {kind: (disk, stack.enter_context(ext4(disk, top / kind))) for kind, disk in made.items()}
+
+
+@pytest.fixture(scope="module")
+def slow_flow(slow: dict[str, tuple[Disk, Path]]) -> Iterator[Running]:
+    with path_of(*(disk for disk, _ in slow.values())) as made:
+        yield made
 
 
 @pytest.mark.icount
 @pytest.mark.parametrize("kind", ["scsi", "delayed"])
-def test_data_and_journal_on_a_slow_disk(tmp_path: Path, kind: str) -> None:
+def test_data_and_journal_on_a_slow_disk(slow: dict[str, tuple[Disk, Path]], slow_flow: Running, kind: str) -> None:
     """Each request takes its time: data are one, which the task makes itself, a commit two, one behind the other."""
-    slow = 20 * MS
     # Where the requests are those of the device below, they take no time, and its worker has it.
     data = {"scsi": "device_ns", "delayed": "layers_ns"}[kind]
-    with slow_disk(kind, slow) as disk, ext4(disk, tmp_path / "fs") as folder:
-        settle()
-        with (folder / "data").open("wb", buffering=0) as file, Trace("--each", f"--dev={disk.name}") as trace:
-            for _ in range(10):
-                file.write(b"x" * PAGE)
-                os.fsync(file.fileno())
-            trace.stop()
+    _, folder = slow[kind]
+    settle()
+    with (folder / "data").open("wb", buffering=0) as file, slow_flow.window() as trace:
+        for _ in range(10):
+            file.write(b"x" * PAGE)
+            os.fsync(file.fileno())
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync"]
     assert len(synced) == 10
     usual = []
     for one in synced:
         waits, journal = one["stages"][data], one["stages"]["journal_ns"]
-        assert min(waits, journal) >= slow
+        assert min(waits, journal) >= SLOW_NS
         # It begins at once, and nothing else is waited for.
         alone = waits + journal > one["total_ns"] * 0.9 and abs(one["commit"]["ns"] - journal) < 2 * MS
-        if alone and waits < 2 * slow <= journal:
+        if alone and waits < 2 * SLOW_NS <= journal:
             usual.append(one)
             if kind == "scsi":
                 assert one["commit"]["requests"] >= 2

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from tests.kernel.disks import Disk
 from tests.kernel.trace import Told, check, kernel_counted, unskipped
 from wptrace.bpf.ring import Reader
-from wptrace.engine.results import Snapshot
+from wptrace.engine.history import History
+from wptrace.engine.results import Report, Snapshot
 from wptrace.flows import io_block, io_path
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_block import BlockFlow
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import in_use
-from wptrace.flows.run import _report, _requests
+from wptrace.flows.run import _report, _requests, _with_verdict
 from wptrace.outputs.ndjson import NdjsonOutput
 
 # How long what is under way at the end of a window may take.
@@ -58,11 +59,19 @@ class Running:
         output = NdjsonOutput(text)
         output.start(self._start)
         _requests(self.flow, output)
-        output.summary(_report("summary", self.flow, after, before, None))
+        output.summary(self._summary(before, after))
         told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
         for line in told.lines:
             check(line)
         unskipped(told.summary, 0 if wanted else kernel_counted(self._names) - made)
+
+    def _summary(self, before: Snapshot, after: Snapshot) -> Report:
+        history = History()
+        for snapshot in (before, after):
+            history.add(snapshot.at_ns, snapshot.cells)
+        grown = {who: ns - before.behind.get(who, 0) for who, ns in after.behind.items()}
+        behind = {who: ns for who, ns in grown.items() if ns}
+        return _with_verdict(_report("summary", self.flow, after, before, None), self.flow, history, behind)
 
     def _look(self) -> Snapshot:
         self._reader.drain()
@@ -91,10 +100,10 @@ def running(flow: PathFlow | BlockFlow, disks: Sequence[Disk]) -> Iterator[Runni
 
 
 @contextmanager
-def path_of(*disks: Disk) -> Iterator[Running]:
-    """`wptrace io --each --dev ...`"""
-    names = tuple(disk.name for disk in disks)
-    with running(PathFlow(io_path.Options(names, slow_ns=0, ring_bytes=RING)), disks) as made:
+def path_of(*disks: Disk, interference: bool = False) -> Iterator[Running]:
+    """`wptrace io --each --dev ...`, with `--interference` or without."""
+    options = io_path.Options(tuple(disk.name for disk in disks), slow_ns=0, ring_bytes=RING, interference=interference)
+    with running(PathFlow(options), disks) as made:
         yield made
 
 
