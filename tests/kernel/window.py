@@ -5,38 +5,99 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from tests.kernel.disks import Disk
-from tests.kernel.trace import Told, check, kernel_counted, unskipped
+from tests.kernel.trace import Line, Told, check, kernel_counted, unskipped
+from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
+from wptrace.engine.history import History
 from wptrace.engine.results import Snapshot
-from wptrace.flows import io_block, io_path
+from wptrace.flows import devices, io_block, io_path, layers
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_block import BlockFlow
+from wptrace.flows.io_operations import MODULES
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import in_use
-from wptrace.flows.run import _report, _requests
+from wptrace.flows.run import _report, _requests, _with_verdict
 from wptrace.outputs.ndjson import NdjsonOutput
 
 # How long what is under way at the end of a window may take.
 _MOMENT_S = 5.0
 RING = 1 << 24
+_ALL, _NONE = 0, (1 << 64) - 1
+
+
+class AimedFlow(PathFlow):
+    """The path of devices that are named, and named anew, while it runs; nothing of any other one is counted."""
+
+    DEVICES, LAYERS = 20, 8
+
+    def __init__(self, options: io_path.Options) -> None:
+        super().__init__(options)
+        # The programs of each file system are there, whatever is mounted later.
+        self._file_systems = set(MODULES)
+        self._extents = []
+        self._names, self._layers = self._padded([], [])
+
+    def _padded(self, names: list[str], stacked: list[str]) -> tuple[list[str], list[str]]:
+        """With names for the rows that nobody has now."""
+        assert len(names) <= self.DEVICES, "more devices than there are rows"
+        assert len(stacked) <= self.LAYERS, "more devices made of others than there are rows"
+        rows = [*names, *(f"unused{number}" for number in range(len(names), self.DEVICES))]
+        return [devices.OTHER, *rows], [*stacked, *(f"none{number}" for number in range(len(stacked), self.LAYERS))]
+
+    def _prepare(self, obj: BpfObject) -> None:
+        # Those are no devices that a table may have.
+        rows, self._layers = self._layers, []
+        super()._prepare(obj)
+        self._layers = rows
+        obj.maps["layer_cells"].max_entries = self.LAYERS * len(obj.enum("block_op"))
+        obj.maps["uppers"].max_entries = io_path._UPPERS
+        obj.bss.trace_unlisted = False
+
+    def aim(self, disks: Sequence[Disk]) -> None:
+        """Nothing may be under way. What is mounted on them is so already, as where a trace begins."""
+        names = [disk.name for disk in disks]
+        obj = self._running.obj
+        self._extents = devices.extents(names, hidden=True)
+        stacked = layers.wanted(names)
+        self._names, self._layers = self._padded([extent.name for extent in self._extents], stacked)
+        self._stories.names = self._names
+        obj.bss.layers = layers.table(stacked)
+        obj.bss.stacked = obj.bss.holding = bool(stacked)
+        obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.hidden_disks = devices.hidden_table(self._extents)
+        obj.bss.file_devices = devices.file_table(self._extents)
+        # What was counted before has other names from now on, and is no part of a window.
+        self._cells = self._counted(obj)
+
+    def tell(self, everything: bool) -> None:
+        """Or nothing, where nobody asks for it: to read what is told takes an emulated machine its time."""
+        self._running.obj.data.slow_ns = _ALL if everything else _NONE
 
 
 class Running:
     """`wptrace io --each`, in this process."""
 
-    def __init__(self, flow: PathFlow | BlockFlow, disks: Sequence[Disk]) -> None:
+    def __init__(self, flow: PathFlow | BlockFlow, disks: Sequence[Disk] = ()) -> None:
         self.flow = flow
         self._names = [disk.name for disk in disks]
         self._reader = Reader()
         self._start = flow.start(self._reader)
 
+    def aim(self, *disks: Disk) -> Running:
+        """As `--dev` does. Only for what `Shared` has."""
+        assert isinstance(self.flow, AimedFlow)
+        self.flow.aim(disks)
+        self._names = [disk.name for disk in disks]
+        return self
+
     @contextmanager
-    def window(self, wanted: Filter | None = None) -> Iterator[Told]:
+    def window(self, wanted: Filter | None = None, each: bool = True, judged: bool = False) -> Iterator[Told]:
         """The lines are there when the block has ended: the start, what was told, and what was counted meanwhile."""
         if wanted is not None:
             assert isinstance(self.flow, PathFlow)
@@ -47,10 +108,14 @@ class Running:
             before = self._look()
             made = kernel_counted(self._names)
             self.flow.requests()
+            if isinstance(self.flow, AimedFlow):
+                self.flow.tell(each)
             yield told
             self._settle()
             after = self._look()
         finally:
+            if isinstance(self.flow, AimedFlow):
+                self.flow.tell(False)
             if wanted is not None:
                 assert isinstance(self.flow, PathFlow)
                 self.flow.retarget(Filter())
@@ -58,11 +123,27 @@ class Running:
         output = NdjsonOutput(text)
         output.start(self._start)
         _requests(self.flow, output)
-        output.summary(_report("summary", self.flow, after, before, None))
+        summary = _report("summary", self.flow, after, before, None)
+        if judged:
+            history = History()
+            for taken in (before, after):
+                history.add(taken.at_ns, taken.cells)
+            grown = {who: waited - before.behind.get(who, 0) for who, waited in after.behind.items()}
+            behind = {who: waited for who, waited in grown.items() if waited}
+            summary = _with_verdict(summary, self.flow, history, behind)
+        output.summary(summary)
         told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
         for line in told.lines:
             check(line)
         unskipped(told.summary, 0 if wanted else kernel_counted(self._names) - made)
+
+    def stuck(self, at_least_ns: int) -> list[Line]:
+        """What `--stuck` tells now."""
+        text = io.StringIO()
+        NdjsonOutput(text).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
+        (line,) = [json.loads(line) for line in text.getvalue().splitlines()]
+        check(line)
+        return list(line["found"])
 
     def _look(self) -> Snapshot:
         self._reader.drain()
@@ -81,7 +162,7 @@ class Running:
 
 
 @contextmanager
-def running(flow: PathFlow | BlockFlow, disks: Sequence[Disk]) -> Iterator[Running]:
+def running(flow: PathFlow | BlockFlow, disks: Sequence[Disk] = ()) -> Iterator[Running]:
     try:
         made = Running(flow, disks)
         yield made
@@ -90,12 +171,26 @@ def running(flow: PathFlow | BlockFlow, disks: Sequence[Disk]) -> Iterator[Runni
         flow.close()
 
 
-@contextmanager
-def path_of(*disks: Disk) -> Iterator[Running]:
-    """`wptrace io --each --dev ...`"""
-    names = tuple(disk.name for disk in disks)
-    with running(PathFlow(io_path.Options(names, slow_ns=0, ring_bytes=RING)), disks) as made:
-        yield made
+class Shared:
+    """A path flow for the tests of all modules, which is started once; one that has other options ends it."""
+
+    def __init__(self) -> None:
+        self._now: tuple[bool, Running] | None = None
+        self._stack = ExitStack()
+
+    def of(self, writeback: bool) -> Running:
+        if self._now is None or self._now[0] != writeback:
+            self.close()
+            for module in MODULES:
+                # Its functions are there before the programs are.
+                subprocess.run(["modprobe", "--quiet", module], check=False)
+            options = io_path.Options(slow_ns=_NONE, ring_bytes=RING, writeback=writeback)
+            self._now = writeback, self._stack.enter_context(running(AimedFlow(options)))
+        return self._now[1]
+
+    def close(self) -> None:
+        self._now = None
+        self._stack.close()
 
 
 @contextmanager
