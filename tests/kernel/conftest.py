@@ -17,6 +17,7 @@ from _pytest.runner import runtestprotocol
 
 from tests.kernel.disks import Disk, loop_device, null_device
 from tests.kernel.trace import KernelSkippedError, commands, object_path
+from tests.kernel.window import Running, Shared
 from wptrace.bpf.object import BpfObject
 
 GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
@@ -39,13 +40,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: {meaning}")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what passed in a guest that died then (tests/run.py)."""
+    # Tests that share a trace come last: it would run beside the commands of others.
+    items.sort(key=_shared_trace)
     if "WPTRACE_TESTS_DONE" not in os.environ:
         return
     done = set(Path(os.environ["WPTRACE_TESTS_DONE"]).read_text().split("\n"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
     items[:] = [item for item in items if item.nodeid not in done]
+
+
+def _shared_trace(item: pytest.Item) -> int:
+    fixtures = getattr(item, "fixturenames", ())
+    return 1 + SHARED.index(next(name for name in SHARED if name in fixtures)) if set(SHARED) & set(fixtures) else 0
 
 
 _RAISED = pytest.StashKey[BaseException]()
@@ -156,6 +165,29 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     else:
         with loop_device(tmp_path / "disk.img") as made:
             yield made
+
+
+@pytest.fixture(scope="session")
+def _shared() -> Iterator[Shared]:
+    shared = Shared()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def path_flow(_shared: Shared) -> Running:
+    """`wptrace io --each`, one for all modules: who asks aims it at his devices."""
+    return _shared.of(writeback=False)
+
+
+@pytest.fixture(scope="module")
+def writeback_flow(_shared: Shared) -> Running:
+    """The same with --writeback."""
+    return _shared.of(writeback=True)
+
+
+# In the order in which they run.
+SHARED = ("path_flow", "writeback_flow")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.kernel.loads import ext4
 from tests.kernel.test_io_path import complete, rows, sums_up
 from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
-from tests.kernel.window import Running, path_of
+from tests.kernel.window import Running
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_operations import KNOWN, ways
@@ -53,9 +53,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
 
 
 @pytest.fixture(scope="module")
-def flow(disks: list[Disk], file: Path | None) -> Iterator[Running]:
-    with path_of(*disks, *([Disk("vdb")] if file else [])) as made:
-        yield made
+def flow(path_flow: Running, disks: list[Disk], file: Path | None) -> Running:
+    return path_flow.aim(*disks, *([Disk("vdb")] if file else []))
 
 
 def observes(engine: str, trace: Told, module: str = "") -> bool:

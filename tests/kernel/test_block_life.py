@@ -21,7 +21,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
 from tests.kernel.loads import ext4
 from tests.kernel.trace import Line, Told, count, lossless
-from tests.kernel.window import Running, block_of, path_of
+from tests.kernel.window import Running, block_of
 
 
 def events(summary: Line, name: str, op: str | None = None) -> int:
@@ -88,11 +88,11 @@ Flows = dict[str, Running]
 
 
 @pytest.fixture(scope="module")
-def flows(disks: Disks) -> Iterator[Flows]:
+def flows(path_flow: Running, disks: Disks) -> Iterator[Flows]:
     """A trace of each level for all tests."""
     every = [disk for disk in disks if disk is not None]
-    with path_of(*every) as path, block_of(*every) as block:
-        yield {"path": path, "block": block}
+    with block_of(*every) as block:
+        yield {"path": path_flow.aim(*every), "block": block}
 
 
 class Watched:

@@ -13,10 +13,13 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, null_device
+from tests.kernel.patience import reaped
 from tests.kernel.trace import unskipped, wait_until
+from tests.kernel.window import Running
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.accounting import RECURSION
+from wptrace.flows.io_ghosts import GRACE_NS
 from wptrace.flows.io_path import Options, PathFlow
 
 
@@ -104,23 +107,24 @@ def test_an_end_without_a_start_is_counted(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 @pytest.mark.guest
-def test_what_the_device_has_stays_in_flight() -> None:
+def test_what_the_device_has_stays_in_flight(path_flow: Running) -> None:
     """Beside ghosts on the same disk, and longer than those are waited for."""
-    with null_device(irqmode=2, completion_nsec=6_000_000_000) as null, tracing(null) as flow:
-        pid = os.fork()
-        if not pid:
-            read(null, 1)
-            os._exit(0)
-        wait_until(lambda: flow.in_flight(0), "the read")
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
-            assert flow.snapshot().accounting.in_flight == 1
-            assert {one.kind for one in flow.in_flight(0)} >= {"request"}
-            time.sleep(0.5)
-        os.waitpid(pid, 0)
-        flow.stop()
-        book = flow.snapshot().accounting
-    assert (book.finished, book.lost_total, book.in_flight) == (1, 0, 0)
+    with null_device(irqmode=2, completion_nsec=4_500_000_000) as null:
+        flow = path_flow.aim(null).flow
+        with path_flow.window(each=False) as trace:
+            pid = os.fork()
+            if not pid:
+                read(null, 1)
+                os._exit(0)
+            wait_until(lambda: flow.in_flight(0), "the read")
+            end = time.monotonic() + 2 * GRACE_NS / 1e9
+            while time.monotonic() < end:
+                assert flow.snapshot().accounting.in_flight == 1
+                assert {one.kind for one in flow.in_flight(0)} >= {"request"}
+                time.sleep(0.5)
+            assert reaped(pid) == 0
+    book = trace.summary["requests"]
+    assert (book["finished"], book["lost"], book["in_flight"]) == (1, 0, 0)
 
 
 @pytest.mark.one_kernel

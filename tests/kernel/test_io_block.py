@@ -270,7 +270,6 @@ def test_a_signal_ends_with_the_summary(loop: Disk, number: signal.Signals) -> N
     wait_until(lambda: not programs(), "the programs to go")
 
 
-@pytest.mark.one_kernel
 def test_kill_leaves_nothing_behind(loop: Disk) -> None:
     with BlockTrace("--dev", loop.name, "--times", "own", "--each") as trace:
         assert len(programs()) >= 4

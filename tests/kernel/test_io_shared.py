@@ -26,7 +26,7 @@ from tests.kernel.test_io_path import (
     sums_up,
 )
 from tests.kernel.trace import count, lossless, rows
-from tests.kernel.window import Running, path_of
+from tests.kernel.window import Running
 from wptrace.flows.filters import Filter
 from wptrace.kernel import cgroups, mounts
 
@@ -54,9 +54,8 @@ def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def flow(disks: dict[str, Disk], folders: dict[str, Path]) -> Iterator[Running]:
-    with path_of(*disks.values()) as made:
-        yield made
+def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -> Running:
+    return path_flow.aim(*disks.values())
 
 
 def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running) -> None:

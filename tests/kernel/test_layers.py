@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -19,7 +18,7 @@ from tests.kernel.disks import Disk, completed, fio, null_device
 from tests.kernel.loads import ext4
 from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, suspended, thin
 from tests.kernel.trace import PATIENCE, Line, Told, Trace, count, lossless, wait_until
-from tests.kernel.window import Running, path_of
+from tests.kernel.window import Running
 
 pytestmark = pytest.mark.guest
 
@@ -72,13 +71,6 @@ def stacks() -> Iterator[Stacks]:
         yield {**made, "thin": Stack(volume, [pool, metadata, data])}
 
 
-@pytest.fixture(scope="module")
-def flow(stacks: Stacks) -> Iterator[Running]:
-    """One trace of all of them."""
-    with path_of(*(stack.top for stack in stacks.values())) as made:
-        yield made
-
-
 class Watched:
     """A trace of the top one, and what each device counted meanwhile."""
 
@@ -115,7 +107,7 @@ def watched(top: Disk, every: Sequence[Disk], flow: Running | None = None) -> It
         begun = ExitStack()
         # The command ends where the block does, as a window does.
         found.trace = begun.enter_context(
-            flow.window() if flow else Trace("--each", "--ring-size=8M", f"--dev={top.name}")
+            flow.aim(top).window() if flow else Trace("--each", "--ring-size=8M", f"--dev={top.name}")
         )
         if completed(every) == before:
             return True
@@ -160,40 +152,41 @@ def sends_by_name() -> bool:
     return re.search(r" dm_submit_bio_remap\b", Path("/proc/kallsyms").read_text()) is not None
 
 
-def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk]) -> None:
+def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk], path_flow: Running) -> None:
     """It is told of the device that keeps it, and of no file system."""
     with ExitStack() as stack:
         below = stack.enter_context(linear(nulls[0]))
         top = stack.enter_context(linear(below))
-        trace = stack.enter_context(Trace("--stuck=300ms", f"--dev={top.name}"))
-        for keeper in (top, below):
-            with suspended(keeper):
-                command = ["dd", f"if={top.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"]
-                reader = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-                told = hanging(trace, reader.pid)
-            assert reader.wait(PATIENCE) == 0
-            kept = {("operation", keeper.name, "layers"), ("layer", keeper.name, "layers")}
-            found = {(one["kind"], one["dev"], one["stage"]) for one in told}
-            assert found == kept | ({("layer", top.name, "device")} if keeper is below else set())
-            assert {one["op"] for one in told} == {"read"}
-        trace.stop()
+        with path_flow.aim(top).window() as trace:
+            for keeper in (top, below):
+                with suspended(keeper):
+                    command = ["dd", f"if={top.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"]
+                    reader = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+                    told = hanging(path_flow, reader.pid)
+                assert reader.wait(PATIENCE) == 0
+                kept = {("operation", keeper.name, "layers"), ("layer", keeper.name, "layers")}
+                found = {(one["kind"], one["dev"], one["stage"]) for one in told}
+                assert found == kept | ({("layer", top.name, "device")} if keeper is below else set())
+                assert {one["op"] for one in told} == {"read"}
     assert lossless(trace.summary), trace.summary["loss"]
+    assert len([one for one in trace.operations if one["comm"] == "dd"]) == 2
 
 
-def hanging(trace: Trace, pid: int) -> list[Line]:
+def hanging(flow: Running, pid: int) -> list[Line]:
     """What is told of what a process waits for."""
+    found: list[Line] = []
 
-    def told() -> list[Line]:
-        lines = [line for line in trace.written().split("\n")[:-1] if '"kind":"in_flight"' in line]
-        return [one for one in json.loads(lines[-1])["found"] if one["pid"] == pid] if lines else []
+    def told() -> bool:
+        found[:] = [one for one in flow.stuck(300_000_000) if one["pid"] == pid]
+        return bool(found)
 
     wait_until(told, "what hangs")
-    return told()
+    return found
 
 
-def test_a_multipath_of_nvme(nulls: list[Disk]) -> None:
+def test_a_multipath_of_nvme(nulls: list[Disk], path_flow: Running) -> None:
     """Its head sends each bio on by one of its paths in turn, which are hidden."""
-    with multipath(nulls[0]) as (head, paths), watched(head, [head, *paths]) as found:
+    with multipath(nulls[0]) as (head, paths), watched(head, [head, *paths], path_flow) as found:
         fio(head.path, rw="randrw", number_ios=60)
     same_as_counted(found, [], paths)
     # Older kernels do not count what goes to the head.
@@ -231,39 +224,39 @@ def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
     waited_for_mirror(found, late, prompt, slow, 30)
 
 
-# --- With one trace for all, which is not there yet while the commands above run ------------------------------------
+# --- One of each kind, with the trace of all modules -----------------------------------------------------------------
 
 
-def test_linear(stacks: Stacks, flow: Running) -> None:
+def test_linear(stacks: Stacks, path_flow: Running) -> None:
     top, below = stacks["linear"]
-    with watched(top, [top, *below], flow) as found:
+    with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="randrw", number_ios=40, size="96M")
     same_as_counted(found, [top], below)
     owned(found, 40)
 
 
-def test_stripes(stacks: Stacks, flow: Running) -> None:
+def test_stripes(stacks: Stacks, path_flow: Running) -> None:
     """Four stripes of 64 KiB a read."""
     top, below = stacks["striped"]
-    with watched(top, [top, *below], flow) as found:
+    with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="read", bs="256k", number_ios=20)
     same_as_counted(found, [], below)
     assert found.reads(top) == 20
     owned(found, 20, 4)
 
 
-def test_a_delay_is_the_layer_s(stacks: Stacks, flow: Running) -> None:
+def test_a_delay_is_the_layer_s(stacks: Stacks, path_flow: Running) -> None:
     """A worker of the device sends the requests; they and their time are those of who waits."""
     top, below = stacks["delayed"]
-    with watched(top, [top, *below], flow) as found:
+    with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="randrw", number_ios=40)
     same_as_counted(found, [top], below)
     owned(found, 40, 1 if sends_by_name() else 0)
 
 
-def test_encryption(stacks: Stacks, flow: Running) -> None:
+def test_encryption(stacks: Stacks, path_flow: Running) -> None:
     top, below = stacks["crypt"]
-    with watched(top, [top, *below], flow) as found:
+    with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="randrw", number_ios=40, bs="16k")
     same_as_counted(found, [top], below)
     mine = found.mine()
@@ -276,10 +269,10 @@ def test_encryption(stacks: Stacks, flow: Running) -> None:
     assert all(one["stages"]["layers_ns"] > 0 for one in mine)
 
 
-def test_a_thin_volume(stacks: Stacks, flow: Running) -> None:
+def test_a_thin_volume(stacks: Stacks, path_flow: Running) -> None:
     """Its requests go down two layers; those that want a new block are sent on by a worker."""
     volume, (pool, metadata, data) = stacks["thin"]
-    with watched(volume, [volume, pool, metadata, data], flow) as found:
+    with watched(volume, [volume, pool, metadata, data], path_flow) as found:
         fio(volume.path, rw="write", number_ios=40, size="2M")
         fio(volume.path, rw="randread", number_ios=40, size="2M")
     same_as_counted(found, [volume, pool], [metadata, data])
@@ -290,9 +283,9 @@ def test_a_thin_volume(stacks: Stacks, flow: Running) -> None:
 
 
 @pytest.mark.parametrize("level", ["raid0", "raid5"])
-def test_arrays(stacks: Stacks, flow: Running, level: str) -> None:
+def test_arrays(stacks: Stacks, path_flow: Running, level: str) -> None:
     top, below = stacks[level]
-    with watched(top, [top, *below], flow) as found:
+    with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="randrw", number_ios=40, size="64M")
     same_as_counted(found, [top], below)
     assert len(found.mine()) == 40

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ from wptrace.bpf.ring import Reader
 from wptrace.errors import UnsupportedError
 from wptrace.flows.base import Flow, Hook, discover, load, missing_target
 from wptrace.flows.io_block import BlockFlow, Options
+from wptrace.flows.io_operations import MODULES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _file_systems() -> None:
+    """Functions of those that are modules are there whatever was mounted before."""
+    for module in MODULES if GUEST else ():
+        subprocess.run(["modprobe", "--quiet", module], check=False)
 
 
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)

@@ -19,7 +19,7 @@ from tests.kernel.disks import Disk, fio, loop_device, total
 from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import mounted, read_direct, settle, sums_up
 from tests.kernel.trace import PATIENCE, ROOT, Line, Told, Trace, count, lossless
-from tests.kernel.window import path_of
+from tests.kernel.window import Running
 from wptrace.flows.filters import Filter
 from wptrace.kernel import mounts
 
@@ -59,7 +59,7 @@ def told(trace: Told, path: Path) -> list[Line]:
 @pytest.mark.parametrize(
     "kind", ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
 )
-def test_asynchronous_operations_are_counted(disk: Disk, tmp_path: Path, kind: str) -> None:
+def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp_path: Path, kind: str) -> None:
     """As many as fio made, and of overlays over one another as well."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, kind, tmp_path / "fs"))
@@ -72,7 +72,7 @@ def test_asynchronous_operations_are_counted(disk: Disk, tmp_path: Path, kind: s
             overlay(merged, upper=below / "second", folder=tmp_path / "twice"),
         )
         settle()
-        flow = stack.enter_context(path_of(disk))
+        flow = path_flow.aim(disk)
         for engine in ("psync", "libaio", "io_uring"):
             for path, rw in ((merged / "data", "randrw"), (twice / "data", "randread")):
                 with flow.window(Filter(comm="fio")) as trace:
@@ -115,7 +115,7 @@ def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
     assert watched() or count(trace.summary, op="read", dev="sda", kind="operation") >= 30
 
 
-def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path) -> None:
+def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """By the path that containers have, and by the one below; their neighbours are nobody's."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
@@ -127,7 +127,7 @@ def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path) -> Non
         merged = stack.enter_context(overlay(lower, upper=below / "upper", folder=tmp_path / "merged"))
         settle()
         wanted, other = merged / "in/wanted", merged / "out/other"
-        flow = stack.enter_context(path_of(disk))
+        flow = path_flow.aim(disk)
         paths = {
             wanted: Filter(file=mounts.file(str(wanted))),
             wanted.parent: Filter(directory=mounts.directory(str(wanted.parent))),
@@ -151,7 +151,7 @@ def test_a_file_and_a_directory_of_an_overlay(disk: Disk, tmp_path: Path) -> Non
             assert mine[other] == (10 if path == merged and seen else 0), (engine, path)
 
 
-def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(disk: Disk, tmp_path: Path) -> None:
+def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """Also where the overlay's file is all that is known, as no request tells the device."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
@@ -161,10 +161,9 @@ def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(disk: Disk, tmp_path:
         path = merged / "data"
         path.write_bytes(os.urandom(16 << 12))
         fd = os.open(path, os.O_RDONLY)
-        with Trace("--each", f"--dev={disk.name}") as trace:
+        with path_flow.aim(disk).window() as trace:
             for page in range(16):
                 os.pread(fd, 4096, page << 12)
-            trace.stop()
         os.close(fd)
     assert lossless(trace.summary), trace.summary["loss"]
     mine = [one for one in told(trace, path) if one["pid"] == os.getpid()]

@@ -22,7 +22,7 @@ from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, wri
 from tests.kernel.loads import delayed, ext4, joined, scsi_device
 from tests.kernel.patience import said
 from tests.kernel.test_io_path import mounted, settle, sums_up
-from tests.kernel.trace import PATIENCE, Told, Trace, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, Told, count, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.flows.filters import Filter
 from wptrace.kernel import mounts
@@ -61,20 +61,25 @@ def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def flow(disks: dict[str, Disk], folders: dict[str, Path]) -> Iterator[Running]:
-    """One trace of all their disks."""
-    with path_of(*disks.values()) as made:
-        yield made
+def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -> Running:
+    """The trace of all modules, of all their disks."""
+    return path_flow.aim(*disks.values())
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """For a test with a command of its own: nothing is mounted there before those that share a trace."""
+    """Nothing is mounted there: who uses it comes before those of the folders."""
     if GUEST:
         yield Disk("vda")
     else:
         with loop_device(tmp_path / "disk.img") as loop:
             yield loop
+
+
+@pytest.fixture
+def bare(path_flow: Running, disk: Disk) -> Running:
+    """The same trace, of that disk."""
+    return path_flow.aim(disk)
 
 
 def whole(trace: Told) -> None:
@@ -86,41 +91,16 @@ def whole(trace: Told) -> None:
         sums_up(one)
 
 
-def test_a_write_that_has_to_read_first(disk: Disk, tmp_path: Path) -> None:
-    """A part of a page that is not in memory: the only request of the write is a read, and is counted as one."""
-    with ext4(disk, tmp_path / "fs") as folder:
-        path = folder / "data"
-        path.write_bytes(bytes(64 * PAGE))
-        settle()
-        fd = os.open(path, os.O_WRONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        with Trace("--each", f"--dev={disk.name}") as trace:
-            before = disk.completed()
-            for page in range(0, 64, 4):
-                os.pwrite(fd, b"x", page * PAGE + 17)
-            after = disk.completed()
-            trace.stop()
-        os.close(fd)
-    whole(trace)
-    mine = [one for one in trace.operations if one["pid"] == os.getpid() and one["kind"] == "operation"]
-    assert [(one["op"], one["requests"], one["rwbs"][0]) for one in mine] == [("write", 1, "R")] * 16
-    assert count(trace.summary, op="write", dev=disk.name, kind="operation") == 16
-    for op in ("read", "write"):
-        assert count(trace.summary, op=op, dev=disk.name) == after[op] - before[op]
-
-
-def test_flushes_that_are_asked_for_without_data(disk: Disk) -> None:
+def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> None:
     """The kernel counts each as a write, and the flushes that it makes of them apart: so it takes both to agree."""
     fd = os.open(disk.path, os.O_WRONLY)
-    with Trace("--each", f"--dev={disk.name}") as trace:
+    with bare.window() as trace:
         before = disk.completed()
         for block in range(12):
             if block % 3 == 0:
                 os.pwrite(fd, b"x" * PAGE, block * PAGE)
             os.fsync(fd)
         grown = {name: number - before[name] for name, number in disk.completed().items()}
-        trace.stop()
     os.close(fd)
     whole(trace)
     (flushes,) = [
@@ -134,19 +114,18 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 @pytest.mark.guest
-def test_more_journals_than_are_remembered_at_a_time(tmp_path: Path) -> None:
+def test_more_journals_than_are_remembered_at_a_time(path_flow: Running, tmp_path: Path) -> None:
     """The one that was used the longest ago makes room, again and again."""
     with ExitStack() as stack:
         disks = [stack.enter_context(loop_device(tmp_path / f"{number}.img", "8M")) for number in range(18)]
         folders = [stack.enter_context(ext4(disk, tmp_path / disk.name)) for disk in disks]
         settle()
-        with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
+        with path_flow.aim(*disks).window() as trace:
             for folder in folders:
                 fd = os.open(folder, os.O_RDONLY)
                 (folder / "name").touch()
                 os.fsync(fd)
                 os.close(fd)
-            trace.stop()
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
     assert [one["path"] for one in synced] == list(map(str, folders))
@@ -180,19 +159,21 @@ def dirty(path: Path, blocks: int) -> Iterator[int]:
 
 
 @pytest.mark.guest
-def test_a_sync_behind_the_commit_of_another(disk: Disk, tmp_path: Path) -> None:
+def test_a_sync_behind_the_commit_of_another(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """Blocks that are allocated when they are written have to be on the disk before their transaction is."""
     with ext4(disk, tmp_path / "fs") as folder:
         # Newer kernels do not change it while it is mounted.
         subprocess.run(["umount", str(folder)], check=True)
         subprocess.run(["mount", "-t", "ext4", "-o", "nodelalloc,commit=300", disk.path, str(folder)], check=True)
         settle()
-        with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
-            with dirty(folder / "big", 256) as pid, (folder / "small").open("wb") as small:
-                small.write(b"x")
-                small.flush()
-                os.fsync(small.fileno())
-            trace.stop()
+        with (
+            path_flow.aim(disk).window() as trace,
+            dirty(folder / "big", 256) as pid,
+            (folder / "small").open("wb") as small,
+        ):
+            small.write(b"x")
+            small.flush()
+            os.fsync(small.fileno())
     whole(trace)
     (one,) = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
     commit = one["commit"]
@@ -250,7 +231,7 @@ SWAPPED = 512
 
 
 @pytest.mark.guest
-def test_swapped_pages_are_read_again(disk: Disk, tmp_path: Path) -> None:
+def test_swapped_pages_are_read_again(disk: Disk, bare: Running, tmp_path: Path) -> None:
     """Those of a process whose cgroup may have no memory for a while; nobody else has to swap."""
     group = tmp_path / "cgroup" / "wptest"
     group.parent.mkdir()
@@ -267,7 +248,7 @@ def test_swapped_pages_are_read_again(disk: Disk, tmp_path: Path) -> None:
         # No neighbours are read with a page.
         with setting(Path("/proc/sys/vm/page-cluster"), "0"):
             _swap_out(group)
-            with Trace("--each", "--ring-size=16M", f"--dev={disk.name}") as trace:
+            with bare.window() as trace:
                 before, pages, faults = disk.completed(), _swapped_in(), _faults_of(process.pid)
                 assert process.stdin is not None
                 process.stdin.write("\n")
@@ -276,7 +257,6 @@ def test_swapped_pages_are_read_again(disk: Disk, tmp_path: Path) -> None:
                 wait_until(lambda: _sleeps(process.pid), "the end of what it reads")
                 faults = _faults_of(process.pid) - faults
                 after, pages = disk.completed(), _swapped_in() - pages
-                trace.stop()
             process.communicate("\n", timeout=PATIENCE)
         assert process.returncode == 0
     finally:
@@ -361,7 +341,29 @@ def test_data_and_journal_on_a_slow_disk(slow: dict[str, tuple[Disk, Path]], slo
     assert trace.summary["verdict"]["stage"] == "journal"
 
 
-# --- With one trace for all, which is not there yet while the commands above run ------------------------------------
+# --- On file systems, with the trace of all modules ------------------------------------------------------------------
+
+
+def test_a_write_that_has_to_read_first(disks: dict[str, Disk], folders: dict[str, Path], flow: Running) -> None:
+    """A part of a page that is not in memory: the only request of the write is a read, and is counted as one."""
+    disk, path = disks["ext4"], folders["ext4"] / "data"
+    path.write_bytes(bytes(64 * PAGE))
+    settle()
+    fd = os.open(path, os.O_WRONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    with flow.window() as trace:
+        before = disk.completed()
+        for page in range(0, 64, 4):
+            os.pwrite(fd, b"x", page * PAGE + 17)
+        after = disk.completed()
+    os.close(fd)
+    whole(trace)
+    mine = [one for one in trace.operations if one["pid"] == os.getpid() and one["kind"] == "operation"]
+    assert [(one["op"], one["requests"], one["rwbs"][0]) for one in mine] == [("write", 1, "R")] * 16
+    assert count(trace.summary, op="write", dev=disk.name, kind="operation") == 16
+    for op in ("read", "write"):
+        assert count(trace.summary, op=op, dev=disk.name) == after[op] - before[op]
 
 
 @pytest.mark.parametrize("kind", PLACES)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, frozen, loop_device, setting, written_when_asked
 from tests.kernel.patience import reaped
 from tests.kernel.test_io_path import mounted, settle
-from tests.kernel.trace import Line, Trace, count, lossless
+from tests.kernel.trace import Line, Told, Trace, count, lossless
+from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.flows import io_writeback
 from wptrace.flows.filters import Filter
@@ -114,7 +116,7 @@ def files(disk: Disk, kind: str, folder: Path, *names: str) -> Iterator[list[Pat
         yield found
 
 
-def told(trace: Trace, pid: int) -> list[Line]:
+def told(trace: Told, pid: int) -> list[Line]:
     return [line for line in trace.requests if line["pid"] == pid and "dirty_ns" in line]
 
 
@@ -133,17 +135,16 @@ def written_since(disk: Disk, before: dict[str, int]) -> int:
     return (disk.completed()["write_sectors"] - before["write_sectors"]) * 512
 
 
-def test_a_device_that_is_written_like_a_file(disk: Disk) -> None:
+def test_a_device_that_is_written_like_a_file(writeback_flow: Running, disk: Disk) -> None:
     """No file system in the way: each byte belongs to one of two writers, and the kernel counts what they wrote."""
     settle()
-    with open(disk.path, "rb"), Trace("--each", "--writeback", "--dev", disk.name) as trace:  # noqa: PTH123
+    with open(disk.path, "rb"), writeback_flow.aim(disk).window() as trace:  # noqa: PTH123
         writers = [Writer(disk.path, 0, 100), Writer(disk.path, 1024, 50)]
         before = disk.completed()
         for writer in writers:
             writer.write()
         settle()
         made = written_since(disk, before)
-        trace.stop()
     assert lossless(trace.summary), trace.summary["loss"]
     assert made == trace.summary["bytes"] == sum(writer.bytes for writer in writers)
     for writer in writers:
@@ -158,7 +159,7 @@ def test_a_device_that_is_written_like_a_file(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("kind", FILE_SYSTEMS)
-def test_two_writers_of_a_file_system(disk: Disk, tmp_path: Path, kind: str) -> None:
+def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_path: Path, kind: str) -> None:
     """Two files, and two ranges of a third one, are told apart, though one worker of the kernel sends all of it."""
     top = tmp_path / "fs"
     with (
@@ -167,16 +168,16 @@ def test_two_writers_of_a_file_system(disk: Disk, tmp_path: Path, kind: str) -> 
         files(disk, kind, top, "one", "two", "shared") as (one, two, shared),
     ):
         writers = [Writer(one, 0, 100), Writer(two, 7, 70), Writer(shared, 0, 40), Writer(shared, 120, 60)]
-        with frozen(top):
-            trace = Trace("--each", "--writeback", "--dev", disk.name)
-            before = disk.completed()
-        with trace:
+        with ExitStack() as stack:
+            with frozen(top):
+                trace = stack.enter_context(writeback_flow.aim(disk).window())
+                before = disk.completed()
             for writer in writers:
                 writer.write()
             inodes = {path: path.stat().st_ino for path in (one, two, shared)}
             with frozen(top):
                 made = written_since(disk, before)
-                trace.stop()
+                stack.close()
     assert lossless(trace.summary), trace.summary["loss"]
     assert sum(line["bytes"] for line in trace.requests if line["op"] == "write") == made
     for writer, path in zip(writers, (one, two, shared, shared)):
@@ -192,25 +193,24 @@ def test_two_writers_of_a_file_system(disk: Disk, tmp_path: Path, kind: str) -> 
     adds_up(trace.summary, disk)
 
 
-def test_who_writes_to_memory(disk: Disk, tmp_path: Path) -> None:
+def test_who_writes_to_memory(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """A mapped file: there is no system call, and the pages still have an owner."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,):
         writer = Writer(one, 0, 64, "mmap")
-        with Trace("--each", "--writeback", "--dev", disk.name) as trace:
+        with writeback_flow.aim(disk).window() as trace:
             writer.write()
             settle()
-            trace.stop()
     assert lossless(trace.summary), trace.summary["loss"]
     mine = told(trace, writer.pid)
     assert sum(line["bytes"] for line in mine) == writer.bytes
     assert {line["path"] for line in mine} == {str(one)}
 
 
-def test_how_long_it_was_dirty(disk: Disk, tmp_path: Path) -> None:
+def test_how_long_it_was_dirty(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """Between the clock's readings before and after the write, and before and after somebody had all written back."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,):
         writer = Writer(one, 0, 1)
-        with Trace("--each", "--writeback", "--dev", disk.name) as trace:
+        with writeback_flow.aim(disk).window() as trace:
             begin = time.monotonic_ns()
             writer.write()
             dirtied = time.monotonic_ns()
@@ -218,20 +218,20 @@ def test_how_long_it_was_dirty(disk: Disk, tmp_path: Path) -> None:
             asked = time.monotonic_ns()
             settle()
             end = time.monotonic_ns()
-            trace.stop()
     (line,) = told(trace, writer.pid)
     assert asked - dirtied <= line["dirty_ns"] <= end - begin
     assert line["total_ns"] <= end - asked
 
 
-def test_filters_ask_who_wrote(disk: Disk, tmp_path: Path) -> None:
+def test_filters_ask_who_wrote(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """Of three writers of files each filter leaves one or some; what the kernel's worker is called does not matter."""
     pages = (40, 50, 70)  # any of them together are another number
     with files(disk, "ext4", tmp_path / "fs", "deep/one", "deep/two", "three") as paths:
         one, two, _ = paths
-        flow = PathFlow(Options(devices=(disk.name,), writeback=True))
+        flow = writeback_flow.aim(disk).flow
+        assert isinstance(flow, PathFlow)
+        lost = flow.snapshot().accounting.lost_total
         try:
-            flow.start(Reader())
             for of, wanted in (
                 ("pid", {1}),
                 ("comm", {0}),
@@ -261,10 +261,9 @@ def test_filters_ask_who_wrote(disk: Disk, tmp_path: Path) -> None:
                 found = {kind: number - before[kind] for kind, number in _bytes(flow).items()}
                 written = sum(writers[place].bytes for place in wanted)
                 assert found == {"request": written, "writeback": written}, of
-            flow.stop()
-            assert flow.snapshot().accounting.lost_total == 0
+            assert flow.snapshot().accounting.lost_total == lost
         finally:
-            flow.close()
+            flow.retarget(Filter())
 
 
 def _bytes(flow: PathFlow) -> dict[str, int]:
@@ -282,7 +281,7 @@ def test_what_is_synchronous_has_both(disk: Disk, tmp_path: Path) -> None:
         for number in range(10):
             os.pwrite(fd, b"x" * PAGE, number * PAGE)
         os.close(fd)
-        trace.stop()
+        trace.stop(signal.SIGTERM)
     assert lossless(trace.summary), trace.summary["loss"]
     assert count(trace.summary, op="write", kind="operation") == 10
     assert count(trace.summary, kind="writeback") >= 10

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Callable
 
 from tests.kernel.disks import Disk
-from tests.kernel.trace import Told, check, kernel_counted, unskipped
+from tests.kernel.trace import Line, Told, check, kernel_counted, unskipped
+from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.history import History
 from wptrace.engine.results import Report, Snapshot
-from wptrace.flows import io_block, io_path
+from wptrace.flows import devices, io_block, io_path, layers
 from wptrace.flows.filters import Filter
 from wptrace.flows.io_block import BlockFlow
+from wptrace.flows.io_operations import MODULES
 from wptrace.flows.io_path import PathFlow
 from wptrace.flows.io_records import in_use
 from wptrace.flows.run import _report, _requests, _with_verdict
@@ -25,20 +29,100 @@ from wptrace.outputs.ndjson import NdjsonOutput
 # How long what is under way at the end of a window may take.
 _MOMENT_S = 5.0
 RING = 1 << 24
+_ALL, _NONE = 0, (1 << 64) - 1
+
+
+class AimedFlow(PathFlow):
+    """The path of devices that are named, and named anew, while it runs; nothing of any other one is counted."""
+
+    DEVICES, LAYERS = 20, 8
+
+    def __init__(self, options: io_path.Options) -> None:
+        super().__init__(options)
+        # The programs of each file system are there, whatever is mounted later.
+        self._file_systems = set(MODULES)
+        self._extents = []
+        self._names, self._layers = self._padded([], [])
+
+    def _padded(self, names: list[str], stacked: list[str]) -> tuple[list[str], list[str]]:
+        """With names for the rows that nobody has now."""
+        assert len(names) <= self.DEVICES, "more devices than there are rows"
+        assert len(stacked) <= self.LAYERS, "more devices made of others than there are rows"
+        rows = [*names, *(f"unused{number}" for number in range(len(names), self.DEVICES))]
+        return [devices.OTHER, *rows], [*stacked, *(f"none{number}" for number in range(len(stacked), self.LAYERS))]
+
+    def _prepare(self, obj: BpfObject) -> None:
+        # Those are no devices that a table may have.
+        rows, self._layers = self._layers, []
+        super()._prepare(obj)
+        self._layers = rows
+        obj.maps["layer_cells"].max_entries = self.LAYERS * len(obj.enum("block_op"))
+        obj.maps["uppers"].max_entries = io_path._UPPERS
+        obj.bss.trace_unlisted = False
+
+    def aim(self, disks: Sequence[Disk]) -> None:
+        """Nothing may be under way. What is mounted on them is so already, as where a trace begins."""
+        names = [disk.name for disk in disks]
+        obj = self._running.obj
+        self._extents = devices.extents(names, hidden=True)
+        stacked = layers.wanted(names)
+        self._names, self._layers = self._padded([extent.name for extent in self._extents], stacked)
+        self._stories.names = self._names
+        obj.bss.layers = layers.table(stacked)
+        obj.bss.stacked = obj.bss.holding = bool(stacked)
+        obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.hidden_disks = devices.hidden_table(self._extents)
+        obj.bss.file_devices = devices.file_table(self._extents)
+        # What was counted before has other names from now on, and is no part of a window.
+        self._cells = self._counted(obj)
+
+    def tell(self, everything: bool) -> None:
+        """Or nothing, where nobody asks for it: to read what is told takes an emulated machine its time."""
+        self._running.obj.data.slow_ns = _ALL if everything else _NONE
 
 
 class Running:
     """`wptrace io --each`, in this process."""
 
-    def __init__(self, flow: PathFlow | BlockFlow, disks: Sequence[Disk]) -> None:
-        self.flow = flow
-        self._names = [disk.name for disk in disks]
+    def __init__(
+        self, make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), renewed: bool = False
+    ) -> None:
+        self._make = make
+        self._disks = disks
+        self._renewed = renewed
+        self._begin()
+
+    def _begin(self) -> None:
+        self._names = [disk.name for disk in self._disks]
         self._reader = Reader()
-        self._start = flow.start(self._reader)
+        self.flow = self._make()
+        try:
+            self._start = self.flow.start(self._reader)
+        except BaseException:
+            self.flow.close()
+            raise
+
+    def _clear(self) -> None:
+        """What a test before this one has left in flight would be in the figures of this one."""
+        if not self._renewed or not self._is_busy():
+            return
+        self._settle()
+        if self._is_busy():
+            self.flow.close()
+            self._begin()
+            self.aim(*self._disks)
+
+    def aim(self, *disks: Disk) -> Running:
+        """As `--dev` does. Only for what `Shared` has."""
+        assert isinstance(self.flow, AimedFlow)
+        self.flow.aim(disks)
+        self._disks, self._names = disks, [disk.name for disk in disks]
+        return self
 
     @contextmanager
-    def window(self, wanted: Filter | None = None) -> Iterator[Told]:
+    def window(self, wanted: Filter | None = None, each: bool = True) -> Iterator[Told]:
         """The lines are there when the block has ended: the start, what was told, and what was counted meanwhile."""
+        self._clear()
         if wanted is not None:
             assert isinstance(self.flow, PathFlow)
             self.flow.retarget(wanted)
@@ -48,10 +132,14 @@ class Running:
             before = self._look()
             made = kernel_counted(self._names)
             self.flow.requests()
+            if isinstance(self.flow, AimedFlow):
+                self.flow.tell(each)
             yield told
             self._settle()
             after = self._look()
         finally:
+            if isinstance(self.flow, AimedFlow):
+                self.flow.tell(False)
             if wanted is not None:
                 assert isinstance(self.flow, PathFlow)
                 self.flow.retarget(Filter())
@@ -73,6 +161,14 @@ class Running:
         behind = {who: ns for who, ns in grown.items() if ns}
         return _with_verdict(_report("summary", self.flow, after, before, None), self.flow, history, behind)
 
+    def stuck(self, at_least_ns: int) -> list[Line]:
+        """What `--stuck` tells now."""
+        text = io.StringIO()
+        NdjsonOutput(text).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
+        (line,) = [json.loads(line) for line in text.getvalue().splitlines()]
+        check(line)
+        return list(line["found"])
+
     def _look(self) -> Snapshot:
         self._reader.drain()
         return self.flow.snapshot()
@@ -84,32 +180,57 @@ class Running:
             time.sleep(_MOMENT_S / 100)
 
     def _is_busy(self) -> bool:
-        if isinstance(self.flow, PathFlow):
-            return next(in_use(self.flow._running.obj), None) is not None
-        return self.flow.snapshot().accounting.in_flight > 0
+        if isinstance(self.flow, PathFlow) and next(in_use(self.flow._running.obj), None) is not None:
+            return True
+        found = self.flow.snapshot()
+        return any(book is not None and book.in_flight > 0 for book in (found.accounting, found.operations))
 
 
 @contextmanager
-def running(flow: PathFlow | BlockFlow, disks: Sequence[Disk]) -> Iterator[Running]:
+def running(
+    make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), renewed: bool = False
+) -> Iterator[Running]:
+    made = Running(make, disks, renewed)
     try:
-        made = Running(flow, disks)
         yield made
-        flow.stop()
+        made.flow.stop()
     finally:
-        flow.close()
+        made.flow.close()
 
 
 @contextmanager
 def path_of(*disks: Disk, interference: bool = False) -> Iterator[Running]:
     """`wptrace io --each --dev ...`, with `--interference` or without."""
     options = io_path.Options(tuple(disk.name for disk in disks), slow_ns=0, ring_bytes=RING, interference=interference)
-    with running(PathFlow(options), disks) as made:
+    with running(lambda: PathFlow(options), disks) as made:
         yield made
+
+
+class Shared:
+    """A path flow for the tests of all modules, which is started once; one that has other options ends it."""
+
+    def __init__(self) -> None:
+        self._now: tuple[bool, Running] | None = None
+        self._stack = ExitStack()
+
+    def of(self, writeback: bool) -> Running:
+        if self._now is None or self._now[0] != writeback:
+            self.close()
+            for module in MODULES:
+                # Its functions are there before the programs are.
+                subprocess.run(["modprobe", "--quiet", module], check=False)
+            options = io_path.Options(slow_ns=_NONE, ring_bytes=RING, writeback=writeback)
+            self._now = writeback, self._stack.enter_context(running(lambda: AimedFlow(options), renewed=True))
+        return self._now[1]
+
+    def close(self) -> None:
+        self._now = None
+        self._stack.close()
 
 
 @contextmanager
 def block_of(*disks: Disk) -> Iterator[Running]:
     """`wptrace io --level block --each --dev ...`"""
     names = tuple(disk.name for disk in disks)
-    with running(BlockFlow(io_block.Options(names, slow_ns=0, ring_bytes=RING)), disks) as made:
+    with running(lambda: BlockFlow(io_block.Options(names, slow_ns=0, ring_bytes=RING)), disks) as made:
         yield made

@@ -111,11 +111,39 @@ class PathFlow(Flow):
             self._capture = Capture(self._options.capture)
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
+        self._cells = self._counted(obj)
+        self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        self._stories = Stories(obj, self._names)
+        self._ghosts = Ghosts(obj)
+        if self._options.telling:
+            sink = None if self._capture is None else self._capture.add
+            self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
+            reader.add(self._ring, self._take, rate=self._options.limit or RATE)
+        obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
+        by_call = "call_enter_raw_tp"
+        obj.bss.calls = calls(
+            obj.enum("call_kind"),
+            plain=by_call in loaded.chosen[OPERATIONS[0]],
+            syncs=by_call in loaded.chosen.get(SYNCS, ()),
+        )
+        told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
+        told.update(filters.describe(self._options.filter))
+        sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
+        start = Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
+        if self._capture is not None:
+            self._capture.begin(obj, self._stories, start)
+        obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
+        obj.bss.tracing = True
+        return start
+
+    def _counted(self, obj: BpfObject) -> dict[str, Cells]:
+        """By kind: what the programs count, with the names of the devices."""
         ops, kinds = obj.enum("block_op"), obj.enum("op_kind")
         every = [(name, kind) for name in self._names for kind in kinds]
         noise = every if self._options.interference else []
         stages = obj.enum("op_stage")
-        self._cells = {
+        return {
             "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages, True),
             "only": Cells(
                 obj.maps["only_cells"],
@@ -141,30 +169,6 @@ class PathFlow(Flow):
             "writeback": io_writeback.cells(obj, self._names if self._options.writeback else []),
             **io_controllers.cells(obj, self._names if self._options.interference else []),
         }
-        self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
-        self._stories = Stories(obj, self._names)
-        self._ghosts = Ghosts(obj)
-        if self._options.telling:
-            sink = None if self._capture is None else self._capture.add
-            self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
-            reader.add(self._ring, self._take, rate=self._options.limit or RATE)
-        obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
-        by_call = "call_enter_raw_tp"
-        obj.bss.calls = calls(
-            obj.enum("call_kind"),
-            plain=by_call in loaded.chosen[OPERATIONS[0]],
-            syncs=by_call in loaded.chosen.get(SYNCS, ()),
-        )
-        told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
-        told.update(filters.describe(self._options.filter))
-        sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
-        start = Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
-        if self._capture is not None:
-            self._capture.begin(obj, self._stories, start)
-        obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
-        obj.bss.tracing = True
-        return start
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
