@@ -144,6 +144,13 @@ __noinline int find_known_stack(__u64 arguments, __u32 set_number)
 	return KNOWN_WAYS;
 }
 
+/* The verifier of 5.10 and 6.1 forgets the bounds of a number that the compiler put aside. */
+static __always_inline struct known_stack *way_of(struct known_set *set, __u32 way)
+{
+	asm volatile("%0 &= %1" : "+r"(way) : "i"(KNOWN_WAYS - 1));
+	return &set->ways[way];
+}
+
 /* Some words of it; whether that is all. The verifier goes through each step of a loop, and through this one just once. */
 __noinline int learn_words(__u32 set_number, __u32 way, __u32 place)
 {
@@ -154,7 +161,7 @@ __noinline int learn_words(__u32 set_number, __u32 way, __u32 place)
 
 	if (!set || !new || way >= KNOWN_WAYS)
 		return 1;
-	known = &set->ways[way];
+	known = way_of(set, way);
 #pragma clang loop unroll(disable)
 	for (step = 0; step < LEARNED_WORDS; step++, place++) {
 		__u64 word = word_above(new->arguments, place);
@@ -189,7 +196,7 @@ __noinline int learn_stack(__u32 set_number, __u32 way)
 
 	if (!set || !new || way >= KNOWN_WAYS)
 		return 0;
-	known = &set->ways[way];
+	known = way_of(set, way);
 	known->depth = 0;
 	known->hits = 0;
 	new->at = 0;
