@@ -143,6 +143,7 @@ class Running:
             if wanted is not None:
                 assert isinstance(self.flow, PathFlow)
                 self.flow.retarget(Filter())
+        self._tell_skipped()
         text = io.StringIO()
         output = NdjsonOutput(text)
         output.start(self._start)
@@ -172,6 +173,13 @@ class Running:
     def _look(self) -> Snapshot:
         self._reader.drain()
         return self.flow.snapshot()
+
+    def _tell_skipped(self) -> None:
+        """For who reads why a test failed: which programs the kernel skipped so far."""
+        obj = self.flow._running.obj if isinstance(self.flow, PathFlow) else self.flow._loaded.obj
+        for program in obj.progs.values():
+            if program.autoload and (misses := program.statistics().recursion_misses):
+                print(f"skipped {program.name} {misses} times")
 
     def _settle(self) -> None:
         """Waits for what is under way, as the end of a trace does."""
