@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -193,3 +194,12 @@ def test_with_all_each_test_runs_on_every_kernel(tests: Mapping[str, dict[str, l
         jobs = [job for job in run.guests(every=True) if job.kernel == kernel.name]
         for test, marks in tests[run.ONE].items():
             assert sum(takes(job, test, marks) for job in jobs) == 1, test
+
+
+def test_the_table_of_jobs_in_the_docs_has_each_with_what_is_expected_of_it() -> None:
+    page = (run.ROOT / "docs" / "testing.md").read_text()
+    told = {
+        name: float(seconds) for name, seconds in re.findall(r"^\| `([\w.-]+)` \|[^|]*\| (\d+) \|", page, re.MULTILINE)
+    }
+    assert set(told) == {job.name for job in (*run.here(), *run.guests())}
+    assert told == run.EXPECTED_S
