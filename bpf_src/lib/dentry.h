@@ -25,7 +25,6 @@ struct file_range {
 static __always_inline struct path *opened_path(struct file *file)
 {
 	struct path *behind = (void *)file + bpf_core_type_size(struct file);
-
 	const unsigned int backing = bpf_core_type_exists(struct file_range) ? FMODE_BACKING_6_14 : FMODE_BACKING;
 
 	if (BPF_CORE_READ(file, f_mode) & backing &&

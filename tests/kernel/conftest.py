@@ -16,6 +16,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.kernel.disks import Disk, loop_device, null_device
+from tests.kernel.loads import hierarchy
 from tests.kernel.trace import KernelSkippedError, commands, object_path
 from tests.kernel.window import Running, Shared
 from wptrace.bpf.object import BpfObject
@@ -165,6 +166,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     else:
         with loop_device(tmp_path / "disk.img") as made:
             yield made
+
+
+@pytest.fixture(scope="module")
+def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Cgroups v2, which are there before a trace begins."""
+    with hierarchy(tmp_path_factory.mktemp("cgroups") / "v2") as top:
+        yield top
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio, null_device, setting, total
-from tests.kernel.loads import costed, hierarchy, joined, limited
+from tests.kernel.loads import costed, joined, limited
 from tests.kernel.trace import Line, Told, Trace, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.flows.filters import Filter
@@ -35,12 +35,6 @@ def disks() -> Iterator[dict[str, Disk]]:
             (disk.queue / "scheduler").write_text("none")
             (disk.queue / "wbt_lat_usec").write_text(latency_us)
         yield made
-
-
-@pytest.fixture(scope="module")
-def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with hierarchy(tmp_path_factory.mktemp("cgroups") / "v2") as top:
-        yield top
 
 
 @pytest.fixture(scope="module")

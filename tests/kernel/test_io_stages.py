@@ -21,7 +21,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
-from tests.kernel.loads import HOG, delayed, direct_loop, ext4, hierarchy, hog, joined, limited, real_time, scsi_device
+from tests.kernel.loads import HOG, delayed, direct_loop, ext4, hog, joined, limited, real_time, scsi_device
 from tests.kernel.modules import inserted
 from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.window import Running, path_of
@@ -85,12 +85,6 @@ def disks() -> Iterator[Disks]:
             if scheduler != "none":
                 (disk.queue / "nr_requests").write_text("64")
         yield Disks(quick, late, scsi, lower, delay, loop, one_tag)
-
-
-@pytest.fixture(scope="module")
-def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with hierarchy(tmp_path_factory.mktemp("cgroups") / "v2") as top:
-        yield top
 
 
 @pytest.fixture(scope="module")
