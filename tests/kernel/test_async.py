@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, completed, fio, fio_jobs, loop_device, null_device, total
-from tests.kernel.loads import ext4
+from tests.kernel.loads import mounted
 from tests.kernel.test_io_path import complete, rows, sums_up
 from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
@@ -45,7 +45,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
     if not GUEST:
         yield None
         return
-    with ext4(Disk("vdb"), tmp_path_factory.mktemp("file") / "mnt") as folder:
+    with mounted(Disk("vdb"), "ext4", tmp_path_factory.mktemp("file") / "mnt") as folder:
         path = folder / "file"
         path.write_bytes(os.urandom(4 << 20))
         os.sync()

@@ -19,7 +19,7 @@ import pytest
 from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
-from tests.kernel.loads import ext4
+from tests.kernel.loads import mounted
 from tests.kernel.trace import Line, Told, count, lossless
 from tests.kernel.window import Running, block_of
 
@@ -61,7 +61,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
     top = tmp_path_factory.mktemp("disks")
     with ExitStack() as stack:
         # The files of a guest are in memory, which nothing reads directly before 6.6 (e88e0d366f9c).
-        folder = stack.enter_context(ext4(Disk("vda"), top / "fs")) if GUEST else top
+        folder = stack.enter_context(mounted(Disk("vda"), "ext4", top / "fs")) if GUEST else top
         short = stack.enter_context(loop_device(folder / "short.img"))
         subprocess.run(["losetup", "--direct-io=on", short.path], check=True)
         os.truncate(folder / "short.img", (32 << 20) + (12 << 10))

@@ -15,8 +15,9 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, setting
+from tests.kernel.loads import mounted
 from tests.kernel.patience import joined
-from tests.kernel.test_io_path import mounted, read_direct
+from tests.kernel.test_io_path import read_direct
 from tests.kernel.trace import Line, Trace, count, wait_until
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics

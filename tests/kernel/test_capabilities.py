@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio, total
-from tests.kernel.test_io_path import mounted
+from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
 
 # Without what the process had before, root or not. Before 5.11 maps count as locked memory.

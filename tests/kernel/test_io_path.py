@@ -18,6 +18,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
@@ -38,30 +39,6 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
     else:
         with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
             yield [loop]
-
-
-@contextmanager
-def mounted(disk: Disk, kind: str, folder: Path) -> Iterator[Path]:
-    """A new file system on a disk."""
-    # Features that kernels of the matrix do not know are off, and what would write by itself later.
-    options = {
-        "ext4": ["-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^orphan_file,^metadata_csum_seed"],
-        "xfs": ["--unsupported", "-f", "-m", "bigtime=0,inobtcount=0,reflink=0", "-i", "nrext64=0,exchange=0"],
-        "btrfs": ["-f"],
-    }[kind]
-    made = subprocess.run([f"mkfs.{kind}", "-q", *options, disk.path], capture_output=True, text=True)
-    if made.returncode and kind == "xfs":
-        # Older tools know fewer features.
-        made = subprocess.run(
-            ["mkfs.xfs", "-q", "--unsupported", "-f", "-m", "reflink=0", disk.path], capture_output=True, text=True
-        )
-    assert made.returncode == 0, made.stderr
-    folder.mkdir()
-    subprocess.run(["mount", "-t", kind, disk.path, str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def read_direct(path: Path, number: int) -> None:

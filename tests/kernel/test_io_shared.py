@@ -14,13 +14,13 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, frozen, loop_device, total
+from tests.kernel.loads import mounted
 from tests.kernel.test_io_path import (
     PARTITION,
     READS,
     cgroup,
     complete,
     in_cgroup,
-    mounted,
     read_direct,
     settle,
     sums_up,

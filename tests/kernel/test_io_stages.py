@@ -21,7 +21,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
-from tests.kernel.loads import HOG, delayed, direct_loop, ext4, hog, joined, limited, real_time, scsi_device
+from tests.kernel.loads import HOG, delayed, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
 from tests.kernel.modules import inserted
 from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.window import Running, path_of
@@ -152,7 +152,7 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
     slow = 10 * MS
     with ExitStack() as stack:
         disk = stack.enter_context(null_device(memory_backed=1, irqmode=2, completion_nsec=slow))
-        folder = stack.enter_context(ext4(disk, tmp_path / "mnt"))
+        folder = stack.enter_context(mounted(disk, "ext4", tmp_path / "mnt"))
         file = folder / "file"
         with file.open("wb") as made:
             made.truncate(16 << 20)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.kernel.disks import Disk, completed, fio, null_device
-from tests.kernel.loads import ext4
+from tests.kernel.loads import mounted
 from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, suspended, thin
 from tests.kernel.trace import PATIENCE, Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.window import Running
@@ -198,7 +198,7 @@ def test_a_multipath_of_nvme(nulls: list[Disk], path_flow: Running) -> None:
 @contextmanager
 def mirror(prompt: Disk, slow: Disk, folder: Path) -> Iterator[tuple[Disk, Disk, Path]]:
     """ext4 with a file on a mirror, one leg of which is late with what is written: the mirror, that leg, the file."""
-    with delayed(slow, 0, 20) as late, array("raid1", prompt, late) as top, ext4(top, folder):
+    with delayed(slow, 0, 20) as late, array("raid1", prompt, late) as top, mounted(top, "ext4", folder):
         file = folder / "file"
         file.write_bytes(bytes(4 << 20))
         yield top, late, file

@@ -16,8 +16,9 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, total
+from tests.kernel.loads import mounted
 from tests.kernel.test_async import observes
-from tests.kernel.test_io_path import mounted, read_direct, settle, sums_up
+from tests.kernel.test_io_path import read_direct, settle, sums_up
 from tests.kernel.trace import PATIENCE, ROOT, Line, Told, Trace, count, lossless
 from tests.kernel.window import Running
 from wptrace.flows.filters import Filter

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, null_device, total
+from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.peer import ended, running_peer
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, lossless, wait_until
@@ -45,18 +46,6 @@ def count(summary: Line, *functions: str, **wanted: str) -> int:
     """How many I/Os were started by stacks with these functions."""
     rows = [row for row in summary["rows"] if all(row[name] == value for name, value in wanted.items())]
     return sum(row["count"] for row in rows if has(row, *functions))
-
-
-@contextmanager
-def mounted(disk: Disk, kind: str, point: Path) -> Iterator[Path]:
-    quiet = {"check": True, "capture_output": True}
-    subprocess.run([f"mkfs.{kind}", "-q", *(["-f"] if kind == "xfs" else ["-F"]), disk.path], **quiet)
-    point.mkdir()
-    subprocess.run(["mount", "-t", kind, disk.path, str(point)], **quiet)
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", str(point)], **quiet)
 
 
 class Place(NamedTuple):

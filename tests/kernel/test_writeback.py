@@ -16,8 +16,9 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, frozen, loop_device, setting, written_when_asked
+from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
-from tests.kernel.test_io_path import mounted, settle
+from tests.kernel.test_io_path import settle
 from tests.kernel.trace import Line, Told, Trace, count, lossless
 from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
