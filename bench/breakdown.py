@@ -18,8 +18,9 @@ from bench import rig
 from bench.tools import ALL_LOADS, OWN_TIMES
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
-from wptrace.flows import io_block, io_path
-from wptrace.flows.base import Loaded
+from wptrace.engine.flow import Loaded
+from wptrace.flows.io import block as io_block
+from wptrace.flows.io import path as io_path
 
 Found = dict[str, Any]
 Flow = Union[io_path.PathFlow, io_block.BlockFlow]

@@ -14,8 +14,8 @@ import time
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io_path import Options, PathFlow
-from wptrace.flows.io_shed import PathShedder
+from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.shed import PathShedder
 
 SECONDS = 1.0
 

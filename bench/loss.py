@@ -23,7 +23,7 @@ from typing import Any
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.trace import ROOT, wait_until
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io_path import Options, PathFlow
+from wptrace.flows.io.path import Options, PathFlow
 
 Found = dict[str, Any]
 RATES = (12_500, 25_000, 50_000, 100_000, 200_000)

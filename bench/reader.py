@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, Union
 
 from tests.kernel.disks import Disk, fio, loop_device
 from wptrace.bpf.ring import Pages, Reader, Ring
-from wptrace.flows import io_block, io_path
-from wptrace.flows.run import collect_seldom
+from wptrace.engine.run import collect_seldom
+from wptrace.flows.io import block as io_block
+from wptrace.flows.io import path as io_path
 
 Found = dict[str, Any]
 Flow = Union[io_path.PathFlow, io_block.BlockFlow]

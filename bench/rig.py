@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench.tools import OUTPUT, Tool
 from tests.kernel.disks import Disk, null_device
-from tests.kernel.loads import ext4
+from tests.kernel.loads import mounted
 from wptrace.bpf import loaded
 
 REQUESTS = 20_000
@@ -52,7 +52,7 @@ def loads() -> Iterator[tuple[list[Load], list[str]]]:
         _disk("inline", irqmode=0) as inline,
         _disk("late", irqmode=2, completion_nsec=LATE_NS) as late,
         _disk("files", irqmode=0, memory_backed=1) as files,
-        ext4(files, folder),
+        mounted(files, "ext4", folder),
     ):
         file = folder / "file"
         file.write_bytes(bytes(32 << 20))

@@ -316,7 +316,7 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool dir
 	struct super_block *super = FIELD(direct, inode, i_sb);
 	bool special = (FIELD(direct, inode, i_mode) & S_IFMT) == S_IFBLK;
 	__u32 dev = special ? FIELD(direct, inode, i_rdev) : FIELD(direct, super, s_dev);
-	/* Also in wptrace/flows/io_path.py. */
+	/* Also in wptrace/flows/io/path.py. */
 	__u32 at = (dev * 0x9e3779b1u) >> 22;
 	int probe;
 

@@ -42,7 +42,7 @@ struct {
 /* The number of a layer, or LAYERS. Global, and of numbers alone. */
 __noinline __u32 layer_of(__u32 dev)
 {
-	/* Also in wptrace/flows/layers.py. */
+	/* Also in wptrace/flows/io/layers.py. */
 	__u32 at = (dev * 0x9e3779b1u) >> 24;
 	__u32 probe;
 

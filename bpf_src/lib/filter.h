@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Which requests the user wants: whose, of which file, which operation. Python sets the globals, also while programs
- * run (wptrace/flows/filters.py). What was asked for has to hold all together. Each of the three functions has one
+ * run (wptrace/engine/filters.py). What was asked for has to hold all together. Each of the three functions has one
  * switch, so a filter that is off costs one branch. Needs `wptrace.h` first.
  */
 #ifndef WPT_FILTER_H

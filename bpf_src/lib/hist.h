@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Log-linear histogram of nanoseconds: 8 buckets per power of two, so a value read from it is within 6.25 %.
- * wptrace/engine/distribution.py has the same scheme; tests/kernel compares the two value by value.
+ * wptrace/model/distribution.py has the same scheme; tests/kernel compares the two value by value.
  */
 #ifndef WPT_HIST_H
 #define WPT_HIST_H

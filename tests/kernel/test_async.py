@@ -22,8 +22,8 @@ from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
 from tests.kernel.window import Running
 from wptrace.bpf.kernel_btf import vmlinux
-from wptrace.flows.filters import Filter
-from wptrace.flows.io_operations import KNOWN, ways
+from wptrace.engine.filters import Filter
+from wptrace.flows.io.operations import KNOWN, ways
 from wptrace.kernel import mounts
 
 ENGINES = {"libaio": "aio", "io_uring": "uring"}

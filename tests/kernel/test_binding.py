@@ -21,8 +21,8 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader, Ring
-from wptrace.engine.distribution import Distribution, index
 from wptrace.errors import LibbpfError, NotPermittedError, UsageError, VerifierError, WptraceError
+from wptrace.model.distribution import Distribution, index
 
 # getpgid(2) takes a number, does nothing with a wrong one, and nobody else calls it here.
 GETPGID = {"x86_64": 121, "aarch64": 155}[os.uname().machine]
@@ -245,7 +245,7 @@ def test_a_rare_event_wakes_the_reader(binding: BpfObject) -> None:
 
 @pytest.mark.one_kernel
 def test_the_histogram_is_the_engines(binding: BpfObject) -> None:
-    """bpf_src/lib/hist.h and wptrace/engine/distribution.py, value by value."""
+    """bpf_src/lib/hist.h and wptrace/model/distribution.py, value by value."""
     values = {0, 1, 7, 8, 9, 15, 16, 1000, (1 << 32) - 1, 1 << 32, 1 << 41, (1 << 42) - 1, 1 << 42, (1 << 62) + 5}
     values |= {(1 << power) + offset for power in range(3, 60) for offset in (-1, 0, 1, (1 << power) // 2)}
     with attached(binding, "on_call"):

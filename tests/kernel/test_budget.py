@@ -22,13 +22,15 @@ from tests.kernel.trace import Line, Trace, count, wait_until
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
-from wptrace.engine.budget import KINDS, RATES, Step
-from wptrace.engine.results import Snapshot
+from wptrace.engine.filters import Filter
 from wptrace.errors import WptraceError
-from wptrace.flows import io_operations, io_path, io_shed
-from wptrace.flows.filters import Filter
-from wptrace.flows.io_records import operations
+from wptrace.flows.io import operations as io_operations
+from wptrace.flows.io import path as io_path
+from wptrace.flows.io import shed as io_shed
+from wptrace.flows.io.records import operations
 from wptrace.kernel import mounts
+from wptrace.model.budget import KINDS, RATES, Step
+from wptrace.model.results import Snapshot
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from tests.kernel.disks import Disk, fio, null_device, setting, total
 from tests.kernel.loads import costed, joined, limited
 from tests.kernel.trace import Line, Told, Trace, lossless, wait_until
 from tests.kernel.window import Running, path_of
-from wptrace.flows.filters import Filter
+from wptrace.engine.filters import Filter
 
 MS = 1_000_000
 _DEBUG = Path("/sys/module/blk_cgroup/parameters/blkcg_debug_stats")

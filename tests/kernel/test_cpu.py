@@ -25,11 +25,11 @@ from tests.kernel.trace import Trace, wait_until
 from tests.kernel.tracefs import Record
 from tests.kernel.tracefs import traced as kernel_traced
 from wptrace.bpf.ring import Reader
-from wptrace.engine.accounting import STATE_FULL
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Snapshot, without_device
+from wptrace.engine.filters import Filter
 from wptrace.flows.cpu import BY, CGROUP, CPU, OTHERS, PROCESS, THREAD, CpuFlow, Options
-from wptrace.flows.filters import Filter
+from wptrace.model.book import STATE_FULL
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Snapshot, without_device
 
 # All on one CPU, so that they wait for each other.
 PLACE = max(os.sched_getaffinity(0))

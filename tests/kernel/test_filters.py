@@ -17,8 +17,8 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import object_path
 from wptrace.bpf.object import BpfObject
+from wptrace.engine.filters import Filter, apply, subsystem
 from wptrace.errors import UnsupportedError
-from wptrace.flows.filters import Filter, apply, subsystem
 from wptrace.kernel import cgroups, mounts
 
 READ, WRITE = {"x86_64": (17, 18), "aarch64": (67, 68)}[os.uname().machine]  # pread64, pwrite64

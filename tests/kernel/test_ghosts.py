@@ -18,9 +18,9 @@ from tests.kernel.trace import unskipped, wait_until
 from tests.kernel.window import Running
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
-from wptrace.engine.accounting import RECURSION
-from wptrace.flows.io_ghosts import GRACE_NS
-from wptrace.flows.io_path import Options, PathFlow
+from wptrace.flows.io.ghosts import GRACE_NS
+from wptrace.flows.io.path import Options, PathFlow
+from wptrace.model.book import RECURSION
 
 
 @contextmanager

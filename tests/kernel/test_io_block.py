@@ -14,7 +14,7 @@ import pytest
 from tests.kernel.disks import Disk, completed, fio, fio_jobs, setting, total
 from tests.kernel.patience import guarded, said
 from tests.kernel.trace import PATIENCE, BlockTrace, count, lossless, programs, wait_until
-from wptrace.engine.distribution import Distribution
+from wptrace.model.distribution import Distribution
 
 SECTOR = 512
 SECTORS = ("read_sectors", "write_sectors")

@@ -22,9 +22,9 @@ from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
-from wptrace.flows.filters import Filter
-from wptrace.flows.io_path import Options, PathFlow
-from wptrace.flows.io_stages import SPARSE
+from wptrace.engine.filters import Filter
+from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.stages import SPARSE
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")

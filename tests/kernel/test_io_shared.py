@@ -27,7 +27,7 @@ from tests.kernel.test_io_path import (
 )
 from tests.kernel.trace import count, lossless, rows
 from tests.kernel.window import Running
-from wptrace.flows.filters import Filter
+from wptrace.engine.filters import Filter
 from wptrace.kernel import cgroups, mounts
 
 

@@ -16,11 +16,11 @@ from tests.kernel.modules import Event, Module, inserted
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.ring import Reader
-from wptrace.engine.accounting import STATE_FULL, UNMATCHED_END, UNMATCHED_START
-from wptrace.engine.results import Group
+from wptrace.engine.flow import Loaded
 from wptrace.flows import iopf as flow_module
-from wptrace.flows.base import Loaded
 from wptrace.flows.iopf import IopfFlow, Options
+from wptrace.model.book import STATE_FULL, UNMATCHED_END, UNMATCHED_START
+from wptrace.model.results import Group
 
 NEVER = -1
 US = 1000

@@ -19,9 +19,9 @@ from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader, Ring
-from wptrace.flows import diagnosis
 from wptrace.flows.irqoff import IrqoffFlow, Options
 from wptrace.kernel.clock import wall_offset_ns
+from wptrace.tools import doctor as diagnosis
 
 COMM = "wptest_irqoff"
 CULPRIT = "wptest_keep_irqs_off+"

@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import fio, null_device
 from tests.kernel.trace import PATIENCE, BlockTrace, Trace, count
-from wptrace.engine.distribution import bounds, index
+from wptrace.model.distribution import bounds, index
 
 LATENCY_NS = 5_000_000
 

@@ -17,10 +17,11 @@ from tests.lab.matrix import RUNNING
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
+from wptrace.engine.flow import Flow, Hook, load, missing_target
 from wptrace.errors import UnsupportedError
-from wptrace.flows.base import Flow, Hook, discover, load, missing_target
-from wptrace.flows.io_block import BlockFlow, Options
-from wptrace.flows.io_operations import MODULES
+from wptrace.flows import discover
+from wptrace.flows.io.block import BlockFlow, Options
+from wptrace.flows.io.operations import MODULES
 
 
 @pytest.fixture(scope="session", autouse=True)

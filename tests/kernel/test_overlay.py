@@ -21,7 +21,7 @@ from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import read_direct, settle, sums_up
 from tests.kernel.trace import PATIENCE, ROOT, Line, Told, Trace, count, lossless
 from tests.kernel.window import Running
-from wptrace.flows.filters import Filter
+from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
 
 

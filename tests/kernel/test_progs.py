@@ -20,7 +20,7 @@ from tests.kernel.patience import guarded, rest, said
 from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.programs import Program, run_statistics
-from wptrace.flows.progs import Watch
+from wptrace.tools.progs import Watch
 
 # Ways to attach that this kernel has, and where; 5.10 does not tell the function of a trampoline.
 PLACES = {

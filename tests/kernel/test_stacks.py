@@ -25,11 +25,11 @@ from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, lossless, wait_until
 from tests.kernel.tracefs import traced
 from wptrace.bpf import loaded
 from wptrace.bpf.ring import Reader
-from wptrace.engine.accounting import RECURSION, UNMATCHED_END
-from wptrace.engine.results import Group, Snapshot
-from wptrace.engine.stack import Stack
 from wptrace.flows import stacks
 from wptrace.flows.stacks import Options, StacksFlow
+from wptrace.model.book import RECURSION, UNMATCHED_END
+from wptrace.model.results import Group, Snapshot
+from wptrace.model.stack import Stack
 
 LATENCY_NS = 5_000_000
 

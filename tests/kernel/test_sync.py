@@ -24,7 +24,7 @@ from tests.kernel.patience import said
 from tests.kernel.test_io_path import settle, sums_up
 from tests.kernel.trace import PATIENCE, Told, count, lossless, wait_until
 from tests.kernel.window import Running, path_of
-from wptrace.flows.filters import Filter
+from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
 
 PAGE = mmap.PAGESIZE

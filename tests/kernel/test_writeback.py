@@ -22,9 +22,9 @@ from tests.kernel.test_io_path import settle
 from tests.kernel.trace import Line, Told, Trace, count, lossless
 from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
-from wptrace.flows import io_writeback
-from wptrace.flows.filters import Filter
-from wptrace.flows.io_path import Options, PathFlow
+from wptrace.engine.filters import Filter
+from wptrace.flows.io import writeback as io_writeback
+from wptrace.flows.io.path import Options, PathFlow
 from wptrace.kernel import mounts
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

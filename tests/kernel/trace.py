@@ -18,7 +18,7 @@ from typing import Any
 
 import jsonschema
 
-from wptrace.engine.distribution import Distribution
+from wptrace.model.distribution import Distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCHEMA = json.loads((ROOT / "docs" / "schema.json").read_text())

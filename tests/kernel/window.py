@@ -13,17 +13,20 @@ from typing import Callable
 
 from tests.kernel.disks import Disk
 from tests.kernel.trace import Line, Told, check, kernel_counted, unskipped
+from wptrace.analysis.history import History
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
-from wptrace.engine.history import History
-from wptrace.engine.results import Report, Snapshot
-from wptrace.flows import devices, io_block, io_path, layers
-from wptrace.flows.filters import Filter
-from wptrace.flows.io_block import BlockFlow
-from wptrace.flows.io_operations import MODULES
-from wptrace.flows.io_path import PathFlow
-from wptrace.flows.io_records import in_use
-from wptrace.flows.run import _report, _requests, _with_verdict
+from wptrace.engine import devices
+from wptrace.engine.filters import Filter
+from wptrace.engine.run import _report, _requests, _with_verdict
+from wptrace.flows.io import block as io_block
+from wptrace.flows.io import layers
+from wptrace.flows.io import path as io_path
+from wptrace.flows.io.block import BlockFlow
+from wptrace.flows.io.operations import MODULES
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.records import in_use
+from wptrace.model.results import Report, Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 
 # How long what is under way at the end of a window may take.

@@ -7,9 +7,9 @@ import argparse
 from typing import TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import Output
-from wptrace.engine.units import parse_duration
 from wptrace.errors import UsageError
+from wptrace.model.results import Output
+from wptrace.model.units import parse_duration
 
 SUMMARY = "tell how long tasks wait for a CPU, run on it, and who ran instead"
 
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.engine.run import run as trace
     from wptrace.flows.cpu import CPU, CpuFlow, Options
-    from wptrace.flows.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
@@ -64,7 +64,7 @@ def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:
         from wptrace.outputs.ndjson import NdjsonOutput
 
         return NdjsonOutput(stream)
-    from wptrace.outputs.cpu import CpuOutput, View
+    from wptrace.outputs.text.cpu import CpuOutput, View
 
     view = View(options.by or "", int(options.top), options.timestamps, options.stats, options.hist, live)
     return CpuOutput(stream, view)

@@ -23,9 +23,9 @@ def _told(doing: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.errors import NotPermittedError, UnsupportedError
-    from wptrace.flows.diagnosis import diagnose
-    from wptrace.outputs import diagnosis as show
+    from wptrace.outputs import doctor as show
     from wptrace.outputs.json_line import encoded
+    from wptrace.tools.doctor import diagnose
 
     try:
         found = diagnose(_told)

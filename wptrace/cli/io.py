@@ -7,13 +7,13 @@ import argparse
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import Output
-from wptrace.engine.units import parse_duration
 from wptrace.errors import UsageError
+from wptrace.model.results import Output
+from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
-    from wptrace.flows.io_block import BlockFlow
-    from wptrace.flows.io_path import PathFlow
+    from wptrace.flows.io.block import BlockFlow
+    from wptrace.flows.io.path import PathFlow
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.run import run as trace
+    from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _block(options: argparse.Namespace) -> BlockFlow:
-    from wptrace.flows.io_block import BlockFlow, Options
+    from wptrace.flows.io.block import BlockFlow, Options
     from wptrace.kernel.tasks import process
 
     unknown = [name for name in _PATH_ONLY if getattr(options, name) is not None]
@@ -115,7 +115,7 @@ def _block(options: argparse.Namespace) -> BlockFlow:
 
 
 def _path(options: argparse.Namespace) -> PathFlow:
-    from wptrace.flows.io_path import Options, PathFlow
+    from wptrace.flows.io.path import Options, PathFlow
 
     if options.times != "auto":
         raise UsageError("--times needs --level block: the whole path always takes its own times")
@@ -147,6 +147,6 @@ def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:
         from wptrace.outputs.ndjson import NdjsonOutput
 
         return NdjsonOutput(stream)
-    from wptrace.outputs.terminal import TerminalOutput, View
+    from wptrace.outputs.text.terminal import TerminalOutput, View
 
     return TerminalOutput(stream, View(live, options.per_device, options.timestamps, options.stats, options.hist))

@@ -7,9 +7,9 @@ import argparse
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import InFlight, Output
-from wptrace.engine.units import parse_duration
 from wptrace.errors import UsageError
+from wptrace.model.results import InFlight, Output
+from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
     from wptrace.flows.iopf import IopfFlow
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.engine.run import run as trace
     from wptrace.flows.iopf import IopfFlow, Options
-    from wptrace.flows.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
@@ -65,7 +65,7 @@ def _pasid(text: str) -> int:
 
 
 def _output(options: argparse.Namespace, stream: TextIO, flow: IopfFlow) -> Output:
-    from wptrace.outputs.iopf import IopfJson, IopfText, View
+    from wptrace.outputs.text.iopf import IopfJson, IopfText, View
 
     def unanswered() -> list[InFlight]:
         return flow.in_flight(0)

@@ -8,9 +8,9 @@ import math
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import Output
-from wptrace.engine.units import NS_PER, parse_duration
 from wptrace.errors import UsageError
+from wptrace.model.results import Output
+from wptrace.model.units import NS_PER, parse_duration
 
 if TYPE_CHECKING:
     from wptrace.outputs.logfile import LogFile
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.engine.run import run as trace
     from wptrace.flows.irqoff import IrqoffFlow, Options
-    from wptrace.flows.run import run as trace
     from wptrace.kernel.privileges import require_tracing
     from wptrace.outputs.logfile import LogFile
 
@@ -84,7 +84,7 @@ def _cpus(text: str | None) -> tuple[int, ...]:
 
 
 def _output(options: argparse.Namespace, stream: TextIO, log: LogFile | None) -> Output:
-    from wptrace.outputs.irqoff import IrqoffJson, IrqoffText, View
+    from wptrace.outputs.text.irqoff import IrqoffJson, IrqoffText, View
 
     view = View(options.timestamps, options.stats, intervals=options.interval is not None)
     return (IrqoffJson if options.json else IrqoffText)(stream, view, log)

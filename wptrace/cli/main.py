@@ -163,7 +163,7 @@ def _place(error: OSError) -> str:
 
 def _complain(error: WptraceError) -> int:
     """One line of what is wrong, and one of what to do; a name in it may hold anything, but not end a line."""
-    from wptrace.outputs.text import printable
+    from wptrace.outputs.text.words import printable
 
     lines = [f"wptrace: {printable(error.message)}"]
     if isinstance(error, VerifierError) and error.log:

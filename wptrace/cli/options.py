@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from wptrace.engine.units import NS_PER, parse_duration
 from wptrace.errors import UsageError, WptraceError
+from wptrace.model.units import NS_PER, parse_duration
 
 if TYPE_CHECKING:
-    from wptrace.flows.filters import Filter
+    from wptrace.engine.filters import Filter
 
 # Nobody means more digits, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -160,7 +160,7 @@ def add_filters(parser: argparse._ActionsContainer) -> None:
 
 
 def filters(options: argparse.Namespace) -> Filter:
-    from wptrace.flows.filters import Filter
+    from wptrace.engine.filters import Filter
     from wptrace.kernel import cgroups, mounts, tasks
 
     if options.comm == "":

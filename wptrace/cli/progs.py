@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.progs import Output, watch
     from wptrace.kernel.privileges import require_admin, require_tracing
     from wptrace.outputs.progs import ProgsJson, ProgsOutput
+    from wptrace.tools.progs import Output, watch
 
     seconds, count = common.interval(options)
     require_tracing()

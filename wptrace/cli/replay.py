@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import Output
-from wptrace.engine.units import parse_duration
+from wptrace.model.results import Output
+from wptrace.model.units import parse_duration
 
 SUMMARY = "tell what wptrace io --capture wrote to a file"
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io_capture import replay
+    from wptrace.flows.io.capture import replay
 
     slow_ns = 0 if options.slow is None else parse_duration(options.slow)
     with replay(Path(options.file)) as found, common.stream(options, options.file) as stream:
@@ -42,6 +42,6 @@ def _output(options: argparse.Namespace, stream: TextIO) -> Output:
         from wptrace.outputs.ndjson import NdjsonOutput
 
         return NdjsonOutput(stream)
-    from wptrace.outputs.terminal import TerminalOutput, View
+    from wptrace.outputs.text.terminal import TerminalOutput, View
 
     return TerminalOutput(stream, View(False, True, options.timestamps, False, None))

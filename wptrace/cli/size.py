@@ -7,7 +7,7 @@ import argparse
 from typing import TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import Output
+from wptrace.model.results import Output
 
 SUMMARY = "count the sizes of requests, and how many are sequential"
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.run import run as trace
+    from wptrace.engine.run import run as trace
     from wptrace.flows.size import SizeFlow
     from wptrace.kernel.privileges import require_tracing
 
@@ -50,6 +50,6 @@ def _output(options: argparse.Namespace, stream: TextIO) -> Output:
         from wptrace.outputs.ndjson import NdjsonOutput
 
         return NdjsonOutput(stream)
-    from wptrace.outputs.size import SizeOutput, View
+    from wptrace.outputs.text.size import SizeOutput, View
 
     return SizeOutput(stream, View(options.per_device, options.timestamps, options.stats, options.exact))

@@ -8,9 +8,9 @@ import re
 from typing import TextIO
 
 from wptrace.cli import options as common
-from wptrace.engine.results import Output
-from wptrace.engine.units import parse_duration
 from wptrace.errors import UsageError
+from wptrace.model.results import Output
+from wptrace.model.units import parse_duration
 
 SUMMARY = "tell which stacks start block I/O, how much, and how long it takes"
 
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.filters import Filter
-    from wptrace.flows.run import run as trace
+    from wptrace.engine.filters import Filter
+    from wptrace.engine.run import run as trace
     from wptrace.flows.stacks import Options, StacksFlow
     from wptrace.kernel import tasks
     from wptrace.kernel.privileges import require_tracing
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _output(options: argparse.Namespace, stream: TextIO, min_ns: int) -> Output:
-    from wptrace.outputs.stacks import FoldedOutput, StacksJson, StacksOutput, View
+    from wptrace.outputs.text.stacks import FoldedOutput, StacksJson, StacksOutput, View
 
     top = int(options.top) if options.top is not None else 0 if options.json else _TOP
     view = View(options.per_device, options.timestamps, options.stats, top, min_ns)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group
 
 Cells = Mapping[Group, "dict[str, Distribution]"]
 

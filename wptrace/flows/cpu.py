@@ -11,7 +11,16 @@ from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.engine.accounting import (
+from wptrace.correlation.runs import Run, Task, longest
+from wptrace.engine import filters
+from wptrace.engine.cells import Cells
+from wptrace.engine.filters import Filter
+from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.errors import WptraceError
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.tasks import name_of
+from wptrace.model.book import (
     INCONSISTENT,
     RECURSION,
     RING_FULL,
@@ -21,17 +30,8 @@ from wptrace.engine.accounting import (
     Accounting,
     Cause,
 )
-from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
-from wptrace.engine.runs import Run, Task, longest
-from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.errors import WptraceError
-from wptrace.flows import filters
-from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
-from wptrace.flows.cells import Cells
-from wptrace.flows.filters import Filter
-from wptrace.kernel.cgroup_names import CgroupNames
-from wptrace.kernel.clock import wall_offset_ns
-from wptrace.kernel.tasks import name_of
+from wptrace.model.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.model.stages import Point, Stage, StageTable
 
 CPU, PROCESS, THREAD, CGROUP = "cpu", "process", "thread", "cgroup"
 BY = (CPU, PROCESS, THREAD, CGROUP)

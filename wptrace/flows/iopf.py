@@ -11,7 +11,11 @@ from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
-from wptrace.engine.accounting import (
+from wptrace.engine.cells import Cells
+from wptrace.engine.flow import Flow, Hook, Loaded, load, overhead
+from wptrace.errors import UnsupportedError, WptraceError
+from wptrace.kernel import sysdev
+from wptrace.model.book import (
     INCONSISTENT,
     RECURSION,
     STATE_FULL,
@@ -20,12 +24,8 @@ from wptrace.engine.accounting import (
     Accounting,
     Cause,
 )
-from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
-from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.errors import UnsupportedError, WptraceError
-from wptrace.flows.base import Flow, Hook, Loaded, load, overhead
-from wptrace.flows.cells import Cells
-from wptrace.kernel import sysdev
+from wptrace.model.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.model.stages import Point, Stage, StageTable
 
 _R = Point("R", "first page reported")
 _L = Point("L", "last page reported")

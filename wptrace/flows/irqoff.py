@@ -14,19 +14,19 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.paced import Paced, run_on_cycles
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.engine.accounting import RECURSION, RING_FULL, Accounting, Cause
-from wptrace.engine.diagnosis import MISSING, OK, Check
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.episodes import Episodes
-from wptrace.engine.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
-from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.correlation.episodes import Episodes
+from wptrace.engine.cells import distribution
+from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError, WptraceError
-from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
-from wptrace.flows.cells import distribution
 from wptrace.kernel import cpus
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.entry import interrupted
 from wptrace.kernel.symbols import KernelSymbols
+from wptrace.model.book import RECURSION, RING_FULL, Accounting, Cause
+from wptrace.model.diagnosis import MISSING, OK, Check
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.model.stages import Point, Stage, StageTable
 
 _O = Point("O", "interrupts off")
 _N = Point("N", "interrupts on again")

@@ -9,15 +9,15 @@ import time
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
-from wptrace.engine.accounting import RECURSION, Accounting, Cause
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Request, Snapshot, Source, Start
-from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.engine.tally import Tally
+from wptrace.engine import devices
+from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.tracepoints import argument
 from wptrace.errors import WptraceError
-from wptrace.flows import devices
-from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
-from wptrace.flows.tracepoints import argument
+from wptrace.model.book import RECURSION, Accounting, Cause
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group, Request, Snapshot, Source, Start
+from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.tally import Tally
 
 _D = Point("D", "issued to the driver")
 # A flush has no place on the disk and no length.

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.engine.accounting import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Request, Snapshot, Source, Start
-from wptrace.engine.stack import Stack
-from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.engine import devices, filters
+from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.frames import Frames
+from wptrace.engine.tracepoints import argument
 from wptrace.errors import WptraceError
-from wptrace.flows import devices, filters
-from wptrace.flows.base import Field, Flow, Hook, Loaded, load, overhead
-from wptrace.flows.frames import Frames
-from wptrace.flows.tracepoints import argument
+from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group, Request, Snapshot, Source, Start
+from wptrace.model.stack import Stack
+from wptrace.model.stages import Point, Stage, StageTable
 
 _G = Point("G", "request allocated, or merged into one")
 _C = Point("C", "completed")

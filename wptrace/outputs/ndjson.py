@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any, TextIO
 
 from wptrace import __version__
-from wptrace.engine.accounting import Accounting, Cause
-from wptrace.engine.results import KINDS, InFlight, Report, Request, Row, Start
-from wptrace.engine.stages import StageTable
-from wptrace.engine.tally import Tally
-from wptrace.outputs import budget, verdict
+from wptrace.model.book import Accounting, Cause
+from wptrace.model.results import KINDS, InFlight, Report, Request, Row, Start
+from wptrace.model.stages import StageTable
+from wptrace.model.tally import Tally
 from wptrace.outputs.json_line import encoded
+from wptrace.outputs.text import budget, verdict
 
 _PERCENTILES = (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9))
 

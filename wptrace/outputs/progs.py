@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from wptrace import __version__
-from wptrace.engine import units
-from wptrace.engine.inventory import Activity, Holder, Map, Usage
 from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.inventory import Activity, Holder, Map, Usage
 from wptrace.outputs.json_line import encoded
-from wptrace.outputs.live import Live, can_be_live
-from wptrace.outputs.text import head, padded, printable
+from wptrace.outputs.text.live import Live, can_be_live
+from wptrace.outputs.text.words import head, padded, printable
 
 _PLAIN_WIDTH = 120
 _NAME = 20

@@ -10,11 +10,12 @@ import time
 from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
 from wptrace.bpf.ring import Reader
 from wptrace.cli import main
-from wptrace.engine.accounting import Accounting
-from wptrace.engine.results import Group, Request, Snapshot, Start
-from wptrace.flows import io_block, io_path
-from wptrace.flows.base import Flow
+from wptrace.engine.flow import Flow
+from wptrace.flows.io import block as io_block
+from wptrace.flows.io import path as io_path
 from wptrace.kernel import privileges
+from wptrace.model.book import Accounting
+from wptrace.model.results import Group, Request, Snapshot, Start
 
 
 class FakeFlow(Flow):

@@ -12,8 +12,8 @@ from tests.unit.cli.command import WPTRACE, run, sentence
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
 from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.size import SizeOutput
-from wptrace.outputs.stacks import FoldedOutput, StacksJson, StacksOutput
+from wptrace.outputs.text.size import SizeOutput
+from wptrace.outputs.text.stacks import FoldedOutput, StacksJson, StacksOutput
 
 BAD = [
     (["size", "0"], "an interval of 0 is too short: 10ms is the least"),
@@ -51,9 +51,9 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What commands hand to the runner."""
     found: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("wptrace.flows.run.run", lambda *arguments: found.append(arguments))
+    monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: found.append(arguments))
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
-    monkeypatch.setattr("wptrace.flows.devices.extents", lambda wanted: [])
+    monkeypatch.setattr("wptrace.engine.devices.extents", lambda wanted: [])
     return found
 
 

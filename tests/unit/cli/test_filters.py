@@ -10,8 +10,8 @@ import pytest
 
 from wptrace.cli import options as common
 from wptrace.cli.main import Parser
+from wptrace.engine.filters import Filter
 from wptrace.errors import UsageError
-from wptrace.flows.filters import Filter
 from wptrace.kernel import cgroups, mounts
 from wptrace.kernel.cgroups import Cgroup
 

@@ -247,8 +247,8 @@ def test_a_file_that_cannot_be_written_is_found_out_before_anything_is_opened(
     def load(*given: object) -> None:
         raise AssertionError("BPF was loaded first")
 
-    monkeypatch.setattr("wptrace.flows.io_path.load", load)
-    monkeypatch.setattr("wptrace.flows.io_block.load", load)
+    monkeypatch.setattr("wptrace.flows.io.path.load", load)
+    monkeypatch.setattr("wptrace.flows.io.block.load", load)
     with pytest.raises(WptraceError) as caught:
         main(["io", "--level", level, "1", "1", "-o", file])
     assert (caught.value.message, caught.value.exit_code) == (f"{file} cannot be written: {reason}", 1)
@@ -258,8 +258,8 @@ def test_a_file_that_cannot_be_written_is_found_out_before_anything_is_opened(
 def test_a_dry_run_tells_the_plan_and_loads_nothing(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("wptrace.flows.io_path.load", lambda *given: pytest.fail("BPF was loaded"))
-    monkeypatch.setattr("wptrace.flows.io_block.load", lambda *given: pytest.fail("BPF was loaded"))
+    monkeypatch.setattr("wptrace.flows.io.path.load", lambda *given: pytest.fail("BPF was loaded"))
+    monkeypatch.setattr("wptrace.flows.io.block.load", lambda *given: pytest.fail("BPF was loaded"))
     assert main(["io", "--dry-run", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("trace ", "observe ")) for line in lines)

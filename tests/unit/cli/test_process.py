@@ -170,10 +170,10 @@ run(*sys.argv[2:])
 """
 
 
-STARTING = ["wptrace.cli.main", "argparse", "wptrace.errors", "wptrace.cli.io", "wptrace.flows.run"]
+STARTING = ["wptrace.cli.main", "argparse", "wptrace.errors", "wptrace.cli.io", "wptrace.engine.run"]
 
 
-@pytest.mark.parametrize("module", [*STARTING, "wptrace.outputs.text"])
+@pytest.mark.parametrize("module", [*STARTING, "wptrace.outputs.text.words"])
 def test_an_interrupt_while_it_starts_is_quiet(module: str) -> None:
     found = run([*WPTRACE[:-2], "-c", INTERRUPTED], module, "wptrace", "io", "--dev", "nothing")
     assert found.returncode in (-signal.SIGINT, 130), found

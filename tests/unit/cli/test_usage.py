@@ -17,8 +17,8 @@ from wptrace import __version__
 from wptrace.cli import options as common
 from wptrace.cli.main import command_names, main
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
-from wptrace.flows.io_block import BlockFlow
-from wptrace.flows.io_path import PathFlow
+from wptrace.flows.io.block import BlockFlow
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
 
 FILE = str(ROOT / "pyproject.toml")
@@ -142,7 +142,7 @@ def test_a_bad_command_line_is_a_usage_error(
     with pytest.raises(UsageError) as caught:
         main(words)
     assert caught.value.exit_code == 2
-    from wptrace.outputs.text import printable
+    from wptrace.outputs.text.words import printable
 
     assert message in printable(caught.value.message)
     assert capsys.readouterr() == ("", "")
@@ -283,7 +283,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     called: list[tuple[object, ...]] = []
-    monkeypatch.setattr("wptrace.flows.run.run", lambda *given: called.append(given))
+    monkeypatch.setattr("wptrace.engine.run.run", lambda *given: called.append(given))
     return called
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.unit.docs.pages import blocks, text
-from wptrace.engine.distribution import SLOTS
-from wptrace.engine.results import Output
-from wptrace.flows.base import Flow
+from wptrace.engine.flow import Flow
+from wptrace.model.distribution import SLOTS
+from wptrace.model.results import Output
 from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.terminal import TerminalOutput
+from wptrace.outputs.text.terminal import TerminalOutput
 
 PAGE = text("adding-a-flow.md")
 (SOURCE,) = blocks(PAGE, "c")
@@ -111,7 +111,7 @@ def test_the_command_hands_the_flow_to_the_runner(
     flow: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], kind: type[Output]
 ) -> None:
     ran: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("wptrace.flows.run.run", lambda *arguments: ran.append(arguments))
+    monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: ran.append(arguments))
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)

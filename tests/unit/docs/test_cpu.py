@@ -13,12 +13,12 @@ import pytest
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
-from tests.unit.outputs.test_cpu import cell, report, wait
 from tests.unit.outputs.test_progs import activity, usage
-from wptrace.engine.accounting import Cause
-from wptrace.engine.results import InFlight, Source, Start
+from tests.unit.outputs.text.test_cpu import cell, report, wait
 from wptrace.flows import cpu
 from wptrace.flows.cpu import CpuFlow
+from wptrace.model.book import Cause
+from wptrace.model.results import InFlight, Source, Start
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.progs import ProgsJson
 

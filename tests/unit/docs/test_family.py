@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.docs.pages import section, tables, text
 from tests.unit.docs.test_json import SCHEMA
-from wptrace.engine.accounting import RECURSION, Cause
+from wptrace.engine.flow import Flow
 from wptrace.flows import size, stacks
-from wptrace.flows.base import Flow
 from wptrace.flows.size import SizeFlow
 from wptrace.flows.stacks import StacksFlow
+from wptrace.model.book import RECURSION, Cause
 
 FLOWS = [("size.md", SizeFlow), ("stacks.md", StacksFlow)]
 

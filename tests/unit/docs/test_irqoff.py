@@ -15,18 +15,18 @@ import pytest
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
-from tests.unit.outputs import test_iopf as faults
-from tests.unit.outputs import test_irqoff as periods
-from wptrace.engine.accounting import Cause
-from wptrace.engine.results import REQUEST, InFlight, Source, Start
+from tests.unit.outputs.text import test_iopf as faults
+from tests.unit.outputs.text import test_irqoff as periods
+from wptrace.engine.flow import Flow
 from wptrace.flows import iopf, irqoff
-from wptrace.flows.base import Flow
 from wptrace.flows.iopf import IopfFlow
 from wptrace.flows.irqoff import IrqoffFlow
-from wptrace.outputs import irqoff as irqoff_output
+from wptrace.model.book import Cause
+from wptrace.model.results import REQUEST, InFlight, Source, Start
 from wptrace.outputs import logfile
-from wptrace.outputs.iopf import IopfJson
-from wptrace.outputs.irqoff import IrqoffJson
+from wptrace.outputs.text import irqoff as irqoff_output
+from wptrace.outputs.text.iopf import IopfJson
+from wptrace.outputs.text.irqoff import IrqoffJson
 
 SOURCE = Path(__file__).resolve().parents[3] / "bpf_src"
 PAGES = pytest.mark.parametrize(("page", "flow"), [("irqoff.md", IrqoffFlow), ("iopf.md", IopfFlow)])

@@ -14,18 +14,20 @@ import pytest
 
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
-from wptrace.engine import budget
-from wptrace.engine.accounting import Accounting, Cause
-from wptrace.engine.budget import Change, Cost, Spending, Step
-from wptrace.engine.diagnosis import Check, Diagnosis, FlowFinding, HookFinding, StageFinding, Way
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
-from wptrace.engine.verdict import Case, judge
-from wptrace.flows import filters, io_block, io_causes
-from wptrace.flows.filters import Filter
+from wptrace.analysis.verdict import Case, judge
+from wptrace.engine import filters
+from wptrace.engine.filters import Filter
+from wptrace.flows.io import block as io_block
+from wptrace.flows.io import causes as io_causes
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
-from wptrace.outputs.diagnosis import as_json
+from wptrace.model import budget
+from wptrace.model.book import Accounting, Cause
+from wptrace.model.budget import Change, Cost, Spending, Step
+from wptrace.model.diagnosis import Check, Diagnosis, FlowFinding, HookFinding, StageFinding, Way
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
+from wptrace.outputs.doctor import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
 
 Line = dict[str, Any]

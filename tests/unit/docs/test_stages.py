@@ -8,10 +8,10 @@ import re
 import pytest
 
 from tests.unit.docs.pages import ROOT, man_text, section, tables, text
-from wptrace.engine.stages import Stage, StageTable
-from wptrace.flows.base import Hook
-from wptrace.flows.io_block import BlockFlow
-from wptrace.flows.io_path import PathFlow
+from wptrace.engine.flow import Hook
+from wptrace.flows.io.block import BlockFlow
+from wptrace.flows.io.path import PathFlow
+from wptrace.model.stages import Stage, StageTable
 
 BLOCK, PATH = BlockFlow.stages, PathFlow.stages
 

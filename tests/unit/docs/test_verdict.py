@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 
 from tests.unit.docs.pages import blocks, section, tables, text
-from wptrace.engine import growth, verdict
-from wptrace.engine.advice import OTHERS, STAGES
-from wptrace.engine.history import CAPACITY
-from wptrace.flows.io_block import BlockFlow
+from wptrace.analysis import growth, verdict
+from wptrace.analysis.advice import OTHERS, STAGES
+from wptrace.analysis.history import CAPACITY
+from wptrace.flows.io.block import BlockFlow
 
 FIRST, MORE = tables(section("verdict.md", "## Rules"))
 

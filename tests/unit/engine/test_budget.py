@@ -1,258 +1,242 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget decides, whatever the costs are."""
+"""Who keeps a trace within its budget: what is asked of the flow, when, and what is told of it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from wptrace.engine import budget
-from wptrace.engine.budget import Change, Cost, Costs, Policy, Spending, Step, ladder, off_ns, share
+from wptrace.bpf.programs import Program, Statistics
+from wptrace.engine import budget as module
+from wptrace.engine.budget import Keeper, Meter
+from wptrace.errors import LibbpfError, NotPermittedError
+from wptrace.model import budget
+from wptrace.model.budget import Cost, Step, ladder
 
 SECOND = 1_000_000_000
+STEPS = ladder(budget.KINDS)
 LIMIT = 0.05
-TIGHT, CALM, BETWEEN = LIMIT * 0.8, LIMIT * 0.4 - 1e-9, LIMIT * 0.6
-
-STEPS = 5
-costs = st.floats(0, 1, allow_nan=False)
-gaps = st.integers(1, 100 * SECOND)
-histories = st.lists(st.tuples(costs, gaps), max_size=200)
 
 
-def decided(history: Sequence[tuple[float, int]], steps: int = STEPS) -> list[tuple[int, float, int, int]]:
-    """(when, cost, decision, steps shed then) of each look."""
-    policy, now, found = Policy(LIMIT, steps), 0, []
-    for cost, gap in history:
-        now += gap
-        found.append((now, cost, policy.decide(cost, now), policy.shed))
-    return found
+class Flow:
+    """Costs less with each step that is shed."""
+
+    def __init__(self, cost: Callable[[int], float], stays: str = "") -> None:
+        self.cost = cost
+        self.stays = stays
+        self.steps = STEPS
+        self.asked: list[tuple[str, Step]] = []
+        self.shed_now: list[Step] = []
+
+    def programs(self) -> list[Program]:
+        return []
+
+    def shed(self, step: Step) -> None:
+        self.asked.append(("shed", step))
+        self.shed_now.append(step)
+
+    def restore(self, step: Step) -> None:
+        if step.kind == self.stays:
+            raise LibbpfError("no second time")
+        self.asked.append(("restore", step))
+        assert self.shed_now.pop() == step
 
 
-# --- The order --------------------------------------------------------------------------------------------------------
+class FakeMeter:
+    refused = ""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.windows = 0
+        self.open = False
+
+    def begin(self) -> None:
+        assert not self.open
+        self.open = True
+        self.windows += 1
+
+    def end(self) -> Cost:
+        assert self.open
+        self.open = False
+        whole = self.flow.cost(len(self.flow.shed_now))
+        return Cost(whole * 0.75, whole * 0.25)
+
+    def close(self) -> None:
+        self.open = False
 
 
-def test_the_ladder_is_in_the_stated_order() -> None:
-    steps = ladder(["sample", "fs", "each", "interference"])
-    assert [step.kind for step in steps] == ["interference", "each", "fs"] + ["sample"] * 4
-    assert [step.one_in for step in steps] == [0, 0, 0, 4, 16, 64, 256]
-    assert ladder(["sample"]) == steps[3:]
-    assert ladder([]) == ()
+@pytest.fixture(autouse=True)
+def _wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "wall_offset_ns", lambda: 1000 * SECOND)
 
 
-def test_what_was_timed_before_a_step() -> None:
-    steps = ladder(["fs", "sample"])
-    assert [budget.rate_before(steps, step) for step in steps[1:]] == [0, 4, 16, 64]
+def kept(flow: Flow, seconds: float, limit: float = LIMIT) -> tuple[Keeper, FakeMeter]:
+    meter = FakeMeter(flow)
+    keeper = Keeper(limit, flow, 0.0, cast("Meter", meter))
+    go_on(keeper, seconds)
+    return keeper, meter
 
 
-# --- Decisions --------------------------------------------------------------------------------------------------------
+def go_on(keeper: Keeper, until: float) -> None:
+    while keeper.due <= until:
+        before = keeper.due
+        keeper.look(keeper.due)
+        assert keeper.due > before
 
 
-@given(histories, st.integers(0, 8))
-def test_one_step_at_a_time_and_never_beyond_the_ends(history: list[tuple[float, int]], steps: int) -> None:
-    before = 0
-    for _, _, decision, shed in decided(history, steps):
-        assert decision in (-1, 0, 1)
-        assert shed == before + decision
-        assert 0 <= shed <= steps
-        before = shed
+def test_too_much_sheds_everything_in_the_stated_order_and_back() -> None:
+    flow = Flow(lambda shed: 1.0)
+    keeper, _ = kept(flow, 60)
+    assert flow.asked == [("shed", step) for step in STEPS]
+    assert keeper.spending(0, 60 * SECOND, whole=True).one_in == 256
+    flow.cost = lambda shed: 0.0
+    flow.asked.clear()
+    go_on(keeper, 200)
+    assert flow.asked == [("restore", step) for step in reversed(STEPS)]
+    assert flow.shed_now == []
 
 
-@given(histories)
-def test_whatever_is_too_much_is_answered_at_once(history: list[tuple[float, int]]) -> None:
-    before = 0
-    for _, cost, decision, shed in decided(history):
-        assert (decision == 1) == (cost >= TIGHT and before < STEPS)
-        before = shed
+def test_it_stops_where_it_is_within_the_budget() -> None:
+    flow = Flow(lambda shed: (0.09, 0.06, 0.03)[min(shed, 2)])
+    keeper, _ = kept(flow, 600)
+    assert flow.shed_now == list(STEPS[:2])
+    found = keeper.spending(0, 600 * SECOND, whole=True)
+    assert found.shed == STEPS[:2]
+    assert found.off_ns["interference"] > found.off_ns["each"] > 590 * SECOND
+    assert found.off_ns["fs"] == found.off_ns["sample"] == 0
+    assert [(change.step, change.shed) for change in found.changes] == [(STEPS[0], True), (STEPS[1], True)]
+    assert found.changes[0].cost.total == pytest.approx(0.09)
+    assert found.changes[0].ts_ns == found.changes[0].at_ns + 1000 * SECOND
 
 
-@given(histories)
-def test_nothing_comes_back_before_it_was_calm_for_long_enough(history: list[tuple[float, int]]) -> None:
-    found = decided(history)
-    for place, (now, _, decision, _) in enumerate(found):
-        if decision != -1:
-            continue
-        calm = now
-        for at, cost, other, _ in reversed(found[:place]):
-            if cost >= LIMIT * budget.RETURN_BELOW or other:
-                break
-            calm = at
-        assert now - calm >= budget.PATIENCE_NS
+def test_a_large_budget_sheds_nothing() -> None:
+    flow = Flow(lambda shed: 0.3)
+    keeper, _ = kept(flow, 100, limit=1.0)
+    assert flow.asked == []
+    found = keeper.spending(0, 100 * SECOND, whole=True)
+    assert (found.shed, found.changes, found.one_in) == ((), (), 1)
+    assert found.cost == Cost(pytest.approx(0.225), pytest.approx(0.075))
 
 
-@given(st.lists(st.tuples(st.floats(0, TIGHT - 1e-9), gaps), max_size=50))
-def test_what_is_within_the_budget_sheds_nothing(history: list[tuple[float, int]]) -> None:
-    assert all(decision == 0 for _, _, decision, _ in decided(history))
+def test_it_measures_for_a_short_time_now_and_then() -> None:
+    flow = Flow(lambda shed: 0.0)
+    _, calm = kept(flow, 100)
+    assert 20 <= calm.windows <= 30
+    flow = Flow(lambda shed: LIMIT * 0.6)
+    _, tight = kept(flow, 100)
+    assert 90 <= tight.windows <= 110
 
 
-def test_the_way_down_and_up() -> None:
-    policy, now = Policy(LIMIT, 3), 0
-    for wanted in (1, 2, 3):
-        now += SECOND
-        assert (policy.decide(TIGHT, now), policy.shed) == (1, wanted)
-    assert policy.decide(1.0, now + 1) == 0
-    for _ in range(100):
-        now += SECOND
-        assert policy.decide(BETWEEN, now) == 0
-    for wanted in (2, 1, 0):
-        now += 1
-        assert policy.decide(CALM, now) == 0
-        now += budget.PATIENCE_NS - 1
-        assert policy.decide(CALM, now) == 0
-        now += 1
-        assert (policy.decide(CALM, now), policy.shed) == (-1, wanted)
-    assert policy.decide(CALM, now + 1000 * SECOND) == 0
+def test_intervals_tell_what_was_measured_in_them() -> None:
+    flow = Flow(lambda shed: 0.5)
+    keeper, _ = kept(flow, 3)
+    first = keeper.spending(0, 3 * SECOND, whole=False)
+    assert (first.cost.total, first.worst, len(first.changes)) == (pytest.approx(0.5), 0.5, 3)
+    flow.cost = lambda shed: 0.01
+    nothing = keeper.spending(3 * SECOND, 3 * SECOND + 1, whole=False)
+    assert (nothing.cost.total, nothing.worst, nothing.changes) == (0.5, 0.0, ())
+    go_on(keeper, 30)
+    later = keeper.spending(3 * SECOND, 30 * SECOND, whole=False)
+    assert later.cost.total == later.worst == pytest.approx(0.01)
+    whole = keeper.spending(0, 30 * SECOND, whole=True)
+    assert whole.worst == 0.5
+    assert 0.01 < whole.cost.total < 0.5
+    assert whole.changes == (*first.changes, *later.changes)
 
 
-def test_a_moment_of_more_cost_begins_the_wait_anew() -> None:
-    policy = Policy(LIMIT, 1)
-    policy.decide(TIGHT, 0)
-    policy.decide(CALM, SECOND)
-    policy.decide(BETWEEN, 10 * SECOND)
-    assert policy.decide(CALM, 12 * SECOND) == 0
-    assert policy.decide(CALM, 21 * SECOND) == 0
-    assert policy.decide(CALM, 22 * SECOND) == -1
+def test_what_the_kernel_does_not_take_back_stays_off() -> None:
+    flow = Flow(lambda shed: 1.0, stays="fs")
+    keeper, _ = kept(flow, 60)
+    flow.cost = lambda shed: 0.0
+    go_on(keeper, 1000)
+    assert flow.shed_now == list(STEPS[:3])
+    found = keeper.spending(0, 1000 * SECOND, whole=True)
+    assert found.refused == "fs: no second time"
+    assert found.shed == STEPS[:3]
+    assert found.off_ns["fs"] > 900 * SECOND
+    assert [change.step for change in found.changes if not change.shed] == list(reversed(STEPS[3:]))
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 0.1), min_size=STEPS + 1, max_size=STEPS + 1), st.sampled_from([1, 2, 5]))
-def test_a_steady_load_does_not_make_it_flap(savings: list[float], pace: int) -> None:
-    """Each step saves something. However little that leaves between the two thresholds, the waits double."""
-    levels = [sum(savings[shed:]) for shed in range(STEPS + 1)]
-    policy = Policy(LIMIT, STEPS)
-    returns = []
-    hours = 6
-    for second in range(0, hours * 3600, pace):
-        if policy.decide(levels[policy.shed], second * SECOND) == -1:
-            returns.append(second)
-    doublings = math.log2(budget.LONGEST_PATIENCE_NS / budget.PATIENCE_NS)
-    assert len(returns) <= doublings + 1 + hours * 3600 * SECOND / budget.LONGEST_PATIENCE_NS
+def test_the_notes_tell_the_order() -> None:
+    keeper, meter = kept(Flow(lambda shed: 0.0), 0)
+    (note,) = keeper.notes()
+    words = ["interference", "single ones", "operations", "times of requests"]
+    assert sorted(words, key=note.index) == words
+    assert "5%" in note
+    meter.refused = "not you"
+    assert keeper.notes()[1:] == ["the budget watches the reader alone: not you"]
 
 
-def test_a_step_that_is_always_too_much_is_tried_less_and_less_often() -> None:
-    policy, now, tried = Policy(LIMIT, 1), 0, []
-    while len(tried) < 9:
-        now += SECOND
-        if policy.decide(CALM if policy.shed else TIGHT, now) == -1:
-            tried.append(now)
-    waits = [(later - earlier) // SECOND for earlier, later in zip(tried, tried[1:])]
-    assert waits == [22, 42, 82, 162, 322, 642, 642, 642]
+# --- The meter --------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_long_good_time_the_wait_is_short_again() -> None:
-    policy, now = Policy(LIMIT, 1), 0
-    for _ in range(3):
-        now += SECOND
-        assert policy.decide(TIGHT, now) == 1
-        while policy.decide(CALM, now) == 0:
-            now += SECOND
-    # The wait was 40 s; it has been good for longer than three of them.
-    now += 121 * SECOND
-    assert policy.decide(TIGHT, now) == 1
-    policy.decide(CALM, now)
-    assert policy.decide(CALM, now + 9 * SECOND) == 0
-    assert policy.decide(CALM, now + 10 * SECOND) == -1
+class Machine:
+    """Times and counts that a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.busy = self.own = 0
+        self.ran = Statistics(1, 0, 0, 0, 0, 0)
+        self.on = 0
+        self.refused = False
+        monkeypatch.setattr(module.time, "monotonic_ns", lambda: self.now)
+        monkeypatch.setattr(module.time, "process_time_ns", lambda: self.own)
+        monkeypatch.setattr(module.cpus, "busy_ns", lambda: self.busy)
+        monkeypatch.setattr(module, "run_statistics", lambda: self)
+
+    def __enter__(self) -> None:
+        if self.refused:
+            raise NotPermittedError("run-time statistics cannot be switched on")
+        self.on += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.on -= 1
+
+    def statistics(self) -> Statistics:
+        return self.ran
+
+    def meter(self) -> Meter:
+        return Meter([cast("Any", self)])
+
+    def run(self, ns: int, busy: int, own: int, run_ns: int = 0, runs: int = 0) -> None:
+        self.now += ns
+        self.busy += busy
+        self.own += own
+        self.ran = self.ran._replace(run_count=self.ran.run_count + runs, run_time_ns=self.ran.run_time_ns + run_ns)
 
 
-def test_what_cannot_come_back_stays_and_all_before_it() -> None:
-    policy = Policy(LIMIT, 3)
-    for now in (1, 2, 3):
-        policy.decide(TIGHT, now)
-    policy.decide(CALM, 4)
-    assert policy.decide(CALM, 4 + budget.PATIENCE_NS) == -1
-    assert policy.shed == 2
-    policy.decide(CALM, 5 + budget.PATIENCE_NS)
-    assert policy.decide(CALM, 5 + 2 * budget.PATIENCE_NS) == -1
-    policy.keep()
-    assert policy.shed == 2
-    assert policy.decide(CALM, 10**15) == policy.decide(CALM, 10**16) == 0
-    # The last one is still free to go and come.
-    assert policy.decide(TIGHT, 2 * 10**16) == 1
-    policy.decide(CALM, 3 * 10**16)
-    assert policy.decide(CALM, 4 * 10**16) == -1
-    assert policy.decide(CALM, 5 * 10**16) == policy.decide(CALM, 6 * 10**16) == 0
-    assert policy.shed == 2
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
 
 
-# --- Costs ------------------------------------------------------------------------------------------------------------
+def test_programs_by_the_window_and_the_reader_by_all_of_the_time(machine: Machine) -> None:
+    meter = machine.meter()
+    machine.run(900, busy=1800, own=90, run_ns=10**9, runs=10**9)
+    meter.begin()
+    assert machine.on == 1
+    machine.run(100, busy=200, own=10, run_ns=6, runs=0)
+    assert meter.end() == Cost(6 / 200, 100 / 2000)
+    assert machine.on == 0
+    meter.begin()
+    machine.run(100, busy=50, own=1, run_ns=6, runs=1)
+    assert meter.end() == Cost((6 + budget.ENTRY_NS) / 100, 1 / 100)
 
 
-@pytest.mark.parametrize(
-    ("cost", "busy", "elapsed", "expected"),
-    [
-        # Of what the CPUs did.
-        (50, 1000, 500, 0.05),
-        # Of a CPU's time, where they did less: whoever waits for a device is slowed as well.
-        (50, 10, 1000, 0.05),
-        (0, 0, 0, 0.0),
-    ],
-)
-def test_a_cost_is_a_share_of_the_busy_time(cost: int, busy: int, elapsed: int, expected: float) -> None:
-    assert share(cost, busy, elapsed) == expected
+def test_without_run_times_the_reader_is_watched(machine: Machine) -> None:
+    machine.refused = True
+    meter = machine.meter()
+    meter.begin()
+    assert meter.refused == "run-time statistics cannot be switched on"
+    machine.run(100, busy=200, own=10)
+    assert meter.end() == Cost(None, 0.05)
+    assert machine.on == 0
 
 
-def test_the_way_into_a_program_costs_something() -> None:
-    assert budget.programs_ns(1000, 0) == 1000
-    assert budget.programs_ns(1000, 10) == 1000 + 10 * budget.ENTRY_NS
-
-
-def test_the_mean_of_what_was_measured() -> None:
-    found = Costs()
-    assert found.mean() is None
-    found.add(Cost(None, 0.01))
-    assert found.mean() == Cost(None, 0.01)
-    found.add(Cost(0.04, 0.03))
-    mean = found.mean()
-    assert mean is not None
-    assert mean.programs == 0.04
-    assert mean.reader == pytest.approx(0.02)
-    assert mean.total == pytest.approx(0.06)
-    assert found.worst == pytest.approx(0.07)
-
-
-# --- What it tells ----------------------------------------------------------------------------------------------------
-
-
-def change(at: int, kind: str, shed: bool, one_in: int = 0) -> Change:
-    return Change(at, 0, Step(kind, one_in), shed, Cost(0.1, 0.0))
-
-
-NOTHING = dict.fromkeys(budget.KINDS, 0)
-
-
-def test_how_long_each_was_off() -> None:
-    changes = [
-        change(10, "interference", True),
-        change(20, "sample", True, 4),
-        change(30, "sample", True, 16),
-        change(50, "sample", False, 16),
-        change(60, "sample", False, 4),
-        change(90, "sample", True, 4),
-    ]
-    assert off_ns(changes, 0, 100) == {**NOTHING, "interference": 90, "sample": 50}
-    assert off_ns(changes, 40, 55) == {**NOTHING, "interference": 15, "sample": 15}
-    assert off_ns(changes, 65, 80) == {**NOTHING, "interference": 15}
-    assert off_ns(changes, 0, 5) == off_ns([], 0, 5) == NOTHING
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 500), st.integers(0, 500))
-def test_intervals_add_up(gaps: list[int], first: int, second: int) -> None:
-    at, changes = 0, []
-    for place, gap in enumerate(gaps):
-        at += gap
-        changes.append(change(at, "fs", place % 2 == 0))
-    middle, end = sorted((first, second))
-    parts = [off_ns(changes, 0, middle)["fs"], off_ns(changes, middle, end)["fs"]]
-    assert sum(parts) == off_ns(changes, 0, end)["fs"]
-    assert 0 <= parts[1] <= end - middle
-
-
-def test_one_in_so_many_is_what_the_last_step_says() -> None:
-    def told(*steps: Step) -> int:
-        return Spending(LIMIT, Cost(None, 0), 0, steps, NOTHING, ()).one_in
-
-    assert told() == told(Step("fs")) == 1
-    assert told(Step("fs"), Step("sample", 4), Step("sample", 16)) == 16
+def test_run_times_are_off_in_the_end(machine: Machine) -> None:
+    meter = machine.meter()
+    meter.begin()
+    meter.close()
+    meter.close()
+    assert machine.on == 0

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from wptrace.engine.accounting import Accounting
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Row, rows_of
-from wptrace.engine.stages import Point, Stage, StageTable
-from wptrace.engine.verdict import Case, judge
+from wptrace.analysis.verdict import Case, judge
+from wptrace.model.book import Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group, Row, rows_of
+from wptrace.model.stages import Point, Stage, StageTable
 
 W, R, L = Point("W", "wakes"), Point("R", "runs"), Point("L", "leaves")
 WAIT, RUN = Stage("wait", W, R, "it waits", "few CPUs"), Stage("run", R, L, "it runs", "much work")

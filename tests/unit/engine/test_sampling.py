@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group
 from wptrace.engine.sampling import Sampling
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group
 
 SDA, SDB = Group("sda", "read"), Group("sdb", "write")
 

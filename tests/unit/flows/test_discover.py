@@ -9,14 +9,15 @@ import pytest
 
 from wptrace.bpf.btf import Btf, Enum, Func, Struct
 from wptrace.bpf.elf import ObjectFile
-from wptrace.engine.distribution import SLOTS
-from wptrace.flows.base import Flow, Hook, discover
-from wptrace.flows.diagnosis import _FEATURES
-from wptrace.flows.io_block import _CAUSES, BlockFlow
-from wptrace.flows.io_causes import COUNTED
-from wptrace.flows.io_path import PathFlow
-from wptrace.flows.io_records import _KINDS
-from wptrace.flows.io_stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
+from wptrace.engine.flow import Flow, Hook
+from wptrace.flows import discover
+from wptrace.flows.io.block import _CAUSES, BlockFlow
+from wptrace.flows.io.causes import COUNTED
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.records import _KINDS
+from wptrace.flows.io.stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
+from wptrace.model.distribution import SLOTS
+from wptrace.tools.doctor import _FEATURES
 
 OBJECTS = Path(__file__).resolve().parents[3] / "wptrace/objects"
 ARCHES = ("x86_64", "arm64")

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.flows.test_discover import OBJECTS
 from wptrace.bpf.btf import Btf, Enum
 from wptrace.bpf.elf import ObjectFile
+from wptrace.engine.flow import Loaded
 from wptrace.flows import iopf
-from wptrace.flows.base import Loaded
 from wptrace.flows.iopf import IopfFlow, Options, op_of, rows
 from wptrace.kernel import sysdev
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from wptrace.engine.distribution import SLOTS
+from wptrace.engine.flow import Loaded
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError
 from wptrace.flows import irqoff
-from wptrace.flows.base import Loaded
 from wptrace.flows.irqoff import IrqoffFlow, Options, tick_ns
 from wptrace.kernel import cpus
+from wptrace.model.distribution import SLOTS
 
 MS = 1_000_000
 ALL = 100_000

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from wptrace.bpf.maps import Map
-from wptrace.engine.distribution import SLOTS, Distribution, index
-from wptrace.engine.results import OPERATION, Group
-from wptrace.flows.cells import Cells
-from wptrace.flows.io_path import PathFlow
-from wptrace.flows.io_stages import REQUEST_STAGES, SPARSE
+from wptrace.engine.cells import Cells
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.stages import REQUEST_STAGES, SPARSE
+from wptrace.model.distribution import SLOTS, Distribution, index
+from wptrace.model.results import OPERATION, Group
 
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1

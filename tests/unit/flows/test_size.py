@@ -7,10 +7,10 @@ import struct
 from typing import cast
 
 from wptrace.bpf.maps import Map
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group
-from wptrace.engine.tally import Tally
 from wptrace.flows.size import Sizes
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group
+from wptrace.model.tally import Tally
 
 PLACES = 4
 READ, FLUSH = Group("sda", "read"), Group("sda", "flush")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.unit.outputs.samples import NOON, OVERHEAD, SECOND, distribution
-from wptrace.engine.accounting import RECURSION, RING_FULL, Accounting
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import (
+from wptrace.model.book import RECURSION, RING_FULL, Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import (
     HIT,
     OPERATION,
     REQUEST,
@@ -22,7 +22,7 @@ from wptrace.engine.results import (
     Verdict,
     rows_of,
 )
-from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.model.stages import Point, Stage, StageTable
 
 US = 1_000
 NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from wptrace.engine.accounting import RING_FULL, STATE_FULL, Accounting
-from wptrace.engine.distribution import Distribution
-from wptrace.engine.results import Group, Overhead, Report, Request, Source, Start, rows_of
-from wptrace.engine.stages import Point, Stage, StageTable
+from wptrace.model.book import RING_FULL, STATE_FULL, Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group, Overhead, Report, Request, Source, Start, rows_of
+from wptrace.model.stages import Point, Stage, StageTable
 
 G, D, C = Point("G", "request allocated"), Point("D", "issued"), Point("C", "completed")
 TABLE = StageTable(

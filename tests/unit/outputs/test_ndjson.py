@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, book, cell, report, request, start
 from wptrace import __version__
-from wptrace.engine.accounting import CAUSES, Accounting
-from wptrace.engine.results import HIT, REQUEST, Finding, Group, Verdict
+from wptrace.model.book import CAUSES, Accounting
+from wptrace.model.results import HIT, REQUEST, Finding, Group, Verdict
 from wptrace.outputs.ndjson import NdjsonOutput
 
 SDA_READ = Group("sda", "read")

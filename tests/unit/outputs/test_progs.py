@@ -9,7 +9,7 @@ import json
 import pytest
 
 from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
-from wptrace.engine.inventory import Activity, Holder, Map, Program, Usage
+from wptrace.model.inventory import Activity, Holder, Map, Program, Usage
 from wptrace.outputs.progs import ProgsJson, ProgsOutput, fitting, lines
 
 MINE, THEIRS = Holder(12, "wptrace"), Holder(1, "systemd")

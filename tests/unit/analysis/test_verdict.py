@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule of the verdict: when it applies, with which figures, and when not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from wptrace.analysis import growth, verdict
+from wptrace.analysis.advice import OTHERS, STAGES
+from wptrace.analysis.history import Stretch, Sums
+from wptrace.analysis.verdict import Case, judge
+from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import HIT, OPERATION, REQUEST, Finding, Group, Row, rows_of
+from wptrace.model.stages import Point, Stage, StageTable
+
+MS = 1_000_000
+SECOND = 1000 * MS
+E, G, D, C = Point("E", "entered"), Point("G", "got"), Point("D", "issued"), Point("C", "completed")
+TABLE = StageTable(
+    [
+        Stage("fs", E, G, "", "fs is slow"),
+        Stage("queue", G, D, "", "queue is slow"),
+        Stage("device", D, C, "", "device is slow"),
+        Stage("preempted", E, C, "", "CPUs are busy", partition=False),
+    ]
+)
+READ, WRITE = Group("sda", "read", OPERATION), Group("sda", "write", OPERATION)
+REQUESTS = Group("sda", "read", REQUEST)
+HITS = Group("sda", "read", HIT)
+Cells = Mapping[Group, Mapping[str, Distribution]]
+
+
+def distribution(values: Iterable[int]) -> Distribution:
+    found = Distribution()
+    for value in values:
+        found.add(value)
+    return found
+
+
+def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
+    """So many that were all alike."""
+    whole = sum(value for name, value in stages.items() if TABLE[name].partition)
+    return {name: distribution([value] * times) for name, value in {**stages, "total": whole}.items()}
+
+
+def book(started: int = 0, lost: int = 0) -> Accounting:
+    return Accounting.read(started, 0, {STATE_FULL: lost}, {})
+
+
+def case(cells: Cells, **more: Any) -> Case:
+    given = {"rows": rows_of(cells, TABLE), "table": TABLE, "duration_ns": SECOND, "requests": book(), **more}
+    return Case(**given)
+
+
+def rules(found: Case) -> list[str]:
+    return [finding.rule for finding in judge(found).findings]
+
+
+def finding(rule: Any, cells: Cells, **more: Any) -> Finding:
+    found = rule(case(cells, **more))
+    assert isinstance(found, Finding)
+    assert found.rule == rule.__name__
+    return found
+
+
+# --- the first rule that applies ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "rule"),
+    [
+        ({}, "idle"),
+        ({READ: cell(0, device=5)}, "idle"),
+        ({HITS: cell(9)}, "cached"),
+        ({HITS: cell(9), REQUESTS: cell(2, device=5)}, "largest"),
+        ({REQUESTS: cell(9)}, "unmeasured"),
+        ({READ: cell(2, device=5)}, "largest"),
+    ],
+)
+def test_every_case_has_one_first_finding(cells: Cells, rule: str) -> None:
+    assert [one for one in rules(case(cells)) if one in {rule.__name__ for rule in verdict.FIRST}] == [rule]
+
+
+def test_idle_tells_what_is_in_flight() -> None:
+    assert finding(verdict.idle, {}, requests=book(4)).figures == {"in_flight": 4}
+    assert finding(verdict.idle, {}, requests=book(4), operations=book(3)).figures == {"in_flight": 7}
+    assert judge(case({})).advice == OTHERS["idle"]
+
+
+def test_cached_is_about_the_hits_that_took_the_most_time() -> None:
+    found = finding(verdict.cached, {HITS: {"total": distribution([2000] * 9)}, HITS._replace(op="write"): cell(99)})
+    assert found.group == Group("", "read", HIT)
+    assert found.figures == {"count": 9, "mean_ns": 2000.0, "p99_ns": 2000}
+    assert judge(case({HITS: cell(9)})).advice == OTHERS["cached"]
+
+
+def test_largest_is_the_largest_stage_of_the_heaviest_operations() -> None:
+    cells = {
+        READ: cell(10, fs=1, queue=9 * MS, device=MS),
+        WRITE: cell(1, queue=20 * MS, device=70 * MS),
+        # Requests are heavier, but operations are what somebody waited for.
+        REQUESTS: cell(100, queue=20 * MS, device=70 * MS),
+    }
+    found = finding(verdict.largest, cells)
+    assert (found.stage, found.group) == ("queue", READ)
+    assert found.figures["share"] == pytest.approx(0.9)
+    assert (found.figures["mean_ns"], found.figures["p99_ns"]) == (9 * MS, 9 * MS)
+    assert judge(case(cells)).stage == "queue"
+    assert judge(case(cells)).advice == STAGES["queue"]
+
+
+def test_without_operations_it_is_about_requests() -> None:
+    found = finding(verdict.largest, {REQUESTS: cell(10, queue=MS, device=3 * MS), HITS: cell(99)})
+    assert (found.stage, found.group) == ("device", REQUESTS)
+
+
+def test_time_that_no_stage_covers_can_be_the_largest() -> None:
+    cells = cell(10, device=MS)
+    found = finding(verdict.largest, {READ: {**cells, "unattributed": distribution([9 * MS] * 10)}})
+    assert found.stage == "unattributed"
+
+
+def test_interference_is_never_the_largest_stage() -> None:
+    assert finding(verdict.largest, {READ: cell(10, device=MS, preempted=9 * MS)}).stage == "device"
+
+
+@pytest.mark.parametrize(
+    ("times", "dev", "share"),
+    [((9, 1), "sda", 0.9), ((1, 1), "sda", 0.5), ((1, 3), "sdb", 0.75), ((1, 1, 1), "", 0.0)],
+)
+def test_a_device_is_named_where_most_of_it_happened(times: tuple[int, ...], dev: str, share: float) -> None:
+    names = ("sda", "sdb", "sdc")
+    found = finding(verdict.largest, {READ._replace(dev=name): cell(n, device=MS) for name, n in zip(names, times)})
+    assert found.group == READ._replace(dev=dev)
+    assert found.figures["dev_share"] == pytest.approx(share)
+
+
+def test_groups_that_a_flow_tells_apart_besides_are_added_up() -> None:
+    rows = rows_of({READ._replace(key=stack): cell(1, device=MS) for stack in range(3)}, TABLE)
+    found = verdict.largest(case({}, rows=rows))
+    assert found is not None
+    assert found.group == READ
+    assert found.figures["dev_share"] == 1.0
+
+
+def test_queue_depth_is_that_of_all_requests_by_littles_law() -> None:
+    """31 requests of 10 ms in every 10 ms."""
+    cells = {REQUESTS: cell(3000, device=10 * MS), REQUESTS._replace(op="write"): cell(100, device=10 * MS)}
+    assert finding(verdict.largest, cells).figures["queue_depth"] == pytest.approx(31.0)
+    assert finding(verdict.largest, cells, duration_ns=0).figures["queue_depth"] == 0.0
+    assert finding(verdict.largest, {READ: cell(9, device=MS)}).figures["queue_depth"] == 0.0
+
+
+# --- the rules that are told besides ------------------------------------------------------------------------
+
+
+def stretches(*means: int, key: tuple[str, str] = ("operation", "read"), count: int = 40) -> list[Stretch]:
+    one = [Sums(count, mean * count, mean * mean * count) for mean in means]
+    return [Stretch(at, at + 1, {key: {"device": sums, "total": sums}}) for at, sums in enumerate(one)]
+
+
+def test_grew_tells_when_and_by_how_much() -> None:
+    found = finding(
+        verdict.grew, {READ: cell(9, device=MS)}, stretches=stretches(MS, MS, 4 * MS, MS), wall_offset_ns=1000
+    )
+    assert (found.stage, found.group) == ("device", READ._replace(dev=""))
+    assert found.figures == {"factor": 4.0, "ts_ns": 1003, "duration_ns": 1, "mean_ns": 4 * MS, "rest_mean_ns": MS}
+
+
+def test_growth_is_looked_for_in_what_the_verdict_is_about() -> None:
+    other = stretches(MS, MS, 4 * MS, MS, key=("request", "read"))
+    assert verdict.grew(case({READ: cell(9, device=MS)}, stretches=other)) is None
+    assert verdict.grew(case({REQUESTS: cell(9, device=MS)}, stretches=other)) is not None
+    assert verdict.grew(case({HITS: cell(9)}, stretches=other)) is None
+    assert verdict.grew(case({READ: cell(9, device=MS)})) is None
+
+
+def tailed(slow: int, count: int = 1000, share: float = 0.02) -> Cells:
+    """Some reads are slow in the device, the queue is the same for all."""
+    device = [slow if place < count * share else MS for place in range(count)]
+    queue = [4 * MS] * count
+    total = [one + other for one, other in zip(device, queue)]
+    return {READ: {"queue": distribution(queue), "device": distribution(device), "total": distribution(total)}}
+
+
+def test_tail_names_the_stage_that_makes_it_though_another_is_larger() -> None:
+    cells = tailed(60 * MS)
+    found = finding(verdict.tail, cells)
+    assert found.stage == "device"
+    assert verdict.largest(case(cells)).stage == "queue"  # type: ignore[union-attr]
+    assert found.figures["ratio"] == pytest.approx(12.8, rel=0.13)
+    assert found.figures["p50_ns"] == pytest.approx(5 * MS, rel=0.07)
+    assert found.figures["p99_ns"] == pytest.approx(64 * MS, rel=0.07)
+    assert found.figures["stage_p99_ns"] == pytest.approx(60 * MS, rel=0.07)
+
+
+def test_the_tail_is_made_by_what_grows_most_towards_it() -> None:
+    """The queue is the slower one among the slowest hundredth, too, but it always was slow."""
+    slow = [place < 20 for place in range(1000)]
+    queue = [60 * MS if one else 10 * MS for one in slow]
+    device = [55 * MS if one else 1 for one in slow]
+    total = [one + other for one, other in zip(queue, device)]
+    stages = {"queue": distribution(queue), "device": distribution(device), "total": distribution(total)}
+    assert finding(verdict.tail, {READ: stages}).stage == "device"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pytest.param(tailed(15 * MS), id="not so much slower"),
+        pytest.param(tailed(60 * MS, share=0.005), id="fewer than one in a hundred"),
+        pytest.param(tailed(60 * MS, count=verdict.TAIL_COUNT - 1), id="too few to tell"),
+        pytest.param({READ: cell(999)}, id="no stages"),
+        pytest.param({HITS: cell(999)}, id="hits"),
+    ],
+)
+def test_what_is_no_tail(cells: Cells) -> None:
+    assert verdict.tail(case(cells)) is None
+
+
+def test_inside_tells_what_took_the_cpu() -> None:
+    found = finding(verdict.inside, {READ: cell(10, device=8 * MS, preempted=2 * MS)})
+    assert found.stage == "preempted"
+    assert found.figures == {"share": 0.25, "sum_ns": 20 * MS}
+    assert verdict.inside(case({READ: cell(10, device=100 * MS, preempted=9 * MS)})) is None
+    assert verdict.inside(case({READ: cell(10, device=8 * MS)})) is None
+    assert verdict.inside(case({HITS: cell(9)})) is None
+
+
+def test_lost_counts_system_calls_and_requests() -> None:
+    assert finding(verdict.lost, {}, requests=book(20, 3)).figures == {"requests": 3, "requests_started": 20}
+    both = finding(verdict.lost, {}, requests=book(20), operations=book(9, 1)).figures
+    assert both == {"requests": 0, "requests_started": 20, "operations": 1, "operations_started": 9}
+    assert verdict.lost(case({}, requests=book(20), operations=book(9))) is None
+
+
+def test_all_of_them_can_be_told_together_in_this_order() -> None:
+    (stages,) = tailed(60 * MS).values()
+    cells = {READ: {**stages, "preempted": distribution([3 * MS] * 1000)}}
+    history = stretches(MS, MS, 4 * MS, MS)
+    assert rules(case(cells, stretches=history, requests=book(20, 3))) == ["largest", "grew", "tail", "inside", "lost"]
+
+
+@pytest.mark.parametrize(("waited", "told"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
+def test_who_filled_the_commits_of_others(waited: int, told: bool) -> None:
+    """Of those that others waited for, who cost them most, where that is a tenth of the time of all."""
+    found = judge(case({WRITE: cell(10, fs=SECOND // 10)}, behind={"mv (pid 8)": 5, "cp (pid 7)": waited}))
+    (one,) = [finding for finding in found.findings if finding.rule == "behind"] or [None]
+    assert (one is not None) == told
+    if one is not None:
+        assert (one.who, one.figures["sum_ns"], one.figures["share"]) == ("cp (pid 7)", waited, waited / SECOND)
+
+
+def test_every_rule_can_be_reached() -> None:
+    (stages,) = tailed(60 * MS).values()
+    everything = {READ: {**stages, "preempted": distribution([3 * MS] * 1000)}}
+    cases = [
+        case({}),
+        case({HITS: cell(9)}),
+        case({REQUESTS: cell(9)}),
+        case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
+        case(everything, behind={"cp (pid 7)": 100 * SECOND}),
+    ]
+    reached = {rule for one in cases for rule in rules(one)}
+    assert reached == {rule.__name__ for rule in (*verdict.FIRST, *verdict.MORE)}
+
+
+def test_a_stage_of_another_flow_has_the_advice_of_its_table() -> None:
+    table = StageTable([Stage("handler", E, C, "", "a driver does too much")])
+    rows = [Row(Group("cpu0", "irq"), name, distribution([5]), 1.0) for name in ("handler", "total")]
+    assert judge(Case(rows, table, SECOND, book())).advice == "a driver does too much"
+
+
+def test_a_rule_of_growth_has_its_bounds() -> None:
+    assert (growth.FACTOR, growth.SHARE, growth.ENOUGH, growth.ERRORS) == (2.0, 0.1, 16, 4.0)

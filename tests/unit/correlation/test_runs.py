@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who had a CPU for the longest part of a time."""
+
+from __future__ import annotations
+
+from wptrace.correlation.runs import Longest, Run, Task, longest
+
+A, B, IDLE = Task("a", 1, 1), Task("b", 2, 3), Task("swapper/0", 0, 0)
+
+
+def test_runs_of_one_task_are_added_up() -> None:
+    runs = [Run(0, 40, A), Run(40, 70, B), Run(70, 75, A), Run(75, 100, B)]
+    assert longest(runs, 0, 100) == Longest(B, 55)
+
+
+def test_only_what_lies_inside_counts() -> None:
+    runs = [Run(0, 1000, A), Run(1000, 1010, B), Run(1010, 5000, A)]
+    assert longest(runs, 995, 1014) == Longest(B, 10)
+    assert longest(runs, 900, 1014) == Longest(A, 104)
+
+
+def test_an_idle_cpu_is_somebody() -> None:
+    assert longest([Run(0, 10, A), Run(10, 100, IDLE)], 0, 100) == Longest(IDLE, 90)
+
+
+def test_nobody_is_known() -> None:
+    assert longest([], 0, 100) is None
+    assert longest([Run(0, 10, A), Run(50, 60, A)], 10, 50) is None
+
+
+def test_threads_are_told_apart() -> None:
+    other = Task("b", 2, 4)
+    assert longest([Run(0, 10, B), Run(10, 30, other), Run(30, 39, B)], 0, 39) == Longest(other, 20)
+
+
+def test_a_run_that_is_being_written_does_no_harm() -> None:
+    assert longest([Run(90, 10, A), Run(0, 5, B)], 0, 100) == Longest(B, 5)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells are added up over CPUs and reads, whatever the keys of their map are."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import pytest
+
+from wptrace.bpf.maps import Map
+from wptrace.engine import cells as cells_module
+from wptrace.engine.cells import Cells
+from wptrace.model.distribution import SLOTS, index
+from wptrace.model.results import Group
+
+_HIST = ("sum", "low", "max", "squares", "squares_high")
+_ALL_BITS = (1 << 64) - 1
+FIELDS = ("finished", *(f"stages[0].{name}" for name in _HIST), *(f"stages[0].slots[{slot}]" for slot in range(SLOTS)))
+
+
+class Layout:
+    struct = struct.Struct(f"<6Q{SLOTS}I")
+    fields = FIELDS
+
+
+class FakeMap:
+    """Two CPUs."""
+
+    value_codec = Layout()
+
+    def __init__(self, squares: bool = True) -> None:
+        self.elements: dict[Any, list[list[int]]] = {}
+        self.squares = squares
+
+    def raw(self, key: Any) -> memoryview | None:
+        found = self.elements.get(key)
+        return None if found is None else memoryview(b"".join(Layout.struct.pack(*cell) for cell in found))
+
+    def count(self, key: Any, cpu: int, value: int) -> None:
+        cells = self.elements.setdefault(key, [[0] * len(FIELDS) for _ in range(2)])
+        cell = cells[cpu]
+        cell[2] = max(cell[2], value ^ _ALL_BITS)
+        cell[3] = max(cell[3], value)
+        squares = value * value if self.squares else 0
+        for place, amount in ((0, 1), (1, value), (4, squares), (6 + index(value), 1)):
+            cell[place] += amount
+
+
+A, B, LATE = Group("a", "x"), Group("b", "x"), Group("late", "x")
+
+
+def cells(made: FakeMap, *groups: Group) -> Cells:
+    return Cells(cast("Map", made), list(groups), ["all"])
+
+
+def test_elements_are_numbered_as_their_groups() -> None:
+    made = FakeMap()
+    found = cells(made, A, B)
+    made.count(0, 0, 5)
+    made.count(0, 1, 7)
+    made.count(1, 0, 100)
+    found.read()
+    made.count(0, 1, 9)
+    found.read()
+    all_of_a = found.distributions[A]["all"]
+    assert (all_of_a.count, all_of_a.sum, all_of_a.min, all_of_a.max) == (3, 21, 5, 9)
+    assert found.distributions[B]["all"].sum == 100
+    assert found.counters == {A: {"finished": 3}, B: {"finished": 1}}
+    assert found.total("finished") == 4
+
+
+def test_elements_with_other_keys_are_followed() -> None:
+    """They may come at any time, and each keeps to itself."""
+    made = FakeMap()
+    found = cells(made)
+    made.count("a", 0, 5)
+    found.read()
+    assert found.distributions == {}
+    found.follow("a", A)
+    found.read()
+    made.count("a", 0, 6)
+    made.count("late", 1, 1000)
+    found.follow("late", LATE)
+    found.read()
+    found.read()
+    assert {group: stages["all"].sum for group, stages in found.distributions.items()} == {A: 11, LATE: 1000}
+
+
+def test_two_elements_of_one_group_are_added_up() -> None:
+    made = FakeMap()
+    found = cells(made)
+    for key in ("one", "two"):
+        found.follow(key, A)
+        made.count(key, 0, 50)
+    found.read()
+    made.count("two", 0, 1)
+    found.read()
+    assert found.distributions[A]["all"].sum == 101
+
+
+def test_what_a_sparse_stage_is_short_of_took_no_time() -> None:
+    made = FakeMap()
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    for value in (5, 9):
+        made.count(0, 1, value)
+    found.read()
+    assert found.distributions[A]["all"].min == 5
+    made.elements[0][0][0] += 3
+    for _ in range(2):  # looking again adds nothing
+        found.read()
+        all_of_a = found.distributions[A]["all"]
+        assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum, all_of_a.min) == (5, 3, 14, 0)
+    made.count(0, 0, 2)
+    found.read()
+    assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (6, 3)
+    # A time is there before what finished says so.
+    made.elements[0][0][0] -= 1
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    found.read()
+    assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (5, 2)
+
+
+def test_without_squares_the_deviation_is_estimated() -> None:
+    values = [*range(1000, 3000, 7), 0, 50_000]
+    found = {}
+    for squares in (True, False):
+        made = FakeMap(squares)
+        read = cells(made, A)
+        for place, value in enumerate(values):
+            made.count(0, place % 2, value)
+            if place == 100:
+                read.read()
+        read.read()
+        found[squares] = read.distributions[A]["all"]
+    assert found[True].sumsq == sum(value * value for value in values)
+    assert found[False].stddev == pytest.approx(found[True].stddev, rel=0.02)
+
+
+def test_zeros_alone() -> None:
+    made = FakeMap(squares=False)
+    found = cells(made, A)
+    made.count(0, 0, 0)
+    found.read()
+    zeros = found.distributions[A]["all"]
+    assert (zeros.count, zeros.min, zeros.max, zeros.stddev) == (1, 0, 0, 0)
+
+
+def test_a_figure_that_shrank_adds_nothing_and_is_counted() -> None:
+    """Two programs that count in one cell at once may leave less than there was."""
+    made = FakeMap()
+    found = cells(made, A)
+    for _ in range(5):
+        made.count(0, 0, 6)
+    found.read()
+    cell = made.elements[0][0]
+    cell[0], cell[1], cell[6 + 6] = 3, 18, 3
+    found.read()
+    all_of_a = found.distributions[A]["all"]
+    assert (all_of_a.count, all_of_a.sum, found.counters[A]["finished"]) == (5, 30, 5)
+    assert found.shrunk == 3  # finished, the bucket and the sum
+    made.count(0, 0, 6)
+    made.count(0, 0, 7)
+    found.read()
+    assert (all_of_a.count, all_of_a.sum, all_of_a.buckets[6], found.total("finished")) == (7, 43, 6, 7)
+
+
+def test_buckets_wrap() -> None:
+    made = FakeMap()
+    found = cells(made, A)
+    made.count(0, 0, 6)
+    made.elements[0][0][6 + 6] = (1 << 31) - 1
+    found.read()
+    made.elements[0][0][6 + 6] = (1 << 32) - 2
+    found.read()
+    made.elements[0][0][6 + 6] = 3
+    found.read()
+    assert found.distributions[A]["all"].buckets[6] == (1 << 32) + 3
+    assert found.shrunk == 0
+
+
+class WeakMap(FakeMap):
+    """A CPU whose `finished` is seen before the stages that it wrote earlier, until there is a barrier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[tuple[int, int]] = []
+
+    def ahead(self, value: int) -> None:
+        self.hidden.append((1, value))
+        self.elements.setdefault(0, [[0] * len(FIELDS) for _ in range(2)])[0][0] += 1
+
+    def barrier(self) -> None:
+        for count, value in self.hidden:
+            self.count(0, 0, value)
+            self.elements[0][0][0] -= count
+        self.hidden.clear()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    made = WeakMap()
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    monkeypatch.setattr(cells_module, "_ORDERED", ordered)
+    monkeypatch.setattr(cells_module, "everywhere", made.barrier)
+    made.ahead(5)
+    found.read()
+    made.barrier()
+    found.read()
+    all_of_a = found.distributions[A]["all"]
+    # Without a barrier, where one is needed, the time that is not to be seen yet is taken for none.
+    assert (all_of_a.count, all_of_a.buckets[0]) == ((2, 1) if ordered else (1, 0))
+    # Between the first look and the second one another may end.
+    monkeypatch.setattr(cells_module, "everywhere", lambda: made.ahead(7))
+    found.read()
+    made.barrier()
+    monkeypatch.setattr(cells_module, "everywhere", made.barrier)
+    found.read()
+    if not ordered:
+        assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum) == (2, 0, 12)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python writes for a filter, and that bpf_src/lib/filter.h means the same by it."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wptrace.engine import filters
+from wptrace.engine.filters import Filter, apply, describe
+from wptrace.errors import UnsupportedError
+from wptrace.kernel.cgroups import Cgroup
+from wptrace.kernel.mounts import Place
+
+SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/filter.h").read_text()
+SWITCHES = {"filtering": False, "filter_task": False, "filter_file": False, "filter_operation": False}
+FILE = Place("/data/file", 0x800001, 4711, stat.S_IFREG | 0o644, None)
+FOLDER = Place("/data", 35, 256, stat.S_IFDIR | 0o755, None)
+V2 = Cgroup("/sys/fs/cgroup/a/b", 4242, 2, None)
+
+
+class Kernel:
+    """The kernel's enum, with the numbers of none."""
+
+    def enum_value(self, enum: str, name: str) -> int | None:
+        assert enum == "cgroup_subsys_id"
+        return {"io_cgrp_id": 3, "memory_cgrp_id": 14}.get(name)
+
+
+NAMES = set(re.findall(r"^(?:bool|char|__[us]\d+) (\w+)(?:\[16\] [^;]*)?;", SOURCE, re.MULTILINE))
+
+
+class Globals:
+    """A section that knows the globals of the header, and the order of writes to it."""
+
+    def __init__(self) -> None:
+        self.__dict__["order"] = []
+
+    def __setattr__(self, name: str, value: object) -> None:
+        assert name in NAMES
+        assert value is not None
+        self.order.append(name)
+        self.__dict__[name] = value
+
+
+@pytest.fixture(autouse=True)
+def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "vmlinux", Kernel)
+
+
+def applied(wanted: Filter, bss: Any = None) -> dict[str, Any]:
+    bss = bss or Globals()
+    apply(bss, wanted)
+    return {name: value for name, value in vars(bss).items() if name != "order"}
+
+
+def test_the_source_still_says_what_is_tested_here() -> None:
+    assert len(NAMES) == 19
+    assert re.search(rf"#define CGROUP_LEVELS {filters.LEVELS}\n", SOURCE)
+    assert "filter_directions >> write & 1" in SOURCE
+    assert (filters.READS, filters.WRITES) == (1 << 0, 1 << 1)
+    assert "if (filter_cgroup_subsys >= 0)" in SOURCE
+    assert "char filter_comm[16]" in SOURCE
+
+
+def test_nothing_wanted_is_all_off() -> None:
+    found = applied(Filter())
+    assert {name: found[name] for name in SWITCHES} == SWITCHES
+
+
+@pytest.mark.parametrize(
+    ("wanted", "globals_"),
+    [
+        (Filter(pid=42), {"filter_task": True, "filter_tgid": 42, "filter_tid": 0, "filter_by_comm": False}),
+        (Filter(tid=43), {"filter_task": True, "filter_tgid": 0, "filter_tid": 43}),
+        (Filter(comm="fio"), {"filter_task": True, "filter_by_comm": True, "filter_comm": b"fio"}),
+        (Filter(comm="x" * 16), {"filter_comm": b"x" * 15}),
+        (Filter(comm="\u00e9" * 8), {"filter_comm": b"\xc3\xa9" * 7 + b"\xc3"}),
+        (Filter(comm="\udcff"), {"filter_comm": b"\xff"}),
+        (
+            Filter(cgroup=V2),
+            {
+                "filter_task": True,
+                "filter_cgroup": 4242,
+                "filter_cgroup_subsys": -1,
+                "filter_cgroup_first": 2,
+                "filter_cgroup_last": 2,
+            },
+        ),
+        (Filter(cgroup=V2._replace(level=0)), {"filter_cgroup_first": 0, "filter_cgroup_last": 0}),
+        (Filter(cgroup=V2._replace(level=None)), {"filter_cgroup_first": 0, "filter_cgroup_last": 31}),
+        (Filter(cgroup=V2._replace(controller="memory")), {"filter_cgroup_subsys": 14}),
+        (Filter(cgroup=V2._replace(controller="blkio")), {"filter_cgroup_subsys": 3}),
+        (
+            Filter(file=FILE),
+            {"filter_file": True, "filter_inode": 4711, "filter_inode_dev": 0x800001, "filter_directory_dev": 0},
+        ),
+        (
+            Filter(directory=FOLDER),
+            {"filter_file": True, "filter_directory": 256, "filter_directory_dev": 35, "filter_inode_dev": 0},
+        ),
+        (
+            Filter(ops="read"),
+            {
+                "filter_operation": True,
+                "filter_directions": 1,
+                "filter_min_bytes": 0,
+                "filter_max_bytes": (1 << 64) - 1,
+            },
+        ),
+        (Filter(ops="write"), {"filter_operation": True, "filter_directions": 2}),
+        (
+            Filter(min_bytes=4096),
+            {
+                "filter_operation": True,
+                "filter_directions": 3,
+                "filter_min_bytes": 4096,
+                "filter_max_bytes": (1 << 64) - 1,
+            },
+        ),
+        (Filter(max_bytes=0), {"filter_operation": True, "filter_min_bytes": 0, "filter_max_bytes": 0}),
+    ],
+    ids=str,
+)
+def test_what_is_wanted_is_written(wanted: Filter, globals_: dict[str, object]) -> None:
+    found = applied(wanted)
+    assert {name: found[name] for name in globals_} == globals_
+
+
+EVERYTHING = Filter(1, 2, "x", V2, FILE, FOLDER, "read", 1, 2)
+
+
+@pytest.mark.parametrize("field", Filter._fields)
+def test_each_kind_alone_turns_on_one_switch(field: str) -> None:
+    found = applied(Filter()._replace(**{field: getattr(EVERYTHING, field)}))
+    kind = {"file": "filter_file", "directory": "filter_file"}.get(field, "filter_task")
+    if field in ("ops", "min_bytes", "max_bytes"):
+        kind = "filter_operation"
+    assert {name: found[name] for name in SWITCHES} == {**SWITCHES, "filtering": True, kind: True}
+
+
+def test_a_filter_leaves_nothing_of_the_one_before() -> None:
+    bss = Globals()
+    applied(EVERYTHING, bss)
+    found = applied(Filter(), bss)
+    assert {name: found[name] for name in SWITCHES} == SWITCHES
+    found = applied(Filter(pid=7), bss)
+    assert (found["filter_tgid"], found["filter_tid"], found["filter_by_comm"], found["filter_cgroup"]) == (7, 0, 0, 0)
+    applied(EVERYTHING, bss)
+    found = applied(Filter(directory=FOLDER, max_bytes=9), bss)
+    assert (found["filter_inode_dev"], found["filter_directory_dev"]) == (0, 35)
+    assert (found["filter_directions"], found["filter_min_bytes"], found["filter_max_bytes"]) == (3, 0, 9)
+
+
+def test_a_switch_is_written_after_what_it_switches() -> None:
+    bss = Globals()
+    apply(bss, EVERYTHING)
+    order = bss.__dict__["order"]
+    assert set(order) == NAMES
+    for switch, values in {
+        "filter_by_comm": ("filter_comm",),
+        "filter_cgroup": ("filter_cgroup_subsys", "filter_cgroup_first", "filter_cgroup_last"),
+        "filter_task": ("filter_tgid", "filter_tid", "filter_by_comm", "filter_cgroup"),
+        "filter_file": ("filter_inode", "filter_inode_dev", "filter_directory", "filter_directory_dev"),
+        "filter_operation": ("filter_directions", "filter_min_bytes", "filter_max_bytes"),
+        "filtering": ("filter_task", "filter_file", "filter_operation"),
+    }.items():
+        assert all(order.index(name) < order.index(switch) for name in values)
+
+
+def test_a_controller_that_the_kernel_does_not_know() -> None:
+    with pytest.raises(UnsupportedError, match="this kernel does not tell the cgroups of the controller rdma"):
+        applied(Filter(cgroup=V2._replace(controller="rdma")))
+
+
+def test_what_the_first_line_says() -> None:
+    assert describe(Filter()) == {}
+    assert describe(EVERYTHING) == {
+        "pid": 1,
+        "tid": 2,
+        "comm": "x",
+        "cgroup": "/sys/fs/cgroup/a/b",
+        "file": "/data/file",
+        "dir": "/data",
+        "op": "read",
+        "min_bytes": 1,
+        "max_bytes": 2,
+    }
+    assert describe(Filter(min_bytes=0, max_bytes=0)) == {"min_bytes": 0, "max_bytes": 0}
+
+
+def test_of_which_namespace_an_id_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where it is not the machine's own, and an id was given."""
+    bss = SimpleNamespace()
+    for number, told in (
+        (0, []),
+        (7, ["42 is an id of this pid namespace; ids that are told are those of the whole machine"]),
+    ):
+        monkeypatch.setattr(filters.tasks, "namespace", lambda number=number: number)
+        filters.look_from_here(bss)
+        assert bss.pid_namespace == number
+        assert filters.notes(42) == told
+        assert filters.notes(None) == []

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which programs are loaded for a flow's hooks, on kernels that are made of Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import pytest
+
+from wptrace.engine import flow as base
+from wptrace.engine.flow import Hook, Loaded, load, missing_target
+from wptrace.errors import NotPermittedError, UnsupportedError, VerifierError
+
+
+class Btf:
+    def __init__(self, functions: tuple[str, ...] = (), tracepoints: tuple[str, ...] = ()) -> None:
+        self.functions, self.tracepoints = functions, tracepoints
+
+    def has_function(self, name: str) -> bool:
+        return name in self.functions
+
+    def tracepoint(self, name: str) -> tuple[str, ...] | None:
+        return ("request *",) if name in self.tracepoints else None
+
+
+class Program:
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self.kernel, self.name = kernel, name
+        self.section = kernel.sections[name]
+        self.autoload = True
+
+    def attach(self) -> None:
+        self.kernel.attached.append(self.name)
+        if self.name in self.kernel.unattachable:
+            raise NotPermittedError("not here")
+
+    def close(self) -> None:
+        self.kernel.attached.remove(self.name)
+
+
+class Kernel:
+    """What it refuses, and what became of the objects that were opened."""
+
+    def __init__(self, **sections: str) -> None:
+        self.sections = sections
+        self.refused: set[str] = set()
+        self.unattachable: set[str] = set()
+        self.permitted = True
+        self.opened = self.closed = 0
+        self.loaded: list[list[str]] = []
+        self.attached: list[str] = []
+
+    def open(self, name: str) -> Any:
+        self.opened += 1
+        self.attached.clear()
+        progs = {program: Program(self, program) for program in self.sections}
+        return SimpleNamespace(progs=progs, load=lambda: self.load(progs), close=self.close)
+
+    def load(self, progs: dict[str, Program]) -> None:
+        wanted = [program.name for program in progs.values() if program.autoload]
+        self.loaded.append(wanted)
+        if not self.permitted:
+            raise NotPermittedError("BPF is not permitted")
+        for program in wanted:
+            if program in self.refused:
+                raise VerifierError(program, "")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(
+        kernel: Kernel, functions: tuple[str, ...] = (), fentry: Callable[[bool], bool] = lambda attach: True
+    ) -> Kernel:
+        tracepoints = tuple(section.partition("/")[2] for section in kernel.sections.values())
+        monkeypatch.setattr(base.trial, "open_here", kernel.open)
+        monkeypatch.setattr(base, "vmlinux", lambda: Btf(functions, tracepoints))
+        monkeypatch.setattr(base, "module", lambda name: None)
+        monkeypatch.setattr(base.trial, "attempt", lambda *_, attach=True: SimpleNamespace(works=fentry(attach)))
+        return kernel
+
+    return make
+
+
+END = Hook("end", ("end_tp_btf", "end_raw_tp"), ("a",), "no end")
+PAIR = Hook("pair", (("out_fexit", "in_fentry"), ("leave_raw_tp", "enter_raw_tp")), ("a",), "no pair")
+MORE = Hook("more", ("more_fentry",), ("a",), "less", required=False)
+SECTIONS = {
+    "end_tp_btf": "tp_btf/end",
+    "end_raw_tp": "raw_tp/end",
+    "out_fexit": "fexit/function",
+    "in_fentry": "fentry/function",
+    "leave_raw_tp": "raw_tp/leave",
+    "enter_raw_tp": "raw_tp/enter",
+    "more_fentry": "fentry/more",
+}
+BOTH = ("function", "more")
+
+
+def loaded(*hooks: Hook) -> Loaded:
+    return load("object", hooks, lambda obj: None)
+
+
+def test_the_best_programs_are_loaded_at_once(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    found = loaded(END, PAIR, MORE)
+    assert found.chosen == {"end": ("end_tp_btf",), "pair": ("out_fexit", "in_fentry"), "more": ("more_fentry",)}
+    assert found.refused == {}
+    assert kernel.opened == 1
+    assert kernel.attached == ["end_tp_btf", "out_fexit", "in_fentry", "more_fentry"]
+    assert [program.name for program in found.programs] == kernel.attached
+    assert found.sections("pair") == "fexit/function, fentry/function"
+    assert found.sections("none") == ""
+
+
+def test_starts_detach_before_ends(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    found = loaded(END, PAIR)
+    order: list[str] = []
+    kernel.attached = SimpleNamespace(remove=order.append)
+    found.detach()
+    assert order == ["in_fentry", "out_fexit", "end_tp_btf"]
+
+
+def test_a_refused_program_makes_room_for_the_next(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel.refused = {"end_tp_btf"}
+    found = loaded(END, PAIR)
+    assert found.chosen["end"] == ("end_raw_tp",)
+    assert set(found.refused) == {"end_tp_btf"}
+    assert (kernel.opened, kernel.closed) == (2, 1)
+
+
+def test_programs_that_belong_together_go_together(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel.refused = {"in_fentry"}
+    assert loaded(END, PAIR).chosen["pair"] == ("leave_raw_tp", "enter_raw_tp")
+    assert kernel.loaded[-1] == ["end_tp_btf", "leave_raw_tp", "enter_raw_tp"]
+
+
+def test_what_btf_does_not_know_is_not_tried(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS))
+    found = loaded(END, PAIR, MORE)
+    assert found.chosen == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
+    assert found.refused["out_fexit"] == "there is no function function in the kernel's BTF"
+    assert kernel.opened == 1
+
+
+@pytest.mark.parametrize("at", ["load", "attach"])
+def test_where_no_function_can_be_observed_all_of_them_are_given_up_at_once(machine: Any, at: str) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH, lambda attach: at == "attach" and not attach)
+    every = {"out_fexit", "in_fentry", "more_fentry"}
+    kernel.refused, kernel.unattachable = (every, set()) if at == "load" else (set(), every)
+    found = loaded(END, PAIR, MORE)
+    assert found.chosen == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
+    assert set(found.refused) == every
+    assert found.refused["more_fentry"] == "this kernel takes no fentry and fexit programs"
+    # What is refused at the load already is not tried with all the others.
+    assert kernel.opened == (1 if at == "load" else 2)
+
+
+def test_one_refused_function_does_not_cost_the_others(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel.refused = {"more_fentry"}
+    assert loaded(END, PAIR, MORE).chosen == {"end": ("end_tp_btf",), "pair": ("out_fexit", "in_fentry")}
+
+
+def test_a_hook_that_nothing_observes_ends_the_command_if_it_is_required(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel.refused = {"end_tp_btf", "end_raw_tp"}
+    with pytest.raises(UnsupportedError, match=r"^this kernel offers no way to observe end: "):
+        loaded(END, PAIR)
+    assert kernel.opened == kernel.closed
+
+
+def test_without_a_privilege_nothing_else_is_tried(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel.permitted = False
+    with pytest.raises(NotPermittedError):
+        loaded(END, PAIR)
+    assert kernel.opened == kernel.closed == 1
+
+
+def test_a_driver_that_is_not_there_needs_no_hook(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH)
+    driver = MORE._replace(required=True, module="driver")
+    monkeypatch.setattr(base.os.path, "isdir", lambda path: False)
+    assert not driver.applies
+    assert set(loaded(END, driver).chosen) == {"end"}
+    monkeypatch.setattr(base.os.path, "isdir", {"/sys/module/driver": True}.__getitem__)
+    assert driver.applies
+    assert set(loaded(END, driver).chosen) == {"end", "more"}
+    assert kernel.opened == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "found"),
+    [
+        ("fentry/there", True),
+        ("fexit/there", True),
+        ("fentry/in_module", True),
+        ("fentry/nowhere", False),
+        ("tp_btf/there_too", True),
+        ("tp_btf/nowhere", False),
+        ("tp_btf/there", False),
+        ("raw_tp/nowhere", True),
+        ("kprobe/nowhere", True),
+        ("perf_event", True),
+    ],
+)
+def test_what_btf_tells_of_a_target(section: str, found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(base, "_KPROBES", tmp_path)
+    monkeypatch.setattr(base, "vmlinux", lambda: Btf(("there",), ("there_too",)))
+    monkeypatch.setattr(base, "module", {"driver": Btf(("in_module",))}.get)
+    monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=True))
+    kind, _, target = section.partition("/")
+    what = "tracepoint" if kind == "tp_btf" else "function"
+    expected = "" if found else f"there is no {what} {target} in the kernel's BTF"
+    assert missing_target(section, "driver") == expected
+    if target == "in_module":
+        assert missing_target(section, "") != ""
+        assert missing_target(section, "other") != ""
+
+
+def test_functions_of_modules_take_more_than_the_kernels_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libbpf may not look for them, so a trial would fail with all that is in the object."""
+    monkeypatch.setattr(base, "vmlinux", lambda: Btf(("there",), ()))
+    monkeypatch.setattr(base, "module", {"driver": Btf(("in_driver",), ("of_driver",))}.get)
+    monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=False))
+    assert missing_target("fentry/there", "driver") == ""
+    why = "is a module's, whose functions are observed with CAP_SYS_ADMIN alone"
+    assert missing_target("fentry/in_driver", "driver") == f"the function in_driver {why}"
+    assert missing_target("tp_btf/of_driver", "driver") == f"the tracepoint of_driver {why}"
+    assert missing_target("fentry/nowhere", "driver") == "there is no function nowhere in the kernel's BTF"
+
+
+def test_a_kernel_without_kprobes_needs_no_trial_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(base, "_KPROBES", tmp_path / "none")
+    assert missing_target("kprobe/anything", "") == "this kernel has no kprobes"

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks by names, from maps and symbols made up here."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import pytest
+
+from wptrace.bpf.maps import Map
+from wptrace.engine import frames
+from wptrace.engine.frames import SECOND_CHANCE, Frames
+from wptrace.kernel.symbols import UNKNOWN
+from wptrace.model.stack import Stack
+
+NAMES = ("bpf_prog_1", "bpf_trace_run1", "blk_mq_submit_bio", "vfs_read", "entry", "bpf_late")
+
+
+class Symbols:
+    """A function of each name, 0x10 long, from 0x1000 on."""
+
+    def __init__(self, *unused: Any) -> None:
+        self.known = True
+        self.read = 0
+
+    def refresh(self) -> None:
+        self.read += 1
+
+    def name(self, address: int) -> str:
+        place = (address - 0x1000) // 0x10
+        return NAMES[place] if 0 <= place < len(NAMES) else UNKNOWN
+
+
+class FakeMap:
+    def __init__(self, stacks: dict[int, list[int]]) -> None:
+        self._stacks = {key.to_bytes(4, "little"): stack for key, stack in stacks.items()}
+
+    def raw(self, key: bytes) -> memoryview | None:
+        found = self._stacks.get(key)
+        return None if found is None else memoryview(struct.pack("<8Q", *found, *[0] * (8 - len(found))))
+
+
+def address(name: str) -> int:
+    """Where a call in a function returns to."""
+    return 0x1008 + 0x10 * NAMES.index(name)
+
+
+def made(
+    monkeypatch: pytest.MonkeyPatch, stacks: dict[int, list[int]], more: dict[int, list[int]] | None = None
+) -> Frames:
+    monkeypatch.setattr(frames, "KernelSymbols", Symbols)
+    monkeypatch.setattr(frames, "ProcessSymbols", Symbols)
+    monkeypatch.setattr(frames, "name_of", lambda tgid: "living" if tgid == 44 else "")
+    return Frames(cast("Map", FakeMap(stacks)), cast("Map", FakeMap(more or {})))
+
+
+def stack(*names: str) -> list[int]:
+    return [address(name) for name in names]
+
+
+def test_what_takes_the_stack_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(
+        monkeypatch,
+        {
+            0: stack("bpf_prog_1", "bpf_trace_run1", "blk_mq_submit_bio", "vfs_read", "entry"),
+            1: [0x9999, *stack("bpf_trace_run1", "blk_mq_submit_bio", "entry")],  # the program has no name
+            2: stack("blk_mq_submit_bio", *["vfs_read"] * 5, "bpf_late", "entry"),  # and here it is somebody's own
+        },
+    )
+    assert found.stack(0, -1, 0) == Stack(("blk_mq_submit_bio", "vfs_read", "entry"))
+    assert found.stack(1, -1, 0) == Stack(("blk_mq_submit_bio", "entry"))
+    assert found.stack(2, -1, 0).kernel[-2:] == ("bpf_late", "entry")
+
+
+def test_an_address_is_behind_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that never returns may be the last thing in a function; the innermost address is no return."""
+    found = made(monkeypatch, {0: [0x1020, 0x1040]})
+    assert found.stack(0, -1, 0) == Stack(("blk_mq_submit_bio", "vfs_read"))
+
+
+def test_a_stack_of_the_second_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(monkeypatch, {5: stack("entry")}, {5: stack("vfs_read")})
+    assert found.stack(5, -1, 0) == Stack(("entry",))
+    assert found.stack(5 | SECOND_CHANCE, -1, 0) == Stack(("vfs_read",))
+
+
+@pytest.mark.parametrize("stack_id", [-17, -14, 7])
+def test_no_stack(monkeypatch: pytest.MonkeyPatch, stack_id: int) -> None:
+    assert made(monkeypatch, {}).stack(stack_id, -1, 0) == Stack(("[no stack]",))
+
+
+def test_a_process_has_a_stack_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(monkeypatch, {0: stack("entry"), 1: [*stack("vfs_read"), 5, 6, 7, *stack("blk_mq_submit_bio"), 8]})
+    found.meet(42, b"dd\0rest")
+    assert found.stack(0, 1, 42) == Stack(("entry",), ("vfs_read", UNKNOWN, "blk_mq_submit_bio", UNKNOWN), "dd[42]")
+    # Those that the programs had no room to tell.
+    assert found.stack(0, -1, 43) == Stack(("entry",), (), "?[43]")
+    assert found.stack(0, -1, 44) == Stack(("entry",), (), "living[44]")
+
+
+def test_a_stack_keeps_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The difference of two looks is by names, so they may not change in between."""
+    found = made(monkeypatch, {0: stack("entry")})
+    before = found.stack(0, -1, 0)
+    monkeypatch.setattr(Symbols, "name", lambda *_: "other")
+    assert found.stack(0, -1, 0) is before
+
+
+def test_what_the_reader_must_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(monkeypatch, {})
+    assert found.notes(user=False) == []
+    assert "frame pointers" in found.notes(user=True)[0]
+    monkeypatch.setattr(Symbols, "known", False, raising=False)
+    hidden = made(monkeypatch, {})
+    hidden._kernel.__dict__["known"] = False
+    assert "kptr_restrict" in hidden.notes(user=False)[0]

@@ -1,0 +1,662 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop around a flow: intervals, ends, and what is cleaned up."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import select
+import signal
+import socket
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.unit.outputs import path
+from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
+from wptrace.bpf.ring import Reader
+from wptrace.engine import run as module
+from wptrace.engine.flow import Flow
+from wptrace.engine.run import Looks, run
+from wptrace.engine.signals import Stop
+from wptrace.errors import UnsupportedError, WptraceError
+from wptrace.model.book import Accounting
+from wptrace.model.budget import Cost, Spending
+from wptrace.model.results import Group, InFlight, Report, Request, Snapshot, Start
+from wptrace.model.stages import StageTable
+
+SDA_READ = Group("sda", "read")
+SECOND = 1_000_000_000
+
+
+class Time:
+    """Passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.waits: list[float] = []
+        self.events: list[tuple[float, Callable[[], object]]] = []
+        """What happens in the world, and when; it ends a wait as a signal does."""
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, at_most: float) -> None:
+        self.waits.append(at_most)
+        assert len(self.waits) < 10_000, "the loop does not end"
+        end = self.now + max(at_most, 0.0)
+        if self.events and self.events[0][0] <= end:
+            when, event = self.events.pop(0)
+            self.now = max(self.now, when)
+            event()
+        else:
+            self.now = end
+
+    def at(self, seconds: float, event: Callable[[], object]) -> None:
+        self.events.append((1000.0 + seconds, event))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    made = Time()
+    monkeypatch.setattr(module.time, "monotonic", made.monotonic)
+    monkeypatch.setattr(module, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr(Reader, "wait", lambda reader, at_most: made.wait(at_most))
+    return made
+
+
+class Fake(Flow):
+    """Finishes one request at each look."""
+
+    name = "fake"
+    stages = TABLE
+
+    def __init__(self, clock: Time, told: list[str]) -> None:
+        self.clock = clock
+        self.told = told
+        self.looks = 0
+        self.cell = cell([], [])
+        self.pending: list[Request] = []
+        self.waiting: list[InFlight] = []
+        self.asked: list[int] = []
+        self.slow_after: float = math.inf
+        self.reader: Reader | None = None
+
+    def start(self, reader: Reader) -> Start:
+        self.told.append("start")
+        self.reader = reader
+        return start()
+
+    def snapshot(self) -> Snapshot:
+        self.looks += 1
+        self.told.append("snapshot")
+        book = Accounting.read(self.looks + 1, self.looks, {}, {})
+        self.grow(self.clock.now - 1000.0)
+        cells = {SDA_READ: {name: found.copy() for name, found in self.cell.items()}}
+        return Snapshot(int(self.clock.now * SECOND), book, cells, {SDA_READ: 512 * self.looks}, 0, OVERHEAD)
+
+    def grow(self, seconds: float) -> None:
+        """One more request in each look, and more in the device when that got slow."""
+        device = 2 if seconds < self.slow_after else 20
+        for name, value in (("queue", 1), ("device", device), ("total", 1 + device)):
+            self.cell[name].add(value)
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        self.asked.append(at_least_ns)
+        return self.waiting
+
+    def requests(self) -> list[Request]:
+        found, self.pending = self.pending, []
+        return found
+
+    def stop(self) -> None:
+        self.told.append("stop")
+        self.pending.append(request(dev="last"))
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+class Collected:
+    def __init__(self, told: list[str], fail: str = "") -> None:
+        self.told = told
+        self.fail = fail
+        self.reports: list[Report] = []
+        self.requests: list[Request] = []
+        self.waiting: list[tuple[list[InFlight], int]] = []
+
+    def _tell(self, what: str) -> None:
+        self.told.append(f"output {what}")
+        if what == self.fail:
+            raise BrokenPipeError
+
+    def start(self, start: Start) -> None:
+        self._tell("start")
+
+    def request(self, request: Request) -> None:
+        self._tell("request")
+        self.requests.append(request)
+
+    def flush(self) -> None:
+        self._tell("flush")
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        self._tell("in_flight")
+        self.waiting.append((found, at_ns))
+
+    def interval(self, report: Report) -> None:
+        self._tell("interval")
+        self.reports.append(report)
+
+    def summary(self, report: Report) -> None:
+        self._tell("summary")
+        self.reports.append(report)
+
+    def close(self) -> None:
+        self._tell("close")
+
+
+class World:
+    def __init__(self, clock: Time, fail: str = "") -> None:
+        self.told: list[str] = []
+        self.clock = clock
+        self.flow = Fake(clock, self.told)
+        self.output = Collected(self.told, fail)
+
+    def run(
+        self,
+        interval_s: float | None,
+        count: int | None,
+        statistics: bool = False,
+        watch: int = -1,
+        stuck_ns: int | None = None,
+        limit: float | None = None,
+    ) -> None:
+        run(self.flow, self.output, interval_s, count, statistics, watch, stuck_ns, limit)
+
+    @property
+    def lengths(self) -> list[float]:
+        return [report.duration_ns / SECOND for report in self.output.reports]
+
+
+@pytest.fixture
+def world(clock: Time) -> World:
+    return World(clock)
+
+
+def list_in_flight() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_so_many_intervals_and_a_summary(world: World) -> None:
+    world.run(0.5, 3)
+    assert [report.kind for report in world.output.reports] == ["interval"] * 3 + ["summary"]
+    assert world.lengths == [0.5, 0.5, 0.5, 1.5]
+    assert world.told[:3] == ["start", "snapshot", "output start"]
+    assert world.told[-7:-5] == ["stop", "output request"]
+    assert world.told[-5:] == ["output flush", "snapshot", "output summary", "close", "output close"]
+
+
+def test_each_interval_holds_what_came_in_it(world: World) -> None:
+    world.run(1.0, 2)
+    first, second, summary = world.output.reports
+    assert [report.accounting.finished for report in world.output.reports] == [1, 1, 3]
+    assert [report.bytes for report in (first, second, summary)] == [{SDA_READ: 512}, {SDA_READ: 512}, {SDA_READ: 1536}]
+    assert [row.stage for row in first.rows] == ["queue", "device", "total"]
+    assert summary.rows[0].distribution.count == 3
+    for report in world.output.reports:
+        book = report.accounting
+        assert book.started == book.finished + book.in_flight + book.lost_total
+
+
+def test_requests_are_told_as_they_come_and_the_last_ones_before_the_summary(world: World) -> None:
+    world.clock.at(0.3, lambda: world.flow.pending.append(request(dev="first")))
+    world.run(1.0, 1)
+    assert [one.dev for one in world.output.requests] == ["first", "last"]
+    told = [word for word in world.told if word.startswith("output")]
+    words = ("start", "request", "flush", "interval", "request", "flush", "summary", "close")
+    assert told == [f"output {word}" for word in words]
+
+
+def test_a_signal_ends_the_trace_with_a_summary(world: World) -> None:
+    world.clock.at(2.5, interrupt)
+    world.run(1.0, None)
+    assert world.lengths == [1.0, 1.0, 2.5]
+
+
+def test_without_an_interval_there_is_a_summary_alone(world: World) -> None:
+    world.clock.at(200.0, interrupt)
+    world.run(None, None)
+    assert world.lengths == [200.0]
+
+
+@pytest.mark.parametrize("interval_s", [None, 3600.0, 1e9])
+def test_counters_are_read_before_they_can_wrap(world: World, interval_s: float | None) -> None:
+    """Buckets have 32 bits: at ten million requests a second they are full after seven minutes."""
+    world.clock.at(1000.0, interrupt)
+    world.run(interval_s, None)
+    assert max(world.clock.waits) <= 60.0
+    assert world.told.count("snapshot") >= 16
+    assert world.lengths == [1000.0]
+
+
+def test_long_intervals_are_kept(world: World) -> None:
+    world.run(150.0, 2)
+    assert world.lengths == [150.0, 150.0, 300.0]
+
+
+def test_intervals_do_not_drift(world: World) -> None:
+    """A report that takes its time does not move the next one."""
+    slow = world.output.interval
+
+    def interval(report: Report) -> None:
+        slow(report)
+        world.clock.now += 0.3
+
+    world.output.interval = interval  # type: ignore[method-assign]
+    world.run(1.0, 4)
+    assert world.lengths[:4] == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_suspended_machine_gets_one_long_interval_and_goes_on(world: World) -> None:
+    def suspend() -> None:
+        world.clock.now += 100.0
+
+    world.clock.at(1.5, suspend)
+    world.run(1.0, 4)
+    assert world.lengths[:4] == [1.0, 100.5, 1.0, 1.0]
+
+
+def test_a_reader_that_left_ends_the_trace(world: World) -> None:
+    def leave() -> None:
+        assert world.flow.reader is not None
+        world.flow.reader.hung_up = True
+
+    world.clock.at(1.5, leave)
+    world.run(1.0, None)
+    assert world.lengths == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("fail", ["start", "request", "interval", "summary", "close"])
+def test_all_is_cleaned_up_whatever_the_output_does(clock: Time, fail: str) -> None:
+    world = World(clock, fail)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(BrokenPipeError):
+        world.run(1.0, 1)
+    assert world.told[-2:] == ["close", "output close"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_all_is_cleaned_up_when_the_flow_cannot_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(reader: Reader) -> Start:
+        raise UnsupportedError("this kernel cannot")
+
+    monkeypatch.setattr(world.flow, "start", refuse)
+    with pytest.raises(UnsupportedError):
+        world.run(1.0, 1)
+    assert world.told == ["close", "output close"]
+
+
+# --- What is in flight ----------------------------------------------------------------------------------------
+
+
+def test_what_is_stuck_is_told_before_each_interval(world: World) -> None:
+    world.flow.waiting = [path.waiting()]
+    world.run(2.0, 3, stuck_ns=5 * SECOND)
+    assert world.flow.asked == [5 * SECOND] * 3
+    told = [word for word in world.told if word in ("output in_flight", "output interval")]
+    assert told == ["output in_flight", "output interval"] * 3
+    assert {id(found) for found, _ in world.output.waiting} == {id(world.flow.waiting)}
+
+
+def test_without_an_interval_it_is_looked_for_every_second(world: World) -> None:
+    world.flow.waiting = [path.waiting()]
+    world.clock.at(10.5, interrupt)
+    world.run(None, None, stuck_ns=SECOND)
+    assert len(world.output.waiting) == 10
+
+
+def test_nothing_stuck_is_not_told_and_nobody_asks_unasked(world: World) -> None:
+    world.run(1.0, 3, stuck_ns=SECOND)
+    assert (len(world.flow.asked), world.output.waiting) == (3, [])
+    world.flow.asked.clear()
+    world.run(1.0, 3)
+    assert world.flow.asked == []
+
+
+class Keeping:
+    """Looks every 0.7 seconds."""
+
+    made: ClassVar[list[Keeping]] = []
+
+    def __init__(self, limit: float, shedder: object, now: float) -> None:
+        self.limit, self.shedder, self.due = limit, shedder, now
+        self.looks: list[float] = []
+        self.asked: list[tuple[int, int, bool]] = []
+        self.closed = False
+        self.made.append(self)
+
+    def look(self, now: float) -> None:
+        assert now >= self.due
+        self.looks.append(round(now - 1000.0, 3))
+        self.due = now + 0.7
+
+    def notes(self) -> list[str]:
+        return ["a budget"]
+
+    def spending(self, since_ns: int, until_ns: int, whole: bool) -> Spending:
+        self.asked.append((since_ns // SECOND - 1000, until_ns // SECOND - 1000, whole))
+        return Spending(self.limit, Cost(None, 0.0), 0.0, (), {}, ())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> list[Keeping]:
+    monkeypatch.setattr(module, "Keeper", Keeping)
+    Keeping.made = []
+    return Keeping.made
+
+
+def test_a_budget_is_looked_after_between_and_with_the_intervals(world: World, keeping: list[Keeping]) -> None:
+    world.flow.shedder = lambda: "less"  # type: ignore[assignment,method-assign,return-value]
+    notes: list[str] = []
+    world.output.start = lambda start: notes.extend(start.notes)  # type: ignore[method-assign]
+    world.run(2.0, 2, limit=0.05)
+    (keeper,) = keeping
+    assert (keeper.limit, keeper.shedder, keeper.closed) == (0.05, "less", True)
+    assert keeper.looks == [0.0, 0.7, 1.4, 2.1, 2.8, 3.5]
+    assert keeper.asked == [(0, 2, False), (2, 4, False), (0, 4, True)]
+    assert notes[-1] == "a budget"
+    assert [report.budget.limit for report in world.output.reports if report.budget] == [0.05] * 3
+
+
+@pytest.mark.parametrize(("limit", "sheds"), [(None, True), (0.05, False)])
+def test_without_a_budget_or_anything_to_shed_nobody_looks(
+    world: World, keeping: list[Keeping], limit: float | None, sheds: bool
+) -> None:
+    if sheds:
+        world.flow.shedder = lambda: "less"  # type: ignore[assignment,method-assign,return-value]
+    world.run(2.0, 1, limit=limit)
+    assert keeping == []
+    assert [report.budget for report in world.output.reports] == [None, None]
+
+
+@pytest.mark.parametrize("interval_s", [None, 1.0, 3600.0])
+@pytest.mark.parametrize("found", [[], [path.waiting()]])
+def test_a_usr1_lists_everything_and_ends_nothing(
+    world: World, interval_s: float | None, found: list[InFlight]
+) -> None:
+    world.flow.waiting = found
+    for seconds in (0.1, 0.2, 5.5):
+        world.clock.at(seconds, list_in_flight)
+    world.clock.at(8.0, interrupt)
+    world.run(interval_s, None)
+    assert world.flow.asked == [0, 0, 0]
+    assert [one for one, _ in world.output.waiting] == [found] * 3
+    assert world.lengths[-1] == 8.0
+
+
+def test_a_usr1_while_it_starts_is_answered_at_once(world: World) -> None:
+    starts = world.flow.start
+
+    def slowly(reader: Reader) -> Start:
+        list_in_flight()
+        return starts(reader)
+
+    world.flow.start = slowly  # type: ignore[method-assign]
+    world.clock.at(0.0, lambda: None)
+    world.clock.at(0.5, interrupt)
+    world.run(None, None)
+    assert world.flow.asked == [0]
+    assert world.told.index("output start") < world.told.index("output in_flight")
+
+
+# --- The verdict ----------------------------------------------------------------------------------------------
+
+
+def findings(report: Report) -> list[str]:
+    return [] if report.verdict is None else [finding.rule for finding in report.verdict.findings]
+
+
+@pytest.mark.parametrize("interval_s", [None, 1.0, 0.25, 30.0])
+def test_the_summary_knows_when_a_stage_grew_whatever_the_interval(world: World, interval_s: float | None) -> None:
+    world.flow.slow_after = 100.0
+    world.clock.at(150.5, interrupt)
+    world.run(interval_s, None)
+    *intervals, summary = world.output.reports
+    assert all(report.verdict is None for report in intervals)
+    assert "grew" in findings(summary)
+    assert summary.verdict is not None
+    grew = next(finding for finding in summary.verdict.findings if finding.rule == "grew")
+    assert grew.stage == "device"
+    ended = grew.figures["ts_ns"] / SECOND - 1000
+    assert ended == 150.5
+    assert ended - grew.figures["duration_ns"] / SECOND == pytest.approx(99.5, abs=1.0)
+
+
+def test_a_summary_without_a_change_has_none(world: World) -> None:
+    world.clock.at(150.5, interrupt)
+    world.run(None, None)
+    assert findings(world.output.reports[-1]) == ["largest"]
+
+
+def test_what_counts_something_else_than_time_has_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_ = StageTable(stage._replace(unit="bytes") for stage in TABLE)
+    monkeypatch.setattr(Fake, "stages", bytes_)
+    world.clock.at(200.0, interrupt)
+    world.run(None, None)
+    assert world.output.reports[-1].verdict is None
+    assert world.flow.looks < 10, "nobody reads a history"
+
+
+def test_looks_for_the_history_cost_no_snapshots_of_their_own_where_there_are_intervals(world: World) -> None:
+    world.run(1.0, 100)
+    assert world.flow.looks <= 103
+    world.flow.looks = 0
+    world.run(0.25, 100)
+    assert world.flow.looks <= 103
+
+
+@pytest.mark.parametrize(("cost", "pace"), [(0.0, 1.0), (0.005, 1.0), (0.02, 2.0), (0.3, 30.0), (9.0, 60.0)])
+def test_looks_take_a_hundredth_of_the_time_at_most(cost: float, pace: float) -> None:
+    looks = Looks(100.0, wanted=True)
+    assert looks.due == 101.0
+    assert looks.taken(101.0, cost)
+    assert looks.due == pytest.approx(101.0 + pace)
+
+
+def test_looks_that_nobody_wants_are_as_rare_as_counters_allow() -> None:
+    looks = Looks(0.0, wanted=False)
+    assert looks.due == 60.0
+    assert looks.taken(60.0, 0.0)
+    assert looks.due == 120.0
+
+
+def test_a_look_that_is_too_early_does_not_count() -> None:
+    looks = Looks(0.0, wanted=True)
+    assert not looks.taken(0.4, 0.0)
+    assert looks.due == 1.0
+    assert looks.taken(0.6, 0.0)
+    assert looks.due == 1.6
+
+
+def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
+    """All that the loop keeps, without what a flow and an output keep."""
+
+    def traced(seconds: float) -> int:
+        world = World(clock)
+        world.output.reports = Forgetful()
+        world.told = world.flow.told = world.output.told = Forgetful()
+        clock.waits = Forgetful()
+        peak = [0]
+
+        def end() -> None:
+            gc.collect()
+            peak[0] = tracemalloc.get_traced_memory()[0]
+            interrupt()
+
+        clock.events.append((clock.now + seconds, end))
+        world.run(30.0, None)
+        return peak[0]
+
+    tracemalloc.start()
+    try:
+        traced(300.0)
+        minutes = traced(300.0)
+        assert traced(2 * 3600.0) < minutes + (16 << 10)
+    finally:
+        tracemalloc.stop()
+
+
+class Forgetful(list[Any]):
+    def append(self, item: Any) -> None:
+        pass
+
+
+class Statistics:
+    def __init__(self, told: list[str], fail: bool = False) -> None:
+        self.told = told
+        self.fail = fail
+
+    def __enter__(self) -> None:
+        if self.fail:
+            raise WptraceError("run-time statistics cannot be switched on")
+        self.told.append("statistics on")
+
+    def __exit__(self, *error: object) -> None:
+        self.told.append("statistics off")
+
+
+def test_statistics_are_on_from_before_the_first_program_to_after_the_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.told))
+    world.run(1.0, 1, statistics=True)
+    assert world.told[:2] == ["statistics on", "start"]
+    assert world.told[-3:] == ["close", "statistics off", "output close"]
+
+
+def test_statistics_that_cannot_be_had_are_one_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.told, fail=True))
+    with pytest.raises(WptraceError, match="run-time statistics cannot be switched on") as caught:
+        world.run(1.0, 1, statistics=True)
+    assert caught.value.__context__ is None
+    assert "start" not in world.told
+
+
+def test_pipes_and_sockets_are_watched_and_files_are_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(Reader, "watch_hangup", lambda reader, fd: watched.append(fd))
+    read, write = os.pipe()
+    ours, theirs = socket.socketpair()
+    with (tmp_path / "file").open("w") as file, ours, theirs:
+        for fd in (write, ours.fileno(), file.fileno(), -1):
+            world.run(1.0, 1, watch=fd)
+        assert watched == [write, ours.fileno()]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(Time())
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        world.run(5.0, 1, watch=write)  # an interval, if it went unnoticed
+    finally:
+        os.close(write)
+    assert [report.kind for report in world.output.reports] == ["summary"]
+
+
+# --- Stop -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Whatever a test does, the signals of this process are as before."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    assert {number: signal.getsignal(number) for number in numbers} == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_asks_for_the_end_and_wakes(number: signal.Signals) -> None:
+    with Stop() as stop:
+        assert not stop.asked
+        assert not readable(stop.fd)
+        os.kill(os.getpid(), number)
+        assert stop.asked
+        assert readable(stop.fd)
+        # Whoever asks twice does not want to wait.
+        assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.asked
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_works_in_a_background_job_as_well() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.asked
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_list_is_asked_for_once_however_often(world: World) -> None:
+    with Stop() as stop:
+        assert not stop.take_list()
+        for _ in range(3):
+            list_in_flight()
+        assert readable(stop.fd)
+        assert stop.take_list()
+        assert not stop.take_list()
+        assert not stop.asked
+
+
+def test_other_signals_do_not_end_and_wake_once() -> None:
+    with Stop() as stop:
+        list_in_flight()
+        assert readable(stop.fd)
+        Reader(stop.fd).wait(60.0)
+        assert not stop.asked
+        assert not readable(stop.fd)
+
+
+def test_whoever_was_woken_by_signals_before_is_so_again() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        signal.set_wakeup_fd(ours.fileno())
+        try:
+            with Stop():
+                pass
+        finally:
+            assert signal.set_wakeup_fd(-1) == ours.fileno()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which places of requests are given back when the kernel counts fewer than there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.flows.io.test_records import DELIVERED, HEAD, OP, QUEUED, Tables, obj
+from wptrace.flows.io import ghosts as io_ghosts
+from wptrace.flows.io.ghosts import GRACE_NS, Ghosts
+from wptrace.flows.io.records import give_up
+from wptrace.kernel.blockdev import kernel_dev
+
+__all__ = ["obj"]
+
+SDA, SDB = kernel_dev(8, 0), kernel_dev(8, 16)
+FLUSH = 2
+
+
+class World:
+    """Two tables, and what sysfs counts of two disks."""
+
+    def __init__(self, obj: Any, sys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tables = Tables(obj)
+        self.sys = sys
+        self.now = 10 * GRACE_NS
+        monkeypatch.setattr(io_ghosts, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
+        for number in ("8:0", "8:16"):
+            (sys / "dev/block" / number / "queue").mkdir(parents=True)
+            (sys / "dev/block" / number / "queue/iostats").write_text("1\n")
+            self.counted(number, 0)
+        self.ghosts = Ghosts(self.tables, sys)  # type: ignore[arg-type]
+
+    def counted(self, number: str, reads: int, writes: int = 0) -> None:
+        (self.sys / "dev/block" / number / "inflight").write_text(f"{reads:8} {writes:8}\n")
+
+    def put(self, place: int, dev: int = SDA, **values: Any) -> None:
+        one = {"bio": 0xFFFF888000002000 + 256 * place, "begun": 3, "kind": HEAD, "done__dev": dev}
+        self.tables.put("bios", place, **{**one, "done__times__queued": 4000, **values})
+
+    def there(self) -> list[int]:
+        stride = self.tables.stride("bio_state") // 8
+        return [place for place, key in enumerate(self.tables.view("bios").cast("Q")[::stride].tolist()) if key]
+
+    def sweep(self, after_ns: int = GRACE_NS) -> list[int]:
+        self.ghosts.sweep()
+        self.now += after_ns
+        self.ghosts.sweep()
+        return self.there()
+
+
+@pytest.fixture
+def world(obj: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(obj, tmp_path, monkeypatch)
+
+
+def test_what_the_kernel_does_not_count_is_over_after_a_while(world: World) -> None:
+    for place in (1, 2, 3):
+        world.put(place)
+    assert world.sweep(GRACE_NS - 1) == [1, 2, 3]
+    world.now += 1
+    world.counted("8:0", 1, 1)
+    assert len(world.sweep(0)) == 2
+    world.counted("8:0", 0)
+    assert world.sweep(0) == []
+
+
+def test_each_disk_for_itself(world: World) -> None:
+    world.put(1)
+    world.put(2, SDB)
+    world.counted("8:16", 1)
+    assert world.sweep() == [2]
+
+
+def test_those_without_an_operation_go_first_and_then_the_oldest(world: World) -> None:
+    world.tables.put("ops", 7, **OP)
+    world.put(1, task=OP["task"], op=7)
+    world.ghosts.sweep()
+    world.now += 5
+    world.put(2, task=OP["task"], op=7)
+    world.ghosts.sweep()
+    world.now += 5
+    world.put(3, task=OP["task"] + 64, op=7)
+    world.put(4, task=OP["task"], op=7, done__times__queued=10)  # of an operation before that one
+    world.counted("8:0", 2)
+    assert world.sweep() == [1, 2]
+    world.counted("8:0", 1)
+    assert world.sweep(0) == [2]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": QUEUED},
+        {"bio": DELIVERED},
+        {"empty": True},
+        {"op_kind": FLUSH},
+        {"done__events__requeues": 1},
+        {"done__dev": kernel_dev(9, 9)},
+    ],
+)
+def test_of_what_the_kernel_does_not_count_nothing_is_said(world: World, values: dict[str, Any]) -> None:
+    world.put(1, **values)
+    assert world.sweep() == [1]
+
+
+def test_without_statistics_nothing_is_said(world: World) -> None:
+    (world.sys / "dev/block/8:0/queue/iostats").write_text("0\n")
+    world.put(1)
+    assert world.sweep() == [1]
+
+
+def test_a_place_that_is_used_again_is_young(world: World) -> None:
+    world.put(1)
+    world.ghosts.sweep()
+    world.now += GRACE_NS
+    world.put(1, begun=4)
+    world.ghosts.sweep()
+    assert world.there() == [1]
+
+
+def test_one_that_ends_while_the_kernel_is_asked_costs_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put(1)
+    world.put(2)
+    world.ghosts.sweep()
+    world.now += GRACE_NS
+    asked = world.ghosts._with_driver
+
+    def ends(dev: int) -> int | None:
+        world.put(1, bio=0)
+        world.counted("8:0", 1)
+        return asked(dev)
+
+    monkeypatch.setattr(world.ghosts, "_with_driver", ends)
+    world.ghosts.sweep()
+    assert world.there() == [2]
+
+
+def test_what_began_and_is_in_no_place_is_counted(world: World) -> None:
+    world.put(1)
+    world.put(2, bio=DELIVERED)
+    world.put(3, kind=QUEUED)
+    world.put(4, empty=True)
+    assert world.ghosts.held() == 2
+    world.ghosts.note(12, 2, 10, False)
+    assert world.ghosts.count == 0
+    # For a moment one may be missing that another one takes with it.
+    world.ghosts.note(13, 2, 10, False)
+    assert world.ghosts.count == 0
+    world.ghosts.note(13, 2, 11, False)
+    assert world.ghosts.count == 0
+    for _ in range(2):
+        world.ghosts.note(16, 2, 11, False)
+    assert world.ghosts.count == 3
+    world.ghosts.note(17, 2, 11, True)
+    assert world.ghosts.count == 4
+
+
+def test_an_operation_that_is_given_up_leaves_no_request_behind(world: World) -> None:
+    world.tables.put("ops", 7, **OP, only=3)
+    world.put(2, bio=DELIVERED)
+    world.put(5)
+    assert give_up(world.tables, 7)  # type: ignore[arg-type]
+    assert world.there() == [5]
+    world.tables.put("ops", 7, **OP, only=6)
+    assert not give_up(world.tables, 7)  # type: ignore[arg-type]
+    world.tables.put("ops", 7, **OP)
+    assert not give_up(world.tables, 7)  # type: ignore[arg-type]
+    assert world.there() == [5]

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table by which programs find the rows of devices made of others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.docs.pages import ROOT
+from wptrace.errors import UsageError
+from wptrace.flows.io import layers
+from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
+
+HEADER = (ROOT / "bpf_src/io_path/layers.h").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dm-N has the number 253:N."""
+    monkeypatch.setattr(
+        layers.blockdev,
+        "extent",
+        lambda name: Extent(name, name, kernel_dev(253, int(name.partition("-")[2])), 0, EVERYTHING),
+    )
+
+
+def find(entries: list[dict[str, int]], dev: int) -> int | None:
+    """As layer_of of the header does."""
+    at = (dev * 0x9E3779B1 & 0xFFFFFFFF) >> 24
+    for probe in range(layers.PROBES):
+        entry = entries[(at + probe) % layers.LAYERS]
+        if not entry:
+            return None
+        if entry["dev"] == dev:
+            return entry["slot"]
+    return None
+
+
+def test_the_source_still_says_what_is_tested_here() -> None:
+    assert re.search(rf"#define LAYERS {layers.LAYERS}$", HEADER, re.M)
+    assert re.search(rf"#define LAYER_PROBES {layers.PROBES}$", HEADER, re.M)
+    assert "(dev * 0x9e3779b1u) >> 24" in HEADER
+
+
+def test_every_layer_is_found_where_bpf_looks_for_it() -> None:
+    names = [f"dm-{number}" for number in range(100)]
+    entries = layers.table(names)
+    assert [find(entries, kernel_dev(253, number)) for number in range(100)] == list(range(100))
+    assert find(entries, kernel_dev(253, 100)) is None
+
+
+def test_too_many_layers_are_refused() -> None:
+    with pytest.raises(UsageError, match="no room left for dm-"):
+        layers.table([f"dm-{number}" for number in range(layers.LAYERS + 1)])

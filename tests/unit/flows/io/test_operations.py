@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which programs see operations, by the file systems in use and by what kernels tell of asynchronous ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from wptrace.flows.io import operations as io_operations
+from wptrace.flows.io.operations import (
+    BY_CALL,
+    BY_FUNCTION,
+    KNOWN,
+    KNOWN_SYNCS,
+    SYNCS_BY_FUNCTION,
+    notes,
+    sync_ways,
+    unseen,
+    ways,
+)
+
+AIO = ("aio_read", "aio_write", "aio_complete_rw")
+OLD = {
+    "io_uring_submit_sqe": ("void *", "io_kiocb *", "u8", "u64", "u32", "bool", "bool"),
+    "io_uring_complete": ("void *", "u64", "long int", "unsigned int"),
+}
+MIDDLE = {
+    "io_uring_submit_sqe": ("io_kiocb *", "bool"),
+    "io_uring_complete": ("void *", "void *", "u64", "int", "unsigned int", "u64", "u64"),
+}
+NEW = {
+    "io_uring_submit_req": ("io_kiocb *",),
+    "io_uring_complete": ("io_ring_ctx *", "void *", "io_uring_cqe *"),
+}
+
+
+class Btf:
+    def __init__(self, tracepoints: dict[str, tuple[str, ...]], functions: tuple[str, ...] = AIO) -> None:
+        self._tracepoints, self._functions = tracepoints, functions
+
+    def tracepoint(self, name: str) -> tuple[str, ...] | None:
+        return self._tracepoints.get(name)
+
+    def has_function(self, name: str) -> bool:
+        return name in self._functions
+
+
+def on(monkeypatch: pytest.MonkeyPatch, kernel: Btf) -> None:
+    monkeypatch.setattr(io_operations, "vmlinux", lambda: kernel)
+
+
+def test_only_file_systems_in_use_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, Btf(NEW))
+    functions = tuple(name for name in BY_FUNCTION if name.startswith("vfs_"))
+    assert ways({"ext4", "xfs", "btrfs"}) == (KNOWN, BY_FUNCTION, functions, BY_CALL)
+    narrow = ways({"ext3", "vfat"})[0]
+    assert set(narrow) < set(KNOWN)
+    assert {name.partition("_read_iter")[0] for name in narrow if "_read_iter" in name} == {"blkdev", "ext4_file"}
+    assert [name for name in ways(set())[0] if "_iter_" in name] == [
+        name for name in KNOWN if name.startswith("blkdev")
+    ]
+
+
+def test_ends_attach_before_begins() -> None:
+    kinds = [
+        "begin" if "_entry" in name or "_submit" in name or name in ("aio_read_fentry", "aio_write_fentry") else "end"
+        for name in KNOWN
+    ]
+    assert kinds == sorted(kinds, reverse=True)
+
+
+def test_only_what_may_be_observed_is_prepared_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, Btf(NEW, ("xfs_file_read_iter",)))
+    monkeypatch.setattr(io_operations, "module", {"btrfs": Btf(NEW, ("btrfs_file_read_iter",))}.get)
+    assert io_operations.preparable({"ext4", "xfs", "btrfs", "tmpfs"}) == {"xfs", "btrfs"}
+
+
+def test_another_file_system_takes_the_functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, Btf(NEW))
+    functions = tuple(name for name in BY_FUNCTION if name.startswith("vfs_"))
+    assert ways({"ext4", "f2fs"}) == (BY_FUNCTION, functions, BY_CALL)
+    on(monkeypatch, Btf(NEW, ("aio_read",)))
+    assert ways({"ext4", "f2fs"}) == (functions, BY_CALL)
+    assert unseen({"ext4", "f2fs", "vfat"}) == []
+    assert unseen({"ext4", "vfat", "squashfs"}) == ["squashfs", "vfat"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (Btf(OLD), {"aio_read_fentry", "aio_write_fentry", "aio_complete_fentry"}),
+        (Btf(MIDDLE, ()), {"uring_submit_old_raw_tp", "uring_complete_raw_tp"}),
+        (Btf(NEW, ("aio_read",)), {"uring_submit_raw_tp", "uring_complete_raw_tp"}),
+        (Btf({}, ()), set()),
+    ],
+)
+def test_asynchronous_ones_where_their_end_names_them(
+    kernel: Btf, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch, kernel)
+    assert {name for name in ways({"ext4"})[0] if "_iter_" not in name} == expected
+    assert io_operations.hands_event() == ("io_uring_submit_req" in kernel._tracepoints)
+
+
+def test_what_is_not_seen_is_said() -> None:
+    functions = ways({"f2fs"})[-2]
+    assert notes(KNOWN, {"ext4"}) == []
+    assert notes(KNOWN, {"vfat"}) == [
+        "reads and writes of files on vfat are seen as requests only: there are other file systems"
+    ]
+    # As 5.10 does: on raw disks, on file systems that are modules, and where functions of AIO cannot be observed.
+    without_uring = [name for name in KNOWN if "uring" not in name]
+    for programs, missing in (
+        (without_uring, "io_uring"),
+        (BY_FUNCTION, "io_uring"),
+        (functions, "io_uring, AIO"),
+        (BY_CALL, "io_uring, AIO"),
+    ):
+        assert notes(programs, {"ext4"}) == [f"asynchronous operations ({missing}) are seen as requests only"]
+
+
+def test_syncs_are_observed_the_same_way() -> None:
+    assert sync_ways({"ext3", "xfs", "btrfs"}) == (KNOWN_SYNCS, SYNCS_BY_FUNCTION, BY_CALL)
+    assert sync_ways({"vfat"})[0] == ("blkdev_fsync_exit", "blkdev_fsync_entry")
+    assert set(sync_ways({"xfs"})[0]) < set(KNOWN_SYNCS)
+    assert sync_ways({"f2fs"}) == (SYNCS_BY_FUNCTION, BY_CALL)
+    for names in (KNOWN_SYNCS, SYNCS_BY_FUNCTION):
+        assert [name.rpartition("_")[2] for name in names] == ["exit"] * (len(names) // 2) + ["entry"] * (
+            len(names) // 2
+        )

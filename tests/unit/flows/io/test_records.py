@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the path flow as requests, and what its tables hold as what is in flight; layouts are the object's own."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wptrace.bpf.object import BpfObject, open_object
+from wptrace.flows.io import records as io_records
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.records import Stories, begun, in_use, path, waiting
+from wptrace.kernel import blockdev
+from wptrace.kernel.blockdev import kernel_dev
+from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST
+
+NAMES = ["other", "sda", "sdb1"]
+NO_CPU = 0xFFFF
+
+
+@pytest.fixture(scope="module")
+def obj() -> Iterator[BpfObject]:
+    """Opened, and not loaded: that takes no privilege."""
+    with open_object("io_path") as found:
+        yield found
+
+
+def packed(layout: Any, **values: Any) -> bytes:
+    """A struct in which all is 0 but these fields; `__` stands for a dot."""
+    found = dict(zip(layout.fields, layout.struct.unpack(bytes(layout.size))))
+    for name, value in values.items():
+        assert name.replace("__", ".") in found, name
+        found[name.replace("__", ".")] = value
+    return bytes(layout.struct.pack(*found.values()))
+
+
+# --- Paths ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "cut", "expected"),
+    [
+        (b"", False, ""),
+        (b"file\0", False, "/file"),
+        (b"file\0dir\0srv\0", False, "/srv/dir/file"),
+        (b"file\0dir\0", True, ".../dir/file"),
+        (b"", True, ".../"),
+        (b"\xff\xfe\0srv\0", False, "/srv/\udcff\udcfe"),
+        ("größe\0".encode(), False, "/größe"),
+        (b"a\nb\x1b[31m\0", False, "/a\nb\x1b[31m"),
+    ],
+)
+def test_paths_come_leaf_first(names: bytes, cut: bool, expected: str) -> None:
+    assert path(names, cut) == expected
+
+
+# --- Records --------------------------------------------------------------------------------------------------
+
+
+def told(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
+    monkeypatch.setattr(io_records, "wall_offset_ns", lambda: 1_000_000)
+    layout = obj.struct("io_record")
+    stories = Stories(obj, NAMES)
+    stories._cgroups = SimpleNamespace(of=lambda number: f"/cgroup{number}")  # type: ignore[assignment]
+    array = {name: values.pop(name) for name in list(values) if isinstance(values[name], (list, tuple))}
+    for name, parts in array.items():
+        values.update({f"{name}[{place}]": part for place, part in enumerate(parts)})
+    (found,) = stories.told([stories.layout.unpack(packed(layout, **values))])
+    return found
+
+
+CHAIN = {
+    "cpus__submit": 1,
+    "cpus__issue": 2,
+    "cpus__irq": 3,
+    "cpus__complete": 4,
+    "cpus__wake": 5,
+}
+
+
+def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(
+        obj,
+        monkeypatch,
+        start_ns=100,
+        end_ns=550,
+        stages=[0, 10, 0, 20, 30, 40, 50, 60, 70, 80, 90],
+        kind=0,
+        op=1,
+        slot=2,
+        tgid=7,
+        tid=8,
+        comm=b"db\0junk",
+        cgroup=9,
+        path=b"table\0srv\0junk",
+        path_end=10,
+        inode=11,
+        offset=4096,
+        length=8192,
+        result=8192,
+        requests=3,
+        readahead=1,
+        sector=2048,
+        bytes=4096,
+        dev=kernel_dev(8, 17),
+        flags=0b1,
+        request_op=1,
+        **CHAIN,
+    )
+    assert (found.kind, found.dev, found.op, found.end_ns, found.total_ns) == (
+        OPERATION,
+        "sdb1",
+        "write",
+        1_000_550,
+        450,
+    )
+    # The time before E is none of a system call's, and it waited for no journal.
+    names = [name for name in PathFlow.stages.names if name not in ("submit", "journal")]
+    assert found.stages == dict(zip(names, (10, 20, 30, 40, 50, 60, 70, 80, 90)))
+    assert "interface" not in found.fields
+    assert sum(found.stages.values()) == found.total_ns
+    assert found.fields == {
+        "pid": 7,
+        "tid": 8,
+        "comm": "db",
+        "cgroup": "/cgroup9",
+        "path": "/srv/table",
+        "deleted": False,
+        "inode": 11,
+        "offset": 4096,
+        "length": 8192,
+        "result": 8192,
+        "requests": 3,
+        "readahead": 1,
+        "error": 0,
+        "sector": 2048,
+        "bytes": 4096,
+        "rwbs": "WS",
+        "maj_min": "8:17",
+        "cpus": {"submit": 1, "issue": 2, "irq": 3, "complete": 4, "wake": 5},
+        "interference": [],
+    }
+
+
+def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(obj, monkeypatch, kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
+    assert (found.kind, found.op) == (HIT, "read")
+    assert not {"sector", "bytes", "rwbs", "maj_min"} & set(found.fields)
+    assert found.fields["offset"] is None
+    assert found.fields["cpus"] == {"submit": 0, "issue": None, "irq": None, "complete": 0, "wake": 0}
+    assert (found.fields["deleted"], found.fields["path"]) == (True, ".../")
+    failed = told(obj, monkeypatch, result=-errno.EIO)
+    assert (failed.fields["result"], failed.fields["error"]) == (-errno.EIO, errno.EIO)
+
+
+def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, Any] = {"op": 2, "stages": [0, 1, 5]}
+    assert "journal" not in told(obj, monkeypatch, op=2).stages
+    known = {
+        "transaction": 7,
+        "pid": 30,
+        "comm": b"jbd2/sda-8",
+        "requests": 3,
+        "bytes": 12288,
+        "ns": 500,
+        "flush_ns": 90,
+    }
+    most = {"most_pid": 40, "most_comm": b"cp", "most_handles": 8, "most_blocks": 60}
+    whole = {f"commit__{name}": value for name, value in {**known, **most, "handles": 9, "blocks": 64}.items()}
+    found = told(obj, monkeypatch, **values, **whole)
+    assert (found.op, found.stages["journal"]) == ("sync", 5)
+    assert found.fields["commit"] == {
+        **known,
+        "comm": "jbd2/sda-8",
+        "handles": 9,
+        "blocks": 64,
+        "most": {"pid": 40, "comm": "cp", "handles": 8, "blocks": 60},
+    }
+    assert told(obj, monkeypatch, **values, commit__transaction=7).fields["commit"] == {"transaction": 7}
+    assert told(obj, monkeypatch, commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
+
+
+def test_flushes_that_a_request_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "flush" not in told(obj, monkeypatch, op=1).fields
+    found = told(obj, monkeypatch, op=1, flush_before=7, flush_behind=9)
+    assert found.fields["flush"] == {"before_ns": 7, "behind_ns": 9}
+
+
+def test_what_is_seldom_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"layers", "unattributed"} & set(told(obj, monkeypatch).stages)
+    assert told(obj, monkeypatch, stages=[0] * 11 + [5]).stages["unattributed"] == 5
+    assert told(obj, monkeypatch, stages=[0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
+
+
+def test_what_else_happened_is_told_if_something_did(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "events" not in told(obj, monkeypatch).fields
+    assert "events" not in told(obj, monkeypatch, events__below=1).fields
+    found = told(obj, monkeypatch, events__below=1, events__merged=300, events__parts=2)
+    assert found.fields["events"] == {"merged": 300, "parts": 2}
+
+
+def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    # BLK_STS_MEDIUM
+    stages = [0, 0, *range_of(0, 9)]
+    found = told(obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7)
+    assert (found.kind, found.dev, found.op) == (REQUEST, "sda", "discard")
+    assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
+    assert found.fields["error"] == errno.ENODATA
+    assert not {"path", "offset", "interference", "result"} & set(found.fields)
+
+
+def test_an_asynchronous_operation_tells_its_interface(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(obj, monkeypatch, interface=1, user_data=71, stages=[5, 6])
+    assert (found.fields["interface"], found.fields["user_data"]) == ("uring", 71)
+    assert (found.stages["submit"], found.stages["fs"]) == (5, 6)
+
+
+def test_a_request_that_writes_back_has_the_file_and_for_how_long_it_was_dirty(
+    obj: BpfObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = b"file\0srv\0"
+    found = told(obj, monkeypatch, kind=2, op=1, dirty_ns=7, inode=131, offset=8192, path=names, path_end=len(names))
+    expected = {"dirty_ns": 7, "path": "/srv/file", "deleted": False, "inode": 131, "offset": 8192}
+    assert {name: found.fields[name] for name in expected} == expected
+
+
+def test_what_held_it_is_told_by_controller(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "throttled_by" not in told(obj, monkeypatch, kind=2, op=1).fields
+    for kind in (0, 2):
+        found = told(obj, monkeypatch, kind=kind, held=[5, 0, 0, 0, 9, 0])
+        assert found.fields["throttled_by"] == [{"controller": "io_max", "ns": 5}, {"controller": "tag", "ns": 9}]
+
+
+def range_of(first: int, end: int) -> list[int]:
+    return list(range(first, end))
+
+
+def test_interference_is_told_by_kind(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, Any] = {}
+    names = ("hog", "virtio0", "", "spinner")
+    for place, name in enumerate(names):
+        values.update(
+            {f"noise[{place}].ns": 10 + place, f"noise[{place}].count": place + 1, f"noise[{place}].cpu": place}
+        )
+        values.update({f"noise[{place}].name": name.encode(), f"noise[{place}].pid": 100 + place})
+    values["noise[2].softirq"] = 4
+    found = told(obj, monkeypatch, **values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio")
+    assert found.fields["interference"] == [
+        {"kind": "preempted", "name": "hog", "pid": 100, "cpu": 0, "ns": 10, "count": 1},
+        {"kind": "hardirq", "name": "virtio0", "pid": None, "cpu": 1, "ns": 11, "count": 2},
+        {"kind": "softirq", "name": "BLOCK", "pid": None, "cpu": 2, "ns": 12, "count": 3},
+        {"kind": "irq_off", "name": "spinner", "pid": 103, "cpu": 3, "ns": 13, "count": 4},
+        {"kind": "before_wakeup", "name": "fio", "pid": 0, "cpu": 0, "ns": 99, "count": 1},
+    ]
+
+
+# --- In flight ------------------------------------------------------------------------------------------------
+
+
+class Tables:
+    """An object whose two tables are plain memory."""
+
+    def __init__(self, obj: BpfObject) -> None:
+        self.struct, self.enum = obj.struct, obj.enum
+        self.memory = {
+            name: bytearray(64 * self.stride(struct)) for name, struct in (("ops", "op_state"), ("bios", "bio_state"))
+        }
+
+    def view(self, name: str) -> memoryview:
+        return memoryview(self.memory[name])
+
+    def stride(self, struct: str) -> int:
+        return int(self.struct(struct).size)
+
+    def put(self, table: str, place: int, **values: Any) -> None:
+        struct = {"ops": "op_state", "bios": "bio_state"}[table]
+        data = packed(self.struct(struct), **values)
+        self.memory[table][place * self.stride(struct) : place * self.stride(struct) + len(data)] = data
+
+
+@pytest.fixture
+def tables(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(io_records, "name_of", lambda tid: f"task{tid}")
+    monkeypatch.setattr(io_records, "leader_of", lambda tid: tid - 1)
+    return Tables(obj)
+
+
+OP = {"task": 0xFFFF888000001000, "tid": 12, "kind": 1, "start_ns": 1000}
+QUEUED, HEAD, HELD, ABOVE = range(4)
+BIO = {"bio": 0xFFFF888000002000, "tid": 21, "done__slot": 1, "kind": HEAD, "done__times__queued": 4000}
+DELIVERED = 1
+
+
+def test_nothing_is_in_flight(tables: Any) -> None:
+    assert waiting(tables, NAMES, 10_000, 0) == []
+    assert list(in_use(tables)) == []
+
+
+@pytest.mark.parametrize(
+    ("points", "stage"),
+    [
+        ({}, "queue"),
+        ({"issued": 4200}, "device"),
+        ({"issued": 4200, "handed": 4300}, "device"),
+        ({"issued": 4200, "handed": 4300, "seen": 4400}, "complete"),
+    ],
+)
+def test_a_request_is_where_it_was_seen_last(tables: Any, points: dict[str, int], stage: str) -> None:
+    tables.put("bios", 5, **BIO, **{f"done__times__{point}": ns for point, ns in points.items()}, op_kind=1)
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert (found.kind, found.dev, found.op, found.age_ns, found.stage) == (REQUEST, "sda", "write", 6000, stage)
+    assert found.fields == {"pid": 20, "tid": 21, "comm": "task21"}
+    assert list(in_use(tables)) == [5]
+
+
+def test_an_operation_is_where_its_request_is(tables: Any) -> None:
+    tables.put("ops", 3, **OP, op_kind=1, slot=2, made=1)
+    tables.put("bios", 5, **{**BIO, "task": OP["task"], "op": 3}, done__times__issued=4200)
+    operation, request = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.kind, operation.dev, operation.op, operation.age_ns) == (OPERATION, "sdb1", "write", 9000)
+    assert operation.stage == request.stage == "device"
+    assert operation.fields == request.fields == {"pid": 11, "tid": 12, "comm": "task12"}
+
+
+def test_an_operation_without_a_request(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    (found,) = waiting(tables, NAMES, 10_000, 0)
+    assert (found.dev, found.stage) == ("", "fs")
+
+
+def test_an_operation_that_a_limit_holds_back(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    tables.put("bios", 5, **{**BIO, "kind": HELD, "task": OP["task"], "op": 3})
+    operation, request = waiting(tables, NAMES, 10_000, 0)
+    assert operation.stage == request.stage == "throttle"
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockdev, "numbers", lambda: {0xFD00000: "dm-0", 0xFD00001: "dm-1"})
+
+
+# In the place after that of the operation itself.
+UPPER = {**BIO, "kind": ABOVE, "task": OP["task"], "op": 3, "done__dev": 0xFD00000, "layer": 1}
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_a_device_made_of_others_keeps_is_in_its_layer(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    tables.put("bios", 5, **UPPER)
+    operation, upper = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.kind, operation.dev, operation.stage) == (OPERATION, "dm-0", "layers")
+    assert (upper.kind, upper.dev, upper.op, upper.stage, upper.age_ns) == (LAYER, "dm-0", "read", "layers", 6000)
+    assert upper.fields == operation.fields
+    # A trace that ends does not wait for what may never be heard of again.
+    assert list(in_use(tables)) == [3]
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_is_under_way_below_is_with_the_device(tables: Any) -> None:
+    """Also below two of them: the operation is where its request is."""
+    tables.put("ops", 3, **OP, slot=1)
+    tables.put("bios", 5, **UPPER)
+    below = {"done__times__queued": 5000, "done__events__below": 1, "above": 5}
+    tables.put("bios", 6, **{**UPPER, "done__dev": 0xFD00001, **below})
+    operation, upper, lower = waiting(tables, NAMES, 10_000, 0)
+    assert [operation.stage, upper.stage, lower.stage] == ["layers", "device", "layers"]
+    assert [operation.dev, upper.dev, lower.dev] == ["dm-1", "dm-0", "dm-1"]
+    tables.put("bios", 7, **{**BIO, "task": OP["task"], "op": 3, **below, "above": 6}, done__times__issued=5100)
+    operation, upper, lower, request = waiting(tables, NAMES, 10_000, 0)
+    assert [operation.stage, upper.stage, lower.stage, request.stage] == ["device"] * 4
+    assert [operation.dev, upper.dev, lower.dev, request.dev] == ["sda", "dm-0", "dm-1", "sda"]
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_device_made_of_others_that_has_no_rows(tables: Any) -> None:
+    """Its bios are told to nobody, but an operation that waits for one does not wait for its file system."""
+    tables.put("ops", 3, **OP)
+    tables.put("bios", 5, **{**UPPER, "layer": 0})
+    (operation,) = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.dev, operation.stage) == ("dm-0", "device")
+
+
+@pytest.mark.usefixtures("numbers")
+def test_an_upper_bio_of_an_operation_that_is_over(tables: Any) -> None:
+    tables.put("ops", 3, **{**OP, "task": OP["task"] + 64})
+    tables.put("bios", 5, **UPPER)
+    operation, upper = waiting(tables, NAMES, 10_000, 0)
+    assert (operation.stage, operation.dev) == ("fs", "")
+    assert upper.fields["tid"] == 21
+
+
+def test_what_ended_for_the_device_is_in_flight_no_more(tables: Any) -> None:
+    """Its operation has still to look at it."""
+    tables.put("bios", 5, **{**BIO, "bio": DELIVERED})
+    assert waiting(tables, NAMES, 10_000, 0) == []
+
+
+def test_what_a_stack_was_given_may_never_come_back(tables: Any) -> None:
+    tables.put("bios", 5, **{**BIO, "kind": ABOVE})
+    assert waiting(tables, NAMES, 10_000, 0) == []
+    assert list(in_use(tables)) == []
+
+
+def test_the_oldest_come_first_and_the_young_not_at_all(tables: Any) -> None:
+    tables.put("ops", 3, **OP)
+    tables.put("ops", 4, **{**OP, "start_ns": 500})
+    tables.put("bios", 5, **BIO)
+    assert [one.age_ns for one in waiting(tables, NAMES, 10_000, 0)] == [9500, 9000, 6000]
+    assert [one.age_ns for one in waiting(tables, NAMES, 10_000, 9000)] == [9500, 9000]
+    assert waiting(tables, NAMES, 10_000, 9501) == []
+
+
+def test_what_a_filter_leaves_out_is_not_listed(tables: Any) -> None:
+    tables.put("ops", 3, **{**OP, "kind": 2})
+    assert waiting(tables, NAMES, 10_000, 0) == []
+    assert list(in_use(tables)) == [3]
+
+
+def test_each_place_counts_what_began_there(tables: Any) -> None:
+    tables.put("ops", 3, **OP, begun=7)
+    tables.put("ops", 60, task=0, begun=1 << 40)
+    assert begun(tables, "ops") == (1 << 40) + 7
+    assert begun(tables, "bios") == 0
+
+
+def test_kinds_are_those_of_the_source(tables: Any) -> None:
+    assert tables.enum("bio_kind")[:4] == ["queued", "head", "held", "above"]
+    source = (Path(__file__).resolve().parents[4] / "bpf_src/io_path/state.h").read_text()
+    assert f"#define DELIVERED {DELIVERED}\n" in source
+    assert DELIVERED == io_records.DELIVERED
+
+
+def test_the_kind_of_a_traced_operation_is_that_of_the_source() -> None:
+    source = (Path(__file__).resolve().parents[4] / "bpf_src/io_path/state.h").read_text()
+    body = source.partition("enum op_state_kind {")[2].partition("}")[0]
+    names = [line.split(",")[0].strip() for line in body.splitlines() if line.strip().startswith("OP_")]
+    assert names.index("OP_TRACED") == io_records._TRACED

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a budget did, on a screen and in JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from tests.unit.outputs import path
+from tests.unit.outputs.samples import SECOND
+from wptrace.model import budget
+from wptrace.model.budget import Change, Cost, Spending, Step, ladder
+from wptrace.model.results import HIT, REQUEST, Group, Report
+from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.outputs.text.budget import as_json, lines
+from wptrace.outputs.text.report import lines as report_lines
+from wptrace.outputs.text.report import sections
+from wptrace.outputs.text.tables import Style
+from wptrace.outputs.text.terminal import TerminalOutput, View
+
+STEPS = ladder(budget.KINDS)
+NOTHING = dict.fromkeys(budget.KINDS, 0)
+READS = Group("nvme0n1", "read", REQUEST)
+
+
+USUAL = Cost(0.02, 0.011)
+
+
+def spending(shed: int = 0, off: dict[str, int] | None = None, cost: Cost = USUAL, refused: str = "") -> Spending:
+    change = Change(5, 7, Step("fs"), True, Cost(0.06, 0.0))
+    return Spending(0.05, cost, 0.06, STEPS[:shed], {**NOTHING, **(off or {})}, (change,), refused)
+
+
+def report(found: Spending | None, untimed: dict[Group, int] | None = None) -> Report:
+    return path.report()._replace(budget=found, untimed=untimed or {})
+
+
+def test_without_a_budget_nothing_is_said() -> None:
+    assert list(lines(report(None))) == []
+
+
+def test_what_was_spent() -> None:
+    assert list(lines(report(spending()))) == ["budget: 3.1% of 5% spent (programs 2%, reader 1.1%)"]
+    (line,) = lines(report(spending(cost=Cost(None, 0.0005))))
+    assert line == "budget: 0.05% of 5% spent (what programs cost is not known, reader 0.05%)"
+
+
+def test_what_was_shed_and_for_how_long() -> None:
+    found = spending(2, {"interference": SECOND, "each": SECOND // 2, "fs": SECOND // 4})
+    _, line = lines(report(found))
+    assert line == (
+        "shed to keep it: interference, single ones but 1/100 for 500 ms, "
+        "operations and page-cache hits for 250 ms, back now"
+    )
+    _, line = lines(report(spending(5, {"sample": SECOND})))
+    assert line == "shed to keep it: times of requests (1/16 timed now)"
+
+
+def test_nothing_more_to_shed() -> None:
+    dear = Cost(0.06, 0.0)
+    (line,) = lines(report(spending(len(STEPS), cost=dear)))
+    assert line.endswith(", and nothing more to shed")
+    for found in (spending(len(STEPS)), spending(len(STEPS) - 1, cost=dear)):
+        (line,) = lines(report(found))
+        assert "nothing more" not in line
+
+
+def test_what_does_not_come_back_is_said() -> None:
+    found = spending(3, {"fs": SECOND}, refused="fs: \x1b no")
+    assert list(lines(report(found)))[-1] == "note: it cannot come back here (fs: \\x1b no)"
+
+
+def test_samples_are_marked() -> None:
+    found = report(spending(7, {"sample": SECOND}), {READS: 500})
+    assert list(lines(found))[-1] == "sampled: 20 of 520 requests were timed and stand for all; counts are exact"
+    text = list(report_lines(found, Style(100, False, path.TABLE)))
+    (title,) = [line for line in text if line.startswith("nvme0n1 read: 520 block requests")]
+    assert "(20 timed)" in title
+    assert len([line for line in text if "timed" in line and line.startswith("nvme0n1")]) == 1
+    assert text[-1].startswith("sampled: ")
+
+
+def test_they_are_marked_where_devices_are_added_up() -> None:
+    stream = io.StringIO()
+    output = TerminalOutput(stream, View(live=False, per_device=False, dates=False, statistics=False, hist=None))
+    output.start(path.start())
+    output.interval(report(spending(7), {READS: 500}))
+    assert "read: 520 block requests (20 timed)" in stream.getvalue()
+    assert "sampled: 20 of 520 requests" in stream.getvalue()
+
+
+def test_the_live_screen_has_a_section_for_it() -> None:
+    style = Style(100, False, path.TABLE)
+    found = sections(report(spending(2, {"fs": SECOND}), {READS: 500}), style)["budget"]
+    assert [len(form) for form in found] == [3, 1]
+    assert "budget" not in sections(report(None), style)
+
+
+def test_json() -> None:
+    assert as_json(spending(5, {"sample": 9}, refused="x")) == {
+        "limit": 0.05,
+        "cost": 0.031,
+        "programs": 0.02,
+        "reader": 0.011,
+        "worst": 0.06,
+        "shed": ["interference", "each", "fs", "sample"],
+        "request_sample": 16,
+        "refused": "x",
+        "off_ns": {**NOTHING, "sample": 9},
+        "changes": [{"ts_ns": 7, "step": "fs", "request_sample": 1, "shed": True, "cost": 0.06}],
+    }
+    assert as_json(spending(cost=Cost(None, 0.0)))["programs"] is None
+
+
+def test_rows_of_a_sample_say_so_in_json() -> None:
+    stream = io.StringIO()
+    output = NdjsonOutput(stream)
+    output.start(path.start())
+    output.interval(report(spending(5), {READS: 500}))
+    line = json.loads(stream.getvalue().splitlines()[-1])
+    assert line["budget"]["request_sample"] == 16
+    for row in line["rows"]:
+        if (row["kind"], row["op"]) == ("request", "read"):
+            assert (row["count"], row["timed"]) == (520, 20)
+        else:
+            assert "timed" not in row
+    assert any(row["kind"] == HIT for row in line["rows"])

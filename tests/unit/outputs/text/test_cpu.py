@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waited for a CPU, as text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import pytest
+
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
+from wptrace.flows.cpu import CpuFlow
+from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group, Report, Request, Start, rows_of
+from wptrace.outputs.text.cpu import CpuOutput, View
+
+TABLE = CpuFlow.stages
+ALL = View(by="", top=20, dates=False, statistics=False, hist=None)
+
+
+def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> dict[str, Distribution]:
+    waits, runs = list(waits), list(runs)
+    return {
+        "wait": distribution(waits),
+        "run": distribution(runs),
+        "off": distribution(off),
+        "total": distribution(map(sum, zip(waits, runs))),
+    }
+
+
+def report(cells: dict[str, dict[str, Distribution]], kind: str = "interval", lost: int = 0) -> Report:
+    groups = {Group(dev, "turn"): stages for dev, stages in cells.items()}
+    book = Accounting.read(12 + lost, 10, {STATE_FULL: lost}, {})
+    return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), {}, 0, OVERHEAD)
+
+
+def wait(
+    total: int = 5 * MS, comm: str = "fio", instead: tuple[str, int] | None = ("dd", 7), sleep: int = MS
+) -> Request:
+    fields: dict[str, object] = {"comm": comm, "pid": 3, "tid": 4, "cpu": 1, "sleep_ns": sleep}
+    if instead is not None:
+        fields["instead"] = {"comm": instead[0], "pid": instead[1], "tid": instead[1], "run_ns": 4 * MS}
+    return Request(NOON, "cpu1", "turn", fields, total, {"wait": total}, "wait")
+
+
+def shown(view: View, *events: Report | Request) -> list[str]:
+    stream = io.StringIO()
+    output = CpuOutput(stream, view)
+    output.start(Start("cpu", "", "6.12", {"by": "cpu"}, [], TABLE, []))
+    for event in events:
+        if isinstance(event, Request):
+            output.request(event)
+        elif event.kind == "summary":
+            output.summary(event)
+        else:
+            output.interval(event)
+    output.close()
+    return stream.getvalue().splitlines()
+
+
+def test_a_table_of_all() -> None:
+    cells = {"cpu0": cell([MS] * 5, [3 * MS] * 5, [9 * MS] * 5), "cpu1": cell([MS] * 5, [3 * MS] * 5, [9 * MS] * 5)}
+    assert shown(ALL, report(cells))[1:] == [
+        "",
+        "22:13:20  10 turns in 1.00 s, 2 in flight",
+        "",
+        "  stage              count     mean      p50      p99      max  share",
+        "  wait                  10  1.00 ms  1.00 ms  1.00 ms  1.00 ms  25.0%  █████",
+        "  run                   10  3.00 ms  3.00 ms  3.00 ms  3.00 ms  75.0%  ███████████████",
+        # It is no part of the turns, so it has no share.
+        "  off                   10  9.00 ms  9.00 ms  9.00 ms  9.00 ms",
+        "  total                 10  4.00 ms  4.00 ms  4.00 ms  4.00 ms 100.0%  ████████████████████",
+    ]
+
+
+def rows(lines: list[str]) -> list[str]:
+    """The names of the rows."""
+    first = next(number for number, line in enumerate(lines) if "has CPU" in line)
+    return [line.split()[0] for line in lines[first + 1 :]]
+
+
+def test_who_waited_most_comes_first() -> None:
+    cells = {
+        "idle[1]": cell([10], [10]),
+        "busy[2]": cell([50 * MS] * 4, [100 * MS] * 4),
+        "some[3]": cell([MS], [MS]),
+    }
+    view = ALL._replace(by="process", top=2)
+    lines = shown(view, report(cells))
+    assert rows(lines) == ["busy[2]", "some[3]", "and"]
+    assert lines[-1] == "  and 1 more"
+    # Of a second: 0.4 s on a CPU, 0.2 s waiting for one.
+    assert lines[-3].split()[1:4] == ["4", "40.0%", "20.0%"]
+    assert lines[-3].split()[-1] == "-"
+
+
+def test_cpus_have_their_order() -> None:
+    cells = {f"cpu{number}": cell([number * MS], [MS]) for number in (10, 2, 0)}
+    assert rows(shown(ALL._replace(by="cpu"), report(cells))) == ["cpu0", "cpu2", "cpu10"]
+
+
+def test_lines_fit_a_hundred_columns() -> None:
+    long = 80_000 * SECOND
+    cells = {"a-very-long-name-of-a-thread[4194304/4194304]": cell([long] * 9, [long] * 9, [long] * 9)}
+    assert max(map(len, shown(ALL._replace(by="thread"), report(cells))[1:])) <= 116
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (wait(), "fio[3/4] waited 5.00 ms for cpu1 after 1.00 ms of sleep; dd[7/7] had it for 4.00 ms"),
+        (wait(sleep=0), "fio[3/4] waited 5.00 ms for cpu1; dd[7/7] had it for 4.00 ms"),
+        (wait(sleep=0, instead=("swapper/1", 0)), "for cpu1, which was idle for 4.00 ms of that"),
+        (wait(sleep=0, instead=None), "fio[3/4] waited 5.00 ms for cpu1"),
+    ],
+)
+def test_a_wait_is_told(told: Request, words: str) -> None:
+    (line,) = shown(ALL, told)[1:]
+    assert line.startswith("22:13:20.000000  fio")
+    assert line.endswith(words)
+
+
+def test_the_worst_waits_are_summed_up() -> None:
+    waits = [wait(total=number * MS) for number in (3, 50, 7, *range(100, 130))]
+    lines = shown(ALL, *waits, report({"cpu0": cell([MS], [MS])}, "summary"))
+    worst = lines[lines.index("worst waits:") + 1 :][:10]
+    assert [line.split("waited ")[1][:6] for line in worst[:2]] == ["129 ms", "128 ms"]
+    assert all("waited" in line for line in worst)
+
+
+def test_the_verdict_is_about_the_share_of_waits() -> None:
+    calm = shown(ALL, report({"cpu0": cell([MS] * 10, [99 * MS] * 10)}, "summary"))[-1]
+    assert calm == "verdict: of the time that tasks wanted a CPU, they waited 1.0% (mean 1.00 ms, p99 1.00 ms)"
+    busy = shown(ALL, report({"cpu0": cell([MS] * 10, [MS] * 10)}, "summary"))[-1]
+    assert "they waited 50.0%" in busy
+    assert TABLE["wait"].meaning in busy
+    assert shown(ALL, report({}, "summary"))[-1] == "verdict: no task left a CPU"
+
+
+def test_a_histogram() -> None:
+    view = ALL._replace(hist="run")
+    lines = shown(view, report({"cpu0": cell([1], [1000]), "cpu1": cell([1], [1000])}, "summary"))
+    assert lines[lines.index("run:") + 1].split()[:7] == ["512", "ns", "-", "1.02", "us", ":", "2"]
+
+
+def test_losses_are_told() -> None:
+    assert any(line.startswith("lost: 4 x state_full") for line in shown(ALL, report({}, lost=4)))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_cannot_move_the_cursor(name: str) -> None:
+    view = ALL._replace(by="process")
+    told = wait(comm=name, instead=(name, 9))
+    for line in shown(view, told, report({f"{name}[1]": cell([1], [1])}), report({}, "summary")):
+        assert line.isprintable()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I/O page faults as text and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
+from wptrace.flows.iopf import IopfFlow
+from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.distribution import Distribution, index
+from wptrace.model.results import REQUEST, Group, InFlight, Report, Start, rows_of
+from wptrace.outputs.text.iopf import IopfJson, IopfText, View
+
+TABLE = IopfFlow.stages
+VIEW = View(dates=False, statistics=False, hist="total")
+
+
+def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
+    return {
+        "gather": distribution([0] * len(handle)),
+        "queue": distribution([queue] * len(handle)),
+        "handle": distribution(handle),
+        "total": distribution(one + queue for one in handle),
+    }
+
+
+def report(cells: dict[tuple[str, str], dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
+    groups = {Group(dev, op): stages for (dev, op), stages in cells.items()}
+    book = Accounting.read(10, 4, {STATE_FULL: 1}, {})
+    sizes = dict.fromkeys(groups, 8192)
+    return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), sizes, failed, OVERHEAD)
+
+
+def open_fault(group: int = 3, dev: str = "0000:75:00.0", op: str = "pasid 5", address: int = 0x7F00) -> InFlight:
+    return InFlight(REQUEST, dev, op, 2 * SECOND, "handle", {"group": group, "address": address, "faults": 2})
+
+
+def tell(output: IopfText | IopfJson, *events: Any) -> None:
+    output.start(Start("iopf", "", "6.12", {}, [], TABLE, []))
+    for event in events:
+        if isinstance(event, list):
+            output.in_flight(event, NOON)
+        else:
+            (output.summary if event.kind == "summary" else output.interval)(event)
+    output.close()
+
+
+def shown(*events: Any, view: View = VIEW, unanswered: list[InFlight] | None = None) -> list[str]:
+    stream = io.StringIO()
+    tell(IopfText(stream, view, lambda: unanswered or []), *events)
+    return stream.getvalue().splitlines()
+
+
+def told(*events: Any, unanswered: list[InFlight] | None = None) -> list[dict[str, Any]]:
+    stream = io.StringIO()
+    tell(IopfJson(stream, lambda: unanswered or []), *events)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_table_for_each_device_and_address_space() -> None:
+    cells = {("0000:75:00.0", "pasid 5"): cell([MS, 3 * MS]), ("0000:75:00.0", "pasid -"): cell([MS])}
+    lines = shown(report(cells, kind="interval", failed=1))
+    assert lines[2:] == [
+        "22:13:20  4 faults answered in 1.00 s, 16 KiB of pages, 5 in flight, 1 failed",
+        "",
+        "0000:75:00.0 pasid -: 1 fault answered, 1 /s, 8 KiB of pages",
+        "  stage       count     mean   stddev      p50      p90      p99    p99.9      max",
+        "  gather          1     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns",
+        "  queue           1  1.00 ms     0 ns  1.00 ms  1.00 ms  1.00 ms  1.00 ms  1.00 ms",
+        "  handle          1  1.00 ms     0 ns  1.00 ms  1.00 ms  1.00 ms  1.00 ms  1.00 ms",
+        "  total           1  2.00 ms     0 ns  2.00 ms  2.00 ms  2.00 ms  2.00 ms  2.00 ms",
+        "",
+        "0000:75:00.0 pasid 5: 2 faults answered, 2 /s, 8 KiB of pages",
+        "  stage       count     mean   stddev      p50      p90      p99    p99.9      max",
+        "  gather          2     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns",
+        "  queue           2  1.00 ms     0 ns  1.00 ms  1.00 ms  1.00 ms  1.00 ms  1.00 ms",
+        "  handle          2  2.00 ms  1.00 ms  1.00 ms  3.00 ms  3.00 ms  3.00 ms  3.00 ms",
+        "  total           2  3.00 ms  1.00 ms  2.00 ms  4.00 ms  4.00 ms  4.00 ms  4.00 ms",
+        "lost: 1 x state_full: the table of requests in flight had no room",
+    ]
+
+
+def test_the_summary_draws_the_stage_that_is_wanted() -> None:
+    cells = {("a", "pasid 5"): cell([MS, 3 * MS])}
+    assert "a pasid 5 total:" in shown(report(cells))
+    lines = shown(report(cells), view=VIEW._replace(hist="handle"))
+    at = lines.index("a pasid 5 handle:")
+    # Every bucket between the first and the last: 8 to each power of two.
+    assert len(lines) - at - 1 == index(3 * MS) - index(MS) + 1 == 13
+    assert lines[at + 1].lstrip().startswith("983 us - 1.05 ms : 1 ")
+
+
+def test_the_histograms_of_many_address_spaces_are_left_out() -> None:
+    cells = {("a", f"pasid {number}"): cell([MS] * (number + 1)) for number in range(20)}
+    drawn = [line for line in shown(report(cells)) if line.endswith(" total:")]
+    assert drawn == [f"a pasid {number} total:" for number in range(19, 11, -1)]
+
+
+def test_an_unanswered_fault_is_told_once_and_at_the_end() -> None:
+    first, second = open_fault(3), open_fault(4, address=0)
+    lines = shown([first], [first], [first, second], report({}), unanswered=[first, second])
+    told_once = "    2.00 s  handle  0000:75:00.0 pasid 5, group 3, 2 pages from 0x7f00"
+    assert lines[1:6] == [
+        "",
+        "22:13:20  unanswered: 1, the oldest for 2.00 s",
+        told_once,
+        "",
+        "22:13:20  unanswered: 1, the oldest for 2.00 s",
+    ]
+    assert lines[6] == "    2.00 s  handle  0000:75:00.0 pasid 5, group 4, 2 pages"
+    assert lines[-3:] == ["22:13:20  unanswered: 2, the oldest for 2.00 s", told_once, lines[6]]
+
+
+def test_a_list_of_unanswered_faults_ends() -> None:
+    lines = shown([open_fault(number) for number in range(60)])
+    assert lines[-1] == "  and 10 more"
+    assert len(lines) == 1 + 1 + 1 + 50 + 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_move_no_cursor(name: str) -> None:
+    lines = shown([open_fault(dev=name)], report({(name, "pasid 1"): cell([MS])}))
+    assert all(line.isprintable() for line in lines)
+
+
+def test_json_has_address_spaces_as_numbers() -> None:
+    cells = {("a", "pasid 5"): cell([MS]), ("a", "pasid -"): cell([MS]), ("other", "other"): cell([MS])}
+    _, in_flight, summary = told([open_fault()], report(cells), unanswered=[open_fault()])
+    assert {(row["dev"], row["op"], row["pasid"]) for row in summary["rows"]} == {
+        ("a", "fault", 5),
+        ("a", "fault", None),
+        ("other", "fault", None),
+    }
+    (one,) = in_flight["found"]
+    assert (one["dev"], one["op"], one["pasid"], one["group"]) == ("0000:75:00.0", "fault", 5, 3)
+    assert summary["unanswered"] == [
+        {
+            "dev": "0000:75:00.0",
+            "op": "fault",
+            "age_ns": 2 * SECOND,
+            "stage": "handle",
+            "group": 3,
+            "address": 0x7F00,
+            "faults": 2,
+            "pasid": 5,
+        }
+    ]
+    assert "verdict" not in summary

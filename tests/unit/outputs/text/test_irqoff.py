@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periods with interrupts off, as text, as JSON and in the log."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
+from wptrace.flows.irqoff import IrqoffFlow
+from wptrace.model.book import RING_FULL, Accounting
+from wptrace.model.results import REQUEST, Group, InFlight, Report, Request, Start, rows_of
+from wptrace.outputs.logfile import LogFile
+from wptrace.outputs.text.irqoff import IrqoffJson, IrqoffText, View, function
+
+TABLE = IrqoffFlow.stages
+VIEW = View(dates=False, statistics=False, intervals=True)
+STACK = ["_raw_spin_unlock_irqrestore+0x19", "hold+0x20 [driver]", "ret_from_fork+0x10"]
+
+
+def period(length: int = 20 * MS, comm: str = "dd", stack: list[str] = STACK, cpu: int = 1) -> Request:
+    fields = {
+        "start_ns": NOON - length,
+        "stolen_ns": 0,
+        "error_ns": MS // 2,
+        "sampled": "end",
+        "cpu": cpu,
+        "comm": comm,
+        "pid": 7,
+        "tid": 8,
+        "stack": stack,
+    }
+    return Request(NOON, f"cpu{cpu}", "irqoff", fields, length, {"irqoff": length}, "irqoff")
+
+
+def report(lengths: dict[int, list[int]], kind: str = "summary", open_now: int = 0, ring_full: int = 0) -> Report:
+    groups = {}
+    for cpu, values in lengths.items():
+        found = distribution(values)
+        groups[Group(f"cpu{cpu}", "irqoff")] = {"irqoff": found, "total": found}
+    count = sum(map(len, lengths.values()))
+    book = Accounting.read(count + open_now, count, {}, {RING_FULL: ring_full})
+    return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), {}, 0, OVERHEAD)
+
+
+def tell(output: IrqoffText | IrqoffJson, *events: Any) -> None:
+    output.start(Start("irqoff", "", "6.12", {"min_ns": 10 * MS}, [], TABLE, ["software"]))
+    for event in events:
+        if isinstance(event, Request):
+            output.request(event)
+        elif isinstance(event, list):
+            output.in_flight(event, NOON)
+        else:
+            (output.summary if event.kind == "summary" else output.interval)(event)
+    output.close()
+
+
+def shown(*events: Any, view: View = VIEW, log: LogFile | None = None) -> list[str]:
+    stream = io.StringIO()
+    tell(IrqoffText(stream, view, log), *events)
+    return stream.getvalue().splitlines()
+
+
+def told(*events: Any, view: View = VIEW, log: LogFile | None = None) -> list[dict[str, Any]]:
+    stream = io.StringIO()
+    tell(IrqoffJson(stream, view, log), *events)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_period_has_the_columns_and_the_stack_below() -> None:
+    assert shown(period())[1:] == [
+        "note: software",
+        "Periods with interrupts off of 10.0 ms and more:",
+        "",
+        "TIME             CPU COMM                 TID   LAT(us)",
+        "22:13:19.980000    1 dd                     8     20000",
+        "    _raw_spin_unlock_irqrestore+0x19",
+        "    hold+0x20 [driver]",
+        "    ret_from_fork+0x10",
+    ]
+
+
+def test_the_columns_keep_their_places_with_dates() -> None:
+    lines = shown(period(), view=VIEW._replace(dates=True))
+    assert lines[4] == "TIME                        CPU COMM                 TID   LAT(us)"
+    assert lines[5] == "2023-11-14 22:13:19.980000    1 dd                     8     20000"
+
+
+def test_user_space_is_told_in_place_of_a_stack() -> None:
+    assert shown(period(stack=[]))[-1] == "    (user space)"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_move_no_cursor(name: str) -> None:
+    lines = shown(period(comm=name, stack=[name]), report({1: [20 * MS]}))
+    assert all(line.isprintable() for line in lines)
+
+
+def test_the_summary_has_a_row_for_each_cpu_and_one_for_all() -> None:
+    lines = shown(report({10: [20 * MS], 2: [20 * MS, 40 * MS]}, open_now=1, ring_full=4))
+    at = lines.index("Summary") + 1
+    assert lines[at : at + 6] == [
+        "22:13:20  3 periods with interrupts off in 1.00 s, 1 in flight",
+        "",
+        "  cpu        count     mean      p50      p99      max  of time",
+        "  cpu2           2  30.0 ms  20.0 ms  40.0 ms  40.0 ms    6.00%",
+        "  cpu10          1  20.0 ms  20.0 ms  20.0 ms  20.0 ms    2.00%",
+        "  all            3  26.7 ms  20.5 ms  40.0 ms  40.0 ms    4.00%",
+    ]
+    assert lines[at + 7].startswith("16.8 ms - 33.6 ms : 2 ")
+    assert lines[-1] == "noted: 4 x ring_full: the ring had no room for a record"
+
+
+def test_a_quiet_time() -> None:
+    assert shown(report({}))[-1] == "22:13:20  0 periods with interrupts off in 1.00 s, 0 in flight"
+
+
+def test_offenders_go_by_function_and_task_the_longest_in_all_first() -> None:
+    events = [period(20 * MS), period(30 * MS), period(15 * MS, comm="kworker/1:0"), period(90 * MS, stack=[])]
+    lines = shown(*events, report({1: [20 * MS]}))
+    assert lines[lines.index("worst offenders:") + 1 :] == [
+        "        1 x  90.0 ms in all,  90.0 ms at most  (user space) (dd)",
+        "        2 x  50.0 ms in all,  30.0 ms at most  hold (dd)",
+        "        1 x  15.0 ms in all,  15.0 ms at most  hold (kworker/1:0)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        (STACK, "hold"),
+        (["hold+0x1 [driver]"], "hold"),
+        (["_raw_spin_unlock_irq+0x1"], "_raw_spin_unlock_irq"),
+        (["0xffffffffc0000000"], "0xffffffffc0000000"),
+        ([], "(user space)"),
+    ],
+)
+def test_who_is_named(stack: list[str], name: str) -> None:
+    assert function(stack) == name
+
+
+def test_what_has_not_ended_is_told() -> None:
+    unknown = InFlight(REQUEST, "cpu3", "irqoff", 2 * SECOND, "irqoff", {"cpu": 3})
+    known = unknown._replace(
+        dev="cpu1", fields={"cpu": 1, "comm": "dd", "pid": 7, "tid": 7, "stack": ["f+0x1", "g+0x2"]}
+    )
+    assert shown([unknown, known])[5:] == [
+        "interrupts off at 22:13:20:",
+        "  cpu3 for 2.00 s",
+        "  cpu1 for 2.00 s: dd in f+0x1 < g+0x2",
+    ]
+    assert shown([])[5:] == ["interrupts off at 22:13:20: on no CPU"]
+
+
+def test_an_interval_that_stands_for_the_whole_time_is_not_reported() -> None:
+    events = (report({1: [20 * MS]}, kind="interval"), report({1: [20 * MS]}))
+    view = VIEW._replace(intervals=False)
+    assert sum("1 period with" in line for line in shown(*events)) == 2
+    assert sum("1 period with" in line for line in shown(*events, view=view)) == 1
+    assert [line["kind"] for line in told(*events, view=view)] == ["start", "summary"]
+
+
+def test_json_has_the_same() -> None:
+    _, line, summary = told(period(), report({1: [20 * MS]}))
+    assert (line["kind"], line["dev"], line["cpu"], line["total_ns"]) == ("irqoff", "cpu1", 1, 20 * MS)
+    assert (line["start_ns"], line["ts_ns"], line["stack"]) == (NOON - 20 * MS, NOON, STACK)
+    assert summary["offenders"] == [
+        {"comm": "dd", "function": "hold", "count": 1, "sum_ns": 20 * MS, "max_ns": 20 * MS}
+    ]
+    assert "verdict" not in summary
+
+
+def test_the_log_has_each_period_with_its_day(tmp_path: Path) -> None:
+    shown(period(), period(comm="cp"), report({1: [20 * MS]}), log=LogFile(tmp_path / "text"))
+    lines = (tmp_path / "text").read_text().splitlines()
+    assert [line[:26] for line in lines if not line.startswith(" ")] == ["2023-11-14 22:13:19.980000"] * 2
+    assert len(lines) == 2 * 4
+    printed = told(period(), report({1: [20 * MS]}), log=LogFile(tmp_path / "json"))
+    assert [json.loads(line) for line in (tmp_path / "json").read_text().splitlines()] == printed[1:2]
+
+
+def test_what_the_log_lost_is_noted() -> None:
+    full = Path("/dev/full")
+    lines = shown(period(), period(), report({1: [20 * MS] * 2}), log=LogFile(full))
+    assert "noted: 2 x log_lost: a period could not be written to the log: No space left on device" in lines
+    assert told(period(), period(), report({1: [20 * MS] * 2}), log=LogFile(full))[-1]["loss"]["log_lost"] == 2
+
+
+def test_that_the_log_could_not_be_rotated_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "log.1").mkdir()
+    log = LogFile(tmp_path / "log", largest=10, kept=1)
+    lines = shown(period(), period(), report({1: [20 * MS] * 2}), log=log)
+    cause = "log_unrotated: the log could not be rotated and grows beyond its size: Is a directory"
+    assert f"noted: 1 x {cause}" in lines

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.outputs import path
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, TABLE, cell, report
+from wptrace.model.book import Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import HIT, OPERATION, REQUEST, WRITEBACK, Group, Report, rows_of
+from wptrace.model.stages import StageTable
+from wptrace.model.units import duration
+from wptrace.outputs.text import report as report_text
+from wptrace.outputs.text import words as text
+from wptrace.outputs.text.tables import Style
+
+SDA_READ, SDA_WRITE, SDB_READ = Group("sda", "read"), Group("sda", "write"), Group("sdb", "read")
+
+
+def lines(found: Report, width: int = 80, dates: bool = False, table: StageTable = TABLE) -> list[str]:
+    return list(report_text.lines(found, Style(width, dates, table)))
+
+
+def of_path(found: Report, width: int = 80) -> list[str]:
+    return lines(found, width, table=path.TABLE)
+
+
+def is_table(line: str) -> bool:
+    return line.startswith("  ")
+
+
+# --- the level block ----------------------------------------------------------------------------------------
+
+
+def test_report_is_a_table_for_each_group() -> None:
+    cells = {SDA_READ: cell([MS, 3 * MS], [2 * MS, 2 * MS]), SDA_WRITE: cell([0], [5 * MS])}
+    found = report(cells, {SDA_READ: 8192, SDA_WRITE: 4096}, failed=1)
+    assert lines(found, 90) == [
+        "22:13:20  12 requests in 1.00 s, 12 KiB, 5 in flight, 1 failed",
+        "",
+        "sda read: 2 requests, 2 /s, 8 KiB/s",
+        "  stage              count     mean      p50      p99      max  share",
+        "  queue                  2  2.00 ms  1.00 ms  3.00 ms  3.00 ms  50.0%  █████████▌",
+        "  device                 2  2.00 ms  2.00 ms  2.00 ms  2.00 ms  50.0%  █████████▌",
+        "  total                  2  4.00 ms  3.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
+        "",
+        "sda write: 1 request, 1 /s, 4 KiB/s",
+        "  stage              count     mean      p50      p99      max  share",
+        "  queue                  1     0 ns     0 ns     0 ns     0 ns   0.0%",
+        "  device                 1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
+        "  total                  1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
+        "lost: 3 x state_full: the table of requests in flight had no room",
+        "noted: 2 x ring_full: the ring had no room for a record",
+    ]
+
+
+def test_figures_are_those_of_the_distribution() -> None:
+    stages = cell([5 * MS] * 98 + [80 * MS] * 2, [0] * 100)
+    found = stages["queue"]
+    (line,) = (line for line in lines(report({SDA_READ: stages})) if line.startswith("  queue"))
+    shown = [duration(value) for value in (found.mean, found.percentile(50), found.percentile(99), found.max)]
+    assert line.split()[1:10] == ["100", *" ".join(shown).split()]
+
+
+def test_an_idle_interval_has_no_table() -> None:
+    book = Accounting()
+    assert lines(report({}, accounting=book)) == ["22:13:20  0 requests in 1.00 s, 0 B, 0 in flight"]
+    assert lines(report({}, accounting=book), dates=True)[0].startswith("2023-11-14 22:13:20  0 requests")
+
+
+def test_an_interval_without_length_has_no_rates() -> None:
+    found = lines(report({SDA_READ: cell([1], [1])}, {SDA_READ: 512}, duration_ns=0))
+    assert "sda read: 1 request" in found
+
+
+def test_groups_without_device_add_the_bytes_of_all() -> None:
+    merged = report({Group("", "read"): cell([1], [1])}, {SDA_READ: 1024, SDB_READ: 2048, SDA_WRITE: 9})
+    assert "read: 1 request, 1 /s, 3 KiB/s" in lines(merged)
+
+
+def test_nothing_lost_is_not_mentioned() -> None:
+    book = Accounting.read(3, 3, {}, {})
+    assert not any(line.startswith(("lost", "noted")) for line in lines(report({}, accounting=book)))
+
+
+values = st.integers(0, (1 << 63) - 1)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@given(
+    values=st.lists(values, min_size=1, max_size=6),
+    repeated=st.sampled_from([1, 10**3, 10**6, 10**9, 10**12]),
+    stage=st.sampled_from(["queue", "unattributed"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_line_of_a_table_is_wider_than_the_terminal(
+    width: int, values: list[int], repeated: int, stage: str
+) -> None:
+    once = cell(values, values)
+    many = {name: Distribution() for name in once}
+    for name, found in once.items():
+        many[name].add_counts(
+            [count * repeated for count in found.buckets],
+            found.count * repeated,
+            found.sum * repeated,
+            found.min,
+            found.max,
+            found.sumsq * repeated,
+        )
+    rows = [row._replace(stage=stage) for row in rows_of({SDA_READ: many}, TABLE)]
+    shown = [line for line in lines(report({})._replace(rows=rows), width) if is_table(line)]
+    assert len(shown) == 4
+    assert all(len(line) <= width for line in shown), shown
+    # Columns never run into each other: stage, count, four figures of a number and a unit, share, bar.
+    assert all(len(line.split()) in (11, 12) for line in shown[1:]), shown
+
+
+@pytest.mark.parametrize("width", [0, 20, 60])
+def test_a_narrow_terminal_costs_the_bars_alone(width: int) -> None:
+    wide = [line.rstrip("▏▎▍▌▋▊▉█ ") for line in lines(report({SDA_READ: cell([1], [2])}), 160)]
+    assert lines(report({SDA_READ: cell([1], [2])}), width) == wide
+
+
+def test_bars_do_not_grow_without_end() -> None:
+    assert max(line.count("█") for line in lines(report({SDA_READ: cell([1], [2])}), 500)) == 30
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_shown_escaped(name: str) -> None:
+    shown = lines(report({Group(name, "read"): cell([1], [2])}))
+    assert all(line.isprintable() for line in shown)
+    assert "\n".join(shown).count(text.printable(name)) == 1
+
+
+# --- whole operations ---------------------------------------------------------------------------------------
+
+
+def titles(shown: Iterable[str]) -> list[str]:
+    return [line.partition("  ")[0] for line in shown if line and not line.startswith(" ")]
+
+
+def test_operations_hits_and_requests_have_their_sections() -> None:
+    shown = of_path(path.report())
+    assert shown[:2] == [
+        "22:13:20  in 1.00 s: 620 operations (3 in flight, 3 failed),",
+        "          4,900 page-cache hits, 700 requests (4 in flight, 1 failed), 2.73 MiB",
+    ]
+    assert titles(shown[2:]) == [
+        "nvme0n1 read: 500 operations, 500 /s, 1.95 MiB/s",
+        "nvme0n1 write: 120 operations, 120 /s, 480 KiB/s",
+        "page-cache hits",
+        "nvme0n1 flush: 30 block requests, 30 /s, 120 KiB/s",
+        "nvme0n1 read: 520 block requests, 520 /s, 2.03 MiB/s",
+        "nvme0n1 write: 150 block requests, 150 /s, 600 KiB/s",
+        "system calls: 5,523 started = 5,520 finished + 3 in flight + 0 lost",
+        "requests: 704 started = 700 finished + 4 in flight + 0 lost",
+    ]
+
+
+def test_each_section_has_its_stages() -> None:
+    shown = of_path(path.report())
+    at = [place for place, line in enumerate(shown) if line.startswith("  stage")]
+    stages = [[line.split()[0] for line in shown[first + 1 :][: shown[first:].index("") - 1]] for first in at]
+    assert stages == [[*path.NAMES, "total"]] * 2 + [[*path.BLOCK, "total"]] * 3
+
+
+def test_hits_are_one_line_for_each_operation() -> None:
+    shown = of_path(path.report(per_device_less()))
+    first = shown.index(next(line for line in shown if line.startswith("page-cache hits")))
+    assert shown[first : first + 4] == [
+        "page-cache hits      count     mean      p50      p99      max      rate",
+        "  read               4,000  2.16 us  1.98 us  17.4 us  18.9 us     4 k/s",
+        "  write                900  2.15 us  1.98 us  2.94 us  18.9 us    900 /s",
+        "",
+    ]
+
+
+def per_device_less() -> dict[Group, dict[str, Distribution]]:
+    return path.cells(dev="")
+
+
+def test_only_requests_count_for_the_bytes_of_all() -> None:
+    found = path.report(
+        {Group("sda", "read", HIT): path.hits(1 << 10), Group("sda", "read", REQUEST): path.requests(4)}
+    )
+    assert found.request_bytes == 4 * 4096
+    assert of_path(found)[0].endswith("0 operations (3 in flight, 3 failed),")
+    assert of_path(found)[1].endswith("1,024 page-cache hits, 700 requests (4 in flight, 1 failed), 16 KiB")
+
+
+def test_stages_without_time_are_shown() -> None:
+    assert sum(line.startswith("  throttle ") and line.count(" 0 ns") == 4 for line in of_path(path.report())) == 5
+
+
+def test_interference_stands_below_the_total_as_part_of_the_stages() -> None:
+    found = path.report({Group("sda", "read", OPERATION): path.operations(5, extra=path.NOISE)})
+    shown = of_path(found)
+    at = shown.index("  of that, inside the stages above:")
+    assert shown[at - 1].split()[0] == "total"
+    assert [line.split()[0] for line in shown[at + 1 : at + 5]] == list(path.NOISE)
+    assert shown[at + 5] == ""
+    without = of_path(path.report({Group("sda", "read", OPERATION): path.operations(5)}))
+    assert not any("inside" in line for line in without)
+
+
+def test_time_that_no_stage_covers_has_a_row_where_there_is_some() -> None:
+    cells = path.operations(5)
+    shown = of_path(path.report({Group("sda", "read", OPERATION): {**cells, "unattributed": cells["fs"]}}))
+    names = [line.split()[0] for line in shown if is_table(line)]
+    assert names[names.index("return") :][:3] == ["return", "unattributed", "total"]
+
+
+def test_the_law_is_told_of_system_calls_and_of_requests_with_what_was_lost() -> None:
+    shown = of_path(path.report(lost=5))
+    assert shown[-5:] == [
+        "system calls: 5,528 started = 5,520 finished + 3 in flight + 5 lost",
+        "requests: 709 started = 700 finished + 4 in flight + 5 lost",
+        "lost: 5 system calls x recursion: the kernel skipped a program that was already running on that CPU",
+        "lost: 5 requests x recursion: the kernel skipped a program that was already running on that CPU",
+        "noted: 2 x ring_full: the ring had no room for a record",
+    ]
+
+
+def test_a_wide_terminal_has_two_tables_beside_each_other() -> None:
+    narrow, wide = of_path(path.report(), 157), of_path(path.report(), 160)
+    (line,) = (line for line in wide if " operations," in line)
+    assert line.split("  ")[0].startswith("nvme0n1 read: 500 operations")
+    assert line.split("  ")[-1].startswith(" nvme0n1 write: 120 operations")
+    assert len(wide) < len(narrow)
+    assert max(map(len, wide)) <= 160
+    assert all(line.count(" device ") == 2 for line in wide[3:15] if " device " in line)
+    names = {*path.NAMES, "total"}
+    in_narrow, in_wide = (
+        sorted(word for line in shown for word in line.split() if word in names) for shown in (narrow, wide)
+    )
+    assert in_narrow == in_wide
+
+
+def test_a_terminal_of_some_width_has_more_percentiles() -> None:
+    (narrow, *_), (wide, *_) = (
+        [line for line in of_path(path.report(), width) if line.startswith("  stage")] for width in (109, 110)
+    )
+    assert narrow.split() == ["stage", "count", "mean", "p50", "p99", "max", "share"]
+    assert wide.split() == ["stage", "count", "mean", "p50", "p90", "p99", "p99.9", "max", "share"]
+    found = path.operations(500)["device"]
+    (row, *_) = (line for line in of_path(path.report(), 110) if line.startswith("  device"))
+    expected = [found.mean, *map(found.percentile, (50, 90, 99, 99.9)), found.max]
+    assert " ".join(row.split()[2:14]) == " ".join(map(duration, expected))
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3, 1e9])
+def test_everything_fits_whatever_the_figures(width: int, scale: float) -> None:
+    cells = {group: path.cell(stages_of(group), 3, scale, noise_of(group)) for group in path.cells()}
+    shown = of_path(path.report(cells), width)[:-2]
+    assert max(map(text.columns, shown)) <= width, shown
+
+
+def stages_of(group: Group) -> tuple[str, ...]:
+    return path.BLOCK if group.kind == REQUEST else path.NAMES
+
+
+def noise_of(group: Group) -> tuple[str, ...]:
+    return path.NOISE if group.kind == OPERATION else ()
+
+
+def test_an_idle_interval_of_operations_is_short() -> None:
+    idle = path.report({})._replace(accounting=Accounting(), operations=Accounting(), failed=0, failed_operations=0)
+    assert of_path(idle) == [
+        "22:13:20  in 1.00 s: 0 operations (0 in flight), 0 page-cache hits,",
+        "          0 requests (0 in flight), 0 B",
+        "",
+        "system calls: 0 started = 0 finished + 0 in flight + 0 lost",
+        "requests: 0 started = 0 finished + 0 in flight + 0 lost",
+    ]
+    assert of_path(path.report()._replace(duration_ns=0))[3] == "nvme0n1 read: 500 operations"
+    assert idle.ts_ns == NOON
+
+
+# --- sections of a screen -----------------------------------------------------------------------------------
+
+
+def test_each_form_of_a_section_is_shorter_than_the_one_before() -> None:
+    found = report_text.sections(path.report(lost=1), Style(80, False, path.TABLE))
+    assert set(found) == {"time", "operations", "page-cache hits", "block requests", "accounting", "losses"}
+    for name, forms in found.items():
+        heights = list(map(len, forms))
+        assert heights == sorted(heights, reverse=True), name
+        assert name in ("time", "operations") or not heights[-1]
+    assert len(found["operations"]) == 3
+    assert [line for line in found["operations"][2] if "read" in line or "write" in line] == found["operations"][2][1:]
+    assert sum(" device " in line for line in found["operations"][1]) == 1
+
+
+def test_the_group_that_took_the_most_time_keeps_its_table() -> None:
+    cells = {Group("sda", "read", OPERATION): path.operations(5), Group("sda", "write", OPERATION): path.operations(50)}
+    forms = report_text.sections(path.report(cells), Style(80, False, path.TABLE))["operations"]
+    assert forms[1][0].startswith("sda write: 50 operations")
+    assert forms[1][-1].startswith("  sda read ")
+
+
+def test_the_level_block_has_its_tables_alone() -> None:
+    found = report_text.sections(report({SDA_READ: cell([1], [2])}), Style(80, False, TABLE))
+    assert set(found) == {"time", "block requests", "losses"}
+    assert found["block requests"][0][0] == "sda read: 1 request, 1 /s, 0 B/s"
+
+
+def test_writeback_has_a_table_of_its_own_and_shares_out_its_own_total() -> None:
+    written = {name: path.distribution([ms * MS]) for name, ms in (("dirty", 3), ("writeback", 1), ("total", 4))}
+    found = path.report({**path.cells(), Group("nvme0n1", "write", WRITEBACK): written})
+    shown = of_path(found)
+    at = shown.index("nvme0n1 write: 1 writeback bio, 1 /s, 4 KiB/s")
+    assert [line.split()[0] for line in shown[at + 2 : at + 5]] == ["dirty", "writeback", "total"]
+    assert ["75.0%" in shown[at + 2], "25.0%" in shown[at + 3]] == [True, True]
+    assert shown[at + 5] == ""

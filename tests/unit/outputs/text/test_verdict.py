@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict in words; that the rules find what is there is tested with the rules."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND
+from wptrace.analysis import verdict as rules
+from wptrace.model.results import HIT, OPERATION, REQUEST, Finding, Group, Verdict
+from wptrace.outputs.text import verdict
+from wptrace.outputs.text import words as text
+
+READ, HITS, WRITE = Group("", "read", OPERATION), Group("", "read", HIT), Group("", "write", REQUEST)
+LARGEST = {"share": 0.834, "mean_ns": 4.6 * MS, "p99_ns": 9.1 * MS, "dev_share": 0.0, "queue_depth": 31.04}
+GREW = {"factor": 4.18, "ts_ns": NOON, "duration_ns": 10 * SECOND, "mean_ns": 4.6 * MS, "rest_mean_ns": 1.1 * MS}
+TAIL = {"ratio": 12.4, "p50_ns": 2 * MS, "p99_ns": 24 * MS, "stage_p99_ns": 22 * MS}
+
+
+def said(*findings: Finding, advice: str = "", dates: bool = False) -> list[str]:
+    return list(verdict.lines(Verdict(findings, advice), dates))
+
+
+def test_a_whole_verdict_has_three_lines() -> None:
+    findings = (
+        Finding("largest", {**LARGEST, "dev_share": 0.9}, READ._replace(dev="nvme0n1"), "device"),
+        Finding("grew", GREW, READ, "queue"),
+        Finding("tail", TAIL, READ, "device"),
+        Finding("inside", {"share": 0.25, "sum_ns": 3 * SECOND}, READ, "preempted"),
+        Finding("lost", {"requests": 3, "requests_started": 2000, "operations": 1, "operations_started": 1}),
+    )
+    assert said(*findings, advice="the disk itself") == [
+        "verdict: device takes 83% of the time of read operations, 90% of it on nvme0n1 (mean 4.60 ms, p99 9.10 ms,"
+        " queue depth 31.0); queue grew 4.2x in the 10.0 s that ended 22:13:20 (mean 1.10 ms -> 4.60 ms); the p99 of"
+        " the whole is 12x the median (24.0 ms, 2.00 ms), and device makes it (22.0 ms); preempted took 25% of the"
+        " time (3.00 s) inside the stages",
+        "look at: the disk itself",
+        "but: 1 of 1 system call and 3 of 2,000 requests were lost, so the figures are those of a sample",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finding", "words"),
+    [
+        (Finding("idle", {"in_flight": 0}), "nothing finished"),
+        (Finding("idle", {"in_flight": 5}), "nothing finished, 5 in flight"),
+        (
+            Finding("cached", {"count": 1200, "mean_ns": 1500, "p99_ns": 3000}, HITS),
+            "the page cache served everything: 1,200 read hits (mean 1.50 us, p99 3.00 us)",
+        ),
+        (
+            Finding("unmeasured", {"count": 3}, WRITE),
+            "write requests finished, but none of their stages could be measured",
+        ),
+        (
+            Finding("largest", LARGEST, WRITE, "queue"),
+            "queue takes 83% of the time of write requests (mean 4.60 ms, p99 9.10 ms, queue depth 31.0)",
+        ),
+        (
+            Finding("largest", {**LARGEST, "dev_share": 1.0, "queue_depth": 0.0}, WRITE._replace(dev="sda"), "queue"),
+            "queue takes 83% of the time of write requests on sda (mean 4.60 ms, p99 9.10 ms)",
+        ),
+        (
+            Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp (pid 7)"),
+            "62% of the time of operations (1.20 s) was spent behind commits into which cp (pid 7) had put most",
+        ),
+        (Finding("grew", {**GREW, "factor": 1234.5}, READ, "fs"), "fs grew 1,234x in the 10.0 s that ended 22:13:20"),
+    ],
+)
+def test_each_finding_in_words(finding: Finding, words: str) -> None:
+    (line,) = said(finding)
+    assert line.startswith(f"verdict: {words}")
+
+
+def test_dates_stand_before_the_time_if_wanted() -> None:
+    assert "2023-11-14 22:13:20" in said(Finding("grew", GREW, READ, "fs"), dates=True)[0]
+
+
+def test_there_are_words_for_every_rule() -> None:
+    names = {rule.__name__ for rule in (*rules.FIRST, *rules.MORE)}
+    assert set(verdict._WORDS) | {"lost"} == names
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_shown_escaped(name: str) -> None:
+    (line,) = said(Finding("largest", {**LARGEST, "dev_share": 1.0}, READ._replace(dev=name), "device"))
+    assert line.isprintable()
+    assert text.printable(name) in line
+
+
+def test_json_has_who_is_blamed() -> None:
+    found = Verdict((Finding("behind", {"share": 0.5, "sum_ns": 7.0}, stage="journal", who="cp (pid 7)"),), "")
+    assert verdict.as_json(found)["findings"] == [
+        {"rule": "behind", "stage": "journal", "share": 0.5, "sum_ns": 7, "who": "cp (pid 7)"}
+    ]
+
+
+def test_json_has_the_words_and_the_figures() -> None:
+    found = Verdict(
+        (Finding("largest", LARGEST, READ, "device"), Finding("lost", {"requests": 1, "requests_started": 9})), "it"
+    )
+    made = json.loads(json.dumps(verdict.as_json(found)))
+    assert made == {
+        "text": "\n".join(verdict.lines(found, dates=True)),
+        "stage": "device",
+        "advice": "it",
+        "findings": [
+            {
+                "rule": "largest",
+                "stage": "device",
+                "dev": "",
+                "op": "read",
+                "kind": "operation",
+                "share": 0.834,
+                "mean_ns": 4_600_000,
+                "p99_ns": 9_100_000,
+                "dev_share": 0.0,
+                "queue_depth": 31.04,
+            },
+            {"rule": "lost", "stage": "", "requests": 1, "requests_started": 9},
+        ],
+    }

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of a flow: counters and one `struct hist` a stage for each group, added up over CPUs and time.
+
+The element of group number n is element n of the map; in a map with other keys, `follow` names the elements. Counters
+are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap, so it is differences that are added.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from wptrace.bpf.maps import Map
+from wptrace.errors import WptraceError
+from wptrace.kernel.barrier import everywhere
+from wptrace.model.distribution import SLOTS, Distribution
+from wptrace.model.results import Group
+
+# Whether CPUs see what another one writes in the order in which it is written. Programs have no barriers before 6.15.
+_ORDERED = os.uname().machine == "x86_64"
+_HIST = ("sum", "low", "max", "squares", "squares_high")
+_ALL_BITS = (1 << 64) - 1
+_BUCKET = (1 << 32) - 1
+
+
+class Cells:
+    """`counters` and `distributions` hold, by group, what `read` found so far; untouched groups are not in them.
+
+    In `sparse` ones a stage that took no time was not counted: its distribution is short of what `finished` and was
+    timed. That stands first in the cell and is counted last, so a look in between takes no stage for empty too early.
+    `absent` stages are those that nothing in these cells can have: there all took no time.
+
+    What is found only grows, whatever the kernel writes meanwhile: each look adds to it, and a figure that is smaller
+    than it was adds nothing. How many such figures there were is in `shrunk`.
+    """
+
+    def __init__(
+        self, cells: Map, groups: list[Group], stages: list[str], sparse: bool = False, absent: Iterable[str] = ()
+    ) -> None:
+        self._map = cells
+        self._sparse = sparse
+        self._absent = tuple(absent)
+        self._followed: list[tuple[Any, Group]] = list(enumerate(groups))
+        layout = cells.value_codec
+        self._struct = layout.struct
+        places = {name: place for place, name in enumerate(layout.fields)}
+        if f"stages[{len(stages) - 1}].slots[{SLOTS - 1}]" not in places:
+            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        self._counters = {name: place for name, place in places.items() if not name.startswith("stages[")}
+        self._hists = {
+            name: ([places[f"stages[{number}].{field}"] for field in _HIST], places[f"stages[{number}].slots[0]"])
+            for number, name in enumerate(stages)
+        }
+        self._before: dict[tuple[int, int], bytes] = {}
+        self._nothing = bytes(self._struct.size)
+        self.counters: dict[Group, dict[str, int]] = {}
+        self.distributions: dict[Group, dict[str, Distribution]] = {}
+        self.shrunk = 0
+
+    def follow(self, key: Any, group: Group) -> None:
+        """Reads one more element from now on."""
+        self._followed.append((key, group))
+
+    def read(self) -> None:
+        # What is not counted yet in the first look cannot be short of a stage in the second.
+        timed = None if _ORDERED or not self._sparse else self._timed_now()
+        size = self._struct.size
+        for place, (key, group) in enumerate(self._followed):
+            memory = self._map.raw(key)
+            if memory is None:
+                continue
+            for cpu in range(len(memory) // size):
+                now = bytes(memory[cpu * size : (cpu + 1) * size])
+                before = self._before.get((place, cpu), self._nothing)
+                if now != before:
+                    self._before[place, cpu] = now
+                    self._add(group, self._struct.unpack(now), self._struct.unpack(before))
+        if self._sparse:
+            self._add_zeros(timed)
+
+    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+        counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
+        for name, place in self._counters.items():
+            counters[name] += self._grown(now[place] - was[place])
+        distributions = self.distributions.setdefault(
+            group, {name: Distribution() for name in (*self._hists, *self._absent)}
+        )
+        for name, (fields, first) in self._hists.items():
+            slots = slice(first, first + SLOTS)
+            if now[slots] == was[slots]:
+                continue
+            total, low, high, squares, squares_high = (now[place] for place in fields)
+            old_total, old_low, old_high, old_squares, old_squares_high = (was[place] for place in fields)
+            buckets = [(new - old) & _BUCKET for new, old in zip(now[slots], was[slots])]
+            if max(buckets) > _BUCKET >> 1:
+                buckets = [self._grown(_signed(grown)) for grown in buckets]
+            distributions[name].add_counts(
+                buckets,
+                sum(buckets),
+                self._grown(total - old_total),
+                low ^ _ALL_BITS,
+                high,
+                _squares(squares_high - old_squares_high, squares - old_squares, total - old_total),
+                (low != old_low, high != old_high),
+            )
+
+    def _grown(self, by: int) -> int:
+        if by >= 0:
+            return by
+        self.shrunk += 1
+        return 0
+
+    def _timed_now(self) -> dict[Group, int]:
+        """How many are finished and timed; when it returns, all that was counted before them is to be seen."""
+        finished, untimed = self._counters["finished"], self._counters.get("untimed")
+        found: dict[Group, int] = {}
+        for key, group in self._followed:
+            memory = self._map.raw(key)
+            for cpu in range(0 if memory is None else len(memory) // self._struct.size):
+                cell = self._struct.unpack_from(memory, cpu * self._struct.size)
+                found[group] = found.get(group, 0) + cell[finished] - (cell[untimed] if untimed is not None else 0)
+        everywhere()
+        return found
+
+    def _add_zeros(self, limits: dict[Group, int] | None) -> None:
+        for group, stages in self.distributions.items():
+            counters = self.counters[group]
+            timed = counters["finished"] - counters.get("untimed", 0)
+            if limits is not None:
+                timed = min(timed, limits.get(group, 0))
+            for stage in stages.values():
+                stage.add_zeros(timed - stage.count)
+
+    def total(self, counter: str) -> int:
+        return sum(counters[counter] for counters in self.counters.values())
+
+    def copy(self) -> dict[Group, dict[str, Distribution]]:
+        return {
+            group: {name: found.copy() for name, found in stages.items()}
+            for group, stages in self.distributions.items()
+        }
+
+
+def _signed(bucket: int) -> int:
+    return bucket - _BUCKET - 1 if bucket > _BUCKET >> 1 else bucket
+
+
+def merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:
+    """What is found is a copy, which the cells do not change any more."""
+    into = found.setdefault(group, {})
+    for name, distribution in stages.items():
+        if name in into:
+            into[name].merge(distribution)
+        else:
+            into[name] = distribution.copy()
+
+
+def distribution(hist: Any) -> Distribution:
+    """All that one `struct hist` holds."""
+    found = Distribution()
+    squares = _squares(hist.squares_high, hist.squares, hist.sum)
+    found.add_counts(hist.slots, sum(hist.slots), hist.sum, hist.low ^ _ALL_BITS, hist.max, squares)
+    return found
+
+
+def _squares(high: int, low: int, total: int) -> int | None:
+    """None where they are not kept (`hist_add_plain`)."""
+    squares = (high << 64) + low
+    return squares if squares or not total else None

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks that programs took, by names: from the stack maps, the kernel's symbols and those of processes."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from wptrace.bpf.layout import text
+from wptrace.bpf.maps import Map
+from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
+from wptrace.kernel.tasks import name_of
+from wptrace.kernel.user_symbols import ProcessSymbols
+from wptrace.model.stack import Stack
+
+# As in bpf_src/stacks.bpf.c.
+SECOND_CHANCE = 1 << 30
+
+_NONE = ("[no stack]",)
+# What takes the stack lies on top of it, with the program itself, which has a name or none.
+_TRACING = re.compile(r"(__)?bpf_|__traceiter_|__SCT__tp_func_")
+_TOP = 6
+
+
+class Frames:
+    def __init__(self, stacks: Map, more_stacks: Map) -> None:
+        self._stacks, self._more_stacks = stacks, more_stacks
+        self._kernel = KernelSymbols()
+        self._processes: dict[int, tuple[str, ProcessSymbols]] = {}
+        self._known: dict[tuple[int, int, int], Stack] = {}
+
+    def notes(self, user: bool) -> list[str]:
+        notes = []
+        if not self._kernel.known:
+            notes.append(
+                "the kernel shows no addresses in /proc/kallsyms (kernel.kptr_restrict; or CAP_SYSLOG is missing): "
+                "stacks have no names"
+            )
+        if user:
+            notes.append("user stacks follow frame pointers: code that was built without them shows few frames")
+        return notes
+
+    def meet(self, tgid: int, comm: bytes) -> None:
+        """A process does its first I/O: it is asked where its code lies while it lives."""
+        self._processes[tgid] = f"{text(comm)}[{tgid}]", ProcessSymbols(tgid)
+
+    def stack(self, kernel: int, user: int, tgid: int) -> Stack:
+        """By the ids in the maps; below 0 there is no such stack."""
+        key = kernel, user, tgid
+        if key not in self._known:
+            self._known[key] = self._named(*key)
+        return self._known[key]
+
+    def _named(self, kernel: int, user: int, tgid: int) -> Stack:
+        self._kernel.refresh()
+        names = [self._kernel.name(address) for address in _calls(self._addresses(kernel))]
+        above = [place for place, name in enumerate(names[:_TOP]) if _TRACING.match(name)]
+        inside = tuple(names[above[-1] + 1 if above else 0 :]) or _NONE
+        if not tgid:
+            return Stack(inside)
+        if tgid not in self._processes:
+            # There was no room to tell it; if it has ended since, nobody knows any more.
+            self.meet(tgid, os.fsencode(name_of(tgid)) or b"?")
+        process, symbols = self._processes[tgid]
+        outside = [symbols.name(address) for address in _calls(self._addresses(user))]
+        # Where frame pointers end, what follows is whatever lay on the stack.
+        told = [name for name, before in zip(outside, [None, *outside]) if name != UNKNOWN or before != UNKNOWN]
+        return Stack(inside, tuple(told), process)
+
+    def _addresses(self, stack_id: int) -> list[int]:
+        if stack_id < 0:
+            return []
+        place = self._more_stacks if stack_id & SECOND_CHANCE else self._stacks
+        memory = place.raw((stack_id & ~SECOND_CHANCE).to_bytes(4, "little"))
+        return [address for address in memory.cast("Q") if address] if memory is not None else []
+
+
+def _calls(addresses: list[int]) -> list[int]:
+    """A frame's address is where its call returns to, which may be behind the end of a function that never returns."""
+    return [address - (place > 0) for place, address in enumerate(addresses)]

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --level block`: every request of the block layer from G over D to C, the cheapest way to watch a disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Callable, NamedTuple
+
+from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.programs import Program
+from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.engine import devices, filters
+from wptrace.engine.cells import Cells
+from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.sampling import Sampling
+from wptrace.errors import WptraceError
+from wptrace.flows.io.fates import Events, of_rows, timed_out_bit
+from wptrace.kernel import blockdev
+from wptrace.kernel.blkstatus import to_errno
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.rwbs import rwbs
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
+from wptrace.model.budget import EACH, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
+from wptrace.model.diagnosis import DEGRADED, OK, Check
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import Group, Request, Snapshot, Source, Start
+from wptrace.model.stages import Point, Stage, StageTable
+
+_G = Point("G", "request allocated")
+_D = Point("D", "issued to the driver")
+_C = Point("C", "completed")
+
+# Disks that appear while tracing get the row group "other" until the next start.
+_OTHER = "other"
+# Requests that can be in flight on devices without stamps, and bios on their way to a request.
+_STATES = 16384
+
+_NO_CELL = Cause("no_cell", "a request had no row to count in")
+_NO_STAMP = Cause("no_stamp", "a request finished without usable time stamps: counted, and in no stage")
+_NO_START = Cause("no_start", "the table of bios had no room: a request lacks its start")
+_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+_CAUSES = {
+    cause.name: cause for cause in (STATE_FULL, RING_FULL, _NO_CELL, _NO_STAMP, _NO_START, UNMATCHED_END, RECURSION)
+}
+# Those that cost a request; the others are noted.
+_LOST = (STATE_FULL, _NO_CELL, RECURSION)
+
+_NEVER = (1 << 64) - 1
+
+_STAMPS = "the kernel's stamps"
+_OWN = "own times"
+
+AUTO, KERNEL, OWN = "auto", "kernel", "own"
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """As the user named them; none means all disks."""
+    slow_ns: int | None = None
+    """Requests that took at least as long are told one by one."""
+    ring_bytes: int = 1 << 20
+    pid: int = 0
+    """Only requests that this process makes; needs times of its own. 0 means all."""
+    times: str = AUTO
+    """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
+
+
+def _stateful_hook(name: str, tracepoint: str) -> Hook:
+    return Hook(
+        name,
+        (f"{tracepoint}_tp_btf", f"{tracepoint}_raw_tp"),
+        ("queue", "device"),
+        "devices without iostats or writeback throttling have no stages",
+        required=False,
+    )
+
+
+def _event_hook(name: str, programs: str, without: str) -> Hook:
+    return Hook(name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), (), without, required=False)
+
+
+class BlockFlow(Flow):
+    name = "io"
+    level = "block"
+    object = "io_block"
+    stages = StageTable(
+        (
+            Stage(
+                "queue",
+                _G,
+                _D,
+                "a request waits in the plug and the I/O scheduler",
+                "the scheduler holds requests back, or the device takes no more: look at the queue depth",
+            ),
+            Stage(
+                "device",
+                _D,
+                _C,
+                "the driver and the device work on it, and its completion is handled",
+                "the disk, the fabric or the hypervisor is slow, or the completion interrupt is held up",
+            ),
+        )
+    )
+    hooks = (
+        Hook(
+            "completion of a request (C)",
+            ("complete_tp_btf", "complete_raw_tp"),
+            ("queue", "device"),
+            "no request can be seen",
+        ),
+        _event_hook("request given back (requeue)", "requeue", "requeues are not counted"),
+        _event_hook("bio split in two", "split", "splits are not counted"),
+        _stateful_hook("merge of two requests", "merge"),
+        _stateful_hook("issue of a request (D)", "issue"),
+        _stateful_hook("allocation of a request (G)", "getrq"),
+    )
+
+    fields = (
+        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "devices without the kernel's stamps cannot be traced"),
+        Field(("request.start_time_ns",), "requests are not stamped when they are made"),
+        Field(("request.io_start_time_ns",), "requests are not stamped when they are issued"),
+    )
+
+    @staticmethod
+    def checks() -> list[Check]:
+        found = []
+        for disk in blockdev.disks():
+            if blockdev.is_stamped(disk):
+                found.append(Check(disk, OK, f"traced with {_STAMPS}, the cheapest way"))
+            else:
+                detail = f"iostats or writeback throttling is off: traced with {_OWN}, at a higher cost"
+                found.append(Check(disk, DEGRADED, detail, _stamp_advice(disk)))
+        return found
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._extents = devices.extents(options.devices)
+        times = OWN if options.pid else options.times
+        self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
+        self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
+        self._loaded: Loaded | None = None
+        self._requests: list[Request] = []
+        self._ring: Ring | None = None
+        self._sampling = Sampling()
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        """Which argument holds the object is for BTF to say: a wrong guess would read garbage without an error."""
+        obj.rodata.request_is_second = _is_second("block_rq_issue")
+        obj.rodata.bio_is_second = _is_second("block_getrq")
+        obj.rodata.timed_out_bit = timed_out_bit()
+
+    def start(self, reader: Reader) -> Start:
+        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        obj = loaded.obj
+        self._ops = obj.enum("block_op")
+        self._flags = obj.enum("block_flag")
+        self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
+        groups = [Group(name, op) for name in self._names() for op in self._ops]
+        self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        if self._options.slow_ns is not None:
+            layout = obj.struct("block_record")
+            self._events = Events({place.name: place.codec for place in layout.places}["events"])
+            packed, self._decode = layout.packed("events")
+            self._ring = Ring.of(obj.maps["records"], packed)
+            reader.add(self._ring, self._take, rate=RATE)
+        return Start(
+            self.name,
+            self.level,
+            os.uname().release,
+            self._filters(),
+            self._sources(loaded),
+            self.stages,
+            self._notes(),
+        )
+
+    def _filters(self) -> dict[str, Any]:
+        wanted = [extent.name for extent in self._extents] if self._options.devices else []
+        return {"dev": wanted, **({"pid": self._options.pid} if self._options.pid else {})}
+
+    def _prepare(self, obj: BpfObject) -> None:
+        self.configure(obj)
+        slots = len(self._extents) + 1
+        obj.maps["cells"].max_entries = slots * len(obj.enum("block_op"))
+        states = _STATES if self._stateful else 1
+        obj.maps["bios"].max_entries = states
+        obj.maps["requests"].max_entries = states
+        if self._options.slow_ns is not None:
+            obj.maps["records"].max_entries = self._options.ring_bytes
+            obj.data.slow_ns = self._options.slow_ns
+        obj.bss.target_tgid = self._options.pid
+        filters.look_from_here(obj.bss)
+        obj.bss.trace_unlisted = not self._options.devices and not self._options.pid
+        obj.bss.devices = devices.table(self._extents, self._stateful)
+
+    def plan(self) -> list[str]:
+        """What a start would do, without doing it."""
+        lines = [f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._extents]
+        hooks = self._hooks()
+        return [*lines, *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in hooks)]
+
+    def _kind(self, disk: str) -> str:
+        return _OWN if disk in self._stateful else _STAMPS
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        return self.hooks if self._stateful else tuple(hook for hook in self.hooks if hook.required or not hook.serves)
+
+    def _names(self) -> list[str]:
+        return [_OTHER, *(extent.name for extent in self._extents)]
+
+    def _sources(self, loaded: Loaded) -> list[Source]:
+        sections = [loaded.sections(hook.name) for hook in self._hooks() if hook.serves]
+        kinds = sorted({self._kind(extent.disk) for extent in self._extents})
+        how = f"{', '.join(filter(None, sections))} with {' or '.join(kinds)}"
+        return [Source(stage.name, how) for stage in self.stages]
+
+    def _notes(self) -> list[str]:
+        notes = [
+            f"{device} has no requests of its own: they are shown on {', '.join(below)}"
+            for device, below in devices.stacked(self._options.devices).items()
+        ]
+        if self._options.pid:
+            notes += filters.notes(self._options.pid)
+            notes.append(
+                f"only requests that process {self._options.pid} makes itself: others write out what it leaves in the"
+                " page cache"
+            )
+        elif self._stateful and self._options.times == AUTO:
+            notes.append(
+                f"{', '.join(self._stateful)}: iostats or writeback throttling is off, so the kernel stamps no requests"
+                " and wptrace keeps times of its own, which costs more"
+            )
+        # 6.9 (da4c8c3d0975) stamps once for all that a task submits at a time.
+        if self._stamped and vmlinux().has_field("blk_plug", "cur_ktime"):
+            notes.append(
+                "this kernel stamps requests of one batch with one time: a short wait in queue reads as 0 and counts to"
+                " device (--times own is exact and costs more)"
+            )
+        notes.append("throttle, fs, wakeup and return are not seen at this level; driver and complete are in device")
+        return notes
+
+    def _take(self, records: list[Record]) -> None:
+        offset = wall_offset_ns()
+        names, ops = self._names(), self._ops
+        at = self._decode.index
+        end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
+            at(name)
+            for name in (
+                "end_ns", "sector", "queue_ns", "device_ns", "bytes", "dev", "flags", "cpu", "slot", "error", "op",
+                "events",
+            )
+        )  # fmt: skip
+        for record in records:
+            flags = [name for place, name in enumerate(self._flags) if record[bits] >> place & 1]
+            number = record[dev]
+            fields = {
+                "sector": record[sector],
+                "bytes": record[size],
+                "rwbs": rwbs(ops[record[op]], flags),
+                "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
+                "complete_cpu": record[cpu],
+                "error": to_errno(record[error]),
+                **self._events.fields(record[events]),
+            }
+            stages = {"queue": record[queue], "device": record[device]}
+            self._requests.append(
+                Request(
+                    record[end] + offset, names[record[slot]], ops[record[op]], fields, sum(stages.values()), stages
+                )
+            )
+
+    def requests(self) -> list[Request]:
+        taken, self._requests = self._requests, []
+        return taken
+
+    def snapshot(self) -> Snapshot:
+        loaded = self._loaded
+        if loaded is None:
+            raise WptraceError("the flow has not been started")
+        obj, counters = loaded.obj, self._cells.counters
+        found = self.look()
+        ran = [program.statistics() for program in loaded.programs]
+        causes = dict(zip(self._causes, obj.bss.loss))
+        causes[RECURSION] = ran[0].recursion_misses  # of the completion
+        lost = {cause: causes[cause] for cause in _LOST}
+        noted = {cause: count for cause, count in causes.items() if cause not in lost}
+        noted[INCONSISTENT] = self._cells.shrunk
+        if self._ring is not None:
+            noted[_FOREIGN] = self._ring.foreign
+        # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too. A group
+        # counts its starts or it does not; one that does cannot have finished without.
+        started = sum(count["started"] or count["finished"] for count in counters.values())
+        started += sum(map(blockdev.in_flight, self._stamped)) + (causes[RECURSION] if self._stamped else 0)
+        return Snapshot(
+            time.monotonic_ns(),
+            Accounting.read(started, self._cells.total("finished"), lost, noted),
+            found,
+            {group: count["bytes"] for group, count in counters.items()},
+            self._cells.total("failed"),
+            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+            untimed={group: count["untimed"] for group, count in counters.items() if count["untimed"]},
+            events=of_rows(self._cells),
+        )
+
+    def look(self) -> dict[Group, dict[str, Distribution]]:
+        self._cells.read()
+        untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
+        found = self._cells.copy()
+        for stages in found.values():
+            at_once = stages.pop("at_once")
+            stages["queue"].add_zeros(at_once.count)
+            stages["device"].merge(at_once)
+            stages["total"].merge(at_once)
+        return self._sampling.whole(found, untimed)
+
+    def shedder(self) -> _Shedder:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        stateless = bool(self._stateful) and not self._options.pid
+        return _Shedder(self._loaded, self._options.slow_ns == 0, stateless, self.look)
+
+    def stop(self) -> None:
+        if self._loaded is not None:
+            self._loaded.detach()
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None
+
+
+class _Shedder:
+    """Requests are told one by one no more, and then few of them are timed."""
+
+    def __init__(self, loaded: Loaded, each: bool, stateless: bool, look: Callable[[], object]) -> None:
+        self._loaded = loaded
+        self._stateless = stateless
+        self._look = look
+        self.steps = ladder([EACH, SAMPLE] if each else [SAMPLE])
+
+    def programs(self) -> list[Program]:
+        return self._loaded.programs
+
+    def shed(self, step: Step) -> None:
+        obj = self._loaded.obj
+        if step.kind == EACH:
+            obj.bss.sample = TOLD_ONE_IN
+            obj.data.slow_ns = _NEVER
+            return
+        self._look()
+        obj.bss.stateless = self._stateless
+        obj.bss.request_sample = step.one_in
+
+    def restore(self, step: Step) -> None:
+        obj = self._loaded.obj
+        if step.kind == EACH:
+            obj.data.slow_ns = 0
+            obj.bss.sample = 0
+            return
+        self._look()
+        # Not `stateless`: requests that were not timed are in flight.
+        obj.bss.request_sample = rate_before(self.steps, step)
+
+
+def _trusts_stamps(disk: str, times: str) -> bool:
+    return times == KERNEL or (times == AUTO and blockdev.is_stamped(disk))
+
+
+def _stamp_advice(disk: str) -> str:
+    queue = f"/sys/block/{disk}/queue"
+    return f"echo 1 > {queue}/iostats; echo -1 > {queue}/wbt_lat_usec (the kernel's default)"
+
+
+def _is_second(tracepoint: str) -> bool:
+    arguments = vmlinux().tracepoint(tracepoint) or ()
+    return bool(arguments) and arguments[0].startswith("request_queue")

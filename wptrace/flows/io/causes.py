@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why the path flow loses something, or knows less of it (`path_cause` of bpf_src/io_path/shared.h)."""
+
+from __future__ import annotations
+
+from wptrace.flows.io.writeback import DIRTY_FULL
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Cause
+
+OP_FULL = Cause("op_full", "the table of operations had no room")
+OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
+BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
+SUBMIT_FULL = Cause("submit_full", "the table of what io_uring or AIO was asked for had no room: seen as requests only")
+UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
+GHOST = Cause("ghost", "the end of a request went unseen, and the device has it no more")
+LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a device made of others")
+RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
+NO_CELL = Cause("no_cell", "something had no row to count in")
+SHED = Cause("shed", "the budget took operations off while it was in flight")
+FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+
+COUNTED = (
+    OP_FULL,
+    BIO_FULL,
+    LAYER_FULL,
+    RING_FULL,
+    RATE_LIMITED,
+    NO_CELL,
+    UNMATCHED_START,
+    UNMATCHED_END,
+    OP_UNENDED,
+    UNENTERED,
+    DIRTY_FULL,
+    SUBMIT_FULL,
+)
+"""By the programs."""
+NOTED = (RING_FULL, RATE_LIMITED, LAYER_FULL, SUBMIT_FULL, UNENTERED, NO_CELL, UNMATCHED_END)
+"""Of these, what costs neither an operation nor a request."""
+CAUSES = {cause.name: cause for cause in (*COUNTED, GHOST, RECURSION, SHED, FOREIGN, INCONSISTENT)}

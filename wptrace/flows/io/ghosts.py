@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests whose end no program saw: some kernels skip programs, and what was skipped would be in flight for ever.
+
+The kernel itself counts what is with the driver (`inflight` in sysfs). Requests that are in the table before and after
+that is read were there meanwhile, so those that it does not count are over. Which of them is a guess, but a good one:
+those whose operation is over, and then the oldest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from wptrace.bpf.object import BpfObject
+from wptrace.flows.io.records import DELIVERED, used
+from wptrace.kernel import blockdev
+
+# From the end of a request to the program that sees it, the kernel may take its time.
+GRACE_NS = 1_000_000_000
+
+
+class _Head(NamedTuple):
+    """Of the bio that stands for a request; the same one as long as all of that is the same."""
+
+    place: int
+    bio: int
+    begun: int
+
+
+class Ghosts:
+    """What of the table of requests is not in flight any more, look by look."""
+
+    def __init__(self, obj: BpfObject, sys: Path = blockdev.SYS) -> None:
+        self._obj = obj
+        self._sys = sys
+        self._layout = obj.struct("bio_state")
+        self._at = {name: place for place, name in enumerate(self._layout.fields)}
+        self._head, self._flush = obj.enum("bio_kind").index("head"), obj.enum("block_op").index("flush")
+        self._since: dict[_Head, int] = {}
+        self._excess = 0
+        self.count = 0
+        """How many there were."""
+
+    def sweep(self, grace_ns: int = GRACE_NS) -> None:
+        """Frees the places of those that were there for so long, and are over."""
+        now = time.monotonic_ns()
+        found = self._heads()
+        self._since = {head: self._since.get(head, now) for heads in found.values() for head in heads}
+        for dev, heads in found.items():
+            old = [head for head in heads if now - self._since[head] >= grace_ns]
+            if not old:
+                continue
+            with_driver = self._with_driver(dev)
+            if with_driver is None:
+                continue
+            still = self._heads().get(dev, {})
+            over = len(heads.keys() & still.keys()) - with_driver
+            old = sorted((head for head in old if head in still), key=lambda head: (still[head], self._since[head]))
+            for head in old[: max(0, over)]:
+                self._free(head)
+
+    def note(self, begun: int, held: int, ended: int, at_rest: bool) -> None:
+        """Requests that began and are in no place any more. The figures are read in this order, so none is taken for
+        one that ends meanwhile; unless nothing changes any more, only what two looks have in common counts, since a
+        request may be taken back when it becomes a part of another one."""
+        excess = begun - held - ended
+        self.count = max(self.count, excess if at_rest else min(excess, self._excess))
+        self._excess = excess
+
+    def held(self) -> int:
+        """The places of requests that began."""
+        bio, kind, empty = (self._at[name] for name in ("bio", "kind", "empty"))
+        return sum(
+            1
+            for _, values in used(self._obj.view("bios"), self._layout)
+            if not values[empty] and (values[bio] == DELIVERED or values[kind] == self._head)
+        )
+
+    def _heads(self) -> dict[int, dict[_Head, bool]]:
+        """Those that the driver has, by the number of their disk, and whether the operation of each is there."""
+        names = ("bio", "begun", "kind", "op_kind", "empty", "done.events.requeues", "done.dev", "task", "op")
+        bio, begun, kind, op_kind, empty, requeues, dev, task, op = (self._at[name] for name in names)
+        queued = self._at["done.times.queued"]
+        # What Python wants first in an operation: its task, how many began there, and when this one did.
+        words, stride = self._obj.view("ops").cast("Q"), self._obj.struct("op_state").size // 8
+        found: dict[int, dict[_Head, bool]] = defaultdict(dict)
+        for place, one in used(self._obj.view("bios"), self._layout):
+            # Of a flush the kernel counts nothing, and what was given back is not with the driver.
+            if one[kind] != self._head or one[bio] == DELIVERED or one[empty] or one[requeues]:
+                continue
+            if one[op_kind] != self._flush:
+                at = one[op] * stride
+                has_operation = bool(one[task]) and words[at] == one[task] and words[at + 2] <= one[queued]
+                found[one[dev]][_Head(place, one[bio], one[begun])] = has_operation
+        return found
+
+    def _with_driver(self, dev: int) -> int | None:
+        """None where the kernel does not count them."""
+        folder = self._sys / "dev" / "block" / f"{dev >> blockdev.MINOR_BITS}:{dev & (1 << blockdev.MINOR_BITS) - 1}"
+        try:
+            if (folder / "queue" / "iostats").read_text().strip() != "1":
+                return None
+            return sum(map(int, (folder / "inflight").read_text().split()))
+        except (OSError, ValueError):
+            return None
+
+    def _free(self, head: _Head) -> None:
+        at = head.place * self._layout.size
+        memory = self._obj.view("bios")
+        if memory[at : at + 8] == head.bio.to_bytes(8, "little"):
+            memory[at : at + 8] = bytes(8)
+        del self._since[head]

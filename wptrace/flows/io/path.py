@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io`: the whole path of reads and writes, from the system call to the device and back to the task."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.perf import CPU_CLOCK
+from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.engine import devices, filters
+from wptrace.engine.cells import Cells, merge
+from wptrace.engine.filters import Filter
+from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.sampling import Sampling
+from wptrace.engine.tracepoints import argument
+from wptrace.errors import WptraceError
+from wptrace.flows.io import controllers as io_controllers
+from wptrace.flows.io import hooks as io_hooks
+from wptrace.flows.io import layers
+from wptrace.flows.io import operations as io_operations
+from wptrace.flows.io import writeback as io_writeback
+from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED
+from wptrace.flows.io.fates import of_rows, timed_out_bit
+from wptrace.flows.io.ghosts import Ghosts
+from wptrace.flows.io.hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
+from wptrace.flows.io.records import OBJECT, Stories, begun, in_use, waiting
+from wptrace.flows.io.shed import PathShedder
+from wptrace.flows.io.stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, STAGES, WRITEBACK_STAGES
+from wptrace.flows.io.syscalls import calls
+from wptrace.kernel import cpus
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_START, Accounting
+from wptrace.model.distribution import Distribution
+from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+
+if TYPE_CHECKING:
+    from wptrace.flows.io.capture import Capture
+
+# Of an operation that made a single request, the whole time of that (ONLY_STAGE_REQUEST of bpf_src/io_path/shared.h).
+_REQUEST = "request"
+# Reads and writes (PLAIN_KINDS, there).
+_PLAIN_KINDS = 2
+_TICK_NS = 1_000_000
+# Bios of devices made of others that can be in flight.
+_UPPERS = 16384
+_LAST_MOMENT_S = 0.1
+# A bio that was queued before tracing began gets its request within this time, or an end without a start is counted.
+_SETTLES_NS = 1_000_000_000
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """As the user named them; none means all disks."""
+    filter: Filter = Filter()
+    slow_ns: int | None = None
+    """Operations, and requests that nobody waits for, that took at least as long are told one by one."""
+    sample: int = 0
+    """One in so many is told as well."""
+    limit: int = 0
+    """How many are told in a second at most; 0 for all."""
+    interference: bool = False
+    writeback: bool = False
+    """What is written back is followed from whoever made it dirty."""
+    ring_bytes: int = 1 << 22
+    capture: Path | None = None
+    """A file for what would be told."""
+
+    @property
+    def telling(self) -> bool:
+        return self.slow_ns is not None or self.sample > 0
+
+
+class PathFlow(Flow):
+    name = "io"
+    level = "path"
+    object = OBJECT
+    stages = STAGES
+    hooks = HOOKS
+    fields = (
+        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "no bio can be told from another disk's"),
+        Field(("task_struct.__state", "task_struct.state"), "sleep cannot be told from preemption"),
+    )
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._extents = devices.extents(options.devices, hidden=True)
+        self._names = devices.names(self._extents)
+        self._file_systems = io_hooks.file_systems(self._extents)
+        self._layers = layers.wanted(options.devices)
+        self._loaded: Loaded | None = None
+        self._stopped = False
+        self._ring: Ring | None = None
+        self._capture: Capture | None = None
+        self._requests: list[Request] = []
+        self._behind: dict[str, int] = {}
+        self._sampling = Sampling()
+        self._shedder: PathShedder | None = None
+
+    @staticmethod
+    def configure(obj: BpfObject) -> None:
+        obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
+        obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
+        obj.rodata.page_shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
+        obj.rodata.uring_hands_event = io_operations.hands_event()
+        obj.rodata.timed_out_bit = timed_out_bit()
+        obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
+
+    def start(self, reader: Reader) -> Start:
+        if self._options.capture is not None:
+            from wptrace.flows.io.capture import Capture
+
+            self._capture = Capture(self._options.capture)
+        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        obj = loaded.obj
+        self._cells = self._counted(obj)
+        self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
+        self._map_bytes = sum(found.memory() for found in obj.maps.values())
+        self._stories = Stories(obj, self._names)
+        self._ghosts = Ghosts(obj)
+        if self._options.telling:
+            sink = None if self._capture is None else self._capture.add
+            self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
+            reader.add(self._ring, self._take, rate=self._options.limit or RATE)
+        obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
+        by_call = "call_enter_raw_tp"
+        obj.bss.calls = calls(
+            obj.enum("call_kind"),
+            plain=by_call in loaded.chosen[OPERATIONS[0]],
+            syncs=by_call in loaded.chosen.get(SYNCS, ()),
+        )
+        told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
+        told.update(filters.describe(self._options.filter))
+        sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
+        start = Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
+        if self._capture is not None:
+            self._capture.begin(obj, self._stories, start)
+        obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
+        obj.bss.tracing = True
+        return start
+
+    def _counted(self, obj: BpfObject) -> dict[str, Cells]:
+        """By kind: what the programs count, with the names of the devices."""
+        ops, kinds = obj.enum("block_op"), obj.enum("op_kind")
+        every = [(name, kind) for name in self._names for kind in kinds]
+        noise = every if self._options.interference else []
+        stages = obj.enum("op_stage")
+        return {
+            "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages, True),
+            "only": Cells(
+                obj.maps["only_cells"],
+                [Group(name, kind, OPERATION) for name in self._names for kind in kinds[:_PLAIN_KINDS]],
+                obj.enum("only_stage"),
+                True,
+                absent=[name for name in SPARSE if name not in obj.enum("only_stage")],
+            ),
+            "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"], True),
+            "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE), True),
+            "layer": Cells(
+                obj.maps["layer_cells"],
+                [Group(name, op, LAYER) for name in self._layers for op in ops],
+                obj.enum("layer_stage"),
+                True,
+            ),
+            "request": Cells(
+                obj.maps["request_cells"],
+                [Group(name, op, REQUEST) for name in self._names for op in ops],
+                obj.enum("request_stage"),
+                True,
+            ),
+            "writeback": io_writeback.cells(obj, self._names if self._options.writeback else []),
+            **io_controllers.cells(obj, self._names if self._options.interference else []),
+        }
+
+    @classmethod
+    def hooks_here(cls) -> tuple[Hook, ...]:
+        return io_hooks.seen_by(io_hooks.file_systems(devices.extents((), hidden=True)))
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        unused = set() if self._options.interference else {*NOISE, *CONTROLLERS}
+        unused |= set() if self._options.writeback else set(WRITEBACK_STAGES)
+        unused |= set() if self._layers else {"layers"}
+        disks = {extent.disk for extent in self._extents} if self._options.devices else None
+        return io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
+
+    def _prepare(self, obj: BpfObject) -> None:
+        options = self._options
+        self.configure(obj)
+        slots, kinds = len(self._names), len(obj.enum("op_kind"))
+        obj.maps["op_cells"].max_entries = slots * kinds
+        obj.maps["only_cells"].max_entries = slots * _PLAIN_KINDS
+        obj.maps["hit_cells"].max_entries = slots * kinds
+        obj.maps["noise_cells"].max_entries = slots * kinds if options.interference else 1
+        obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
+        if options.writeback:
+            io_writeback.prepare(obj, slots)
+        if options.interference:
+            io_controllers.prepare(obj, slots)
+        if self._layers:
+            obj.maps["layer_cells"].max_entries = len(self._layers) * len(obj.enum("block_op"))
+            obj.maps["uppers"].max_entries = _UPPERS
+            obj.bss.layers = layers.table(self._layers)
+            # A bio may be known before it is queued, as one that a limit holds.
+            obj.bss.stacked = obj.bss.holding = True
+        if options.telling:
+            obj.maps["records"].max_entries = options.ring_bytes
+            obj.bss.telling = True
+            obj.bss.sample = options.sample
+            obj.bss.tell_limit = options.limit
+        if options.slow_ns is not None:
+            obj.data.slow_ns = options.slow_ns
+        obj.bss.noisy = obj.bss.noise_kept = options.interference
+        obj.bss.tick_ns = _TICK_NS if options.interference else 0
+        obj.bss.trace_unlisted = not options.devices
+        obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.hidden_disks = devices.hidden_table(self._extents)
+        obj.bss.file_devices = devices.file_table(self._extents)
+        filters.look_from_here(obj.bss)
+        filters.apply(obj.bss, options.filter)
+
+    def retarget(self, wanted: Filter) -> None:
+        """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
+        filters.apply(self._running.obj.bss, wanted)
+        self._options = self._options._replace(filter=wanted)
+
+    def shedder(self) -> PathShedder:
+        wanted = self._options
+        self._shedder = PathShedder(
+            self._running,
+            wanted.slow_ns,
+            wanted.sample,
+            wanted.interference,
+            wanted.filter.file is not None or wanted.filter.directory is not None,
+            _TICK_NS,
+            self.look,
+        )
+        return self._shedder
+
+    @property
+    def _running(self) -> Loaded:
+        if self._loaded is None:
+            raise WptraceError("the flow has not been started")
+        return self._loaded
+
+    def plan(self) -> list[str]:
+        """What a start would do, without doing it."""
+        return devices.plan(self._extents, self._hooks())
+
+    def _how(self, stage: str) -> str:
+        """By what a stage is observed."""
+        serving = [hook for hook in self._hooks() if stage in hook.serves]
+        return ", ".join(filter(None, (self._running.sections(hook.name) for hook in serving)))
+
+    def _notes(self, loaded: Loaded) -> list[str]:
+        missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
+        notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
+        notes += io_operations.notes(loaded.chosen[OPERATIONS[0]], self._file_systems)
+        if self._options.interference:
+            notes += io_controllers.notes(loaded.obj)
+        notes += filters.notes(self._options.filter.tid or self._options.filter.pid)
+        return devices.notes(self._options.devices) + notes
+
+    def _take(self, records: list[Record]) -> None:
+        told = list(self._stories.told(records))
+        self._requests += told
+        for one in told:
+            # What a task itself had put most into is its own wait.
+            most = one.fields.get("commit", {}).get("most")
+            if most and most["pid"] != one.fields["pid"]:
+                who = f"{most['comm']} (pid {most['pid']})"
+                self._behind[who] = self._behind.get(who, 0) + one.stages.get("journal", 0)
+
+    def requests(self) -> list[Request]:
+        taken, self._requests = self._requests, []
+        return taken
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        self._ghosts.sweep()
+        return waiting(self._running.obj, self._names, time.monotonic_ns(), at_least_ns)
+
+    def snapshot(self) -> Snapshot:
+        loaded = self._running
+        obj = loaded.obj
+        if not self._stopped:
+            self._ghosts.sweep()
+        # Read before the ends: what begins and ends in between is not taken for being in flight.
+        requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
+        held = self._ghosts.held()
+        discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
+        found = self.look()
+        ran = {program.name: program.statistics() for program in loaded.programs}
+        causes = dict(zip(self._causes, obj.bss.loss))
+        missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
+        exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
+        noted = {cause: causes[cause] for cause in NOTED}
+        if self._options.writeback:
+            noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
+        # A request whose end was skipped is in flight, until another one takes its memory.
+        noted[RECURSION] = sum(missed.values()) - exits
+        if self._ring is not None:
+            noted[FOREIGN] = self._ring.foreign
+        noted[INCONSISTENT] = sum(cells.shrunk for cells in self._cells.values())
+        requests = self._cells["request"]
+        requests_ended = requests.total("finished") + self._cells["only"].total("finished")
+        shed = self._shedder
+        given_up = causes[UNMATCHED_START] + (shed.given_up_requests if shed is not None else 0)
+        self._ghosts.note(requests_begun, held, requests_ended + given_up, self._stopped)
+        ops = [self._cells[name] for name in ("op", "only", "hit")]
+        book = Accounting.read(
+            requests_begun + causes[BIO_FULL],
+            requests_ended,
+            {
+                BIO_FULL: causes[BIO_FULL],
+                UNMATCHED_START: causes[UNMATCHED_START],
+                GHOST: self._ghosts.count,
+                SHED: shed.given_up_requests if shed is not None else 0,
+            },
+            noted,
+        )
+        operations = Accounting.read(
+            operations_begun + causes[OP_FULL] - discarded,
+            sum(cells.total("finished") for cells in ops),
+            {
+                OP_FULL: causes[OP_FULL],
+                OP_UNENDED: causes[OP_UNENDED],
+                RECURSION: exits,
+                SHED: shed.given_up if shed is not None else 0,
+            },
+            {},
+        )
+        return Snapshot(
+            time.monotonic_ns(),
+            book,
+            found,
+            self._bytes(),
+            requests.total("failed") + self._cells["only"].total("request_failed"),
+            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
+            operations,
+            sum(cells.total("failed") for cells in ops),
+            {group: count for group, count in self._untimed().items() if count},
+            dict(self._behind),
+            of_rows(requests),
+        )
+
+    def look(self) -> dict[Group, dict[str, Distribution]]:
+        """Reads the cells, and what they tell of all, those that were only counted included."""
+        for cells in self._cells.values():
+            cells.read()
+        return self._sampling.whole(self._distributions(), self._untimed())
+
+    def _untimed(self) -> dict[Group, int]:
+        counted = (self._cells[name].counters.items() for name in ("request", "writeback"))
+        return {group: count["untimed"] for found in counted for group, count in found}
+
+    def _distributions(self) -> dict[Group, dict[str, Distribution]]:
+        found: dict[Group, dict[str, Distribution]] = {}
+        for cells in self._cells.values():
+            for group, stages in cells.distributions.items():
+                merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
+                if _REQUEST in stages:
+                    shared = {name: stages[name] for name in REQUEST_STAGES}
+                    merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
+        for stages in found.values():
+            io_controllers.leave_out(stages)
+        # Interference is counted before the operation itself: one may be there without the other for a moment.
+        return {group: stages for group, stages in found.items() if "total" in stages}
+
+    def _bytes(self) -> dict[Group, int]:
+        found: dict[Group, int] = {}
+        for cells in self._cells.values():
+            for group, counters in cells.counters.items():
+                found[group] = found.get(group, 0) + counters.get("bytes", 0)
+                if "request_bytes" in counters:
+                    request = Group(group.dev, group.op, REQUEST)
+                    found[request] = found.get(request, 0) + counters["request_bytes"]
+        return found
+
+    def stop(self) -> None:
+        """Takes no new ones, gives those in flight a moment to end, and detaches."""
+        loaded = self._running
+        loaded.obj.bss.tracing = False
+        self._ghosts.sweep()
+        end = time.monotonic() + _LAST_MOMENT_S
+        while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:
+            time.sleep(_LAST_MOMENT_S / 20)
+        self._ghosts.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
+        loaded.detach()
+        self._stopped = True
+
+    def close(self) -> None:
+        if self._capture is not None:
+            obj = None if self._loaded is None else self._loaded.obj
+            self._capture.end(0 if obj is None else obj.bss.loss[obj.enum("path_cause").index(RING_FULL.name)])
+        if self._ring is not None:
+            self._ring.close()
+        if self._loaded is not None:
+            self._loaded.obj.close()
+            self._loaded = None

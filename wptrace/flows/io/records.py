@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single operations and requests of the path flow: what a record tells, and what is in flight (bpf_src/io_path)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+from wptrace.bpf.object import BpfObject
+from wptrace.flows.io.fates import Events
+from wptrace.flows.io.stages import SPARSE
+from wptrace.kernel import blockdev
+from wptrace.kernel.blkstatus import to_errno
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.irqs import SOFTIRQS
+from wptrace.kernel.rwbs import rwbs
+from wptrace.kernel.tasks import comm, leader_of, name_of
+from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST, InFlight, Request
+
+# As in bpf_src/io_path/shared.h.
+_NO_CPU = 0xFFFF
+_NO_SECTOR = (1 << 64) - 1
+_NOISE = ("preempted", "hardirq", "softirq", "irq_off")
+_CHAIN = ("submit", "issue", "irq", "complete", "wake")
+OBJECT = "io_path"
+_KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
+
+Record = tuple[Any, ...]
+
+
+class Stories:
+    """Makes requests of records. What records have in common (tasks, paths, devices) is made once."""
+
+    def __init__(
+        self,
+        obj: BpfObject,
+        names: Sequence[str],
+        cgroups: CgroupNames | None = None,
+    ) -> None:
+        """The names of cgroups are this machine's of now, unless they are given."""
+        layout = obj.struct("io_record")
+        # Most records tell of no interference, so that is left as it is until one does.
+        self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events")
+        self._at = {name: place for place, name in enumerate(self.fields)}
+        places = {place.name: place.codec for place in layout.places}
+        self._noise = places["before_wakeup"]
+        self._commit = places["commit"]
+        self._no_commit = bytes(self._commit.size)
+        self._events = Events(places["events"])
+        self._silence = bytes(places["noise"].size), bytes(self._noise.size)
+        self.names = names
+        self._stages = obj.enum("op_stage")[:-1]
+        self._request_stages = obj.enum("request_stage")[:-1]
+        self._ops = {OPERATION: obj.enum("op_kind"), HIT: obj.enum("op_kind"), REQUEST: obj.enum("block_op")}
+        self._kinds = [_KINDS[name] for name in obj.enum("record_kind")]
+        self._flags = obj.enum("block_flag")
+        self._interfaces = obj.enum("interface")
+        self._controllers = obj.enum("controller")
+        self._cgroups = CgroupNames() if cgroups is None else cgroups
+        self.wall_offset_ns: int | None = None
+        """What makes the time of day of times; None is that of now."""
+
+    def told(self, records: Sequence[Record]) -> Iterator[Request]:
+        # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
+        (
+            start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
+            readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, noise, before_wakeup, path_at,
+            interface, user_data, request_op, commit, flush_before, flush_behind, dirty_ns, held, events,
+        ) = (
+            self._at[name]
+            for name in (
+                "start_ns", "end_ns", "offset", "length", "result", "cgroup", "inode", "sector", "bytes", "dev",
+                "flags", "tgid", "tid", "requests", "readahead", "slot", "kind", "op", "path_end", "deleted",
+                "path_cut", "comm", "noise", "before_wakeup", "path", "interface", "user_data", "request_op", "commit",
+                "flush_before", "flush_behind", "dirty_ns", "held[0]", "events",
+            )
+        )  # fmt: skip
+        first, chain = self._at["stages[0]"], self._at["cpus.submit"]
+        last, chain_end = first + len(self._stages), chain + len(_CHAIN)
+        names, stage_names, kinds, ops = self.names, self._stages, self._kinds, self._ops
+        block_ops = ops[REQUEST]
+        silence, interfaces = self._silence, self._interfaces
+        controllers = self._controllers
+        held_end = held + len(controllers)
+        comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
+        letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
+        wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
+        happened = self._events.fields
+        for record in records:
+            kind = kinds[record[kind_at]]
+            op = ops[kind][record[op_at]]
+            stages = dict(zip(stage_names, record[first:last]))
+            done = record[result]
+            fields: dict[str, Any] = {
+                "pid": record[tgid],
+                "tid": record[tid],
+                "comm": comms[record[comm_at]],
+                "cgroup": cgroups[record[cgroup]],
+            }
+            if kind == REQUEST:
+                stages = {name: stages[name] for name in self._request_stages}
+                fields["error"] = to_errno(done)
+                if record[dirty_ns]:
+                    fields["dirty_ns"] = record[dirty_ns]
+                    fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
+                    fields["deleted"] = record[deleted] != 0
+                    fields["inode"] = record[inode]
+                    fields["offset"] = record[offset]
+            else:
+                for name in SPARSE:
+                    if not stages[name]:
+                        del stages[name]
+                by = interfaces[record[interface]]
+                if by != "call":
+                    fields["interface"] = by
+                    fields["user_data"] = record[user_data]
+                place = record[offset]
+                fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
+                fields["deleted"] = record[deleted] != 0
+                fields["inode"] = record[inode]
+                fields["offset"] = place if place >= 0 else None
+                fields["length"] = record[length]
+                fields["result"] = done
+                fields["requests"] = record[requests]
+                fields["readahead"] = record[readahead]
+                fields["error"] = -done if -4096 < done < 0 else 0
+            if record[flush_before] or record[flush_behind]:
+                fields["flush"] = {"before_ns": record[flush_before], "behind_ns": record[flush_behind]}
+            number = record[dev]
+            if number:
+                where = record[sector]
+                # A flush has none.
+                fields["sector"] = where if where != _NO_SECTOR else 0
+                fields["bytes"] = record[size]
+                fields["rwbs"] = letters[block_ops[record[request_op]], record[flags]]
+                fields["maj_min"] = numbers[number]
+            fields.update(happened(record[events]))
+            fields["cpus"] = chains[record[chain:chain_end]]
+            if kind != REQUEST:
+                quiet = record[noise] == silence[0] and record[before_wakeup] == silence[1]
+                fields["interference"] = (
+                    [] if quiet else list(self._interference(record[noise] + record[before_wakeup]))
+                )
+                if record[commit] != self._no_commit:
+                    fields["commit"] = self._told_commit(record[commit])
+            if any(record[held:held_end]):
+                fields["throttled_by"] = [
+                    {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
+                ]
+            end = record[end_ns]
+            yield Request(end + wall, names[record[slot]], op, fields, end - record[start_ns], stages, kind)
+
+    def _letters(self, key: tuple[str, int]) -> str:
+        op, bits = key
+        return rwbs(op, [name for place, name in enumerate(self._flags) if bits >> place & 1])
+
+    def _told_commit(self, data: bytes) -> dict[str, Any]:
+        """The number alone where nothing more is known of it."""
+        one = self._commit.unpack(data, 0)
+        if not one.pid:
+            return {"transaction": one.transaction}
+        most = {
+            "pid": one.most_pid,
+            "comm": comm(one.most_comm),
+            "handles": one.most_handles,
+            "blocks": one.most_blocks,
+        }
+        wrote = {"requests": one.requests, "bytes": one.bytes, "flush_ns": one.flush_ns}
+        return {
+            "transaction": one.transaction,
+            "pid": one.pid,
+            "comm": comm(one.comm),
+            # What a filter leaves out is not known.
+            **({} if one.filtered else wrote),
+            "ns": one.ns,
+            "handles": one.handles,
+            "blocks": one.blocks,
+            "most": most if one.most_pid else None,
+        }
+
+    def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
+        for place, kind in enumerate((*_NOISE, "before_wakeup")):
+            one = self._noise.unpack(data, place * self._noise.size)
+            if not one.count:
+                continue
+            yield {
+                "kind": kind,
+                "name": SOFTIRQS[one.softirq % len(SOFTIRQS)] if kind == "softirq" else comm(one.name),
+                "pid": one.pid if kind not in ("hardirq", "softirq") else None,
+                "cpu": one.cpu,
+                "ns": one.ns,
+                "count": one.count,
+            }
+
+
+class _Made(dict[Any, Any]):
+    """What was made of records, by what it was made of; records of the same share it."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Any) -> Any:
+        made = self[key] = self._make(key)
+        return made
+
+
+def _cpus(chain: tuple[int, ...]) -> dict[str, int | None]:
+    return {name: cpu if cpu != _NO_CPU else None for name, cpu in zip(_CHAIN, chain)}
+
+
+def _maj_min(number: int) -> str:
+    return f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
+
+
+def path(names: bytes, cut: bool) -> str:
+    """A path from its names, the leaf's first, each with a NUL behind it."""
+    parts = names.split(b"\0")[:-1][::-1]
+    # Bytes that are no UTF-8 survive as surrogates, as everywhere in Python's file names.
+    found = b"/".join(parts).decode("utf-8", "surrogateescape")
+    return f".../{found}" if cut else f"/{found}" if parts else ""
+
+
+# What a request has reached, last point first, and the stage that it is in then.
+_REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
+
+
+def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int) -> list[InFlight]:
+    """Operations, requests and bios of devices made of others, in flight for at least so long, oldest first."""
+    ops, bios = obj.struct("op_state"), obj.struct("bio_state")
+    kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
+    found = []
+    traced = {place: dict(zip(ops.fields, values)) for place, values in used(obj.view("ops"), ops)}
+    every = {place: dict(zip(bios.fields, values)) for place, values in used(obj.view("bios"), bios)}
+    made = {bio["above"] for bio in every.values() if bio["done.events.below"] & _BELOW}
+    devices: dict[int, str] | None = None
+    requests: dict[int, str] = {}
+    uppers: dict[int, tuple[str, str]] = {}
+    for place, bio in every.items():
+        kind = bio_kinds[bio["kind"]]
+        if bio["bio"] == DELIVERED or kind == "linked":
+            continue
+        operation = traced.get(bio["op"], {}) if bio["task"] else {}
+        owned = bool(operation) and operation["task"] == bio["task"]
+        if kind == "above":
+            devices = blockdev.numbers() if devices is None else devices
+            dev = devices.get(bio["done.dev"], "")
+            stage = "layers" if bio["layer"] and place not in made else "device"
+            if owned and (place not in made or bio["op"] not in uppers):
+                uppers[bio["op"]] = dev, "layers" if bio["layer"] else "device"
+            # What is no layer may never be heard of again.
+            if not bio["layer"]:
+                continue
+        else:
+            dev, stage = names[bio["done.slot"]], "throttle" if kind == "held" else _stage(bio)
+            if owned:
+                requests[bio["op"]] = stage
+        age = now_ns - bio["done.times.queued"]
+        if age >= at_least_ns and not bio["empty"]:
+            which = LAYER if kind == "above" else REQUEST
+            tid = operation["tid"] if owned else bio["tid"]
+            found.append(InFlight(which, dev, block_ops[bio["op_kind"]], age, stage, _task(tid)))
+    for place, one in traced.items():
+        age = now_ns - one["start_ns"]
+        if one["kind"] == _TRACED and age >= at_least_ns:
+            dev, stage = names[one["slot"]] if one["slot"] else "", "journal" if one["in_journal"] else "fs"
+            if place in requests:
+                stage = requests[place]
+            elif place in uppers:
+                dev, stage = uppers[place]
+            found.append(InFlight(OPERATION, dev, kinds[one["op_kind"]], age, stage, _task(one["tid"])))
+    return sorted(found, key=lambda one: -one.age_ns)
+
+
+def _task(tid: int) -> dict[str, Any]:
+    return {"pid": leader_of(tid), "tid": tid, "comm": name_of(tid)}
+
+
+def _stage(bio: dict[str, Any]) -> str:
+    stage = next((stage for point, stage in _REACHED if bio[f"done.times.{point}"]), "queue")
+    # Drivers without a hook of their own go from D to the device at once.
+    return "device" if stage == "driver" else stage
+
+
+# Of devices made of others, or not queued yet: no requests.
+_UPWARDS = ("above", "linked")
+
+_STRUCTS = {"ops": "op_state", "bios": "bio_state"}
+
+
+def in_use(obj: BpfObject) -> Iterator[int]:
+    """The places of both tables that are taken by what will end."""
+    upwards = [obj.enum("bio_kind").index(name) for name in _UPWARDS]
+    for name, struct in _STRUCTS.items():
+        layout = obj.struct(struct)
+        at = layout.fields.index("kind")
+        for place, values in used(obj.view(name), layout):
+            if name == "ops" or values[at] not in upwards:
+                yield place
+
+
+def begun(obj: BpfObject, name: str) -> int:
+    """How many operations or requests ever began: each place counts its own, behind its key."""
+    stride = obj.struct(_STRUCTS[name]).size
+    return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())
+
+
+def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
+    """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
+    layout = obj.struct("op_state")
+    kind = layout.fields.index("kind")
+    for place, values in used(obj.view("ops"), layout):
+        yield place, values[kind] == _TRACED
+
+
+def give_up(obj: BpfObject, place: int) -> bool:
+    """The place is free: nothing ends this operation any more. Whether a request was to be counted with it."""
+    layout, memory = obj.struct("op_state"), obj.view("ops")
+    only = layout.struct.unpack_from(memory, place * layout.size)[layout.fields.index("only")]
+    _free(memory, place * layout.size)
+    if not only:
+        return False
+    at = (only - 1) * obj.struct("bio_state").size
+    delivered = obj.view("bios")[at : at + 8].cast("Q")[0] == DELIVERED
+    if delivered:
+        _free(obj.view("bios"), at)
+    return delivered
+
+
+_BELOW = 1  # EVENT_BELOW of bpf_src/lib/block.h
+
+
+def _free(memory: memoryview, at: int) -> None:
+    memory[at : at + 8] = bytes(8)
+
+
+DELIVERED = 1  # as in bpf_src/io_path/state.h
+_TRACED = 1  # OP_TRACED of bpf_src/io_path/state.h
+
+
+def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:
+    """The places of a table that are taken: their first eight bytes are not 0."""
+    stride = layout.size
+    keys = memory.cast("Q")[:: stride // 8]
+    for place, key in enumerate(keys.tolist()):
+        if key:
+            yield place, layout.struct.unpack_from(memory, place * stride)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the path flow sheds, one step after the other, and how it takes it back (bpf_src/io_path/state.h)."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+from wptrace.bpf.programs import Program
+from wptrace.engine.flow import Loaded
+from wptrace.flows.io.hooks import HOOKS, OPERATIONS
+from wptrace.flows.io.records import give_up, operations
+from wptrace.flows.io.stages import CONTROLLERS, NOISE
+from wptrace.model.budget import EACH, FS, INTERFERENCE, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
+
+NEVER = (1 << 64) - 1
+# Operations that are in flight when their hooks go get so long to end; the others are given up.
+_LAST_MOMENT_S = 0.1
+# What runs when a link goes has ended by then.
+_GRACE_S = 0.01
+
+_OF_NOISE = tuple(hook.name for hook in HOOKS if set(hook.serves) <= {*NOISE, *CONTROLLERS})
+
+
+class PathShedder:
+    """`look` has the flow read its cells: what was timed until then is not scaled like what comes."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        slow_ns: int | None,
+        sample: int,
+        interference: bool,
+        by_file: bool,
+        tick_ns: int,
+        look: Callable[[], object],
+    ) -> None:
+        self._loaded = loaded
+        self._slow_ns, self._sample, self._tick_ns = slow_ns, sample, tick_ns
+        self._look = look
+        self._off: set[str] = set()
+        self.given_up = 0
+        self.given_up_requests = 0
+        """Operations that were in flight when their hooks went."""
+        kinds = [INTERFERENCE] if interference else []
+        kinds += [EACH] if slow_ns == 0 or 0 < sample < TOLD_ONE_IN else []
+        # Only an operation knows its file: without operations, a filter for files would leave nothing.
+        kinds += [] if by_file else [FS, SAMPLE]
+        self.steps = ladder(kinds)
+
+    def programs(self) -> list[Program]:
+        return self._loaded.programs
+
+    def shed(self, step: Step) -> None:
+        {INTERFERENCE: self._shed_noise, EACH: self._shed_each, FS: self._shed_operations, SAMPLE: self._shed_times}[
+            step.kind
+        ](step)
+
+    def restore(self, step: Step) -> None:
+        {INTERFERENCE: self._add_noise, EACH: self._add_each, FS: self._add_operations, SAMPLE: self._add_times}[
+            step.kind
+        ](step)
+
+    # --- Interference -------------------------------------------------------------------------------------------------
+
+    def _shed_noise(self, step: Step) -> None:
+        bss = self._loaded.obj.bss
+        bss.noisy = False
+        bss.tick_ns = 0
+        self._take_off(_OF_NOISE)
+
+    def _add_noise(self, step: Step) -> None:
+        obj = self._loaded.obj
+        # An interrupt that was under way when the hooks went, a tick of then: they are no begin of anything now.
+        obj.maps["cpu_states"].clear(0)
+        self._put_back(_OF_NOISE)
+        obj.bss.tick_ns = self._tick_ns
+        obj.bss.noisy = True
+
+    # --- Single ones --------------------------------------------------------------------------------------------------
+
+    def _shed_each(self, step: Step) -> None:
+        obj = self._loaded.obj
+        obj.bss.sample = max(self._sample, TOLD_ONE_IN)
+        if self._slow_ns == 0:
+            obj.data.slow_ns = NEVER
+
+    def _add_each(self, step: Step) -> None:
+        obj = self._loaded.obj
+        obj.bss.sample = self._sample
+        if self._slow_ns == 0:
+            obj.data.slow_ns = 0
+
+    # --- Operations ---------------------------------------------------------------------------------------------------
+
+    def _shed_operations(self, step: Step) -> None:
+        """None begins any more, those in flight get a moment to end, and what is left then is given up."""
+        obj = self._loaded.obj
+        obj.bss.no_operations = True
+        end = time.monotonic() + _LAST_MOMENT_S
+        while time.monotonic() < end and any(traced for _, traced in operations(obj)):
+            time.sleep(_LAST_MOMENT_S / 20)
+        self._take_off(OPERATIONS)
+        time.sleep(_GRACE_S)
+        # Their places would hold later requests of their tasks for those of an operation.
+        for place, traced in list(operations(obj)):
+            self.given_up_requests += give_up(obj, place)
+            self.given_up += traced
+
+    def _add_operations(self, step: Step) -> None:
+        self._put_back(OPERATIONS)
+        self._loaded.obj.bss.no_operations = False
+
+    # --- Times of requests --------------------------------------------------------------------------------------------
+
+    def _shed_times(self, step: Step) -> None:
+        self._look()
+        self._loaded.obj.bss.request_sample = step.one_in
+
+    def _add_times(self, step: Step) -> None:
+        self._look()
+        self._loaded.obj.bss.request_sample = rate_before(self.steps, step)
+
+    # --- Hooks --------------------------------------------------------------------------------------------------------
+
+    def _take_off(self, hooks: tuple[str, ...]) -> None:
+        self._off.update(hooks)
+        self._loaded.detach_all_but(self._on())
+
+    def _put_back(self, hooks: tuple[str, ...]) -> None:
+        self._loaded.attach_again(hooks)
+        self._off.difference_update(hooks)
+
+    def _on(self) -> set[str]:
+        return set(self._loaded.chosen) - self._off

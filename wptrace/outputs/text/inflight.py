@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has not finished yet, as a table: how old it is, and how far it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.results import InFlight
+from wptrace.outputs.text import story
+from wptrace.outputs.text.words import columns, padded, printable
+
+MOST = 50
+"""So many are listed, the oldest."""
+_COLUMNS = ("age", "stage", "op", "device", "who", "what")
+
+
+def lines(found: Sequence[InFlight], at_ns: int, width: int, dates: bool, most: int = MOST) -> list[str]:
+    title = f"in flight at {clock_time(at_ns, dates).partition('.')[0]}: {len(found):,}"
+    if not found:
+        return [title]
+    title += f", the oldest for {units.duration(found[0].age_ns)}"
+    rows = [_row(one) for one in found[:most]]
+    widths = [max(columns(row[place]) for row in (_COLUMNS, *rows)) for place in range(len(_COLUMNS) - 1)]
+    room = width - sum(widths) - 2 * len(_COLUMNS)
+    listed = [_line(_COLUMNS[:-1], _COLUMNS[-1], widths)]
+    listed += [_line(row, story.what(one.fields, room), widths) for row, one in zip(rows, found)]
+    rest = len(found) - len(rows)
+    return [title, *listed, *([f"  and {rest:,} more"] if rest else [])]
+
+
+def _row(one: InFlight) -> tuple[str, ...]:
+    who = story.who(one.fields) if "comm" in one.fields else ""
+    return units.duration(one.age_ns), one.stage, one.op, printable(one.dev), who
+
+
+def _line(row: Sequence[str], what: str, widths: Sequence[int]) -> str:
+    age, *others = (padded(cell, width) for cell, width in zip(row, widths))
+    return f"  {age.strip():>{widths[0]}}  {'  '.join(others)}  {what}".rstrip()

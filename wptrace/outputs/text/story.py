@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of one slow operation: who waited, for what of which file, where the time went, and who was in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from wptrace.kernel import blkstatus
+from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.results import HIT, OPERATION, REQUEST, Request
+from wptrace.model.stages import StageTable
+from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, wrapped
+
+_INDENT = "    "
+# Stages with less than this share stand together on the last line of the list.
+_LARGE = 0.05
+_NOUNS = {OPERATION: "", HIT: " hit", REQUEST: " request"}
+# What comes and goes on a CPU has a name, what a task does a pid as well.
+_IN_THE_WAY = {
+    "preempted": "preempted {ns} by {who}{cpu}{times}",
+    "hardirq": "hardirq {ns}{cpu}: {who}{times}",
+    "softirq": "softirq {ns}{cpu}: {who}{times}",
+    "irq_off": "irq_off {ns}{cpu}: {who} kept interrupts off{times}",
+    "before_wakeup": "waited {ns} to run{cpu}: {who} ran there{times}",
+}
+_HOLDERS = {
+    "io_max": "io.max of its cgroup",
+    "io_cost": "io.cost of its cgroup",
+    "io_latency": "io.latency of another cgroup",
+    "wbt": "writeback throttling",
+    "tag": "nobody: no tag was free",
+    "unknown": "something that this kernel does not name",
+}
+_OTHER = "{kind} {ns}{cpu}: {who}{times}"
+
+
+class Part(NamedTuple):
+    stage: str
+    ns: int
+    share: float
+
+
+def is_one(request: Request) -> bool:
+    """Those of the level `block` have no story: nobody knows who waited."""
+    return "cpus" in request.fields
+
+
+def full(request: Request, table: StageTable, width: int, dates: bool, whole_names: bool) -> Iterator[str]:
+    """All of it; with `whole_names` a line may be longer than the terminal, as names are not shortened."""
+    yield f"{clock_time(request.end_ns, dates)}  {_happened(request)}  {_who(request.fields)}".rstrip()
+    yield from _file(request.fields, None if whole_names else width)
+    yield from _device(request, width)
+    parts = _parts(request, table)
+    yield _INDENT + strip(parts, width - len(_INDENT))
+    yield from _list(parts, width)
+    if "flush" in request.fields:
+        yield _INDENT + ", ".join(_flushes(request.fields["flush"]))
+    if "commit" in request.fields:
+        yield from wrapped(_commit(request.fields["commit"]), width, _INDENT, "; ")
+    for item in request.fields.get("throttled_by", ()):
+        yield f"{_INDENT}{_throttled(item)}"
+    for item in request.fields.get("interference", ()):
+        yield f"{_INDENT}{_interference(item)}"
+
+
+def short(request: Request, table: StageTable, width: int) -> Iterator[str]:
+    """Two lines of at most `width` columns: who and what, and where the time went."""
+    fields = request.fields
+    # To the millisecond, without the date: what counts here is that it was just now.
+    line = f"  {clock_time(request.end_ns, False)[:-3]}  {_happened(request)}  {who(fields)}".rstrip()
+    room = max(width - columns(line) - 2, 0)
+    yield head(f"{line}  {ends(what(fields, room), room)}".rstrip(), width)
+    largest = sorted(_parts(request, table), key=lambda part: -part.ns)
+    told = [f"{part.stage} {units.duration(part.ns)} {part.share:.0%}" for part in largest if part.share >= _LARGE]
+    noise = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
+    told_noise = f"; {_interference(noise)}" if noise else ""
+    most = fields.get("commit", {}).get("most")
+    told_noise += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
+    yield head(f"    {printable(request.dev)}: {', '.join(told)}{told_noise}", width)
+
+
+def strip(parts: list[Part], width: int) -> str:
+    """All stages as one line that shares its width among them, each under the first letters of its name."""
+    room = max(width - 1, 0)
+    # A record that somebody made may have any times.
+    shares = [round(min(max(part.share, 0.0), 1.0) * room) for part in parts]
+    if not any(shares):
+        return ""
+    # What rounding left over, or took too much, is least noticed there.
+    shares[shares.index(max(shares))] += room - sum(shares)
+    return "".join(map(_segment, parts, shares)) + "|"
+
+
+def _segment(part: Part, width: int) -> str:
+    """Where a column is all there is, a letter says more than a border."""
+    return f"|{part.stage}"[:width].ljust(width, "-") if width > 1 else part.stage[:width]
+
+
+def who(fields: Mapping[str, Any]) -> str:
+    """Nobody is known of what the kernel does for itself, such as a flush."""
+    return f"{printable(fields['comm'])} {fields['pid']}" if fields["pid"] else printable(fields["comm"])
+
+
+def what(fields: Mapping[str, Any], room: int) -> str:
+    """The file and place, or the sector."""
+    path = printable(fields.get("path", ""))
+    if not path:
+        return _sector(fields)
+    offset = "" if fields.get("offset") is None else f" at {fields['offset']}"
+    return f"{short_path(path, room - len(offset))}{offset}"
+
+
+def _happened(request: Request) -> str:
+    fields = request.fields
+    line = f"{request.op}{_NOUNS.get(request.kind, '')} {units.duration(request.total_ns)}"
+    result = fields.get("result", 0) if request.kind != REQUEST else 0
+    if result < 0:
+        return f"{line} failed ({blkstatus.name(-result)})"
+    return f"{line} failed ({blkstatus.name(fields['error'])})" if fields["error"] else line
+
+
+def _who(fields: Mapping[str, Any]) -> str:
+    if not fields["pid"]:
+        return who(fields)
+    thread = f" tid {fields['tid']}" if fields["tid"] != fields["pid"] else ""
+    return f"{printable(fields['comm'])} pid {fields['pid']}{thread}"
+
+
+def _place(fields: Mapping[str, Any]) -> str:
+    """Where in the file, and how many bytes; how many were done where it is not all of them."""
+    offset = fields.get("offset")
+    if "length" not in fields:
+        return f"offset {offset}"
+    if offset is None and not fields["length"]:
+        return ""  # the whole file
+    place = f"+{fields['length']}" if offset is None else f"offset {offset} +{fields['length']}"
+    short_of = 0 <= fields.get("result", -1) < fields["length"]
+    return f"{place} ({fields['result']} done)" if short_of else place
+
+
+def _file(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
+    # What is swapped in is of no file.
+    if "path" not in fields or not (fields["path"] or fields.get("inode")):
+        return
+    behind = "  (deleted)" if fields.get("deleted") else ""
+    behind += f"  {_place(fields)}"
+    path = printable(fields["path"]) or f"inode {fields.get('inode', '?')}"
+    if width is not None:
+        path = short_path(path, width - len(_INDENT) - len(behind))
+    yield f"{_INDENT}{path}{behind}".rstrip()
+
+
+def _device(request: Request, width: int) -> Iterator[str]:
+    fields = request.fields
+    parts = [printable(request.dev)]
+    if "sector" in fields:
+        parts = [" ".join(filter(None, (*parts, _sector(fields), fields["rwbs"])))]
+    chain = _cpus(fields.get("cpus", {}))
+    if chain:
+        parts.append(chain)
+    if fields.get("dirty_ns"):
+        parts.append(f"dirty {units.duration(fields['dirty_ns'])}")
+    requests, readahead = fields.get("requests", 1), fields.get("readahead", 0)
+    if requests > 1 or readahead:
+        ahead = f", {readahead} read ahead" if readahead else ""
+        parts.append(f"{requests} request{'' if requests == 1 else 's'}{ahead}")
+    if fields.get("events"):
+        parts.append(happened(fields["events"]))
+    if fields.get("cgroup", "/") not in ("", "/"):
+        parts.append(f"cgroup {printable(fields['cgroup'])}")
+    yield from wrapped(parts, width, _INDENT)
+
+
+def _sector(fields: Mapping[str, Any]) -> str:
+    """A flush has none."""
+    return f"sector {fields['sector']} +{fields['bytes'] // 512}" if fields.get("bytes") else ""
+
+
+def _cpus(cpus: Mapping[str, Any]) -> str:
+    """Where it was issued, interrupted, completed, and where the waiter ran."""
+    passed = [cpus.get(name) for name in ("issue", "irq", "complete", "wake")]
+    while passed and passed[-1] is None:
+        passed.pop()
+    return f"cpu {' -> '.join('?' if cpu is None else str(cpu) for cpu in passed)}" if passed else ""
+
+
+def _parts(request: Request, table: StageTable) -> list[Part]:
+    names = (*(stage.name for stage in table.partition), table.unattributed.name)
+    whole = request.total_ns or 1
+    return [Part(name, request.stages[name], request.stages[name] / whole) for name in names if name in request.stages]
+
+
+def _list(parts: list[Part], width: int) -> Iterator[str]:
+    """The large ones with a bar each, the others on one line."""
+    small = []
+    longest = max((len(part.stage) for part in parts), default=0)
+    for part in parts:
+        if part.share < _LARGE:
+            small.append(f"{part.stage} {units.duration(part.ns)} {part.share:.0%}")
+            continue
+        line = f"{_INDENT}{padded(part.stage, longest)} {units.duration(part.ns):>8} {part.share:>4.0%} "
+        yield f"{line}{bar(part.share, min(max(width - len(line), 0), 50))}".rstrip()
+    if small:
+        yield from wrapped(small, width, _INDENT, ", ")
+
+
+def _flushes(flush: Mapping[str, Any]) -> Iterator[str]:
+    """Those of the device's cache that its last request waited for."""
+    for where, key in (("before", "before_ns"), ("behind", "behind_ns")):
+        if flush[key]:
+            yield f"flush of the device's cache {where} the data {units.duration(flush[key])}"
+
+
+def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
+    """What was committed that it waited for, and who had put most into it."""
+    yield f"waited for commit {commit['transaction']}" + (f" of {who(commit)}" if "pid" in commit else "")
+    if "pid" not in commit:
+        return
+    wrote = flushes = ""
+    if "requests" in commit:
+        requests = f"{commit['requests']:,} request{'' if commit['requests'] == 1 else 's'}"
+        wrote = f"wrote {units.size(commit['bytes'])} in {requests} and "
+    if commit.get("flush_ns"):
+        flushes = f" ({units.duration(commit['flush_ns'])} for flushes of the device's cache)"
+    yield f"it {wrote}took {units.duration(commit['ns'])}{flushes}"
+    most = commit["most"]
+    if most:
+        changes = f"{most['handles']:,} of {commit['handles']:,} changes"
+        yield f"most of it by {who(most)}: {changes}, {most['blocks']:,} of {commit['blocks']:,} blocks"
+
+
+def _throttled(item: Mapping[str, Any]) -> str:
+    return f"held {units.duration(item['ns'])} by {_HOLDERS.get(item['controller'], item['controller'])}"
+
+
+def _interference(item: Mapping[str, Any]) -> str:
+    pid = f" (pid {item['pid']})" if item.get("pid") else ""
+    count = item.get("count", 1)
+    return _IN_THE_WAY.get(item["kind"], _OTHER).format(
+        kind=printable(item["kind"]),
+        ns=units.duration(item["ns"]),
+        who=f"{printable(item['name']) or 'somebody'}{pid}",
+        cpu="" if item.get("cpu") is None else f" on cpu {item['cpu']}",
+        times=f", {count:,} times" if count > 1 else "",
+    )

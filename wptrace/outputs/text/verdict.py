@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict in words, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
+
+from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.results import HIT, OPERATION, Finding, Group, Verdict
+from wptrace.outputs.text.words import printable
+
+_NOUNS = {OPERATION: "operations", HIT: "page-cache hits"}
+
+
+def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
+    """What was found, what to look at next, and whether it holds: one to three lines."""
+    found = [_WORDS[finding.rule](finding, dates) for finding in verdict.findings if finding.rule != "lost"]
+    yield f"verdict: {'; '.join(found)}"
+    if verdict.advice:
+        yield f"look at: {verdict.advice}"
+    for finding in verdict.findings:
+        if finding.rule == "lost":
+            yield f"but: {_lost(finding.figures)}"
+
+
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "text": "\n".join(lines(verdict, dates=True)),
+        "stage": verdict.stage,
+        "advice": verdict.advice,
+        "findings": [_finding(finding) for finding in verdict.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    of = finding.group
+    group = {} if of is None else {"dev": of.dev, "op": of.op, "kind": of.kind}
+    figures = {name: _plain(name, value) for name, value in finding.figures.items()}
+    who = {"who": finding.who} if finding.who else {}
+    return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who}
+
+
+def _plain(name: str, value: float) -> float:
+    return round(value) if name.endswith("_ns") else round(value, 4)
+
+
+def _what(group: Group | None) -> str:
+    return "" if group is None else f"{group.op} {_NOUNS.get(group.kind, 'requests')}"
+
+
+def _count(count: float, noun: str) -> str:
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def _idle(finding: Finding, dates: bool) -> str:
+    in_flight = finding.figures["in_flight"]
+    return "nothing finished" + (f", {in_flight:,.0f} in flight" if in_flight else "")
+
+
+def _cached(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
+    op = "" if finding.group is None else finding.group.op
+    return f"the page cache served everything: {_count(figures['count'], f'{op} hit')} ({took})"
+
+
+def _unmeasured(finding: Finding, dates: bool) -> str:
+    return f"{_what(finding.group)} finished, but none of their stages could be measured"
+
+
+def _largest(finding: Finding, dates: bool) -> str:
+    figures, where = finding.figures, ""
+    if finding.group is not None and finding.group.dev:
+        of_it = "" if figures["dev_share"] > 0.995 else f", {figures['dev_share']:.0%} of it"
+        where = f"{of_it} on {printable(finding.group.dev)}"
+    took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
+    depth = figures["queue_depth"]
+    if depth:
+        took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
+    return f"{finding.stage} takes {figures['share']:.0%} of the time of {_what(finding.group)}{where} ({took})"
+
+
+def _grew(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    when = clock_time(int(figures["ts_ns"]), dates).partition(".")[0]
+    means = f"mean {units.duration(figures['rest_mean_ns'])} -> {units.duration(figures['mean_ns'])}"
+    factor = figures["factor"]
+    times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
+    long = units.duration(figures["duration_ns"])
+    return f"{finding.stage} grew {times}x in the {long} that ended {when} ({means})"
+
+
+def _tail(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    p50, p99, of_stage = (units.duration(figures[name]) for name in ("p50_ns", "p99_ns", "stage_p99_ns"))
+    ratio = f"{figures['ratio']:,.0f}x the median"
+    return f"the p99 of the whole is {ratio} ({p99}, {p50}), and {finding.stage} makes it ({of_stage})"
+
+
+def _inside(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    took = units.duration(figures["sum_ns"])
+    return f"{finding.stage} took {figures['share']:.0%} of the time ({took}) inside the stages"
+
+
+def _behind(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    took = units.duration(figures["sum_ns"])
+    filled = f"commits into which {printable(finding.who)} had put most"
+    return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
+
+
+def _lost(figures: Mapping[str, float]) -> str:
+    parts = [
+        f"{figures[what]:,.0f} of {_count(figures[f'{what}_started'], noun)}"
+        for what, noun in (("operations", "system call"), ("requests", "request"))
+        if figures.get(what)
+    ]
+    return f"{' and '.join(parts)} were lost, so the figures are those of a sample"
+
+
+_WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
+    "idle": _idle,
+    "cached": _cached,
+    "unmeasured": _unmeasured,
+    "largest": _largest,
+    "grew": _grew,
+    "tail": _tail,
+    "inside": _inside,
+    "behind": _behind,
+}

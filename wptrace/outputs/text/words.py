@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain text that all of the output shares: names, widths, bars, and what a trace is and costs."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+
+from wptrace.kernel import blkstatus
+from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.results import Overhead, Request, Start
+from wptrace.model.stages import StageTable
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+# ASCII, as not every stream can write the ellipsis.
+_CUT = "..."
+
+
+def printable(text: str) -> str:
+    """Names from the kernel are untrusted: whatever could move a cursor is shown as an escape."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def columns(text: str) -> int:
+    """How wide a terminal draws it."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def head(text: str, room: int) -> str:
+    """The start of it, as far as it fits."""
+    if columns(text) <= room:
+        return text
+    taken, used = [], len(_CUT)
+    for char in text:
+        used += _columns(char)
+        if used > room:
+            break
+        taken.append(char)
+    return "".join(taken) + _CUT[: max(room, 0)]
+
+
+def ends(text: str, room: int) -> str:
+    """Its start and its end, as far as they fit."""
+    if columns(text) <= room:
+        return text
+    if room <= len(_CUT):
+        return head(text, room)
+    first = head(text, (room + len(_CUT)) // 2)
+    last = ""
+    for char in reversed(text):
+        if columns(first + char + last) > room:
+            break
+        last = char + last
+    return first + last
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - columns(text))
+
+
+def short_path(path: str, room: int) -> str:
+    """A path with folders left out in the middle; the file's name is always whole, whatever the room."""
+    if columns(path) <= room:
+        return path
+    *folders, name = path.split("/")
+    # The root is the empty folder before the first slash.
+    start = "/".join(folders[:2]) + "/" if len(folders) > 2 else ""
+    for left_out in (f"{start}{_CUT}", _CUT):
+        for first in range(len(start.split("/")), len(folders) + 1):
+            found = "/".join([left_out, *folders[first:], name])
+            if columns(found) <= room:
+                return found
+    return f"{_CUT}/{name}" if columns(name) + len(_CUT) + 1 <= room else name
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` columns at most, to an eighth of a column."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_BLOCKS[rest] if rest else "")
+
+
+def wrapped(parts: Iterable[str], width: int, indent: str, gap: str = "  ") -> Iterator[str]:
+    """As many parts on a line as fit, each line after the indent."""
+    line = ""
+    for part in (part.rstrip() for part in parts):
+        if line and columns(line + gap + part + gap.rstrip()) > width:
+            yield line + gap.rstrip()
+            line = ""
+        line += f"{gap if line else indent}{part}"
+    yield line
+
+
+def introduction(start: Start) -> Iterator[str]:
+    level = f" (level {start.level})" if start.level else ""
+    where = ""
+    if "dev" in start.filters:
+        where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
+    # A capture may name others than those that are known here.
+    only = ", ".join(printable(f"{name} {value}") for name, value in start.filters.items() if name != "dev")
+    where += f", only {only}" if only else ""
+    if start.file:
+        yield f"Replay of {printable(start.file)}: {start.flow}{level}{where}, Linux {printable(start.kernel)}."
+    else:
+        yield f"Tracing {start.flow}{level}{where}, Linux {printable(start.kernel)}. Ctrl-C ends."
+    for note in start.notes:
+        yield f"note: {printable(note)}"
+
+
+def happened(events: Mapping[str, int]) -> str:
+    """What else happened to requests on their way."""
+    return ", ".join(f"{name} {count:,}" for name, count in events.items())
+
+
+def overhead(cost: Overhead, duration_ns: int) -> str:
+    """What the tracing itself cost."""
+    parts = [f"reader {cost.reader_cpu_ns / duration_ns:.1%} of a CPU" if duration_ns else ""]
+    if cost.bpf_runs:
+        parts.append(f"BPF {units.duration(cost.bpf_ns / cost.bpf_runs)} a run, {cost.bpf_runs:,} runs")
+    parts.append(f"{units.size(cost.rss_bytes)} resident, {units.size(cost.map_bytes)} of maps")
+    if cost.records:
+        parts.append(f"{cost.records:,} records")
+    return "own cost: " + ", ".join(part for part in parts if part)
+
+
+def request(request: Request, table: StageTable, width: int, dates: bool) -> Iterator[str]:
+    """One request of the level `block` on a line, with its stages as a bar that shares its width among them."""
+    fields = request.fields
+    line = f"{clock_time(request.end_ns, dates)}  {printable(request.dev)} {fields['rwbs']:<4} "
+    line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(request.total_ns)}"
+    if fields["error"]:
+        line += f"  failed ({blkstatus.name(fields['error'])})"
+    if fields.get("events"):
+        line += f"  {happened(fields['events'])}"
+    yield line
+    parts = []
+    for stage in table.partition:
+        value = request.stages.get(stage.name, 0)
+        share = value / request.total_ns if request.total_ns else 0.0
+        parts.append(f"{stage.name} {units.duration(value)} {share:.0%} {bar(share, max(width // 6, 4))}")
+    yield from wrapped(parts, width, "    ")

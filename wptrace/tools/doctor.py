@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel lets each flow see, found by trying, and what an administrator can do about the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Callable
+
+from wptrace.bpf import trial
+from wptrace.bpf.kernel_btf import vmlinux
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import open_object
+from wptrace.engine.flow import Field, Flow, Hook, load
+from wptrace.errors import WptraceError
+from wptrace.flows import discover
+from wptrace.kernel import privileges
+from wptrace.model.diagnosis import (
+    DEGRADED,
+    MISSING,
+    OK,
+    Check,
+    Diagnosis,
+    FlowFinding,
+    HookFinding,
+    StageFinding,
+    Way,
+)
+
+_BTF = Path("/sys/kernel/btf/vmlinux")
+_TRACEFS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
+# What each way of observing is for, should it be missing.
+_FEATURES = {
+    "tp_btf": "the cheapest probes of tracepoints",
+    "raw_tp": "probes of tracepoints, also of modules without type information",
+    "tracepoint": "classic probes of tracepoints",
+    "fentry": "probes of file system and page cache functions",
+    "fexit": "probes of the ends of functions",
+    "kprobe": "probes of functions where fentry is not possible",
+    "kretprobe": "probes of the ends of functions where fexit is not possible",
+    "ring_buffer": "records of single requests",
+    "task_storage": "cheap state of a task",
+    "exchange": "places that no two CPUs take at once",
+}
+_ADVICE = {
+    "tracepoint": "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
+    "fentry": "needs CONFIG_FUNCTION_TRACER with direct calls, and a policy that permits it (lockdown, an LSM)",
+    "fexit": "needs CONFIG_FUNCTION_TRACER with direct calls, and a policy that permits it (lockdown, an LSM)",
+    "kprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
+    "kretprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
+    "task_storage": "needs Linux 5.11",
+    "exchange": "needs Linux 5.12, on arm64 5.18: without, the second look finds most of those that took one together",
+}
+
+
+def diagnose(progress: Callable[[str], None] = lambda doing: None) -> Diagnosis:
+    """`progress` hears what is being tried."""
+    held = privileges.effective()
+    permitted = privileges.may_trace(held)
+    system = [_btf(), _libbpf(), _capabilities(held, permitted), _lockdown(), _memlock(), _tracefs()]
+    usable = permitted and all(check.state != MISSING for check in system[:2])
+    features: list[Check] = []
+    flows: list[FlowFinding] = []
+    if usable:
+        progress("ways to observe")
+        features = [_feature(name) for name in _FEATURES]
+    for kind in discover() if usable else ():
+        progress(f"wptrace {kind.name}")
+        flows.append(_flow(kind))
+    name = os.uname()
+    return Diagnosis(name.release, name.machine, permitted, system, features, flows)
+
+
+def _btf() -> Check:
+    if not _BTF.exists():
+        return Check("BTF", MISSING, f"there is no {_BTF}", "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
+    modules = sum(1 for path in _BTF.parent.iterdir() if path != _BTF)
+    detail = f"{_BTF}, {_BTF.stat().st_size >> 10} KiB"
+    # A kernel without modules needs none of theirs.
+    if modules or not Path("/proc/modules").exists() or not Path("/proc/modules").read_text():
+        return Check("BTF", OK, f"{detail}, {modules} modules")
+    return Check(
+        "BTF", DEGRADED, f"{detail}, none of modules", "drivers and file systems in modules offer tracepoints alone"
+    )
+
+
+def _libbpf() -> Check:
+    try:
+        found = libbpf()
+    except WptraceError as error:
+        return Check("libbpf", MISSING, error.message, error.hint or "")
+    maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
+    paths = re.findall(r"/.*libbpf.*\.so.*", maps)
+    return Check("libbpf", OK, f"{found.version[0]}.{found.version[1]} ({paths[0] if paths else found.path})")
+
+
+def _capabilities(held: set[str], permitted: bool) -> Check:
+    detail = ", ".join(sorted(held)) or "none that matter"
+    if not permitted:
+        return Check("capabilities", MISSING, detail, "run it as root, or with CAP_BPF and CAP_PERFMON")
+    if "CAP_SYS_ADMIN" not in held:
+        lacks = "functions of modules, --stats, --budget and wptrace progs take CAP_SYS_ADMIN"
+        return Check("capabilities", DEGRADED, detail, lacks)
+    return Check("capabilities", OK, detail)
+
+
+def _lockdown() -> Check:
+    mode = privileges.lockdown()
+    if mode == "confidentiality":
+        advice = "BPF cannot read kernel memory in this mode: boot with lockdown=integrity"
+        return Check("lockdown", MISSING, mode, advice)
+    return Check("lockdown", OK, mode or "not told by this kernel")
+
+
+def _memlock() -> Check:
+    limit = privileges.memlock()
+    detail = "unlimited" if limit < 0 else f"{limit >> 10} KiB"
+    return Check("memlock", OK, f"{detail} (only kernels before 5.11 charge BPF to it; libbpf raises it there)")
+
+
+def _tracefs() -> Check:
+    # Its folder may be closed to others than root, which is_dir would not survive.
+    if any(os.path.isdir(path) for path in _TRACEFS):  # noqa: PTH112
+        return Check("tracefs", OK, "mounted")
+    return Check("tracefs", DEGRADED, "not mounted: no classic tracepoints", _ADVICE["tracepoint"])
+
+
+def _feature(name: str) -> Check:
+    unused = {"ring", "storage"} - {{"ring_buffer": "ring", "task_storage": "storage"}.get(name, "")}
+    found = trial.attempt("features", name, without_maps=unused)
+    if found.works:
+        return Check(name, OK, found.section)
+    return Check(name, MISSING, f"{_FEATURES[name]}: {found.reason}", _ADVICE.get(name, ""))
+
+
+def _flow(kind: type[Flow]) -> FlowFinding:
+    """By a start: the rest is tried only where that is refused."""
+    refused: dict[str, str] = {}
+    chosen: Mapping[str, tuple[str, ...]] = {}
+    try:
+        loaded = load(kind.object, kind.hooks_here(), kind.configure, refused)
+        chosen = loaded.chosen
+        loaded.obj.close()
+    except WptraceError as error:
+        works, why = False, error.message
+    else:
+        works, why = True, ""
+    with open_object(kind.object) as obj:
+        sections = {name: program.section for name, program in obj.progs.items()}
+    hooks = {
+        hook: _hook(hook, chosen.get(hook.name, ()), refused, sections) for hook in kind.hooks_here() if hook.applies
+    }
+    return FlowFinding(
+        kind.name,
+        kind.level,
+        works,
+        why,
+        [_stage(stage.name, hooks, works) for stage in kind.stages],
+        list(hooks.values()),
+        [_field(field) for field in kind.fields],
+        kind.checks(),
+    )
+
+
+def _hook(hook: Hook, chosen: tuple[str, ...], refused: Mapping[str, str], sections: Mapping[str, str]) -> HookFinding:
+    ways = [
+        Way(name, sections[name], True if name in chosen else False if name in refused else None, refused.get(name, ""))
+        for way in hook.ways
+        for name in way
+    ]
+    left = [not any(name in refused for name in way) for way in hook.ways]
+    state = OK if left[0] else DEGRADED if any(left) else MISSING
+    return HookFinding(hook.name, state, vmlinux().tracepoint(ways[0].section.rpartition("/")[2]), ways)
+
+
+def _field(field: Field) -> Check:
+    present = [name for name in field.names if vmlinux().has_field(*name.split(".", 1))]
+    label = " or ".join(field.names)
+    return Check(label, OK, present[0]) if present else Check(label, MISSING, field.without)
+
+
+def _stage(name: str, hooks: dict[Hook, HookFinding], works: bool) -> StageFinding:
+    serving = {hook: found for hook, found in hooks.items() if name in hook.serves}
+    lacks = sorted({hook.without for hook, found in serving.items() if found.state == MISSING}) if works else []
+    sections = [way.section for found in serving.values() for way in found.ways if way.works]
+    state = MISSING if not works else DEGRADED if lacks else OK
+    return StageFinding(name, state, ", ".join(dict.fromkeys(sections)), lacks)
