@@ -24,7 +24,7 @@ from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, row
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.path import Options, PathFlow
-from wptrace.flows.io.stages import SPARSE
+from wptrace.flows.io.kinds import SPARSE
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")

@@ -25,7 +25,7 @@ from tests.kernel.loads import HOG, delayed, direct_loop, hog, joined, limited, 
 from tests.kernel.modules import inserted
 from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.window import Running, path_of
-from wptrace.flows.io.stages import SPARSE
+from wptrace.flows.io.kinds import SPARSE
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.distribution import bounds, index
 

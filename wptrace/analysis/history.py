@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, Group
+from wptrace.model.kind import Group
 
 CAPACITY = 128
 
-Key = tuple[str, str]
-"""Kind and operation: devices are added up."""
+Key = Group
+"""Of everywhere: what differs in where it is alone is added up."""
 
 
 class Sums(NamedTuple):
@@ -91,9 +91,9 @@ class History:
 def _added_up(cells: Mapping[Group, Mapping[str, Distribution]]) -> dict[Key, Stages]:
     found: dict[Key, Stages] = {}
     for group, stages in cells.items():
-        if group.kind == HIT:
-            continue  # has no stages
-        into = found.setdefault((group.kind, group.op), {})
+        if not group.kind.stages:
+            continue
+        into = found.setdefault(group.everywhere, {})
         for name, one in stages.items():
             into[name] = into.get(name, Sums()).plus(Sums(one.count, one.sum, one.sumsq))
     return found

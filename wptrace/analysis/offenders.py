@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Key = tuple[str, ...]
 
@@ -19,6 +19,11 @@ class Offender(NamedTuple):
     cases: int
     sum: int
     max: int
+
+    def as_dict(self, *names: str) -> dict[str, Any]:
+        """With the parts of its key by these names."""
+        key = (*self.key, *[""] * (len(names) - len(self.key)))
+        return {**dict(zip(names, key)), "count": self.cases, "sum_ns": self.sum, "max_ns": self.max}
 
 
 class Offenders:

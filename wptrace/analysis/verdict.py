@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a summary comes to: rules that look at its rows and at how the trace went. docs/verdict.md describes them."""
+"""What a summary comes to: rules that look at its rows and at how the trace went. docs/verdict.md describes them.
+
+A flow says which rules are its own; those here know nothing but kinds, stages and books.
+"""
 
 from __future__ import annotations
 
@@ -8,97 +11,97 @@ from functools import cached_property
 from typing import Callable, NamedTuple
 
 from wptrace.analysis import growth
-from wptrace.analysis.advice import advice
 from wptrace.analysis.history import Stretch
-from wptrace.model.book import Accounting
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, OPERATION, REQUEST, Finding, Group, Row, Verdict
-from wptrace.model.stages import StageTable
+from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind, Stage
+from wptrace.model.report import Finding, Report, Verdict, everywhere
 
-DEVICE_SHARE = 0.5
-"""A device with so much of the time is named."""
+PLACE_SHARE = 0.5
+"""A device, or where else it is, with so much of the time is named."""
 TAIL = 5.0
 """The 99th percentile is at least so many times the median,"""
 TAIL_COUNT = 200
 """among so many."""
 INSIDE_SHARE = 0.1
 """Interference with so much of the time is told."""
-BEHIND_SHARE = 0.1
-"""So are commits of others that were waited for so long."""
 
-
-Cells = dict[Group, dict[str, Distribution]]
+Stages = dict[str, Distribution]
 
 
 class _Facts(NamedTuple):
-    rows: Sequence[Row]
-    table: StageTable
-    duration_ns: int
-    requests: Accounting
-    operations: Accounting | None = None
+    report: Report
+    kinds: Sequence[Kind]
+    """What the verdict may be about: the first of them that anything happened to."""
     stretches: Sequence[Stretch] = ()
     wall_offset_ns: int = 0
-    behind: Mapping[str, int] = {}
 
 
 class Case(_Facts):
     """All that rules look at."""
 
     @cached_property
-    def cells(self) -> Cells:
-        """By kind and operation, all else added up; those that nothing happened to are left out."""
-        merged: Cells = {}
-        for row in self.rows:
-            into = merged.setdefault(Group("", row.group.op, row.group.kind), {})
-            into.setdefault(row.stage, Distribution()).merge(row.distribution)
-        return {group: stages for group, stages in merged.items() if stages[self.table.total.name].count}
+    def cells(self) -> dict[Group, Stages]:
+        """All places added up; those that nothing happened to are left out."""
+        merged = everywhere(self.report.cells())
+        return {group: stages for group, stages in merged.items() if stages[TOTAL].count}
 
-    def of_kind(self, kind: str) -> Cells:
-        return {group: stages for group, stages in self.cells.items() if group.kind == kind}
+    def of_kind(self, kind: Kind) -> dict[Group, Stages]:
+        return {group: stages for group, stages in self.cells.items() if group.kind is kind}
 
-    def heaviest(self, kind: str) -> tuple[Group, dict[str, Distribution]] | None:
+    def heaviest(self, kind: Kind) -> tuple[Group, Stages] | None:
         """The group that took the most time."""
-        total = self.table.total.name
-        return max(self.of_kind(kind).items(), key=lambda item: item[1][total].sum, default=None)
+        return max(self.of_kind(kind).items(), key=lambda item: item[1][TOTAL].sum, default=None)
 
     @cached_property
-    def main(self) -> tuple[Group, dict[str, Distribution]] | None:
-        """What the verdict is about: system calls that waited, or else requests."""
-        return self.heaviest(OPERATION) or self.heaviest(REQUEST)
-
-    def parts(self, stages: dict[str, Distribution]) -> dict[str, Distribution]:
-        """The stages that make up the whole, and what none of them covers."""
-        names = (*(stage.name for stage in self.table.partition), self.table.unattributed.name)
-        return {name: stages[name] for name in names if name in stages and stages[name].sum}
+    def main(self) -> tuple[Group, Stages] | None:
+        """What the verdict is about."""
+        return next(filter(None, map(self.heaviest, self.kinds)), None)
 
 
-def judge(case: Case) -> Verdict:
-    """The first rule of `FIRST` that applies, and all of `MORE`."""
-    findings = [next(found for rule in FIRST if (found := rule(case)) is not None)]
-    findings += [found for rule in MORE if (found := rule(case)) is not None]
-    return Verdict(tuple(findings), advice(findings[0].rule, findings[0].stage, case.table))
+def parts(group: Group, stages: Stages) -> Stages:
+    """The stages that make up the whole, and what none of them covers."""
+    names = (*(stage.name for stage in group.kind.stages), UNATTRIBUTED)
+    return {name: stages[name] for name in names if name in stages and stages[name].sum}
+
+
+Rule = Callable[[Case], "Finding | None"]
+
+
+class Rules(NamedTuple):
+    first: Sequence[Rule]
+    """The first one that applies,"""
+    more: Sequence[Rule]
+    """and all of these."""
+    advice: Mapping[str, str] = {}
+    """By rule or stage: what to look at next, where the stage itself does not say it."""
+
+
+def judge(case: Case, rules: Rules) -> Verdict:
+    findings = [next(found for rule in rules.first if (found := rule(case)) is not None)]
+    findings += [found for rule in rules.more if (found := rule(case)) is not None]
+    return Verdict(tuple(findings), _advice(findings[0], rules.advice))
+
+
+def _advice(found: Finding, advice: Mapping[str, str]) -> str:
+    for name in (found.rule, found.stage):
+        if name in advice:
+            return advice[name]
+    if found.group is None or found.stage not in found.group.kind:
+        return ""
+    stage = found.group.kind[found.stage]
+    return (isinstance(stage, Stage) and stage.advice) or stage.meaning
 
 
 def idle(case: Case) -> Finding | None:
     if case.cells:
         return None
-    books = [case.requests, *([case.operations] if case.operations is not None else [])]
-    return Finding("idle", {"in_flight": sum(book.in_flight for book in books)})
-
-
-def cached(case: Case) -> Finding | None:
-    found = case.heaviest(HIT)
-    if found is None or case.main is not None:
-        return None
-    group, stages = found
-    total = stages[case.table.total.name]
-    return Finding("cached", {"count": total.count, "mean_ns": total.mean, "p99_ns": total.percentile(99)}, group)
+    return Finding("idle", {"in_flight": sum(book.in_flight for book in case.report.books.values())})
 
 
 def unmeasured(case: Case) -> Finding | None:
-    if case.main is None or case.parts(case.main[1]):
+    if case.main is None or parts(*case.main):
         return None
-    return Finding("unmeasured", {"count": case.main[1][case.table.total.name].count}, case.main[0])
+    return Finding("unmeasured", {"count": case.main[1][TOTAL].count}, case.main[0])
 
 
 def largest(case: Case) -> Finding | None:
@@ -106,35 +109,34 @@ def largest(case: Case) -> Finding | None:
     if case.main is None:
         return None
     group, stages = case.main
-    parts = case.parts(stages)
-    stage = max(parts, key=lambda name: parts[name].sum)
-    dev, dev_share = _device(case, group)
+    found = parts(group, stages)
+    stage = max(found, key=lambda name: found[name].sum)
+    where, share = _place(case, group)
     figures = {
-        "share": parts[stage].sum / stages[case.table.total.name].sum,
-        "mean_ns": parts[stage].mean,
-        "p99_ns": parts[stage].percentile(99),
-        "dev_share": dev_share,
+        "share": found[stage].sum / stages[TOTAL].sum,
+        "mean_ns": found[stage].mean,
+        "p99_ns": found[stage].percentile(99),
+        "dev_share": share,
         "queue_depth": _queue_depth(case),
     }
-    return Finding("largest", figures, group._replace(dev=dev), stage)
+    return Finding("largest", figures, where, stage)
 
 
-def _device(case: Case, group: Group) -> tuple[str, float]:
-    """Where most of it happened; without a name where it is spread over many."""
-    total = case.table.total.name
-    by_device: dict[str, int] = {}
-    for row in case.rows:
-        if row.stage == total and (row.group.op, row.group.kind) == (group.op, group.kind):
-            by_device[row.group.dev] = by_device.get(row.group.dev, 0) + row.distribution.sum
-    dev = max(by_device, key=by_device.__getitem__)
-    share = by_device[dev] / (sum(by_device.values()) or 1)
-    return (dev, share) if share >= DEVICE_SHARE else ("", 0.0)
+def _place(case: Case, group: Group) -> tuple[Group, float]:
+    """Where most of it happened; everywhere if it is spread over many."""
+    places: dict[Group, int] = {}
+    for row in case.report.rows:
+        if row.metric == TOTAL and row.group.everywhere == group:
+            places[row.group] = places.get(row.group, 0) + row.distribution.sum
+    most = max(places, key=places.__getitem__)
+    share = places[most] / (sum(places.values()) or 1)
+    return (most, share) if share >= PLACE_SHARE else (group, 0.0)
 
 
 def _queue_depth(case: Case) -> float:
-    """By Little's law: the requests that were on their way at a time."""
-    times = (stages[case.table.total.name].sum for stages in case.of_kind(REQUEST).values())
-    return sum(times) / case.duration_ns if case.duration_ns else 0.0
+    """By Little's law: how many were on their way at a time."""
+    times = sum(stages[TOTAL].sum for group, stages in case.cells.items() if group.kind.book == REQUESTS)
+    return times / case.report.duration_ns if case.report.duration_ns else 0.0
 
 
 def grew(case: Case) -> Finding | None:
@@ -142,8 +144,7 @@ def grew(case: Case) -> Finding | None:
     if case.main is None:
         return None
     group, stages = case.main
-    total = case.table.total.name
-    found = growth.largest(case.stretches, (group.kind, group.op), case.parts(stages), total)
+    found = growth.largest(case.stretches, group, parts(group, stages), TOTAL)
     if found is None:
         return None
     figures = {
@@ -161,14 +162,13 @@ def tail(case: Case) -> Finding | None:
     if case.main is None:
         return None
     group, stages = case.main
-    total = stages[case.table.total.name]
+    total, found = stages[TOTAL], parts(group, stages)
     median, slow = total.percentile(50), total.percentile(99)
-    parts = case.parts(stages)
-    if total.count < TAIL_COUNT or slow < TAIL * median or not parts:
+    if total.count < TAIL_COUNT or slow < TAIL * median or not found:
         return None
-    stage = max(parts, key=lambda name: parts[name].percentile(99) - parts[name].percentile(50))
+    stage = max(found, key=lambda name: found[name].percentile(99) - found[name].percentile(50))
     figures = {"ratio": slow / max(median, 1), "p50_ns": median, "p99_ns": slow}
-    return Finding("tail", {**figures, "stage_p99_ns": parts[stage].percentile(99)}, group, stage)
+    return Finding("tail", {**figures, "stage_p99_ns": found[stage].percentile(99)}, group, stage)
 
 
 def inside(case: Case) -> Finding | None:
@@ -176,36 +176,21 @@ def inside(case: Case) -> Finding | None:
     if case.main is None:
         return None
     group, stages = case.main
-    whole = stages[case.table.total.name].sum
-    noise = {stage.name: stages[stage.name].sum for stage in case.table.inside if stage.name in stages}
-    name = max(noise, key=noise.__getitem__, default="")
-    if not name or not whole or noise[name] < INSIDE_SHARE * whole:
+    whole = stages[TOTAL].sum
+    sums = {metric.name: stages[metric.name].sum for metric in group.kind.inside if metric.name in stages}
+    name = max(sums, key=sums.__getitem__, default="")
+    if not name or not whole or sums[name] < INSIDE_SHARE * whole:
         return None
-    return Finding("inside", {"share": noise[name] / whole, "sum_ns": noise[name]}, group, name)
-
-
-def behind(case: Case) -> Finding | None:
-    """Whose commits others had to wait for."""
-    if not case.behind:
-        return None
-    total = case.table.total.name
-    whole = sum(stages[total].sum for stages in case.of_kind(OPERATION).values())
-    who = max(case.behind, key=case.behind.__getitem__)
-    waited = case.behind[who]
-    if not whole or waited < BEHIND_SHARE * whole:
-        return None
-    return Finding("behind", {"share": waited / whole, "sum_ns": waited}, stage="journal", who=who)
+    return Finding("inside", {"share": sums[name] / whole, "sum_ns": sums[name]}, group, name)
 
 
 def lost(case: Case) -> Finding | None:
-    figures = {"requests": case.requests.lost_total, "requests_started": case.requests.started}
-    if case.operations is not None:
-        figures["operations"] = case.operations.lost_total
-        figures["operations_started"] = case.operations.started
-    return Finding("lost", figures) if figures["requests"] or figures.get("operations") else None
+    books = case.report.books
+    figures = {name: book.lost_total for name, book in books.items()}
+    if not any(figures.values()):
+        return None
+    return Finding("lost", {**figures, **{f"{name}_started": book.started for name, book in books.items()}})
 
 
-Rule = Callable[[Case], "Finding | None"]
-
-FIRST: tuple[Rule, ...] = (idle, cached, unmeasured, largest)
-MORE: tuple[Rule, ...] = (grew, tail, inside, behind, lost)
+TIMED = Rules((idle, unmeasured, largest), (grew, tail, inside, lost))
+"""Of any flow that has stages."""

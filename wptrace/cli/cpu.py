@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TextIO
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
-from wptrace.model.results import Output
 from wptrace.model.units import parse_duration
 
 SUMMARY = "tell how long tasks wait for a CPU, run on it, and who ran instead"
@@ -40,9 +38,10 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.engine.run import run as trace
     from wptrace.flows.cpu import CPU, CpuFlow, Options
     from wptrace.kernel.privileges import require_tracing
+    from wptrace.model.kind import TOTAL, names
 
     seconds, count = common.interval(options)
-    drawn = (*CpuFlow.stages.names, CpuFlow.stages.total.name)
+    drawn = (*names(CpuFlow.kinds), TOTAL)
     if options.hist is not None and options.hist not in drawn:
         raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
     if not options.top.isdecimal() or not int(options.top):
@@ -55,16 +54,14 @@ def run(options: argparse.Namespace) -> int:
         live = not options.json and stream.isatty()
         if live and seconds is None:
             seconds = _LIVE_S
-        trace(flow, _output(options, stream, live), seconds, count, options.stats, stream.fileno())
+        output = common.output(
+            options,
+            stream,
+            flow.view,
+            live=live,
+            per_device=options.by is not None,
+            top=0 if options.json else int(options.top),
+            hist=options.hist or "",
+        )
+        trace(flow, output, seconds, count, options.stats, stream.fileno())
     return 0
-
-
-def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:
-    if options.json:
-        from wptrace.outputs.ndjson import NdjsonOutput
-
-        return NdjsonOutput(stream)
-    from wptrace.outputs.text.cpu import CpuOutput, View
-
-    view = View(options.by or "", int(options.top), options.timestamps, options.stats, options.hist, live)
-    return CpuOutput(stream, view)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
-from wptrace.model.results import Output
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
@@ -78,12 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
+    from wptrace.model.kind import TOTAL, names
 
     seconds, count = common.interval(options)
     stuck_ns = None if options.stuck is None else parse_duration(options.stuck)
     budget = None if options.budget is None else common.percent(options.budget, "--budget")
     flow = _block(options) if options.level == "block" else _path(options)
-    drawn = (*flow.stages.names, flow.stages.total.name)
+    drawn = (*names(flow.kinds), TOTAL)
     if options.hist is not None and options.hist not in drawn:
         raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
     require_tracing()
@@ -94,7 +94,9 @@ def run(options: argparse.Namespace) -> int:
         live = not options.json and stream.isatty()
         if live and seconds is None:
             seconds = _LIVE_S
-        output = _output(options, stream, live)
+        output = common.output(
+            options, stream, flow.view, live=live, per_device=options.per_device, hist=options.hist or ""
+        )
         trace(flow, output, seconds, count, options.stats, stream.fileno(), stuck_ns, budget)
     return 0
 
@@ -140,13 +142,3 @@ def _path(options: argparse.Namespace) -> PathFlow:
 
 def _slow(options: argparse.Namespace) -> int | None:
     return 0 if options.each else None if options.slow is None else parse_duration(options.slow)
-
-
-def _output(options: argparse.Namespace, stream: TextIO, live: bool) -> Output:
-    if options.json:
-        from wptrace.outputs.ndjson import NdjsonOutput
-
-        return NdjsonOutput(stream)
-    from wptrace.outputs.text.terminal import TerminalOutput, View
-
-    return TerminalOutput(stream, View(live, options.per_device, options.timestamps, options.stats, options.hist))

@@ -4,15 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
-from wptrace.model.results import InFlight, Output
 from wptrace.model.units import parse_duration
-
-if TYPE_CHECKING:
-    from wptrace.flows.iopf import IopfFlow
 
 SUMMARY = "time the I/O page faults of devices that use a process's addresses"
 
@@ -44,16 +39,18 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.engine.run import run as trace
     from wptrace.flows.iopf import IopfFlow, Options
     from wptrace.kernel.privileges import require_tracing
+    from wptrace.model.kind import TOTAL, names
 
     seconds, count = common.interval(options)
-    drawn = (*IopfFlow.stages.names, IopfFlow.stages.total.name)
+    drawn = (*names(IopfFlow.kinds), TOTAL)
     if options.hist not in drawn:
         raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
     stuck_ns = parse_duration(options.stuck)
     flow = IopfFlow(Options(tuple(options.dev), tuple(map(_pasid, options.pasid))))
     require_tracing()
     with common.stream(options) as stream:
-        trace(flow, _output(options, stream, flow), seconds, count, options.stats, stream.fileno(), stuck_ns)
+        output = common.output(options, stream, flow.view, hist=options.hist)
+        trace(flow, output, seconds, count, options.stats, stream.fileno(), stuck_ns)
     return 0
 
 
@@ -62,14 +59,3 @@ def _pasid(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 7 or int(text) >= 1 << 20:
         raise UsageError(f"{text!r} is not a PASID: it is a number below {1 << 20}")
     return int(text)
-
-
-def _output(options: argparse.Namespace, stream: TextIO, flow: IopfFlow) -> Output:
-    from wptrace.outputs.text.iopf import IopfJson, IopfText, View
-
-    def unanswered() -> list[InFlight]:
-        return flow.in_flight(0)
-
-    if options.json:
-        return IopfJson(stream, unanswered)
-    return IopfText(stream, View(options.timestamps, options.stats, options.hist), unanswered)

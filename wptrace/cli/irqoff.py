@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
-from wptrace.model.results import Output
 from wptrace.model.units import NS_PER, parse_duration
 
 if TYPE_CHECKING:
+    from wptrace.model.report import Event, Output
     from wptrace.outputs.logfile import LogFile
 
 SUMMARY = "find periods in which a CPU runs with interrupts off"
@@ -84,7 +85,18 @@ def _cpus(text: str | None) -> tuple[int, ...]:
 
 
 def _output(options: argparse.Namespace, stream: TextIO, log: LogFile | None) -> Output:
-    from wptrace.outputs.text.irqoff import IrqoffJson, IrqoffText, View
+    from wptrace.outputs.fanout import FanOut
+    from wptrace.outputs.json_line import encoded
+    from wptrace.outputs.log import LogOutput
+    from wptrace.outputs.ndjson import line_of
+    from wptrace.outputs.text.periods import Columns
 
-    view = View(options.timestamps, options.stats, intervals=options.interval is not None)
-    return (IrqoffJson if options.json else IrqoffText)(stream, view, log)
+    shown = common.output(options, stream, "periods", intervals=options.interval is not None)
+    if log is None:
+        return shown
+
+    def lines(event: Event) -> Iterable[str]:
+        # Whoever opens it next week wants to know which day it was.
+        return [encoded(line_of(event, event.group.fields))] if options.json else Columns(dates=True).lines(event)
+
+    return FanOut(LogOutput(log, lines), shown)

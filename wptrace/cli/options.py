@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import NS_PER, parse_duration
 
 if TYPE_CHECKING:
     from wptrace.engine.filters import Filter
+    from wptrace.model.report import Output
 
 # Nobody means more digits, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -50,6 +51,14 @@ def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
     if not _NUMBER.fullmatch(options.count) or int(options.count) == 0:
         raise UsageError(f"the count {options.count!r} is not a whole number above 0")
     return seconds, int(options.count)
+
+
+def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any) -> Output:
+    """In the format that the user wants; how it looks as text is for the flow to say."""
+    from wptrace.outputs.registry import NDJSON, TEXT, Wanted, make
+
+    shown = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
+    return make(NDJSON if options.json else TEXT, stream, view, shown)
 
 
 @contextmanager

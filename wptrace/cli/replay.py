@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TextIO
 
 from wptrace.cli import options as common
-from wptrace.model.results import Output
 from wptrace.model.units import parse_duration
 
 SUMMARY = "tell what wptrace io --capture wrote to a file"
@@ -27,21 +25,11 @@ def run(options: argparse.Namespace) -> int:
 
     slow_ns = 0 if options.slow is None else parse_duration(options.slow)
     with replay(Path(options.file)) as found, common.stream(options, options.file) as stream:
-        output = _output(options, stream)
+        output = common.output(options, stream, "stages", per_device=True)
         output.start(found.start())
-        for batch in found.requests():
-            for request in batch:
-                if request.total_ns >= slow_ns:
-                    output.request(request)
+        for batch in found.events():
+            for event in batch:
+                if event.total_ns >= slow_ns:
+                    output.event(event)
         output.close()
     return 0
-
-
-def _output(options: argparse.Namespace, stream: TextIO) -> Output:
-    if options.json:
-        from wptrace.outputs.ndjson import NdjsonOutput
-
-        return NdjsonOutput(stream)
-    from wptrace.outputs.text.terminal import TerminalOutput, View
-
-    return TerminalOutput(stream, View(False, True, options.timestamps, False, None))

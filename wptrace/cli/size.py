@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TextIO
 
 from wptrace.cli import options as common
-from wptrace.model.results import Output
 
 SUMMARY = "count the sizes of requests, and how many are sequential"
 
@@ -41,15 +39,6 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(flow.plan()))
         return 0
     with common.stream(options) as stream:
-        trace(flow, _output(options, stream), seconds, count, options.stats, stream.fileno())
+        output = common.output(options, stream, flow.view, per_device=options.per_device, exact=options.exact)
+        trace(flow, output, seconds, count, options.stats, stream.fileno())
     return 0
-
-
-def _output(options: argparse.Namespace, stream: TextIO) -> Output:
-    if options.json:
-        from wptrace.outputs.ndjson import NdjsonOutput
-
-        return NdjsonOutput(stream)
-    from wptrace.outputs.text.size import SizeOutput, View
-
-    return SizeOutput(stream, View(options.per_device, options.timestamps, options.stats, options.exact))

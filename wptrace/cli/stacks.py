@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
-from wptrace.model.results import Output
 from wptrace.model.units import parse_duration
+
+if TYPE_CHECKING:
+    from wptrace.model.report import Output
 
 SUMMARY = "tell which stacks start block I/O, how much, and how long it takes"
 
@@ -62,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(flow.plan()))
         return 0
     with common.stream(options) as stream:
-        trace(flow, _output(options, stream, min_ns), seconds, count, options.stats, stream.fileno())
+        trace(flow, _output(options, stream, flow.view), seconds, count, options.stats, stream.fileno())
     return 0
 
 
-def _output(options: argparse.Namespace, stream: TextIO, min_ns: int) -> Output:
-    from wptrace.outputs.text.stacks import FoldedOutput, StacksJson, StacksOutput, View
+def _output(options: argparse.Namespace, stream: TextIO, view: str) -> Output:
+    from wptrace.outputs.registry import Wanted
+    from wptrace.outputs.text.stacks import FoldedOutput, StacksView
 
-    top = int(options.top) if options.top is not None else 0 if options.json else _TOP
-    view = View(options.per_device, options.timestamps, options.stats, top, min_ns)
     if options.folded:
-        return FoldedOutput(stream, view, options.folded)
-    return StacksJson(stream, view) if options.json else StacksOutput(stream, view)
+        return FoldedOutput(stream, StacksView(Wanted(per_device=options.per_device)), options.folded)
+    top = int(options.top) if options.top is not None else 0 if options.json else _TOP
+    return common.output(options, stream, view, per_device=options.per_device, top=top)

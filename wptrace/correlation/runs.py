@@ -6,12 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-
-class Task(NamedTuple):
-    comm: str
-    pid: int
-    tid: int
-    """0 is the idle task."""
+from wptrace.model.kind import Task
 
 
 class Run(NamedTuple):

@@ -15,7 +15,7 @@ from wptrace.bpf.maps import Map
 from wptrace.errors import WptraceError
 from wptrace.kernel.barrier import everywhere
 from wptrace.model.distribution import SLOTS, Distribution
-from wptrace.model.results import Group
+from wptrace.model.kind import Group
 
 # Whether CPUs see what another one writes in the order in which it is written. Programs have no barriers before 6.15.
 _ORDERED = os.uname().machine == "x86_64"

@@ -7,8 +7,9 @@ import os
 import resource
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Callable, ClassVar, NamedTuple, Protocol
+from typing import Any, Callable, ClassVar, NamedTuple, Protocol
 
+from wptrace.analysis.verdict import TIMED, Rules
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
 from wptrace.bpf.lib import libbpf
@@ -19,8 +20,8 @@ from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, Ver
 from wptrace.model.budget import Step
 from wptrace.model.diagnosis import Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, InFlight, Overhead, Request, Snapshot, Start
-from wptrace.model.stages import StageTable
+from wptrace.model.kind import Group, Kind
+from wptrace.model.report import Event, InFlight, Overhead, Snapshot, Start
 
 OF_MODULES = "whose functions are observed with CAP_SYS_ADMIN alone"
 _KPROBES = Path("/sys/bus/event_source/devices/kprobe")
@@ -77,7 +78,12 @@ class Flow:
     name: ClassVar[str]
     level: ClassVar[str] = ""
     object: ClassVar[str]
-    stages: ClassVar[StageTable]
+    kinds: tuple[Kind, ...]
+    """What it follows, in the order in which it is shown."""
+    view: ClassVar[str] = "stages"
+    """How it looks as text: a module of outputs/text/."""
+    judged: tuple[Kind, ...] = ()
+    """What the verdict is about: the first of these that anything happened to; without them there is none."""
     hooks: ClassVar[tuple[Hook, ...]]
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
@@ -108,9 +114,18 @@ class Flow:
         """The cells of a snapshot, where they can be had without the rest of it."""
         return self.snapshot().cells
 
-    def requests(self) -> list[Request]:
-        """The single requests that came since the last call."""
-        raise NotImplementedError
+    def events(self) -> list[Event]:
+        """The single ones that came since the last call; a flow that tells none has none."""
+        return []
+
+    @property
+    def rules(self) -> Rules:
+        """Of the verdict."""
+        return TIMED
+
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """What else the summary tells, by its name in JSON."""
+        return {}
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         """What is in flight for at least so long, oldest first; a flow that keeps no state of single ones has none."""

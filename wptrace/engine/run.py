@@ -8,7 +8,6 @@ import math
 import os
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 
 from wptrace.analysis.history import History
@@ -21,7 +20,8 @@ from wptrace.engine.signals import Stop
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.book import INCONSISTENT
-from wptrace.model.results import Output, Report, Snapshot, events_since, rows_of, since, untimed_since
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Output, Report, Snapshot, rows_of, since
 
 # The cells' 32-bit buckets are added up at least this often, far below what a CPU can count in.
 _LONGEST_WAIT = 60.0
@@ -106,13 +106,13 @@ def _run(
     history.add(first.at_ns, first.cells)
     done = 0
     now = time.monotonic()
-    looks = Looks(now, flow.stages.timed)
+    looks = Looks(now, bool(flow.judged))
     due = now + interval_s if interval_s else math.inf
     stuck_due = now + (interval_s or _STUCK_EVERY) if stuck_ns is not None else math.inf
     while not stop.asked and not reader.hung_up and (count is None or done < count):
         reader.wait(min(due, stuck_due, looks.due, keeper.due if keeper is not None else math.inf) - time.monotonic())
         reader.drain()
-        _requests(flow, output)
+        _events(flow, output)
         if stop.take_list():
             output.in_flight(flow.in_flight(0), time.time_ns())
         now = time.monotonic()
@@ -141,10 +141,13 @@ def _run(
         due = _next(due, interval_s, now)
     flow.stop()
     reader.drain()
-    _requests(flow, output)
+    _events(flow, output)
     last = flow.snapshot()
     history.add(last.at_ns, last.cells)
-    output.summary(_with_verdict(_report("summary", flow, last, first, keeper), flow, history, last.behind))
+    report = _report("summary", flow, last, first, keeper)
+    for cause, count in output.losses().items():
+        report.book.note(cause, count)
+    output.summary(_with_verdict(report, flow, history)._replace(lists=flow.lists()))
 
 
 def _keeper(flow: Flow, limit: float | None) -> Keeper | None:
@@ -163,54 +166,36 @@ def _next(due: float, step: float, now: float) -> float:
     return due + step if due + step > now else now + step
 
 
-def _requests(flow: Flow, output: Output) -> None:
-    requests = flow.requests()
-    for request in requests:
-        output.request(request)
-    if requests:
+def _events(flow: Flow, output: Output) -> None:
+    events = flow.events()
+    for event in events:
+        output.event(event)
+    if events:
         output.flush()
 
 
 def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot, keeper: Keeper | None) -> Report:
-    cells, sizes = since(now, earlier)
-    operations = None
-    if now.operations is not None and earlier.operations is not None:
-        operations = now.operations.interval(earlier.operations)
-    book = now.accounting.interval(earlier.accounting)
+    cells, counters = since(now, earlier)
+    books = {name: book.interval(earlier.books[name]) for name, book in now.books.items()}
     shrunk = sum(found.shrunk for stages in cells.values() for found in stages.values())
     if shrunk:
-        book.note(INCONSISTENT, shrunk)
+        books[REQUESTS].note(INCONSISTENT, shrunk)
     return Report(
         kind,
         now.at_ns + wall_offset_ns(),
         now.at_ns - earlier.at_ns,
-        book,
-        rows_of(cells, flow.stages),
-        sizes,
-        now.failed - earlier.failed,
+        books,
+        rows_of(cells, flow.kinds),
+        counters,
         now.overhead.since(earlier.overhead),
-        operations,
-        now.failed_operations - earlier.failed_operations,
-        untimed=untimed_since(now, earlier),
         budget=None if keeper is None else keeper.spending(earlier.at_ns, now.at_ns, kind == "summary"),
-        events=events_since(now, earlier),
     )
 
 
-def _with_verdict(summary: Report, flow: Flow, history: History, behind: Mapping[str, int]) -> Report:
-    if not flow.stages.timed:
+def _with_verdict(summary: Report, flow: Flow, history: History) -> Report:
+    if not flow.judged:
         return summary
-    case = Case(
-        summary.rows,
-        flow.stages,
-        summary.duration_ns,
-        summary.accounting,
-        summary.operations,
-        history.stretches,
-        wall_offset_ns(),
-        behind,
-    )
-    return summary._replace(verdict=judge(case))
+    return summary._replace(verdict=judge(Case(summary, flow.judged, history.stretches, wall_offset_ns()), flow.rules))
 
 
 def _is_pipe(fd: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group
+from wptrace.model.kind import Group
 
 Cells = Mapping[Group, "dict[str, Distribution]"]
 

@@ -11,7 +11,7 @@ from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.correlation.runs import Run, Task, longest
+from wptrace.correlation.runs import Run, longest
 from wptrace.engine import filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter
@@ -20,6 +20,7 @@ from wptrace.errors import WptraceError
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.tasks import name_of
+from wptrace.model import kind
 from wptrace.model.book import (
     INCONSISTENT,
     RECURSION,
@@ -27,11 +28,11 @@ from wptrace.model.book import (
     STATE_FULL,
     UNMATCHED_END,
     UNMATCHED_START,
-    Accounting,
+    Book,
     Cause,
 )
-from wptrace.model.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import REQUESTS, Kind, Label, Metric, Noun, Point, Stage, Task
+from wptrace.model.report import Event, InFlight, Snapshot, Source, Start
 
 CPU, PROCESS, THREAD, CGROUP = "cpu", "process", "thread", "cgroup"
 BY = (CPU, PROCESS, THREAD, CGROUP)
@@ -40,7 +41,6 @@ _W = Point("W", "wants a CPU")
 _R = Point("R", "runs")
 _L = Point("L", "left its CPU")
 
-_TURN = "turn"
 _ALL = ("wait", "run", "off")
 # Rows by process, thread or cgroup that found no room.
 OTHERS = "others"
@@ -73,36 +73,52 @@ class Options(NamedTuple):
     """0: as many as the memory for them allows."""
 
 
+_STAGES = (
+    Stage(
+        "wait",
+        _W,
+        _R,
+        "a task that could run waits in a run queue",
+        "more wants the CPUs than there are, priorities or quotas hold it back, or it may run on few CPUs only",
+    ),
+    Stage(
+        "run",
+        _R,
+        _L,
+        "the task has a CPU, interrupts on it included",
+        "the time goes into work: a profiler (perf top) tells which",
+    ),
+)
+_OFF = Metric(
+    "off",
+    "from leaving the CPU to the next time it runs: sleep, if there was one, and wait",
+    "the task sleeps: it waits for I/O, a lock, a timer or a request, not for a CPU",
+    part=False,
+    start=_L,
+    end=_R,
+)
+
+
+def _kinds(label: Label) -> tuple[Kind, Kind]:
+    """Turns, and waits that are told one by one."""
+    turn = Kind("request", Noun("turn"), (label,), _STAGES, (_OFF,), constants={"op": "turn"})
+    return turn, Kind("wait", Noun("wait"), (label,), _STAGES[:1], constants={"op": "turn"})
+
+
+KINDS = {
+    CPU: _kinds(Label("cpu", kind.CPU, "dev")),
+    PROCESS: _kinds(Label("task", kind.TASK, "dev")),
+    THREAD: _kinds(Label("task", kind.TASK, "dev")),
+    CGROUP: _kinds(Label("cgroup", kind.CGROUP, "dev")),
+}
+"""By what a row is about."""
+
+
 class CpuFlow(Flow):
     name = "cpu"
     object = "cpu"
-    stages = StageTable(
-        (
-            Stage(
-                "wait",
-                _W,
-                _R,
-                "a task that could run waits in a run queue",
-                "more wants the CPUs than there are, priorities or quotas hold it back, or it may run on few CPUs only",
-            ),
-            Stage(
-                "run",
-                _R,
-                _L,
-                "the task has a CPU, interrupts on it included",
-                "the time goes into work: a profiler (perf top) tells which",
-            ),
-            Stage(
-                "off",
-                _L,
-                _R,
-                "from leaving the CPU to the next time it runs: sleep, if there was one, and wait",
-                "the task sleeps: it waits for I/O, a lock, a timer or a request, not for a CPU",
-                partition=False,
-                outside=True,
-            ),
-        )
-    )
+    view = "turns"
+    kinds = KINDS[CPU][:1]
     hooks = (
         # It sees ends, but starts as well: who is preempted wants the CPU again.
         Hook("switch of tasks (R, L)", ("switch_tp_btf", "switch_raw_tp"), _ALL, "nothing can be seen"),
@@ -121,7 +137,9 @@ class CpuFlow(Flow):
         self._options = options
         self._loaded: Loaded | None = None
         self._ring: Ring | None = None
-        self._requests: list[Request] = []
+        self._events: list[Event] = []
+        self._turn, self._wait = KINDS[options.by]
+        self.kinds = self.judged = (self._turn,)
         self._known: set[tuple[int, bytes]] = set()
         self._cgroups = CgroupNames() if options.by == CGROUP else None
 
@@ -131,11 +149,11 @@ class CpuFlow(Flow):
         self._causes = [_CAUSES[name] for name in obj.enum("cpu_cause")]
         stages = obj.enum("cpu_stage")
         if self._options.by == CPU:
-            cpus = [Group(f"cpu{cpu}", _TURN) for cpu in range(libbpf().cpus)]
+            cpus = [self._turn.group(cpu) for cpu in range(libbpf().cpus)]
             self._cells = Cells(obj.maps["cpus"], cpus, stages)
         else:
             self._cells = Cells(obj.maps["rows"], [], stages)
-        self._others = Cells(obj.maps["others"], [Group(OTHERS, _TURN)], stages)
+        self._others = Cells(obj.maps["others"], [self._turn.group(OTHERS)], stages)
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
             layout = obj.struct("cpu_record")
@@ -148,8 +166,8 @@ class CpuFlow(Flow):
             self.level,
             os.uname().release,
             {"by": self._options.by, **told},
-            [Source(stage.name, self._how(loaded, stage.name)) for stage in self.stages],
-            self.stages,
+            [Source(stage.name, self._how(loaded, stage.name)) for stage in self._turn.measured],
+            self.kinds,
             filters.notes(self._options.wanted.tid or self._options.wanted.pid),
         )
 
@@ -180,14 +198,13 @@ class CpuFlow(Flow):
             known = (key.id, key.comm)
             if known not in self._known:
                 self._known.add(known)
-                self._cells.follow(key, Group(self._label(*known), _TURN))
+                self._cells.follow(key, self._turn.group(self._label(*known)))
 
-    def _label(self, number: int, comm: bytes) -> str:
-        """fio[1234], fio[1234/1240], or the path of a cgroup."""
+    def _label(self, number: int, comm: bytes) -> Task | str:
+        """A process, a thread, or the path of a cgroup."""
         if self._cgroups is not None:
             return self._cgroups.of(number)
-        process, thread = number >> 32, number & 0xFFFFFFFF
-        return f"{text(comm)}[{process}/{thread}]" if thread else f"{text(comm)}[{process}]"
+        return Task(text(comm), number >> 32, number & 0xFFFFFFFF)
 
     def _take(self, records: list[Record]) -> None:
         offset = wall_offset_ns()
@@ -201,10 +218,10 @@ class CpuFlow(Flow):
             most = longest(histories[cpu], woken, ran)
             if most is not None:
                 told["instead"] = {**most.task._asdict(), "run_ns": most.time_ns}
-            row = f"cpu{cpu}" if self._options.by == CPU else self._label(wait["row.id"], wait["row.comm"])
+            row = cpu if self._options.by == CPU else self._label(wait["row.id"], wait["row.comm"])
             # Clocks of two CPUs may differ by some cycles.
             took = max(ran - woken, 0)
-            self._requests.append(Request(ran + offset, row, _TURN, told, took, {"wait": took}, "wait"))
+            self._events.append(Event(self._wait.group(row), ran + offset, took, {"wait": took}, told))
 
     def _history(self, cpu: int, since_ns: int) -> list[Run]:
         """Who ran on a CPU since then. A run that is just being written is later than what anybody asks for."""
@@ -220,8 +237,8 @@ class CpuFlow(Flow):
                 found.append(Run(values[start], values[end], Task(**_task(run, "task"))))
         return found
 
-    def requests(self) -> list[Request]:
-        taken, self._requests = self._requests, []
+    def events(self) -> list[Event]:
+        taken, self._events = self._events, []
         return taken
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
@@ -234,7 +251,7 @@ class CpuFlow(Flow):
             if times.woken_ns and age >= at_least_ns:
                 stage = "run" if times.ran_ns else "wait"
                 fields = {"pid": times.tgid, "tid": times.tid, "comm": name_of(times.tid)}
-                found.append(InFlight(REQUEST, "", _TURN, age, stage, fields))
+                found.append(InFlight(self._turn.group(kind.ALL), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
     @property
@@ -259,10 +276,9 @@ class CpuFlow(Flow):
         noted[INCONSISTENT] = self._cells.shrunk + self._others.shrunk
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(book.started, book.finished, lost, noted),
+            {REQUESTS: Book.read(book.started, book.finished, lost, noted)},
             {**self._cells.copy(), **self._others.copy()},
             {},
-            0,
             overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
 

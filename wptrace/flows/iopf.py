@@ -21,11 +21,11 @@ from wptrace.model.book import (
     STATE_FULL,
     UNMATCHED_END,
     UNMATCHED_START,
-    Accounting,
+    Book,
     Cause,
 )
-from wptrace.model.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import DEVICE, PASID, REQUESTS, Group, Kind, Label, Noun, Point, Stage, names
+from wptrace.model.report import BYTES, InFlight, Snapshot, Source, Start
 
 _R = Point("R", "first page reported")
 _L = Point("L", "last page reported")
@@ -58,34 +58,43 @@ class Options(NamedTuple):
     pasids: tuple[int, ...] = ()
 
 
+FAULT = Kind(
+    "request",
+    Noun("fault"),
+    (Label("dev", DEVICE), Label("pasid", PASID)),
+    (
+        Stage(
+            "gather",
+            _R,
+            _L,
+            "the device reports the other pages of a group",
+            "the device asks for many pages at once, or the IOMMU hands them over slowly",
+        ),
+        Stage(
+            "queue",
+            _L,
+            _H,
+            "the fault waits for somebody to handle it",
+            "the workers that handle faults are too few, or wait for a CPU",
+        ),
+        Stage(
+            "handle",
+            _H,
+            _A,
+            "the pages are brought in and the device gets its answer",
+            "memory is reclaimed, swapped in or migrated, or others hold mmap_lock: pin or touch the memory first",
+        ),
+    ),
+    sized=True,
+    constants={"op": "fault"},
+)
+
+
 class IopfFlow(Flow):
     name = "iopf"
     object = "iopf"
-    stages = StageTable(
-        (
-            Stage(
-                "gather",
-                _R,
-                _L,
-                "the device reports the other pages of a group",
-                "the device asks for many pages at once, or the IOMMU hands them over slowly",
-            ),
-            Stage(
-                "queue",
-                _L,
-                _H,
-                "the fault waits for somebody to handle it",
-                "the workers that handle faults are too few, or wait for a CPU",
-            ),
-            Stage(
-                "handle",
-                _H,
-                _A,
-                "the pages are brought in and the device gets its answer",
-                "memory is reclaimed, swapped in or migrated, or others hold mmap_lock: pin or touch the memory first",
-            ),
-        )
-    )
+    view = "faults"
+    kinds = (FAULT,)
     hooks = (
         Hook(
             _FAULT,
@@ -142,11 +151,17 @@ class IopfFlow(Flow):
         hows = {"gather": whole, "queue": part, "handle": whole}
         asked = {"dev": list(self._options.devices), "pasid": list(self._options.pasids)}
         filters: dict[str, Any] = {name: values for name, values in asked.items() if values}
-        sources = [Source(name, hows[name]) for name in self.stages.names]
-        return Start(self.name, self.level, os.uname().release, filters, sources, self.stages, _notes(loaded))
+        sources = [Source(name, hows[name]) for name in names(self.kinds)]
+        return Start(self.name, self.level, os.uname().release, filters, sources, self.kinds, _notes(loaded))
 
-    def requests(self) -> list[Request]:
-        return []
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """Faults without an answer."""
+        return {
+            "unanswered": [
+                {**one.group.fields, "age_ns": one.age_ns, "stage": one.stage, **one.fields}
+                for one in self.in_flight(0)
+            ]
+        }
 
     def stop(self) -> None:
         if self._loaded is not None:
@@ -170,7 +185,7 @@ class IopfFlow(Flow):
     def _follow(self) -> None:
         """Rows come with the first fault of a device and address space."""
         for row in self._obj.maps["cells"]:
-            group = Group(text(row.dev) or _OTHER, op_of(row))
+            group = FAULT.group(*_labels(row))
             if group not in self._groups and self._wanted(row):
                 self._groups.add(group)
                 self._cells.follow(row, group)
@@ -185,10 +200,9 @@ class IopfFlow(Flow):
         noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran), INCONSISTENT: self._cells.shrunk}
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(total("started"), total("finished"), lost, noted),
+            {REQUESTS: Book.read(total("started"), total("finished"), lost, noted, total("failed"))},
             self._cells.copy(),
-            {group: page * count["faults"] for group, count in self._cells.counters.items()},
-            total("failed"),
+            {group: {BYTES: page * count["faults"]} for group, count in self._cells.counters.items()},
             overhead(ran, self._map_bytes, records=0),
         )
 
@@ -205,7 +219,7 @@ class IopfFlow(Flow):
                 continue
             stage = "handle" if state.handled_ns else waiting if state.last_ns else "gather"
             fields = {"group": key.group, "address": state.address, "faults": state.faults}
-            found.append(InFlight(REQUEST, text(state.dev), op_of(state), age, stage, fields))
+            found.append(InFlight(FAULT.group(*_labels(state)), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
 
@@ -214,11 +228,11 @@ def rows(cell_bytes: int, cpus: int) -> int:
     return min(max(_CELLS_BYTES // (cell_bytes * cpus), _FEWEST), _MOST)
 
 
-def op_of(row: Any) -> str:
-    """The kind of fault, which is its address space."""
+def _labels(row: Any) -> tuple[str, int | str | None]:
+    """The device and its address space."""
     if not text(row.dev):
-        return _OTHER
-    return "pasid -" if row.pasid == _NO_PASID else f"pasid {row.pasid}"
+        return _OTHER, _OTHER
+    return text(row.dev), None if row.pasid == _NO_PASID else row.pasid
 
 
 def _queued(loaded: Loaded) -> bool:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
+from wptrace.analysis.offenders import Offenders
 from wptrace.bpf import perf
 from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
@@ -22,11 +24,11 @@ from wptrace.kernel import cpus
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.entry import interrupted
 from wptrace.kernel.symbols import KernelSymbols
-from wptrace.model.book import RECURSION, RING_FULL, Accounting, Cause
+from wptrace.model.book import RECURSION, RING_FULL, Book, Cause
 from wptrace.model.diagnosis import MISSING, OK, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import REQUEST, Group, InFlight, Request, Snapshot, Source, Start
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import CPU, REQUESTS, TOTAL, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.report import Event, InFlight, Snapshot, Source, Start
 
 _O = Point("O", "interrupts off")
 _N = Point("N", "interrupts on again")
@@ -42,6 +44,7 @@ _LONGEST_TICK_NS = 1_000_000
 _SETTLE_NS = 20_000_000
 _IDLE_SETTLE_NS = 1_000_000_000
 _TRIAL_S = 0.2
+_WORST = 10
 _CARE_S = 0.5
 _SAMPLE_BYTES = 1 << 16
 
@@ -68,20 +71,27 @@ class Options(NamedTuple):
     ring_bytes: int = 1 << 20
 
 
+_LABELS = (Label("cpu", CPU, "dev"),)
+_STAGES = (
+    Stage(
+        "irqoff",
+        _O,
+        _N,
+        "a CPU runs with interrupts off",
+        "who is on the stack holds a spinlock with interrupts off, or works too long in a handler",
+    ),
+)
+_NOUN = Noun("period with interrupts off", "periods with interrupts off")
+PERIOD = Kind("request", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"})
+EVENT = Kind("irqoff", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"})
+"""One of them, told by itself."""
+
+
 class IrqoffFlow(Flow):
     name = "irqoff"
     object = "irqoff"
-    stages = StageTable(
-        (
-            Stage(
-                "irqoff",
-                _O,
-                _N,
-                "a CPU runs with interrupts off",
-                "who is on the stack holds a spinlock with interrupts off, or works too long in a handler",
-            ),
-        )
-    )
+    view = "periods"
+    kinds = (PERIOD,)
     hooks = (
         Hook(_MOVES, ("move_raw_tp",), ("irqoff",), "a CPU that went reads as a period", required=False),
         Hook(_LOOKS, (_LOOK,), ("irqoff",), "stacks are those at the end of a period, not inside it", required=False),
@@ -121,6 +131,7 @@ class IrqoffFlow(Flow):
         self._episodes = Episodes()
         self._symbols: KernelSymbols | None = None
         self._cared_at = 0.0
+        self._offenders = Offenders()
         self._open: int | None = None
         """How many periods had not ended when tracing did."""
 
@@ -149,7 +160,7 @@ class IrqoffFlow(Flow):
         filters: dict[str, Any] = {"min_ns": self._options.min_ns}
         if self._options.cpus:
             filters["cpus"] = list(self._options.cpus)
-        return Start(self.name, self.level, os.uname().release, filters, [Source("irqoff", how)], self.stages, notes)
+        return Start(self.name, self.level, os.uname().release, filters, [Source("irqoff", how)], self.kinds, notes)
 
     def _hooks(self) -> tuple[Hook, ...]:
         if self._options.counter == NONE:
@@ -227,12 +238,15 @@ class IrqoffFlow(Flow):
 
     # --- Periods ------------------------------------------------------------------------------------------------------
 
-    def requests(self) -> list[Request]:
+    def events(self) -> list[Event]:
         self._care()
         offset = wall_offset_ns()
-        return [self._request(record, sample, offset) for record, sample in self._episodes.take()]
+        found = [self._period(record, sample, offset) for record, sample in self._episodes.take()]
+        for one in found:
+            self._offenders.add(offender(one.fields), one.total_ns)
+        return found
 
-    def _request(self, record: Any, sample: Any, offset: int) -> Request:
+    def _period(self, record: Any, sample: Any, offset: int) -> Event:
         end, length = record["end_ns"] + offset, record["length_ns"]
         fields = {
             "start_ns": end - length,
@@ -241,8 +255,7 @@ class IrqoffFlow(Flow):
             "sampled": "inside" if sample else "end",
             **self._culprit(sample or record),
         }
-        dev = f"cpu{record['cpu']}"
-        return Request(end, dev, self.name, fields, length, {self.name: length}, kind=self.name)
+        return Event(EVENT.group(record["cpu"]), end, length, {self.name: length}, fields)
 
     def _culprit(self, seen: Any) -> dict[str, Any]:
         # Read when first needed: they are many.
@@ -265,8 +278,12 @@ class IrqoffFlow(Flow):
             if age >= at_least_ns:
                 sample = self._episodes.seen(cpu, ticked)
                 fields = {"cpu": cpu} if sample is None else self._culprit(sample)
-                found.append(InFlight(REQUEST, f"cpu{cpu}", self.name, age, self.name, fields))
+                found.append(InFlight(PERIOD.group(cpu), age, self.name, fields))
         return sorted(found, key=lambda one: -one.age_ns)
+
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """Who kept interrupts off, the longest in all first."""
+        return {"offenders": [one.as_dict("comm", "function") for one in self._offenders.worst(_WORST)]}
 
     # --- Figures ------------------------------------------------------------------------------------------------------
 
@@ -298,7 +315,7 @@ class IrqoffFlow(Flow):
                 noted[_CAUSES[name]] = noted.get(_CAUSES[name], 0) + count
             whole = distribution(cell.irqoff)
             if whole.count:
-                found[Group(f"cpu{cpu}", self.name)] = {self.name: whole, self.stages.total.name: whole}
+                found[PERIOD.group(cpu)] = {self.name: whole, TOTAL: whole}
         ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
         noted[RECURSION] = sum(one.recursion_misses for one in ran)
         noted[_FOREIGN] = sum(ring.foreign for ring in self._rings)
@@ -306,10 +323,9 @@ class IrqoffFlow(Flow):
         late = len(self._late()) if self._open is None else self._open
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(finished + late, finished, {}, noted),
+            {REQUESTS: Book.read(finished + late, finished, {}, noted)},
             found,
             {},
-            0,
             overhead(ran, self._map_bytes, sum(ring.records for ring in self._rings)),
         )
 
@@ -338,6 +354,18 @@ class IrqoffFlow(Flow):
                     # It is on its way up, or down again: another look will tell.
                     if error.errno != errno.ENODEV:
                         raise
+
+
+# What turns interrupts on again for others is on top of the stack at the end of a period; they are who to name.
+_HELPERS = ("_raw_", "__raw_", "raw_", "__pv_", "pv_", "native_", "__local_", "local_", "ktime_get", "read_tsc")
+NOBODY = "(user space)"
+
+
+def offender(fields: Mapping[str, Any]) -> tuple[str, str]:
+    """The task, and the function that is to be named of its stack."""
+    names = [frame.partition("+")[0] for frame in fields["stack"]]
+    found = next((name for name in names if not name.startswith(_HELPERS)), names[0] if names else NOBODY)
+    return fields["comm"], found
 
 
 def tick_ns(min_ns: int, most_a_second: int) -> int:

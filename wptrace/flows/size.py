@@ -13,13 +13,13 @@ from wptrace.engine import devices
 from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.engine.tracepoints import argument
 from wptrace.errors import WptraceError
-from wptrace.model.book import RECURSION, Accounting, Cause
+from wptrace.model import kind
+from wptrace.model.book import RECURSION, Book, Cause
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Request, Snapshot, Source, Start
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import DEVICE, REQUESTS, Group, Kind, Label, Metric, Noun
+from wptrace.model.report import BYTES, Snapshot, Source, Start
 from wptrace.model.tally import Tally
 
-_D = Point("D", "issued to the driver")
 # A flush has no place on the disk and no length.
 _FLUSH = "flush"
 
@@ -29,29 +29,34 @@ _REQUEUES_FULL = Cause("requeues_full", "the table of requeued requests had no r
 _CAUSES = {cause.name: cause for cause in (_NO_CELL, _NO_PLACE, _REQUEUES_FULL)}
 
 
+REQUEST = Kind(
+    "request",
+    Noun("request"),
+    (Label("dev", DEVICE), Label("op", kind.OPERATION)),
+    metrics=(
+        Metric(
+            "sequential",
+            "requests that begin where the one before them ended",
+            "the device is read or written in order",
+            "bytes",
+        ),
+        Metric(
+            "random",
+            "the others",
+            "each costs a disk with heads a seek, and small ones waste the bandwidth of any device",
+            "bytes",
+        ),
+    ),
+    unit="bytes",
+    sized=True,
+)
+
+
 class SizeFlow(Flow):
     name = "size"
     object = "size"
-    stages = StageTable(
-        (
-            Stage(
-                "sequential",
-                _D,
-                _D,
-                "requests that begin where the one before them ended",
-                "the device is read or written in order",
-                unit="bytes",
-            ),
-            Stage(
-                "random",
-                _D,
-                _D,
-                "the others",
-                "each costs a disk with heads a seek, and small ones waste the bandwidth of any device",
-                unit="bytes",
-            ),
-        )
-    )
+    view = "sizes"
+    kinds = (REQUEST,)
     hooks = (
         Hook(
             "requeue of a request",
@@ -89,7 +94,7 @@ class SizeFlow(Flow):
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj
-        groups = [Group(name, op) for name in devices.names(self._extents) for op in obj.enum("block_op")]
+        groups = [REQUEST.group(name, op) for name in devices.names(self._extents) for op in obj.enum("block_op")]
         self._sizes = Sizes(obj.maps["cells"], groups)
         self._causes = [_CAUSES[name] for name in obj.enum("size_cause")]
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
@@ -99,8 +104,8 @@ class SizeFlow(Flow):
             self.level,
             os.uname().release,
             {"dev": [extent.name for extent in self._extents] if self._wanted else []},
-            [Source(stage.name, sections) for stage in self.stages],
-            self.stages,
+            [Source(metric.name, sections) for metric in REQUEST.metrics],
+            self.kinds,
             devices.notes(self._wanted),
         )
 
@@ -109,9 +114,6 @@ class SizeFlow(Flow):
         obj.maps["cells"].max_entries = (len(self._extents) + 1) * len(obj.enum("block_op"))
         obj.bss.trace_unlisted = not self._wanted
         obj.bss.devices = devices.table(self._extents, ())
-
-    def requests(self) -> list[Request]:
-        return []
 
     def snapshot(self) -> Snapshot:
         loaded = self._loaded
@@ -126,10 +128,9 @@ class SizeFlow(Flow):
         finished = self._sizes.count
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(finished + sum(lost.values()), finished, lost, causes),
+            {REQUESTS: Book.read(finished + sum(lost.values()), finished, lost, causes)},
             self._sizes.copy(),
-            dict(self._sizes.bytes),
-            0,
+            {group: {BYTES: count} for group, count in self._sizes.bytes.items()},
             overhead(ran.values(), self._map_bytes, records=0),
         )
 
@@ -198,6 +199,6 @@ class Sizes:
 def _stages(group: Group, sequential: Tally, random: Tally) -> dict[str, Distribution]:
     total = sequential.copy()
     total.merge(random)
-    if group.op == _FLUSH:
+    if group.label("op") == _FLUSH:
         return {"total": total}
     return {"sequential": sequential.copy(), "random": random.copy(), "total": total}

@@ -14,11 +14,12 @@ from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.engine.frames import Frames
 from wptrace.engine.tracepoints import argument
 from wptrace.errors import WptraceError
-from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Accounting, Cause
+from wptrace.model import kind
+from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Request, Snapshot, Source, Start
+from wptrace.model.kind import DEVICE, REQUESTS, STACK, TOTAL, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.report import BYTES, Snapshot, Source, Start
 from wptrace.model.stack import Stack
-from wptrace.model.stages import Point, Stage, StageTable
 
 _G = Point("G", "request allocated, or merged into one")
 _C = Point("C", "completed")
@@ -58,20 +59,30 @@ def _start_hook(name: str, tracepoint: str, without: str) -> Hook:
     )
 
 
+IO = Kind(
+    "request",
+    Noun("I/O"),
+    (Label("dev", DEVICE), Label("op", kind.OPERATION), Label("stack", STACK)),
+    (
+        Stage(
+            "io",
+            _G,
+            _C,
+            "an I/O waits in the plug and the I/O scheduler, and the device works on it",
+            "what the stack started was slow: wptrace io says in which stage",
+        ),
+    ),
+    ranked=True,
+    sized=True,
+    squares=False,
+)
+
+
 class StacksFlow(Flow):
     name = "stacks"
     object = "stacks"
-    stages = StageTable(
-        (
-            Stage(
-                "io",
-                _G,
-                _C,
-                "an I/O waits in the plug and the I/O scheduler, and the device works on it",
-                "what the stack started was slow: wptrace io says in which stage",
-            ),
-        )
-    )
+    view = "stacks"
+    kinds = (IO,)
     hooks = (
         Hook("completion of a request (C)", ("complete_tp_btf", "complete_raw_tp"), ("io",), "no I/O is seen to end"),
         _start_hook("merge in front of a request", "frontmerge", "what is merged in front of a request is not seen"),
@@ -119,8 +130,8 @@ class StacksFlow(Flow):
             self.level,
             os.uname().release,
             {"dev": wanted, **filters.describe(self._options.wanted), **least},
-            [Source(stage.name, how) for stage in self.stages],
-            self.stages,
+            [Source(stage.name, how) for stage in IO.stages],
+            self.kinds,
             [
                 *devices.notes(self._options.devices),
                 *self._frames.notes(self._options.user),
@@ -147,9 +158,6 @@ class StacksFlow(Flow):
         for record in records:
             self._frames.meet(record[tgid], record[comm])
 
-    def requests(self) -> list[Request]:
-        return []
-
     def snapshot(self) -> Snapshot:
         loaded = self._loaded
         if loaded is None:
@@ -163,22 +171,22 @@ class StacksFlow(Flow):
         causes[RECURSION] = sum(found.recursion_misses for found in ran)
         causes[_MISTAKEN] = obj.bss.mistaken_stacks
         cells: dict[Group, dict[str, Distribution]] = {}
-        sizes: dict[Group, int] = {}
+        sizes: dict[Group, dict[str, int]] = {}
         counted = list(obj.maps["cells"].items())
         # A process is told before its first I/O is charged, and a row keeps the name that it gets now.
         if self._ring is not None:
             self._meet(self._ring.read())
         for key, cell in counted:
-            group = Group(self._names[key.slot], self._ops[key.op], key=self._stack(key))
-            found = cells.setdefault(group, {"total": Distribution()})["total"]
+            group = IO.group(self._names[key.slot], self._ops[key.op], self._stack(key))
+            found = cells.setdefault(group, {TOTAL: Distribution()})[TOTAL]
             found.add_counts(cell.slots, cell.count, cell.sum, cell.min, cell.max, 0)
-            sizes[group] = sizes.get(group, 0) + cell.bytes
+            size = sizes.setdefault(group, {BYTES: 0})
+            size[BYTES] += cell.bytes
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(totals.started, totals.finished, lost, causes),
+            {REQUESTS: Book.read(totals.started, totals.finished, lost, causes)},
             cells,
             sizes,
-            0,
             overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
 

@@ -25,7 +25,7 @@ INCONSISTENT = Cause("inconsistent", "a figure of the kernel was smaller than be
 CAUSES = (UNMATCHED_START, UNMATCHED_END, STATE_FULL, RING_FULL, READER_OVERLOAD, RECURSION, INCONSISTENT)
 
 
-class Accounting:
+class Book:
     """Counts of requests by what became of them.
 
     `lost` counts requests, each under one cause, and is part of the law. `noted` counts what went wrong
@@ -36,18 +36,22 @@ class Accounting:
     negative.
     """
 
-    __slots__ = ("carried", "finished", "lost", "noted", "started")
+    __slots__ = ("carried", "failed", "finished", "lost", "noted", "started")
 
     def __init__(self) -> None:
         self.started = 0
         self.finished = 0
+        self.failed = 0
+        """Of the finished: those that ended with an error."""
         self.lost: dict[Cause, int] = {}
         self.noted: dict[Cause, int] = {}
         self.carried = 0
         """How many of `started` were already in flight when the interval began."""
 
     @classmethod
-    def read(cls, started: int, finished: int, lost: Mapping[Cause, int], noted: Mapping[Cause, int]) -> Accounting:
+    def read(
+        cls, started: int, finished: int, lost: Mapping[Cause, int], noted: Mapping[Cause, int], failed: int = 0
+    ) -> Book:
         """From counters of the kernel, which are not read at one moment.
 
         `started` includes the lost. An end may be counted without its start; that request did start, so it
@@ -55,6 +59,7 @@ class Accounting:
         """
         book = cls()
         book.finished = finished
+        book.failed = failed
         book.lost = {cause: count for cause, count in lost.items() if count}
         book.noted = {cause: count for cause, count in noted.items() if count}
         book.started = max(started, finished + book.lost_total)
@@ -86,16 +91,17 @@ class Accounting:
     def note(self, cause: Cause, count: int = 1) -> None:
         self.noted[cause] = self.noted.get(cause, 0) + count
 
-    def copy(self) -> Accounting:
-        return Accounting.total([self])
+    def copy(self) -> Book:
+        return Book.total([self])
 
     @classmethod
-    def total(cls, books: Iterable[Accounting]) -> Accounting:
+    def total(cls, books: Iterable[Book]) -> Book:
         """The sum of several, such as one for each CPU or flow."""
         whole = cls()
         for book in books:
             whole.started += book.started
             whole.finished += book.finished
+            whole.failed += book.failed
             whole.carried += book.carried
             for cause, count in book.lost.items():
                 whole.lose(cause, count)
@@ -103,16 +109,17 @@ class Accounting:
                 whole.note(cause, count)
         return whole
 
-    def interval(self, earlier: Accounting) -> Accounting:
+    def interval(self, earlier: Book) -> Book:
         """What happened since `earlier`.
 
         In flight is a level, not a counter. For the law to hold in each interval, an interval starts with
         what it found in flight: `started` counts those as well, and `carried` says how many they are.
         """
-        recent = Accounting()
+        recent = Book()
         recent.carried = earlier.in_flight
         recent.started = self.started - earlier.started + recent.carried
         recent.finished = self.finished - earlier.finished
+        recent.failed = self.failed - earlier.failed
         recent.lost = _grown(self.lost, earlier.lost)
         recent.noted = _grown(self.noted, earlier.noted)
         return recent
@@ -125,6 +132,7 @@ class Accounting:
             "finished": self.finished,
             "in_flight": self.in_flight,
             "lost": self.lost_total,
+            "failed": self.failed,
             "lost_by_cause": {cause.name: count for cause, count in self.lost.items()},
             "noted_by_cause": {cause.name: count for cause, count in self.noted.items()},
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 # Of all lines: a new encoder for each, which json.dumps makes, takes a fifth of the time.
@@ -14,7 +15,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 
 
-def encoded(line: dict[str, Any]) -> str:
+def encoded(line: Mapping[str, Any]) -> str:
     """Control characters and all that is not ASCII are escaped; of bytes that are no UTF-8 the names are: `\\xff`."""
     text = _ENCODER.encode(line)
     # Also what takes two of them, beyond U+FFFF, and is sound.

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from wptrace import __version__
-from wptrace.model.book import Accounting, Cause
-from wptrace.model.results import KINDS, InFlight, Report, Request, Row, Start
-from wptrace.model.stages import StageTable
+from wptrace.model.book import Book, Cause
+from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
+from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start
 from wptrace.model.tally import Tally
 from wptrace.outputs.json_line import encoded
+from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import budget, verdict
 
 _PERCENTILES = (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9))
@@ -29,21 +31,20 @@ _KEYS = _Keys()
 
 
 class NdjsonOutput:
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, wanted: Wanted) -> None:
         self._stream = stream
-        self._stages: StageTable | None = None
+        self._wanted = wanted
+        self._labels: dict[Group, dict[str, Any]] = {}
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: Mapping[str, Any]) -> None:
         self._stream.write(encoded(line) + "\n")
-        # Whoever reads the pipe sees each interval when it ends. Requests may be many, and come in batches.
-        if line["kind"] not in KINDS:
-            self._stream.flush()
+        # Whoever reads the pipe sees each line when it comes; events may be many, and come in batches.
+        self._stream.flush()
 
     def flush(self) -> None:
         self._stream.flush()
 
     def start(self, start: Start) -> None:
-        self._stages = start.stages
         self._write(
             {
                 "kind": "start",
@@ -58,105 +59,117 @@ class NdjsonOutput:
             }
         )
 
-    def request(self, request: Request) -> None:
-        keys = _KEYS
-        stages = {keys[name]: value for name, value in request.stages.items()}
-        self._write(
-            {
-                "kind": request.kind,
-                "ts_ns": request.end_ns,
-                "dev": request.dev,
-                "op": request.op,
-                "total_ns": request.total_ns,
-                "stages": stages,
-                **request.fields,
-            }
-        )
+    def event(self, event: Event) -> None:
+        self._stream.write(encoded(line_of(event, self._fields(event.group))) + "\n")
+
+    def _fields(self, group: Group) -> dict[str, Any]:
+        """Of all events of a group the same."""
+        found = self._labels.get(group)
+        if found is None:
+            found = self._labels[group] = group.fields
+        return found
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._write({"kind": "in_flight", "ts_ns": at_ns, "found": [_one_in_flight(one) for one in found]})
 
     def interval(self, report: Report) -> None:
-        self._report(report)
+        if self._wanted.intervals:
+            self._report(report)
+
+    def losses(self) -> Mapping[Cause, int]:
+        """A stream that takes no more ends the trace."""
+        return {}
 
     def summary(self, report: Report) -> None:
         self._report(report)
 
     def _report(self, report: Report) -> None:
-        books = [book for book in (report.accounting, report.operations) if book is not None]
         causes: Counter[Cause] = Counter()
-        for book in books:
+        for book in report.books.values():
             causes.update(book.lost)
             causes.update(book.noted)
-        found = {"requests": _book(report.accounting, report.failed)}
-        if report.operations is not None:
-            found["operations"] = _book(report.operations, report.failed_operations)
         self._write(
             {
                 "kind": report.kind,
                 "ts_ns": report.ts_ns,
                 "duration_ns": report.duration_ns,
-                **found,
+                **{name: _book(report.books[name]) for name in (REQUESTS, OPERATIONS) if name in report.books},
                 "loss": {cause.name: count for cause, count in causes.items()},
-                "rows": [self._more(self.row(row), row, report) for row in report.rows],
-                "bytes": report.request_bytes,
+                "rows": [_row(row, report) for row in self._shown(report)],
+                "bytes": report.bytes,
                 "overhead": report.overhead._asdict(),
                 **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
                 **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
+                **report.lists,
             }
         )
 
-    def _more(self, line: dict[str, Any], row: Row, report: Report) -> dict[str, Any]:
-        untimed, events = report.untimed.get(row.group), report.events.get(row.group)
-        if untimed:
-            line["timed"] = max(row.distribution.count - untimed, 0)
-        if events and self._stages is not None and row.stage == self._stages.total.name:
-            line["events"] = dict(events)
-        return line
-
-    def row(self, row: Row) -> dict[str, Any]:
-        return _row(row, self._stages[row.stage].unit if self._stages is not None else "ns")
+    def _shown(self, report: Report) -> list[Row]:
+        """Those of the first groups, where the user wants few."""
+        if not self._wanted.top:
+            return report.rows
+        groups = set(list(report.cells())[: self._wanted.top])
+        return [row for row in report.rows if row.group in groups]
 
     def close(self) -> None:
         self._stream.flush()
 
 
-def _book(book: Accounting, failed: int) -> dict[str, int]:
+def create(stream: TextIO, view: str, wanted: Wanted) -> NdjsonOutput:
+    return NdjsonOutput(stream, wanted)
+
+
+def line_of(event: Event, labels: Mapping[str, Any]) -> dict[str, Any]:
+    keys = _KEYS
+    return {
+        "kind": event.group.kind.name,
+        "ts_ns": event.end_ns,
+        **labels,
+        "total_ns": event.total_ns,
+        "stages": {keys[name]: value for name, value in event.stages.items()},
+        **event.fields,
+    }
+
+
+def _book(book: Book) -> dict[str, int]:
     return {
         "started": book.started,
         "finished": book.finished,
         "in_flight": book.in_flight,
         "lost": book.lost_total,
         "carried": book.carried,
-        "failed": failed,
+        "failed": book.failed,
     }
 
 
 def _one_in_flight(one: InFlight) -> dict[str, Any]:
     return {
-        "kind": one.kind,
-        "dev": one.dev,
-        "op": one.op,
+        "kind": one.group.kind.name,
+        **one.group.fields,
         "age_ns": one.age_ns,
         "stage": one.stage,
         **one.fields,
     }
 
 
-def _row(row: Row, unit: str) -> dict[str, Any]:
-    found = row.distribution
+def _row(row: Row, report: Report) -> dict[str, Any]:
+    found, kind = row.distribution, row.group.kind
+    unit = kind[row.metric].unit
+    untimed, events = report.counter(row.group, UNTIMED), report.events(row.group)
     return {
-        "kind": row.group.kind,
-        "dev": row.group.dev,
-        "op": row.group.op,
-        "stage": row.stage,
+        "kind": kind.name,
+        **row.group.fields,
+        "stage": row.metric,
         "count": found.count,
         f"sum_{unit}": found.sum,
         f"min_{unit}": found.min,
         f"max_{unit}": found.max,
         f"mean_{unit}": round(found.mean),
-        f"stddev_{unit}": round(found.stddev),
+        **({f"stddev_{unit}": round(found.stddev)} if kind.squares else {}),
         **{f"{key}_{unit}": found.percentile(percent) for key, percent in _PERCENTILES},
         "share": round(row.share, 4),
         **({"counts": dict(sorted(found.counts.items()))} if isinstance(found, Tally) else {}),
+        **({"timed": max(found.count - untimed, 0)} if untimed else {}),
+        **({"events": events} if events and row.metric == TOTAL else {}),
+        **({BYTES: report.counter(row.group, BYTES)} if kind.ranked else {}),
     }

@@ -28,6 +28,7 @@ from wptrace.model.diagnosis import (
     StageFinding,
     Way,
 )
+from wptrace.model.kind import names
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _TRACEFS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
@@ -157,7 +158,7 @@ def _flow(kind: type[Flow]) -> FlowFinding:
         kind.level,
         works,
         why,
-        [_stage(stage.name, hooks, works) for stage in kind.stages],
+        [_stage(stage, hooks, works) for stage in names(kind.kinds)],
         list(hooks.values()),
         [_field(field) for field in kind.fields],
         kind.checks(),

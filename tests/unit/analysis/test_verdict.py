@@ -12,7 +12,7 @@ from wptrace.analysis import growth, verdict
 from wptrace.analysis.advice import OTHERS, STAGES
 from wptrace.analysis.history import Stretch, Sums
 from wptrace.analysis.verdict import Case, judge
-from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import HIT, OPERATION, REQUEST, Finding, Group, Row, rows_of
 from wptrace.model.stages import Point, Stage, StageTable
@@ -47,8 +47,8 @@ def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
     return {name: distribution([value] * times) for name, value in {**stages, "total": whole}.items()}
 
 
-def book(started: int = 0, lost: int = 0) -> Accounting:
-    return Accounting.read(started, 0, {STATE_FULL: lost}, {})
+def book(started: int = 0, lost: int = 0) -> Book:
+    return Book.read(started, 0, {STATE_FULL: lost}, {})
 
 
 def case(cells: Cells, **more: Any) -> Case:

@@ -14,7 +14,7 @@ from wptrace.engine.flow import Flow
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import path as io_path
 from wptrace.kernel import privileges
-from wptrace.model.book import Accounting
+from wptrace.model.book import Book
 from wptrace.model.results import Group, Request, Snapshot, Start
 
 
@@ -33,7 +33,7 @@ class FakeFlow(Flow):
     def snapshot(self) -> Snapshot:
         self.looks += 1
         group = Group(os.environ.get("FAKE_DEVICE", "sda"), "read")
-        book = Accounting.read(self.looks, self.looks, {}, {})
+        book = Book.read(self.looks, self.looks, {}, {})
         cells = {group: cell([1000] * self.looks, [3000] * self.looks)}
         return Snapshot(time.monotonic_ns(), book, cells, {group: 4096 * self.looks}, 0, OVERHEAD)
 

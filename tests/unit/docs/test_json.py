@@ -22,7 +22,7 @@ from wptrace.flows.io import causes as io_causes
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
 from wptrace.model import budget
-from wptrace.model.book import Accounting, Cause
+from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Spending, Step
 from wptrace.model.diagnosis import Check, Diagnosis, FlowFinding, HookFinding, StageFinding, Way
 from wptrace.model.distribution import Distribution
@@ -63,7 +63,7 @@ def made() -> Iterator[Line]:
     for found in values.values():
         found.add(1000)
     group = Group("sda", "read")
-    book = Accounting.read(3, 2, {io_block._NO_CELL: 1}, {})
+    book = Book.read(3, 2, {io_block._NO_CELL: 1}, {})
     report = Report("interval", 1, 2, book, rows_of({group: values}, TABLE), {group: 4096}, 0, OVERHEAD)
     output.interval(report)
     verdict = judge(Case(report.rows, TABLE, 2, book))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from wptrace.analysis.verdict import Case, judge
-from wptrace.model.book import Accounting
+from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import Group, Row, rows_of
 from wptrace.model.stages import Point, Stage, StageTable
@@ -30,7 +30,7 @@ def test_it_has_no_share() -> None:
 
 def test_it_is_no_interference() -> None:
     outside, inside = StageTable((WAIT, RUN, OFF)), StageTable((WAIT, RUN, OFF, NOISE))
-    book = Accounting.read(1, 1, {}, {})
+    book = Book.read(1, 1, {}, {})
     assert [found.rule for found in judge(Case(rows(outside), outside, 100, book)).findings] == ["largest"]
     found = judge(Case(rows(inside), inside, 100, book)).findings
     assert [(one.rule, one.stage) for one in found] == [("largest", "run"), ("inside", "noise")]

@@ -23,7 +23,7 @@ from wptrace.engine.flow import Flow
 from wptrace.engine.run import Looks, run
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
-from wptrace.model.book import Accounting
+from wptrace.model.book import Book
 from wptrace.model.budget import Cost, Spending
 from wptrace.model.results import Group, InFlight, Report, Request, Snapshot, Start
 from wptrace.model.stages import StageTable
@@ -93,7 +93,7 @@ class Fake(Flow):
     def snapshot(self) -> Snapshot:
         self.looks += 1
         self.told.append("snapshot")
-        book = Accounting.read(self.looks + 1, self.looks, {}, {})
+        book = Book.read(self.looks + 1, self.looks, {}, {})
         self.grow(self.clock.now - 1000.0)
         cells = {SDA_READ: {name: found.copy() for name, found in self.cell.items()}}
         return Snapshot(int(self.clock.now * SECOND), book, cells, {SDA_READ: 512 * self.looks}, 0, OVERHEAD)

@@ -15,7 +15,7 @@ from wptrace.flows.io.block import _CAUSES, BlockFlow
 from wptrace.flows.io.causes import COUNTED
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import _KINDS
-from wptrace.flows.io.stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
+from wptrace.flows.io.kinds import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
 from wptrace.model.distribution import SLOTS
 from wptrace.tools.doctor import _FEATURES
 

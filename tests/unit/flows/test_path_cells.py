@@ -13,7 +13,7 @@ import pytest
 from wptrace.bpf.maps import Map
 from wptrace.engine.cells import Cells
 from wptrace.flows.io.path import PathFlow
-from wptrace.flows.io.stages import REQUEST_STAGES, SPARSE
+from wptrace.flows.io.kinds import REQUEST_STAGES, SPARSE
 from wptrace.model.distribution import SLOTS, Distribution, index
 from wptrace.model.results import OPERATION, Group
 

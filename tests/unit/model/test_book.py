@@ -13,7 +13,7 @@ from wptrace.model.book import (
     STATE_FULL,
     UNMATCHED_END,
     UNMATCHED_START,
-    Accounting,
+    Book,
 )
 
 examples = settings(max_examples=60, deadline=None)
@@ -34,7 +34,7 @@ steps = st.lists(st.sampled_from(["start", "finish", "lose", "miss", "note", "cu
 @examples
 @given(steps)
 def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
-    book = Accounting()
+    book = Book()
     earlier = book.copy()
     alive = begun = ended = lost = 0
     lines = []
@@ -74,7 +74,7 @@ def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
 
 
 def test_as_dict_names_the_causes() -> None:
-    book = Accounting()
+    book = Book()
     book.start(10)
     book.finish(6)
     book.lose(STATE_FULL, 2)
@@ -91,7 +91,7 @@ def test_as_dict_names_the_causes() -> None:
 
 
 def test_an_interval_names_only_what_it_lost() -> None:
-    book = Accounting()
+    book = Book()
     book.miss(UNMATCHED_END, 4)
     book.note(RING_FULL)
     line = book.interval(book.copy())
@@ -99,16 +99,16 @@ def test_an_interval_names_only_what_it_lost() -> None:
 
 
 def test_counters_that_were_not_read_at_one_moment() -> None:
-    book = Accounting.read(started=5, finished=4, lost={STATE_FULL: 3, UNMATCHED_END: 0}, noted={RECURSION: 0})
+    book = Book.read(started=5, finished=4, lost={STATE_FULL: 3, UNMATCHED_END: 0}, noted={RECURSION: 0})
     assert (book.started, book.in_flight) == (7, 0)
     assert (book.lost, book.noted) == ({STATE_FULL: 3}, {})
-    later = Accounting.read(started=8, finished=5, lost={STATE_FULL: 3}, noted={RECURSION: 2})
+    later = Book.read(started=8, finished=5, lost={STATE_FULL: 3}, noted={RECURSION: 2})
     assert law_holds(later.interval(book).as_dict())
     assert later.noted == {RECURSION: 2}
 
 
 def test_total_of_several_books() -> None:
-    one, other = Accounting(), Accounting()
+    one, other = Book(), Book()
     one.start(3)
     one.finish(1)
     one.lose(UNMATCHED_START)
@@ -116,7 +116,7 @@ def test_total_of_several_books() -> None:
     other.carried = 2
     other.lose(UNMATCHED_START)
     other.note(RING_FULL, 5)
-    whole = Accounting.total([one, other])
+    whole = Book.total([one, other])
     assert whole.as_dict() == {
         "started": 5,
         "carried": 2,

@@ -6,40 +6,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.unit.outputs.samples import NOON, OVERHEAD, SECOND, distribution
-from wptrace.model.book import RECURSION, RING_FULL, Accounting
+from tests.unit.outputs.samples import LABELS, NOON, OVERHEAD, SECOND, distribution, sized
+from wptrace.model.book import RECURSION, RING_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import (
-    HIT,
-    OPERATION,
-    REQUEST,
-    Group,
-    InFlight,
-    Report,
-    Request,
-    Source,
-    Start,
-    Verdict,
-    rows_of,
-)
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import OPERATIONS, REQUESTS, Group, Kind, Metric, Noun, Point, Stage
+from wptrace.model.report import Event, InFlight, Report, Source, Start, Verdict, rows_of
 
 US = 1_000
 NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 BLOCK = NAMES[1:6]
 NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
 _POINTS = [Point(letter, letter) for letter in "EQGDHSCWX"]
-TABLE = StageTable(
-    [
-        *(
-            Stage(name, _POINTS[at], _POINTS[at + 1], f"{name} happens", f"{name} is slow")
-            for at, name in enumerate(NAMES)
-        ),
-        *(Stage(name, _POINTS[0], _POINTS[8], f"{name} happens", f"{name} is busy", partition=False) for name in NOISE),
-        Stage("dirty", _POINTS[0], _POINTS[1], "it lies there", "nobody writes it", partition=False, apart=True),
-        Stage("writeback", _POINTS[1], _POINTS[6], "it is written", "that is slow", partition=False, apart=True),
-    ]
+_STAGES = [
+    Stage(name, _POINTS[at], _POINTS[at + 1], f"{name} happens", f"{name} is slow") for at, name in enumerate(NAMES)
+]
+OPERATION = Kind(
+    "operation",
+    Noun("operation"),
+    LABELS,
+    _STAGES,
+    [Metric(name, f"{name} happens", f"{name} is busy", inside=True) for name in NOISE],
+    book=OPERATIONS,
+    sized=True,
 )
+HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True)
+REQUEST = Kind("request", Noun("block request"), LABELS, _STAGES[1:6], sized=True)
+WRITEBACK = Kind(
+    "writeback",
+    Noun("writeback bio"),
+    LABELS,
+    [
+        Stage("dirty", _POINTS[0], _POINTS[1], "it lies there", "nobody writes it"),
+        Stage("writeback", _POINTS[1], _POINTS[6], "it is written", "that is slow"),
+    ],
+    book="",
+    sized=True,
+)
+KINDS = (OPERATION, HIT, REQUEST, WRITEBACK)
 # Nanoseconds of one usual operation.
 USUAL = {
     "fs": 9 * US,
@@ -83,21 +86,23 @@ def cells(dev: str = "nvme0n1", interference: bool = False) -> dict[Group, dict[
     """Of everything something."""
     extra = NOISE if interference else ()
     return {
-        Group(dev, "read", OPERATION): operations(500, extra=extra),
-        Group(dev, "write", OPERATION): operations(120, 0.5, extra),
-        Group(dev, "read", HIT): hits(),
-        Group(dev, "write", HIT): hits(900),
-        Group(dev, "read", REQUEST): requests(520),
-        Group(dev, "write", REQUEST): requests(150, 0.5),
-        Group(dev, "flush", REQUEST): requests(30, 0.2),
+        OPERATION.group(dev, "read"): operations(500, extra=extra),
+        OPERATION.group(dev, "write"): operations(120, 0.5, extra),
+        HIT.group(dev, "read"): hits(),
+        HIT.group(dev, "write"): hits(900),
+        REQUEST.group(dev, "read"): requests(520),
+        REQUEST.group(dev, "write"): requests(150, 0.5),
+        REQUEST.group(dev, "flush"): requests(30, 0.2),
     }
 
 
-def books(lost: int = 0) -> tuple[Accounting, Accounting]:
-    """Of requests and of system calls."""
+def books(lost: int = 0) -> dict[str, Book]:
     wrong = {RECURSION: lost}
     noted = {RING_FULL: 2} if lost else {}
-    return Accounting.read(704 + lost, 700, wrong, noted), Accounting.read(5523 + lost, 5520, wrong, {})
+    return {
+        REQUESTS: Book.read(704 + lost, 700, wrong, noted, 1),
+        OPERATIONS: Book.read(5523 + lost, 5520, wrong, {}, 3),
+    }
 
 
 def report(
@@ -109,14 +114,12 @@ def report(
 ) -> Report:
     found = cells() if found is None else found
     sizes = {group: 4096 * stages["total"].count for group, stages in found.items()}
-    book, calls = books(lost)
-    rows = rows_of(found, TABLE)
-    return Report(kind, ts_ns, SECOND, book, rows, sizes, 1, OVERHEAD, calls, 3, verdict)
+    return Report(kind, ts_ns, SECOND, books(lost), rows_of(found, KINDS), sized(sizes), OVERHEAD, verdict)
 
 
 def start() -> Start:
-    sources = [Source(stage.name, "tp_btf/x") for stage in TABLE]
-    return Start("io", "path", "6.12.9", {"dev": ["nvme0n1"]}, sources, TABLE, ["complete is part of device on nvme"])
+    sources = [Source(name, "tp_btf/x") for name in (*NAMES, *NOISE)]
+    return Start("io", "path", "6.12.9", {"dev": ["nvme0n1"]}, sources, KINDS, ["complete is part of device on nvme"])
 
 
 def noise(
@@ -125,7 +128,7 @@ def noise(
     return {"kind": kind, "name": name, "pid": pid, "cpu": cpu, "ns": ns, "count": count}
 
 
-def operation(kind: str = OPERATION, dev: str = "nvme0n1", **changes: Any) -> Request:
+def operation(kind: Kind = OPERATION, dev: str = "nvme0n1", **changes: Any) -> Event:
     fields: dict[str, Any] = {
         "pid": 4711,
         "tid": 4715,
@@ -151,18 +154,18 @@ def operation(kind: str = OPERATION, dev: str = "nvme0n1", **changes: Any) -> Re
     if not fields["requests"]:
         for name in ("sector", "bytes", "rwbs", "maj_min"):
             del fields[name]
-    return Request(NOON + 123456 * US, dev, "read", fields, sum(USUAL.values()), USUAL, kind)
+    return Event(kind.group(dev, "read"), NOON + 123456 * US, sum(USUAL.values()), USUAL, fields)
 
 
-def request(**changes: Any) -> Request:
+def request(**changes: Any) -> Event:
     """A block request that no operation waits for."""
     names = ("pid", "tid", "comm", "cgroup", "sector", "bytes", "rwbs", "maj_min", "cpus", "error")
     fields = {name: operation().fields[name] for name in names}
     stages = {name: USUAL[name] for name in BLOCK}
     fields = {**fields, "comm": "kworker/u8:1", "pid": 71, "tid": 71, "cgroup": "/", "rwbs": "W", **changes}
-    return Request(NOON, "nvme0n1", "write", fields, sum(stages.values()), stages, REQUEST)
+    return Event(REQUEST.group("nvme0n1", "write"), NOON, sum(stages.values()), stages, fields)
 
 
-def waiting(age_ns: int = 12 * SECOND, kind: str = OPERATION, **changes: Any) -> InFlight:
-    found = (operation() if kind == OPERATION else request()).fields
-    return InFlight(kind, "nvme0n1", "read", age_ns, "device", {**found, **changes})
+def waiting(age_ns: int = 12 * SECOND, kind: Kind = OPERATION, **changes: Any) -> InFlight:
+    found = (operation() if kind is OPERATION else request()).fields
+    return InFlight(kind.group("nvme0n1", "read"), age_ns, "device", {**found, **changes})

@@ -5,17 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from wptrace.model.book import RING_FULL, STATE_FULL, Accounting
+from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Overhead, Report, Request, Source, Start, rows_of
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import DEVICE, OPERATION, REQUESTS, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.report import BYTES, Event, Overhead, Report, Source, Start, rows_of
 
 G, D, C = Point("G", "request allocated"), Point("D", "issued"), Point("C", "completed")
-TABLE = StageTable(
+LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
+KIND = Kind(
+    "request",
+    Noun("request"),
+    LABELS,
     (
         Stage("queue", G, D, "it waits", "the scheduler holds requests back"),
         Stage("device", D, C, "the device works", "the disk is slow"),
-    )
+    ),
+    sized=True,
 )
 OVERHEAD = Overhead(1_400_000, 1000, 250_000_000, 30 << 20, 3 << 20, 17)
 MS = 1_000_000
@@ -52,35 +57,36 @@ def cell(queue: Iterable[int], device: Iterable[int]) -> dict[str, Distribution]
     }
 
 
+def group(dev: str, op: str = "read") -> Group:
+    return KIND.group(dev, op)
+
+
 def start(dev: Iterable[str] = (), notes: Iterable[str] = (), kernel: str = "6.12.9") -> Start:
-    sources = [Source(stage.name, "tp_btf/block_rq_complete") for stage in TABLE]
-    return Start("io", "block", kernel, {"dev": list(dev)}, sources, TABLE, list(notes))
+    sources = [Source(stage.name, "tp_btf/block_rq_complete") for stage in KIND.stages]
+    return Start("io", "block", kernel, {"dev": list(dev)}, sources, (KIND,), list(notes))
 
 
-def book() -> Accounting:
-    return Accounting.read(20, 12, {STATE_FULL: 3}, {RING_FULL: 2})
+def book(failed: int = 0) -> Book:
+    return Book.read(20, 12, {STATE_FULL: 3}, {RING_FULL: 2}, failed)
+
+
+def sized(sizes: Mapping[Group, int]) -> dict[Group, dict[str, int]]:
+    return {group: {BYTES: size} for group, size in sizes.items()}
 
 
 def report(
     cells: Mapping[Group, Mapping[str, Distribution]],
     sizes: Mapping[Group, int] | None = None,
     kind: str = "interval",
-    accounting: Accounting | None = None,
+    accounting: Book | None = None,
     duration_ns: int = SECOND,
     failed: int = 0,
 ) -> Report:
-    return Report(
-        kind,
-        NOON,
-        duration_ns,
-        book() if accounting is None else accounting,
-        rows_of(cells, TABLE),
-        dict(sizes or {}),
-        failed,
-        OVERHEAD,
-    )
+    kinds = dict.fromkeys(group.kind for group in cells)
+    books = {REQUESTS: book(failed) if accounting is None else accounting}
+    return Report(kind, NOON, duration_ns, books, rows_of(cells, kinds), sized(sizes or {}), OVERHEAD)
 
 
-def request(dev: str = "sda", queue: int = MS, device: int = 3 * MS, error: int = 0) -> Request:
+def request(dev: str = "sda", queue: int = MS, device: int = 3 * MS, error: int = 0) -> Event:
     fields = {"rwbs": "WS", "sector": 123456, "bytes": 4096, "cpu": 1, "error": error}
-    return Request(NOON, dev, "write", fields, queue + device, {"queue": queue, "device": device})
+    return Event(group(dev, "write"), NOON, queue + device, {"queue": queue, "device": device}, fields)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, book, cell, report, request, start
 from wptrace import __version__
-from wptrace.model.book import CAUSES, Accounting
+from wptrace.model.book import CAUSES, Book
 from wptrace.model.results import HIT, REQUEST, Finding, Group, Verdict
 from wptrace.outputs.ndjson import NdjsonOutput
 
@@ -157,8 +157,8 @@ counts = st.dictionaries(st.sampled_from(CAUSES), st.integers(0, 50))
 figures = st.lists(st.tuples(st.integers(0, 1 << 50), st.integers(0, 1 << 50)), max_size=8)
 
 
-def books() -> st.SearchStrategy[Accounting]:
-    return st.builds(Accounting.read, st.integers(0, 1 << 40), st.integers(0, 1 << 40), counts, counts)
+def books() -> st.SearchStrategy[Book]:
+    return st.builds(Book.read, st.integers(0, 1 << 40), st.integers(0, 1 << 40), counts, counts)
 
 
 def numbers(value: Any, key: str = "") -> list[tuple[str, Any]]:
@@ -173,7 +173,7 @@ def numbers(value: Any, key: str = "") -> list[tuple[str, Any]]:
 @given(now=books(), pairs=figures, dev=st.text(), duration=st.integers(0, 1 << 60))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_report_obeys_the_law_and_is_whole_numbers(
-    now: Accounting, pairs: list[tuple[int, int]], dev: str, duration: int
+    now: Book, pairs: list[tuple[int, int]], dev: str, duration: int
 ) -> None:
     cells = {Group(dev, "read"): cell([a for a, _ in pairs], [b for _, b in pairs])}
     (line,) = written(("interval", report(cells, accounting=now, duration_ns=duration)))
@@ -191,7 +191,7 @@ def test_every_report_obeys_the_law_and_is_whole_numbers(
 
 def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
     cause = CAUSES[0]
-    both = Accounting.read(9, 1, {cause: 3}, {cause: 2})
+    both = Book.read(9, 1, {cause: 3}, {cause: 2})
     (line,) = written(("summary", report({}, accounting=both)))
     assert line["loss"] == {cause.name: 5}
 

@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any, Callable, NamedTuple
 
+from wptrace.analysis.verdict import Rules
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program
@@ -16,17 +17,19 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.engine.sampling import Sampling
 from wptrace.errors import WptraceError
-from wptrace.flows.io.fates import Events, of_rows, timed_out_bit
+from wptrace.flows.io import rules
+from wptrace.flows.io.fates import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Accounting, Cause
+from wptrace.model import kind
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
 from wptrace.model.budget import EACH, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Request, Snapshot, Source, Start
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import DEVICE, REQUESTS, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.report import Event, Snapshot, Source, Start
 
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -67,6 +70,30 @@ class Options(NamedTuple):
     """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
 
 
+REQUEST = Kind(
+    "request",
+    Noun("request"),
+    (Label("dev", DEVICE), Label("op", kind.OPERATION)),
+    (
+        Stage(
+            "queue",
+            _G,
+            _D,
+            "a request waits in the plug and the I/O scheduler",
+            "the scheduler holds requests back, or the device takes no more: look at the queue depth",
+        ),
+        Stage(
+            "device",
+            _D,
+            _C,
+            "the driver and the device work on it, and its completion is handled",
+            "the disk, the fabric or the hypervisor is slow, or the completion interrupt is held up",
+        ),
+    ),
+    sized=True,
+)
+
+
 def _stateful_hook(name: str, tracepoint: str) -> Hook:
     return Hook(
         name,
@@ -85,24 +112,7 @@ class BlockFlow(Flow):
     name = "io"
     level = "block"
     object = "io_block"
-    stages = StageTable(
-        (
-            Stage(
-                "queue",
-                _G,
-                _D,
-                "a request waits in the plug and the I/O scheduler",
-                "the scheduler holds requests back, or the device takes no more: look at the queue depth",
-            ),
-            Stage(
-                "device",
-                _D,
-                _C,
-                "the driver and the device work on it, and its completion is handled",
-                "the disk, the fabric or the hypervisor is slow, or the completion interrupt is held up",
-            ),
-        )
-    )
+    kinds = judged = (REQUEST,)
     hooks = (
         Hook(
             "completion of a request (C)",
@@ -142,7 +152,7 @@ class BlockFlow(Flow):
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
         self._loaded: Loaded | None = None
-        self._requests: list[Request] = []
+        self._told: list[Event] = []
         self._ring: Ring | None = None
         self._sampling = Sampling()
 
@@ -159,7 +169,7 @@ class BlockFlow(Flow):
         self._ops = obj.enum("block_op")
         self._flags = obj.enum("block_flag")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
-        groups = [Group(name, op) for name in self._names() for op in self._ops]
+        groups = [REQUEST.group(name, op) for name in self._names() for op in self._ops]
         self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
@@ -174,7 +184,7 @@ class BlockFlow(Flow):
             os.uname().release,
             self._filters(),
             self._sources(loaded),
-            self.stages,
+            self.kinds,
             self._notes(),
         )
 
@@ -216,7 +226,7 @@ class BlockFlow(Flow):
         sections = [loaded.sections(hook.name) for hook in self._hooks() if hook.serves]
         kinds = sorted({self._kind(extent.disk) for extent in self._extents})
         how = f"{', '.join(filter(None, sections))} with {' or '.join(kinds)}"
-        return [Source(stage.name, how) for stage in self.stages]
+        return [Source(stage.name, how) for stage in REQUEST.stages]
 
     def _notes(self) -> list[str]:
         notes = [
@@ -267,15 +277,16 @@ class BlockFlow(Flow):
                 **self._events.fields(record[events]),
             }
             stages = {"queue": record[queue], "device": record[device]}
-            self._requests.append(
-                Request(
-                    record[end] + offset, names[record[slot]], ops[record[op]], fields, sum(stages.values()), stages
-                )
-            )
+            group = REQUEST.group(names[record[slot]], ops[record[op]])
+            self._told.append(Event(group, record[end] + offset, sum(stages.values()), stages, fields))
 
-    def requests(self) -> list[Request]:
-        taken, self._requests = self._requests, []
+    def events(self) -> list[Event]:
+        taken, self._told = self._told, []
         return taken
+
+    @property
+    def rules(self) -> Rules:
+        return rules.BLOCK
 
     def snapshot(self) -> Snapshot:
         loaded = self._loaded
@@ -297,13 +308,10 @@ class BlockFlow(Flow):
         started += sum(map(blockdev.in_flight, self._stamped)) + (causes[RECURSION] if self._stamped else 0)
         return Snapshot(
             time.monotonic_ns(),
-            Accounting.read(started, self._cells.total("finished"), lost, noted),
+            {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
             found,
-            {group: count["bytes"] for group, count in counters.items()},
-            self._cells.total("failed"),
+            counted(self._cells),
             overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
-            untimed={group: count["untimed"] for group, count in counters.items() if count["untimed"]},
-            events=of_rows(self._cells),
         )
 
     def look(self) -> dict[Group, dict[str, Distribution]]:

@@ -16,11 +16,11 @@ from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.ring import DISCARD, Entries
 from wptrace.engine.capture import LONGEST_LINE, Reader, Writer
 from wptrace.errors import WptraceError
+from wptrace.flows.io.kinds import KINDS
 from wptrace.flows.io.records import OBJECT, Stories
-from wptrace.flows.io.stages import STAGES
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
-from wptrace.model.results import Request, Source, Start
+from wptrace.model.report import Event, Source, Start
 
 _MAGIC = "wptrace io"
 _ENUMS = (
@@ -128,9 +128,9 @@ class Replay:
             if self._tail["unnamed"]:
                 notes.append(f"{self._tail['unnamed']:,} cgroups have no names: there were too many")
         sources = [Source(*source) for source in head["sources"]]
-        return Start("io", "path", head["kernel"], head["filters"], sources, STAGES, notes, str(self._path))
+        return Start("io", "path", head["kernel"], head["filters"], sources, KINDS, notes, str(self._path))
 
-    def requests(self) -> Iterator[list[Request]]:
+    def events(self) -> Iterator[list[Event]]:
         """Oldest first, some at a time."""
         entries = Entries(self._stories.layout)
         try:
@@ -143,7 +143,7 @@ class Replay:
         except OSError as error:
             raise WptraceError(f"{self._path} cannot be read: {error.strerror or error}") from None
 
-    def _told(self, entries: Entries, piece: bytes, place: int, whole: bool) -> list[Request]:
+    def _told(self, entries: Entries, piece: bytes, place: int, whole: bool) -> list[Event]:
         data = memoryview(piece)[: len(piece) // entries.stride * entries.stride]
         headers = entries.headers(data.cast("I"))
         known = entries.length, entries.length | DISCARD

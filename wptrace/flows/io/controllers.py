@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
-from wptrace.flows.io.stages import CONTROLLERS
+from wptrace.flows.io.kinds import CONTROLLERS, OPERATION, REQUEST
 from wptrace.kernel import symbols
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import OPERATION, REQUEST, Group
 
 # In which function a task sleeps that each of them holds; who waits for io.max does not sleep.
 FUNCTIONS = {
@@ -40,8 +39,8 @@ def notes(obj: BpfObject) -> list[str]:
 
 def cells(obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:
     """Of no names there are none to read."""
-    of_ops = [Group(name, kind, OPERATION) for name in names for kind in obj.enum("op_kind")]
-    of_requests = [Group(name, op, REQUEST) for name in names for op in obj.enum("block_op")]
+    of_ops = [OPERATION.group(name, kind) for name in names for kind in obj.enum("op_kind")]
+    of_requests = [REQUEST.group(name, op) for name in names for op in obj.enum("block_op")]
     return {
         "held_op": Cells(obj.maps["held_op_cells"], of_ops, obj.enum("controller")),
         "held_request": Cells(obj.maps["held_request_cells"], of_requests, obj.enum("controller")),

@@ -7,21 +7,24 @@ from typing import Any
 
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.engine.cells import Cells
-from wptrace.model.results import Group
+from wptrace.model.kind import Group
+from wptrace.model.report import BYTES, UNTIMED
 
 _FATE = "fate."
 # How those of a stack hang together, and what the path level notes for itself.
 _NO_EVENTS = ("below", "inline_")
 
 
-def of_rows(cells: Cells) -> dict[Group, dict[str, int]]:
-    """How often what happened in each row; rows in which nothing did are left out."""
-    found = {}
-    for group, counters in cells.counters.items():
-        counted = {name[len(_FATE) :]: count for name, count in counters.items() if name.startswith(_FATE) and count}
-        if counted:
-            found[group] = counted
-    return found
+def counted(cells: Cells) -> dict[Group, dict[str, int]]:
+    """Of each row: bytes, those that were not timed, and what happened, by its own name."""
+    return {
+        group: {
+            name[len(_FATE) :] if name.startswith(_FATE) else name: count
+            for name, count in counters.items()
+            if name in (BYTES, UNTIMED) or name.startswith(_FATE)
+        }
+        for group, counters in cells.counters.items()
+    }
 
 
 class Events:

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from wptrace.engine import devices
 from wptrace.engine.flow import Hook
 from wptrace.flows.io import operations as io_operations
+from wptrace.flows.io.kinds import REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
-from wptrace.flows.io.stages import REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.kernel import mounts
 from wptrace.kernel.blockdev import Extent
 

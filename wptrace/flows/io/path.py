@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from wptrace.analysis.verdict import Rules
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
@@ -20,21 +21,34 @@ from wptrace.engine.tracepoints import argument
 from wptrace.errors import WptraceError
 from wptrace.flows.io import controllers as io_controllers
 from wptrace.flows.io import hooks as io_hooks
-from wptrace.flows.io import layers
+from wptrace.flows.io import layers, rules
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io import writeback as io_writeback
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED
-from wptrace.flows.io.fates import of_rows, timed_out_bit
+from wptrace.flows.io.fates import counted, timed_out_bit
 from wptrace.flows.io.ghosts import Ghosts
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
+from wptrace.flows.io.kinds import (
+    CONTROLLERS,
+    HIT,
+    KINDS,
+    LAYER,
+    NOISE,
+    OPERATION,
+    REQUEST,
+    REQUEST_STAGES,
+    SPARSE,
+    WRITEBACK_STAGES,
+)
 from wptrace.flows.io.records import OBJECT, Stories, begun, in_use, waiting
 from wptrace.flows.io.shed import PathShedder
-from wptrace.flows.io.stages import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.syscalls import calls
 from wptrace.kernel import cpus
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_START, Accounting
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_START, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST, Group, InFlight, Request, Snapshot, Source, Start
+from wptrace.model.kind import OPERATIONS as OF_OPERATIONS
+from wptrace.model.kind import REQUESTS, TOTAL, Group, names
+from wptrace.model.report import BYTES, Event, InFlight, Snapshot, Source, Start
 
 if TYPE_CHECKING:
     from wptrace.flows.io.capture import Capture
@@ -77,7 +91,8 @@ class PathFlow(Flow):
     name = "io"
     level = "path"
     object = OBJECT
-    stages = STAGES
+    kinds = KINDS
+    judged = (OPERATION, REQUEST)
     hooks = HOOKS
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
@@ -95,7 +110,7 @@ class PathFlow(Flow):
         self._stopped = False
         self._ring: Ring | None = None
         self._capture: Capture | None = None
-        self._requests: list[Request] = []
+        self._told: list[Event] = []
         self._behind: dict[str, int] = {}
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
@@ -134,8 +149,8 @@ class PathFlow(Flow):
         )
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
         told.update(filters.describe(self._options.filter))
-        sources = [Source(stage.name, self._how(stage.name)) for stage in self.stages]
-        start = Start(self.name, self.level, os.uname().release, told, sources, self.stages, self._notes(loaded))
+        sources = [Source(name, self._how(name)) for name in names(self.kinds)]
+        start = Start(self.name, self.level, os.uname().release, told, sources, self.kinds, self._notes(loaded))
         if self._capture is not None:
             self._capture.begin(obj, self._stories, start)
         obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
@@ -149,25 +164,25 @@ class PathFlow(Flow):
         noise = every if self._options.interference else []
         stages = obj.enum("op_stage")
         return {
-            "op": Cells(obj.maps["op_cells"], [Group(*one, OPERATION) for one in every], stages, True),
+            "op": Cells(obj.maps["op_cells"], [OPERATION.group(*one) for one in every], stages, True),
             "only": Cells(
                 obj.maps["only_cells"],
-                [Group(name, kind, OPERATION) for name in self._names for kind in kinds[:_PLAIN_KINDS]],
+                [OPERATION.group(name, kind) for name in self._names for kind in kinds[:_PLAIN_KINDS]],
                 obj.enum("only_stage"),
                 True,
                 absent=[name for name in SPARSE if name not in obj.enum("only_stage")],
             ),
-            "hit": Cells(obj.maps["hit_cells"], [Group(*one, HIT) for one in every], ["total"], True),
-            "noise": Cells(obj.maps["noise_cells"], [Group(*one, OPERATION) for one in noise], list(NOISE), True),
+            "hit": Cells(obj.maps["hit_cells"], [HIT.group(*one) for one in every], ["total"], True),
+            "noise": Cells(obj.maps["noise_cells"], [OPERATION.group(*one) for one in noise], list(NOISE), True),
             "layer": Cells(
                 obj.maps["layer_cells"],
-                [Group(name, op, LAYER) for name in self._layers for op in ops],
+                [LAYER.group(name, op) for name in self._layers for op in ops],
                 obj.enum("layer_stage"),
                 True,
             ),
             "request": Cells(
                 obj.maps["request_cells"],
-                [Group(name, op, REQUEST) for name in self._names for op in ops],
+                [REQUEST.group(name, op) for name in self._names for op in ops],
                 obj.enum("request_stage"),
                 True,
             ),
@@ -265,7 +280,7 @@ class PathFlow(Flow):
 
     def _take(self, records: list[Record]) -> None:
         told = list(self._stories.told(records))
-        self._requests += told
+        self._told += told
         for one in told:
             # What a task itself had put most into is its own wait.
             most = one.fields.get("commit", {}).get("most")
@@ -273,9 +288,13 @@ class PathFlow(Flow):
                 who = f"{most['comm']} (pid {most['pid']})"
                 self._behind[who] = self._behind.get(who, 0) + one.stages.get("journal", 0)
 
-    def requests(self) -> list[Request]:
-        taken, self._requests = self._requests, []
+    def events(self) -> list[Event]:
+        taken, self._told = self._told, []
         return taken
+
+    @property
+    def rules(self) -> Rules:
+        return rules.path(self._behind)
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         self._ghosts.sweep()
@@ -309,7 +328,7 @@ class PathFlow(Flow):
         given_up = causes[UNMATCHED_START] + (shed.given_up_requests if shed is not None else 0)
         self._ghosts.note(requests_begun, held, requests_ended + given_up, self._stopped)
         ops = [self._cells[name] for name in ("op", "only", "hit")]
-        book = Accounting.read(
+        book = Book.read(
             requests_begun + causes[BIO_FULL],
             requests_ended,
             {
@@ -319,8 +338,9 @@ class PathFlow(Flow):
                 SHED: shed.given_up_requests if shed is not None else 0,
             },
             noted,
+            requests.total("failed") + self._cells["only"].total("request_failed"),
         )
-        operations = Accounting.read(
+        operations = Book.read(
             operations_begun + causes[OP_FULL] - discarded,
             sum(cells.total("finished") for cells in ops),
             {
@@ -330,19 +350,14 @@ class PathFlow(Flow):
                 SHED: shed.given_up if shed is not None else 0,
             },
             {},
+            sum(cells.total("failed") for cells in ops),
         )
         return Snapshot(
             time.monotonic_ns(),
-            book,
+            {REQUESTS: book, OF_OPERATIONS: operations},
             found,
-            self._bytes(),
-            requests.total("failed") + self._cells["only"].total("request_failed"),
+            self._counted_of(),
             overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
-            operations,
-            sum(cells.total("failed") for cells in ops),
-            {group: count for group, count in self._untimed().items() if count},
-            dict(self._behind),
-            of_rows(requests),
         )
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
@@ -362,20 +377,23 @@ class PathFlow(Flow):
                 merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
                 if _REQUEST in stages:
                     shared = {name: stages[name] for name in REQUEST_STAGES}
-                    merge(found, Group(group.dev, group.op, REQUEST), {**shared, "total": stages[_REQUEST]})
+                    merge(found, Group(REQUEST, group.values), {**shared, TOTAL: stages[_REQUEST]})
         for stages in found.values():
             io_controllers.leave_out(stages)
         # Interference is counted before the operation itself: one may be there without the other for a moment.
-        return {group: stages for group, stages in found.items() if "total" in stages}
+        return {group: stages for group, stages in found.items() if TOTAL in stages}
 
-    def _bytes(self) -> dict[Group, int]:
-        found: dict[Group, int] = {}
+    def _counted_of(self) -> dict[Group, dict[str, int]]:
+        found: dict[Group, dict[str, int]] = {}
         for cells in self._cells.values():
-            for group, counters in cells.counters.items():
-                found[group] = found.get(group, 0) + counters.get("bytes", 0)
-                if "request_bytes" in counters:
-                    request = Group(group.dev, group.op, REQUEST)
-                    found[request] = found.get(request, 0) + counters["request_bytes"]
+            for group, counts in counted(cells).items():
+                into = found.setdefault(group, {})
+                for name, count in counts.items():
+                    into[name] = into.get(name, 0) + count
+        # Of an operation that made a single request both are in one cell.
+        for group, counters in self._cells["only"].counters.items():
+            into = found.setdefault(Group(REQUEST, group.values), {})
+            into[BYTES] = into.get(BYTES, 0) + counters["request_bytes"]
         return found
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.fates import Events
-from wptrace.flows.io.stages import SPARSE
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SPARSE
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -16,7 +16,7 @@ from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.irqs import SOFTIRQS
 from wptrace.kernel.rwbs import rwbs
 from wptrace.kernel.tasks import comm, leader_of, name_of
-from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST, InFlight, Request
+from wptrace.model.report import Event, InFlight
 
 # As in bpf_src/io_path/shared.h.
 _NO_CPU = 0xFFFF
@@ -30,7 +30,7 @@ Record = tuple[Any, ...]
 
 
 class Stories:
-    """Makes requests of records. What records have in common (tasks, paths, devices) is made once."""
+    """Makes events of records. What records have in common (tasks, paths, devices) is made once."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Stories:
         self.wall_offset_ns: int | None = None
         """What makes the time of day of times; None is that of now."""
 
-    def told(self, records: Sequence[Record]) -> Iterator[Request]:
+    def told(self, records: Sequence[Record]) -> Iterator[Event]:
         # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
@@ -84,12 +84,13 @@ class Stories:
         controllers = self._controllers
         held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
+        groups = _Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
         letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
         wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
         happened = self._events.fields
         for record in records:
             kind = kinds[record[kind_at]]
-            op = ops[kind][record[op_at]]
+            group = groups[kind, record[slot], record[op_at]]
             stages = dict(zip(stage_names, record[first:last]))
             done = record[result]
             fields: dict[str, Any] = {
@@ -98,7 +99,7 @@ class Stories:
                 "comm": comms[record[comm_at]],
                 "cgroup": cgroups[record[cgroup]],
             }
-            if kind == REQUEST:
+            if kind is REQUEST:
                 stages = {name: stages[name] for name in self._request_stages}
                 fields["error"] = to_errno(done)
                 if record[dirty_ns]:
@@ -137,7 +138,7 @@ class Stories:
                 fields["maj_min"] = numbers[number]
             fields.update(happened(record[events]))
             fields["cpus"] = chains[record[chain:chain_end]]
-            if kind != REQUEST:
+            if kind is not REQUEST:
                 quiet = record[noise] == silence[0] and record[before_wakeup] == silence[1]
                 fields["interference"] = (
                     [] if quiet else list(self._interference(record[noise] + record[before_wakeup]))
@@ -149,7 +150,7 @@ class Stories:
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
                 ]
             end = record[end_ns]
-            yield Request(end + wall, names[record[slot]], op, fields, end - record[start_ns], stages, kind)
+            yield Event(group, end + wall, end - record[start_ns], stages, fields)
 
     def _letters(self, key: tuple[str, int]) -> str:
         op, bits = key
@@ -260,7 +261,7 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
         if age >= at_least_ns and not bio["empty"]:
             which = LAYER if kind == "above" else REQUEST
             tid = operation["tid"] if owned else bio["tid"]
-            found.append(InFlight(which, dev, block_ops[bio["op_kind"]], age, stage, _task(tid)))
+            found.append(InFlight(which.group(dev, block_ops[bio["op_kind"]]), age, stage, _task(tid)))
     for place, one in traced.items():
         age = now_ns - one["start_ns"]
         if one["kind"] == _TRACED and age >= at_least_ns:
@@ -269,7 +270,7 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
                 stage = requests[place]
             elif place in uppers:
                 dev, stage = uppers[place]
-            found.append(InFlight(OPERATION, dev, kinds[one["op_kind"]], age, stage, _task(one["tid"])))
+            found.append(InFlight(OPERATION.group(dev, kinds[one["op_kind"]]), age, stage, _task(one["tid"])))
     return sorted(found, key=lambda one: -one.age_ns)
 
 

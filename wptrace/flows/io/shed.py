@@ -9,8 +9,8 @@ from typing import Callable
 from wptrace.bpf.programs import Program
 from wptrace.engine.flow import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
+from wptrace.flows.io.kinds import CONTROLLERS, NOISE
 from wptrace.flows.io.records import give_up, operations
-from wptrace.flows.io.stages import CONTROLLERS, NOISE
 from wptrace.model.budget import EACH, FS, INTERFERENCE, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 
 NEVER = (1 << 64) - 1

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
+from wptrace.flows.io.kinds import WRITEBACK
 from wptrace.model.book import Cause
-from wptrace.model.results import WRITEBACK, Group
 
 DIRTY_FULL = Cause("dirty_full", "the table of dirty pages had no room: who wrote them is not known")
 # So much of all pages is dirty at most, as long as nobody changes vm.dirty_ratio; and 28 MB of memory for it.
@@ -26,7 +26,7 @@ def prepare(obj: BpfObject, slots: int) -> None:
 
 
 def cells(obj: BpfObject, names: Iterable[str]) -> Cells:
-    groups = [Group(name, "write", WRITEBACK) for name in names]
+    groups = [WRITEBACK.group(name, "write") for name in names]
     return Cells(obj.maps["writeback_cells"], groups, obj.enum("writeback_stage"), True)
 
 

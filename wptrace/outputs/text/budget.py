@@ -8,7 +8,7 @@ from typing import Any
 
 from wptrace.model import units
 from wptrace.model.budget import EACH, FS, INTERFERENCE, RATES, SAMPLE, TOLD_ONE_IN, Spending
-from wptrace.model.results import Report
+from wptrace.model.report import UNTIMED, Report
 from wptrace.outputs.text.words import printable
 
 NAMES = {
@@ -32,9 +32,9 @@ def lines(report: Report) -> Iterator[str]:
         yield f"shed to keep it: {', '.join(shed)}"
     if found.refused:
         yield f"note: it cannot come back here ({printable(found.refused)})"
-    untimed = sum(report.untimed.values())
+    untimed = sum(counts.get(UNTIMED, 0) for counts in report.counters.values())
     if untimed:
-        rows = [row for row in report.rows if row.group in report.untimed and row.stage == "total"]
+        rows = [row for row in report.rows if report.counter(row.group, UNTIMED) and row.metric == "total"]
         counted = sum(row.distribution.count for row in rows)
         timed = f"{max(counted - untimed, 0):,} of {counted:,} requests"
         yield f"sampled: {timed} were timed and stand for all; counts are exact"

@@ -7,60 +7,62 @@ from collections.abc import Iterator, Mapping
 
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.book import Accounting, Cause
-from wptrace.model.results import HIT, OPERATION, Report
-from wptrace.outputs.text.tables import Style, counted, tables, whole
+from wptrace.model.book import Book, Cause
+from wptrace.model.kind import OPERATIONS, REQUESTS, Kind, Noun
+from wptrace.model.report import Report
+from wptrace.outputs.text.tables import Style, tables, whole, wide
 from wptrace.outputs.text.words import wrapped
 
+_NOUNS = {OPERATIONS: Noun("operation"), REQUESTS: Noun("request")}
 
-def header(report: Report, style: Style) -> Iterator[str]:
-    when = clock_time(report.ts_ns, style.dates).partition(".")[0]
-    book, books = report.accounting, report.operations
-    size = units.size(report.request_bytes)
-    took = units.duration(report.duration_ns)
-    if books is None:
-        head = f"{when}  {counted(book.finished, 'request')} in {took}, {size}, {book.in_flight:,} in flight"
-        yield head + (f", {report.failed:,} failed" if report.failed else "")
+
+def time(report: Report, style: Style) -> str:
+    return clock_time(report.ts_ns, style.dates).partition(".")[0]
+
+
+def one_book(report: Report, style: Style, kind: Kind) -> str:
+    book, took = report.book, units.duration(report.duration_ns)
+    line = f"{time(report, style)}  {kind.noun.of(book.finished)} in {took}"
+    line += f", {units.size(report.bytes)}" if kind.sized else ""
+    return f"{line}, {book.in_flight:,} in flight" + (f", {book.failed:,} failed" if book.failed else "")
+
+
+def header(report: Report, style: Style, kinds: tuple[Kind, ...]) -> Iterator[str]:
+    if not wide(report):
+        yield one_book(report, style, next(kind for kind in kinds if kind.book == REQUESTS))
         return
-    operations = counted(_finished(report, OPERATION), "operation")
-    parts = [
-        f"in {took}: {operations}{_state(books, report.failed_operations)}",
-        counted(_finished(report, HIT), "page-cache hit"),
-        f"{counted(book.finished, 'request')}{_state(book, report.failed)}",
-        size,
-    ]
+    when, took = time(report, style), units.duration(report.duration_ns)
+    parts: list[str] = []
+    for kind in kinds:
+        if kind.book == OPERATIONS:
+            count = kind.noun.of(sum(whole(rows).count for _, rows in tables(report, kind)))
+            parts.append(f"{count}{_state(report.books[OPERATIONS])}" if not parts else count)
+    parts[0] = f"in {took}: {parts[0]}"
+    parts += [f"{_NOUNS[REQUESTS].of(report.book.finished)}{_state(report.book)}", units.size(report.bytes)]
     first, *rest = wrapped(parts, style.width, " " * (len(when) + 2), ", ")
     yield from [f"{when}  {first.lstrip()}", *rest]
 
 
-def _finished(report: Report, kind: str) -> int:
-    return sum(whole(rows).count for _, rows in tables(report, kind))
-
-
-def _state(book: Accounting, failed: int) -> str:
-    failures = f", {failed:,} failed" if failed else ""
+def _state(book: Book) -> str:
+    failures = f", {book.failed:,} failed" if book.failed else ""
     return f" ({book.in_flight:,} in flight{failures})"
 
 
 def law(report: Report) -> Iterator[str]:
     """started = finished + in flight + lost."""
-    books = {"requests": report.accounting}
-    if report.operations is not None:
-        books = {"system calls": report.operations, **books}
-    for name, book in books.items():
+    for name in sorted(report.books):
+        book = report.books[name]
         parts = f"{book.finished:,} finished + {book.in_flight:,} in flight + {book.lost_total:,} lost"
         yield f"{name}: {book.started:,} started = {parts}"
 
 
 def losses(report: Report) -> Iterator[str]:
-    if report.operations is not None:
-        yield from _causes(report.operations.lost, "lost", " system calls")
-        yield from _causes(report.operations.noted, "noted")
-    yield from _causes(report.accounting.lost, "lost", "" if report.operations is None else " requests")
-    yield from _causes(report.accounting.noted, "noted")
+    for name in sorted(report.books):
+        yield from causes(report.books[name].lost, "lost", f" {name}" if wide(report) else "")
+        yield from causes(report.books[name].noted, "noted")
 
 
-def _causes(causes: Mapping[Cause, int], verb: str, what: str = "") -> Iterator[str]:
-    for cause, count in causes.items():
+def causes(found: Mapping[Cause, int], verb: str, what: str = "") -> Iterator[str]:
+    for cause, count in found.items():
         if count:
             yield f"{verb}: {count:,}{what} x {cause.name}: {cause.description}"

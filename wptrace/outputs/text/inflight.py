@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.results import InFlight
+from wptrace.model.report import InFlight
 from wptrace.outputs.text import story
 from wptrace.outputs.text.words import columns, padded, printable
 
@@ -32,7 +32,13 @@ def lines(found: Sequence[InFlight], at_ns: int, width: int, dates: bool, most: 
 
 def _row(one: InFlight) -> tuple[str, ...]:
     who = story.who(one.fields) if "comm" in one.fields else ""
-    return units.duration(one.age_ns), one.stage, one.op, printable(one.dev), who
+    return units.duration(one.age_ns), one.stage, *_where(one), who
+
+
+def _where(one: InFlight) -> tuple[str, str]:
+    """What it does, and where."""
+    first, *others = (label.shown(value) for label, value in zip(one.group.kind.labels, one.group.values))
+    return printable(" ".join((*others, *one.group.kind.constants.values()))), printable(first)
 
 
 def _line(row: Sequence[str], what: str, widths: Sequence[int]) -> str:

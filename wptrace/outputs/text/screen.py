@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-Forms = Sequence[Sequence[str]]
-"""The lines of a section, in its full form first and in its shortest last; an empty form leaves it out."""
+from wptrace.outputs.text.view import Forms
 
 # In the order from top to bottom.
 SECTIONS = (

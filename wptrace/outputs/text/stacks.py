@@ -1,34 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks that started I/O: as text, as JSON, and folded for flame graphs."""
+"""Stacks that started I/O: as text, and folded for flame graphs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
-from wptrace.kernel.clock import clock_time
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Report, Row, Start
+from wptrace.model.kind import ALL, TOTAL, Group, Noun
+from wptrace.model.report import BYTES, Report, Start
 from wptrace.model.stack import Stack
-from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.text.plain import PlainOutput, losses
+from wptrace.outputs.text import header
+from wptrace.outputs.text.output import TextOutput
+from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import printable
 
 TIME, COUNT = "time", "count"
 WEIGHTS = (TIME, COUNT)
-
-
-class View(NamedTuple):
-    """How the user wants it."""
-
-    per_device: bool
-    dates: bool
-    statistics: bool
-    top: int
-    """So many stacks, those with the most time first; 0: all of them."""
-    min_ns: int
+IO = Noun("I/O")
 
 
 class Charged(NamedTuple):
@@ -37,60 +28,49 @@ class Charged(NamedTuple):
     group: Group
     stack: Stack
     found: Distribution
+    share: float
     bytes: int
 
 
 def charged(report: Report, per_device: bool) -> list[Charged]:
     """The rows of a report, the most time first."""
-    distributions: dict[Group, Distribution] = {}
-    sizes: dict[Group, int] = {}
-    for row in report.rows:
-        if row.stage == "total":
-            group = row.group if per_device else row.group._replace(dev="")
-            distributions.setdefault(group, Distribution()).merge(row.distribution)
-            if row.group in report.bytes:
-                sizes[group] = sizes.get(group, 0) + report.bytes[row.group]
-    rows = [
-        Charged(group, group.key, found, sizes.get(group, 0))
-        for group, found in distributions.items()
-        if isinstance(group.key, Stack)
+    report = report if per_device else report.everywhere()
+    return [
+        Charged(row.group, row.group.label("stack"), row.distribution, row.share, report.counter(row.group, BYTES))
+        for row in report.rows
+        if row.metric == TOTAL
     ]
-    return sorted(rows, key=lambda row: (-row.found.sum, row.group.dev, row.group.op, row.stack))
 
 
-class StacksOutput(PlainOutput):
-    def __init__(self, stream: TextIO, view: View) -> None:
-        super().__init__(stream, view.statistics)
-        self._view = view
-
-    def start(self, start: Start) -> None:
+class StacksView(View):
+    def begin(self, start: Start) -> Iterator[str]:
+        self._min_ns = start.filters.get("min_ns", 0)
         # Each report says what --min left out.
-        super().start(start._replace(filters={key: given for key, given in start.filters.items() if key != "min_ns"}))
+        left = {key: given for key, given in start.filters.items() if key != "min_ns"}
+        yield from super().begin(start._replace(filters=left))
 
-    def lines(self, report: Report) -> Iterator[str]:
-        rows = charged(report, self._view.per_device)
-        shown = rows[: self._view.top or None]
-        book = report.accounting
-        time = clock_time(report.ts_ns, self._view.dates).partition(".")[0]
-        line = f"{time}  {_ios(book.finished)} in {units.duration(report.duration_ns)}, {book.in_flight:,} in flight"
-        if self._view.min_ns:
-            line += f"; {sum(row.found.count for row in rows):,} took {units.duration(self._view.min_ns)} or more"
+    def report(self, report: Report, width: int) -> Iterator[str]:
+        rows = charged(report, self.wanted.per_device)
+        shown = rows[: self.wanted.top or None]
+        book = report.book
+        time = header.time(report, self.style(width))
+        line = f"{time}  {IO.of(book.finished)} in {units.duration(report.duration_ns)}, {book.in_flight:,} in flight"
+        if self._min_ns:
+            line += f"; {sum(row.found.count for row in rows):,} took {units.duration(self._min_ns)} or more"
         yield line
-        whole = sum(row.found.sum for row in rows)
         for row in shown:
             yield ""
-            yield from self._row(row, whole)
+            yield from self._row(row)
         if len(rows) > len(shown):
             yield ""
             yield f"and {len(rows) - len(shown):,} more (--top 0 shows all)"
 
-    def _row(self, row: Charged, whole: int) -> Iterator[str]:
+    def _row(self, row: Charged) -> Iterator[str]:
         found = row.found
-        name = f"{printable(row.group.dev)} {row.group.op}".strip()
-        share = found.sum / whole if whole else 0.0
+        name = printable(row.group.all_of("stack").shown)
         times = f"mean {units.duration(found.mean)}, p50 {units.duration(found.percentile(50))}"
         times += f", p99 {units.duration(found.percentile(99))}, max {units.duration(found.max)}"
-        yield f"{name}: {_ios(found.count)}, {units.size(row.bytes)}, {share:.1%} of the time; {times}"
+        yield f"{name}: {IO.of(found.count)}, {units.size(row.bytes)}, {row.share:.1%} of the time; {times}"
         for frame in row.stack.kernel:
             yield f"    {printable(frame)}"
         if row.stack.process:
@@ -99,68 +79,32 @@ class StacksOutput(PlainOutput):
             yield f"    {printable(frame)}"
 
 
-class FoldedOutput(PlainOutput):
+class FoldedOutput(TextOutput):
     """A line for each stack and its weight; what else there is to say goes elsewhere, as tools read this."""
 
-    def __init__(self, stream: TextIO, view: View, weight: str, complaints: TextIO = sys.stderr) -> None:
-        super().__init__(stream, statistics=False)
-        self._view = view
+    def __init__(self, stream: TextIO, view: StacksView, weight: str, complaints: TextIO = sys.stderr) -> None:
+        super().__init__(stream, view)
         self._weight = weight
         self._complaints = complaints
 
     def start(self, start: Start) -> None:
-        pass
+        """Nothing but stacks."""
 
     def interval(self, report: Report) -> None:
         """Flame graphs are of the whole trace."""
 
     def summary(self, report: Report) -> None:
         weights: dict[str, int] = {}
-        for row in charged(report, self._view.per_device):
+        for row in charged(report, self._view.wanted.per_device):
             name = row.stack.folded()
-            if row.group.dev:
-                name = f"{row.group.dev};{name}"
+            where = row.group.label("dev")
+            if where is not ALL:
+                name = f"{where};{name}"
             weight = row.found.sum if self._weight == TIME else row.found.count
             weights[name] = weights.get(name, 0) + weight
         self._print(f"{printable(name)} {weight}" for name, weight in sorted(weights.items()))
-        for causes, verb in ((report.accounting.lost, "lost"), (report.accounting.noted, "noted")):
-            for line in losses(causes, verb):
-                print(line, file=self._complaints)
+        for line in header.losses(report):
+            print(line, file=self._complaints)
 
 
-class StacksJson(NdjsonOutput):
-    """Rows have the frames of their stack, and no standard deviation: the kernel side keeps no squares."""
-
-    def __init__(self, stream: TextIO, view: View) -> None:
-        super().__init__(stream)
-        self._view = view
-        self._sizes: dict[Group, int] = {}
-
-    def interval(self, report: Report) -> None:
-        super().interval(self._chosen(report))
-
-    def summary(self, report: Report) -> None:
-        super().summary(self._chosen(report))
-
-    def _chosen(self, report: Report) -> Report:
-        rows = charged(report, per_device=True)
-        whole = sum(row.found.sum for row in rows)
-        self._sizes = {row.group: row.bytes for row in rows}
-        shown = [
-            Row(row.group, "total", row.found, row.found.sum / whole if whole else 0.0)
-            for row in rows[: self._view.top or None]
-        ]
-        # The verdict is about stages, of which there is only one here.
-        return report._replace(rows=shown, verdict=None)
-
-    def row(self, row: Row) -> dict[str, Any]:
-        line = super().row(row)
-        del line["stddev_ns"]
-        line["bytes"] = self._sizes[row.group]
-        if isinstance(row.group.key, Stack):
-            line["stack"] = row.group.key._asdict()
-        return line
-
-
-def _ios(count: int) -> str:
-    return f"{count:,} I/O{'' if count == 1 else 's'}"
+VIEW = StacksView

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.results import HIT, OPERATION, REQUEST, Request
-from wptrace.model.stages import StageTable
+from wptrace.model.kind import UNATTRIBUTED
+from wptrace.model.report import Event
 from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, wrapped
 
 _INDENT = "    "
 # Stages with less than this share stand together on the last line of the list.
 _LARGE = 0.05
-_NOUNS = {OPERATION: "", HIT: " hit", REQUEST: " request"}
+_REQUEST = "request"
+_NOUNS = {"hit": " hit", _REQUEST: " request"}
 # What comes and goes on a CPU has a name, what a task does a pid as well.
 _IN_THE_WAY = {
     "preempted": "preempted {ns} by {who}{cpu}{times}",
@@ -42,43 +43,43 @@ class Part(NamedTuple):
     share: float
 
 
-def is_one(request: Request) -> bool:
+def is_one(event: Event) -> bool:
     """Those of the level `block` have no story: nobody knows who waited."""
-    return "cpus" in request.fields
+    return "cpus" in event.fields
 
 
-def full(request: Request, table: StageTable, width: int, dates: bool, whole_names: bool) -> Iterator[str]:
+def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[str]:
     """All of it; with `whole_names` a line may be longer than the terminal, as names are not shortened."""
-    yield f"{clock_time(request.end_ns, dates)}  {_happened(request)}  {_who(request.fields)}".rstrip()
-    yield from _file(request.fields, None if whole_names else width)
-    yield from _device(request, width)
-    parts = _parts(request, table)
+    yield f"{clock_time(event.end_ns, dates)}  {_happened(event)}  {_who(event.fields)}".rstrip()
+    yield from _file(event.fields, None if whole_names else width)
+    yield from _device(event, width)
+    parts = _parts(event)
     yield _INDENT + strip(parts, width - len(_INDENT))
     yield from _list(parts, width)
-    if "flush" in request.fields:
-        yield _INDENT + ", ".join(_flushes(request.fields["flush"]))
-    if "commit" in request.fields:
-        yield from wrapped(_commit(request.fields["commit"]), width, _INDENT, "; ")
-    for item in request.fields.get("throttled_by", ()):
+    if "flush" in event.fields:
+        yield _INDENT + ", ".join(_flushes(event.fields["flush"]))
+    if "commit" in event.fields:
+        yield from wrapped(_commit(event.fields["commit"]), width, _INDENT, "; ")
+    for item in event.fields.get("throttled_by", ()):
         yield f"{_INDENT}{_throttled(item)}"
-    for item in request.fields.get("interference", ()):
+    for item in event.fields.get("interference", ()):
         yield f"{_INDENT}{_interference(item)}"
 
 
-def short(request: Request, table: StageTable, width: int) -> Iterator[str]:
+def short(event: Event, width: int) -> Iterator[str]:
     """Two lines of at most `width` columns: who and what, and where the time went."""
-    fields = request.fields
+    fields = event.fields
     # To the millisecond, without the date: what counts here is that it was just now.
-    line = f"  {clock_time(request.end_ns, False)[:-3]}  {_happened(request)}  {who(fields)}".rstrip()
+    line = f"  {clock_time(event.end_ns, False)[:-3]}  {_happened(event)}  {who(fields)}".rstrip()
     room = max(width - columns(line) - 2, 0)
     yield head(f"{line}  {ends(what(fields, room), room)}".rstrip(), width)
-    largest = sorted(_parts(request, table), key=lambda part: -part.ns)
+    largest = sorted(_parts(event), key=lambda part: -part.ns)
     told = [f"{part.stage} {units.duration(part.ns)} {part.share:.0%}" for part in largest if part.share >= _LARGE]
     noise = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
     told_noise = f"; {_interference(noise)}" if noise else ""
     most = fields.get("commit", {}).get("most")
     told_noise += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
-    yield head(f"    {printable(request.dev)}: {', '.join(told)}{told_noise}", width)
+    yield head(f"    {printable(event.group.label('dev'))}: {', '.join(told)}{told_noise}", width)
 
 
 def strip(parts: list[Part], width: int) -> str:
@@ -112,10 +113,10 @@ def what(fields: Mapping[str, Any], room: int) -> str:
     return f"{short_path(path, room - len(offset))}{offset}"
 
 
-def _happened(request: Request) -> str:
-    fields = request.fields
-    line = f"{request.op}{_NOUNS.get(request.kind, '')} {units.duration(request.total_ns)}"
-    result = fields.get("result", 0) if request.kind != REQUEST else 0
+def _happened(event: Event) -> str:
+    fields = event.fields
+    line = f"{event.group.label('op')}{_NOUNS.get(event.group.kind.name, '')} {units.duration(event.total_ns)}"
+    result = fields.get("result", 0) if event.group.kind.name != _REQUEST else 0
     if result < 0:
         return f"{line} failed ({blkstatus.name(-result)})"
     return f"{line} failed ({blkstatus.name(fields['error'])})" if fields["error"] else line
@@ -152,9 +153,9 @@ def _file(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
     yield f"{_INDENT}{path}{behind}".rstrip()
 
 
-def _device(request: Request, width: int) -> Iterator[str]:
-    fields = request.fields
-    parts = [printable(request.dev)]
+def _device(event: Event, width: int) -> Iterator[str]:
+    fields = event.fields
+    parts = [printable(event.group.label("dev"))]
     if "sector" in fields:
         parts = [" ".join(filter(None, (*parts, _sector(fields), fields["rwbs"])))]
     chain = _cpus(fields.get("cpus", {}))
@@ -186,10 +187,10 @@ def _cpus(cpus: Mapping[str, Any]) -> str:
     return f"cpu {' -> '.join('?' if cpu is None else str(cpu) for cpu in passed)}" if passed else ""
 
 
-def _parts(request: Request, table: StageTable) -> list[Part]:
-    names = (*(stage.name for stage in table.partition), table.unattributed.name)
-    whole = request.total_ns or 1
-    return [Part(name, request.stages[name], request.stages[name] / whole) for name in names if name in request.stages]
+def _parts(event: Event) -> list[Part]:
+    names = (*(stage.name for stage in event.group.kind.stages), UNATTRIBUTED)
+    whole = event.total_ns or 1
+    return [Part(name, event.stages[name], event.stages[name] / whole) for name in names if name in event.stages]
 
 
 def _list(parts: list[Part], width: int) -> Iterator[str]:

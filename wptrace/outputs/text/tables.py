@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST, WRITEBACK, Group, Report, Row
-from wptrace.model.stages import StageTable
-from wptrace.outputs.text.words import bar, columns, happened, padded, printable
+from wptrace.model.kind import Group, Kind
+from wptrace.model.report import BYTES, UNTIMED, Report, Row
+from wptrace.outputs.text import words
+from wptrace.outputs.text.words import bar, columns, padded
 
 # With the widest figures that a trace can bring a line has 79 columns, the bar takes what is left.
 _FIGURES = (("mean", None), ("p50", 50.0), ("p99", 99.0))
@@ -28,21 +29,16 @@ Table = tuple[Group, list[Row]]
 class Style(NamedTuple):
     width: int
     dates: bool
-    table: StageTable | None = None
-
-    @property
-    def inside(self) -> set[str]:
-        """Stages that are no part of the sum."""
-        return set() if self.table is None else {stage.name for stage in self.table.inside}
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def wide(report: Report) -> bool:
+    """Whether it has operations and what they are made of: such tables have room for more."""
+    return len(report.books) > 1
 
 
-def tables(report: Report, kind: str) -> list[Table]:
+def tables(report: Report, kind: Kind) -> list[Table]:
     found = groupby(report.rows, key=lambda row: row.group)
-    return [(group, list(rows)) for group, rows in found if group.kind == kind]
+    return [(group, list(rows)) for group, rows in found if group.kind is kind]
 
 
 def whole(rows: Sequence[Row]) -> Distribution:
@@ -50,10 +46,10 @@ def whole(rows: Sequence[Row]) -> Distribution:
     return rows[-1].distribution
 
 
-def stages(report: Report, kind: str, style: Style, only: Sequence[Table] | None = None) -> list[str]:
+def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | None = None) -> list[str]:
     """A table for each device and operation; two beside each other where there is room."""
     found = tables(report, kind) if only is None else only
-    across = 2 if len(found) > 1 and report.operations is not None and style.width >= _ROOM_FOR_TWO else 1
+    across = 2 if len(found) > 1 and wide(report) and style.width >= _ROOM_FOR_TWO else 1
     room = (style.width - len(_BETWEEN) * (across - 1)) // across
     drawn = [list(_stages(group, rows, report, style._replace(width=room))) for group, rows in found]
     lines: list[str] = []
@@ -65,54 +61,40 @@ def stages(report: Report, kind: str, style: Style, only: Sequence[Table] | None
 
 
 def _stages(group: Group, rows: list[Row], report: Report, style: Style) -> Iterator[str]:
-    wide = report.operations is not None and style.width >= _ROOM_FOR_MORE
+    many = wide(report) and style.width >= _ROOM_FOR_MORE
     yield _title(group, rows, report)
-    yield f"  {'stage':<12} {'count':>11}{''.join(f' {name:>8}' for name in _names(wide))} {'share':>6}"
-    inside = [row for row in rows if row.stage in style.inside]
+    yield f"  {'stage':<12} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
+    names = {metric.name for metric in group.kind.inside}
+    inside = [row for row in rows if row.metric in names]
     for row in rows:
         if row not in inside:
-            yield _row(row, wide, style.width)
+            yield _row(row, many, style.width)
     if inside:
         yield "  of that, inside the stages above:"
         for row in inside:
-            yield _row(row, wide, style.width)
-
-
-_TITLES = {
-    OPERATION: "operations",
-    HIT: "page-cache hits",
-    LAYER: "bios",
-    REQUEST: "block requests",
-    WRITEBACK: "writeback bios",
-}
+            yield _row(row, many, style.width)
 
 
 def name(group: Group, report: Report) -> str:
-    """A flow that sees nothing but requests needs not say that they are some."""
-    plain = _plain_name(group)
-    return plain if report.operations is None else f"{plain} {_TITLES[group.kind]},"
+    """A flow that sees nothing but one kind needs not say which."""
+    plain = words.group(group)
+    return f"{plain} {group.kind.noun.plural}," if wide(report) else plain
 
 
 def _title(group: Group, rows: list[Row], report: Report) -> str:
-    noun = "request" if report.operations is None else _TITLES[group.kind][:-1]
-    title = f"{_plain_name(group)}: {counted(max(row.distribution.count for row in rows), noun)}"
-    untimed = report.untimed.get(group, 0)
+    name = words.group(group)
+    title = f"{name}: " if name else ""
+    title += group.kind.noun.of(max(row.distribution.count for row in rows))
+    untimed = report.counter(group, UNTIMED)
     if untimed:
         title += f" ({max(whole(rows).count - untimed, 0):,} timed)"
     seconds = report.duration_ns / 1e9
     if seconds:
-        rate = units.rate(max(row.distribution.count for row in rows) / seconds)
-        title += f", {rate}, {units.size(_bytes(group, report) / seconds)}/s"
-    return "; ".join([title, *([happened(report.events[group])] if report.events.get(group) else [])])
-
-
-def _plain_name(group: Group) -> str:
-    return f"{printable(group.dev)} {group.op}".strip()
-
-
-def _bytes(group: Group, report: Report) -> int:
-    sizes = report.bytes.items()
-    return sum(size for key, size in sizes if key[1:] == group[1:] and group.dev in ("", key.dev))
+        title += f", {units.rate(max(row.distribution.count for row in rows) / seconds)}"
+        if group.kind.sized:
+            title += f", {units.size(report.counter(group, BYTES) / seconds)}/s"
+    events = report.events(group)
+    return "; ".join([title, *([words.happened(events)] if events else [])])
 
 
 def _names(wide: bool) -> list[str]:
@@ -129,26 +111,26 @@ def _figures(found: Distribution, wide: bool) -> str:
 
 def _row(row: Row, wide: bool, width: int) -> str:
     found = row.distribution
-    line = f"  {row.stage:<12} {found.count:>11,}{_figures(found, wide)} {row.share:>6.1%}"
+    line = f"  {row.metric:<12} {found.count:>11,}{_figures(found, wide)} {row.share:>6.1%}"
     return f"{line}  {bar(row.share, min(max(width - len(line) - 2, 0), _WIDEST_BAR))}".rstrip()
 
 
-def compact(report: Report, kind: str, style: Style, only: Sequence[Table] | None = None) -> list[str]:
+def compact(report: Report, kind: Kind, style: Style, only: Sequence[Table] | None = None) -> list[str]:
     """One line for each device and operation, without stages."""
     found = tables(report, kind) if only is None else only
     if not found:
         return []
     seconds = report.duration_ns / 1e9
-    wide = style.width >= _ROOM_FOR_MORE
-    names = "".join(f" {name:>8}" for name in _names(wide))
-    lines = [f"{_counted(_TITLES[kind], 'count')}{names} {'rate':>9}"]
+    many = style.width >= _ROOM_FOR_MORE
+    names = "".join(f" {name:>8}" for name in _names(many))
+    lines = [f"{_counted(kind.noun.plural, 'count')}{names} {'rate':>9}"]
     for group, rows in found:
         of_all = whole(rows)
         rate = units.rate(of_all.count / seconds) if seconds else ""
-        counted = _counted(f"  {_plain_name(group)}", f"{of_all.count:,}")
-        line = f"{counted}{_figures(of_all, wide)} {rate:>9}"
-        if wide and seconds:
-            line += f" {units.size(_bytes(group, report) / seconds) + '/s':>11}"
+        counted = _counted(f"  {words.group(group)}", f"{of_all.count:,}")
+        line = f"{counted}{_figures(of_all, many)} {rate:>9}"
+        if many and seconds and kind.sized:
+            line += f" {units.size(report.counter(group, BYTES) / seconds) + '/s':>11}"
         lines.append(line.rstrip())
     return lines
 

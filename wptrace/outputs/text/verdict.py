@@ -8,10 +8,10 @@ from typing import Any, Callable
 
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.results import HIT, OPERATION, Finding, Group, Verdict
+from wptrace.model.kind import ALL, Group
+from wptrace.model.report import Finding, Verdict
+from wptrace.outputs.text.words import group as named
 from wptrace.outputs.text.words import printable
-
-_NOUNS = {OPERATION: "operations", HIT: "page-cache hits"}
 
 
 def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
@@ -36,7 +36,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
 
 def _finding(finding: Finding) -> dict[str, Any]:
     of = finding.group
-    group = {} if of is None else {"dev": of.dev, "op": of.op, "kind": of.kind}
+    group = {} if of is None else {**of.fields, "kind": of.kind.name}
     figures = {name: _plain(name, value) for name, value in finding.figures.items()}
     who = {"who": finding.who} if finding.who else {}
     return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who}
@@ -47,7 +47,11 @@ def _plain(name: str, value: float) -> float:
 
 
 def _what(group: Group | None) -> str:
-    return "" if group is None else f"{group.op} {_NOUNS.get(group.kind, 'requests')}"
+    """Without the place."""
+    if group is None:
+        return ""
+    noun = group.kind.noun.plural.rpartition("block ")[2]
+    return f"{named(group.everywhere)} {noun}".strip()
 
 
 def _count(count: float, noun: str) -> str:
@@ -62,7 +66,7 @@ def _idle(finding: Finding, dates: bool) -> str:
 def _cached(finding: Finding, dates: bool) -> str:
     figures = finding.figures
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
-    op = "" if finding.group is None else finding.group.op
+    op = "" if finding.group is None else named(finding.group.everywhere)
     return f"the page cache served everything: {_count(figures['count'], f'{op} hit')} ({took})"
 
 
@@ -72,9 +76,9 @@ def _unmeasured(finding: Finding, dates: bool) -> str:
 
 def _largest(finding: Finding, dates: bool) -> str:
     figures, where = finding.figures, ""
-    if finding.group is not None and finding.group.dev:
+    if finding.group is not None and finding.group.values[0] is not ALL:
         of_it = "" if figures["dev_share"] > 0.995 else f", {figures['dev_share']:.0%} of it"
-        where = f"{of_it} on {printable(finding.group.dev)}"
+        where = f"{of_it} on {printable(finding.group.kind.labels[0].shown(finding.group.values[0]))}"
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
     depth = figures["queue_depth"]
     if depth:
@@ -115,7 +119,7 @@ def _behind(finding: Finding, dates: bool) -> str:
 def _lost(figures: Mapping[str, float]) -> str:
     parts = [
         f"{figures[what]:,.0f} of {_count(figures[f'{what}_started'], noun)}"
-        for what, noun in (("operations", "system call"), ("requests", "request"))
+        for what, noun in (("operations", "operation"), ("requests", "request"))
         if figures.get(what)
     ]
     return f"{' and '.join(parts)} were lost, so the figures are those of a sample"

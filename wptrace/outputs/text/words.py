@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.results import Overhead, Request, Start
-from wptrace.model.stages import StageTable
+from wptrace.model.kind import Group
+from wptrace.model.report import Event, Overhead, Start
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 # ASCII, as not every stream can write the ellipsis.
@@ -132,19 +132,37 @@ def overhead(cost: Overhead, duration_ns: int) -> str:
     return "own cost: " + ", ".join(part for part in parts if part)
 
 
-def request(request: Request, table: StageTable, width: int, dates: bool) -> Iterator[str]:
-    """One request of the level `block` on a line, with its stages as a bar that shares its width among them."""
-    fields = request.fields
-    line = f"{clock_time(request.end_ns, dates)}  {printable(request.dev)} {fields['rwbs']:<4} "
-    line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(request.total_ns)}"
+def group(of: Group) -> str:
+    return printable(of.shown)
+
+
+def stages(event: Event, width: int) -> Iterator[str]:
+    """Where the time of a single one went, as bars that share the width."""
+    parts = []
+    for stage in event.group.kind.stages:
+        value = event.stages.get(stage.name, 0)
+        share = value / event.total_ns if event.total_ns else 0.0
+        parts.append(f"{stage.name} {units.duration(value)} {share:.0%} {bar(share, max(width // 6, 4))}")
+    yield from wrapped(parts, width, "    ")
+
+
+def request(event: Event, width: int, dates: bool) -> Iterator[str]:
+    """One request of the level `block` on a line, with its stages below."""
+    fields = event.fields
+    line = f"{clock_time(event.end_ns, dates)}  {printable(event.group.label('dev'))} {fields['rwbs']:<4} "
+    line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(event.total_ns)}"
     if fields["error"]:
         line += f"  failed ({blkstatus.name(fields['error'])})"
     if fields.get("events"):
         line += f"  {happened(fields['events'])}"
     yield line
-    parts = []
-    for stage in table.partition:
-        value = request.stages.get(stage.name, 0)
-        share = value / request.total_ns if request.total_ns else 0.0
-        parts.append(f"{stage.name} {units.duration(value)} {share:.0%} {bar(share, max(width // 6, 4))}")
-    yield from wrapped(parts, width, "    ")
+    yield from stages(event, width)
+
+
+def event(event: Event, width: int, dates: bool) -> Iterator[str]:
+    """One of any other kind."""
+    fields = ", ".join(printable(f"{name} {value}") for name, value in event.fields.items())
+    line = f"{clock_time(event.end_ns, dates)}  {group(event.group)}  {units.duration(event.total_ns)}"
+    yield f"{line}  {fields}".rstrip()
+    if len(event.group.kind.stages) > 1:
+        yield from stages(event, width)

@@ -27,7 +27,7 @@ from wptrace.engine.capture import Reader, Writer
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io.capture import Capture, _layout, replay
 from wptrace.flows.io.records import Stories
-from wptrace.flows.io.stages import STAGES
+from wptrace.flows.io.kinds import STAGES
 from wptrace.model.results import Request, Source, Start
 
 START = Start("io", "path", "6.12.0", {"dev": ["sda"], "pid": 7}, [Source("fs", "fentry")], STAGES, ["a note"])

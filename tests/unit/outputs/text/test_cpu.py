@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
 from wptrace.flows.cpu import CpuFlow
-from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import Group, Report, Request, Start, rows_of
 from wptrace.outputs.text.cpu import CpuOutput, View
@@ -31,7 +31,7 @@ def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> 
 
 def report(cells: dict[str, dict[str, Distribution]], kind: str = "interval", lost: int = 0) -> Report:
     groups = {Group(dev, "turn"): stages for dev, stages in cells.items()}
-    book = Accounting.read(12 + lost, 10, {STATE_FULL: lost}, {})
+    book = Book.read(12 + lost, 10, {STATE_FULL: lost}, {})
     return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), {}, 0, OVERHEAD)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
 from wptrace.flows.iopf import IopfFlow
-from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution, index
 from wptrace.model.results import REQUEST, Group, InFlight, Report, Start, rows_of
 from wptrace.outputs.text.iopf import IopfJson, IopfText, View
@@ -31,7 +31,7 @@ def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
 
 def report(cells: dict[tuple[str, str], dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
     groups = {Group(dev, op): stages for (dev, op), stages in cells.items()}
-    book = Accounting.read(10, 4, {STATE_FULL: 1}, {})
+    book = Book.read(10, 4, {STATE_FULL: 1}, {})
     sizes = dict.fromkeys(groups, 8192)
     return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), sizes, failed, OVERHEAD)
 

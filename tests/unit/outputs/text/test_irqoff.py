@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
 from wptrace.flows.irqoff import IrqoffFlow
-from wptrace.model.book import RING_FULL, Accounting
+from wptrace.model.book import RING_FULL, Book
 from wptrace.model.results import REQUEST, Group, InFlight, Report, Request, Start, rows_of
 from wptrace.outputs.logfile import LogFile
 from wptrace.outputs.text.irqoff import IrqoffJson, IrqoffText, View, function
@@ -43,7 +43,7 @@ def report(lengths: dict[int, list[int]], kind: str = "summary", open_now: int =
         found = distribution(values)
         groups[Group(f"cpu{cpu}", "irqoff")] = {"irqoff": found, "total": found}
     count = sum(map(len, lengths.values()))
-    book = Accounting.read(count + open_now, count, {}, {RING_FULL: ring_full})
+    book = Book.read(count + open_now, count, {}, {RING_FULL: ring_full})
     return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), {}, 0, OVERHEAD)
 
 

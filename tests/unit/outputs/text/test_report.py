@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, TABLE, cell, report
-from wptrace.model.book import Accounting
+from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import HIT, OPERATION, REQUEST, WRITEBACK, Group, Report, rows_of
 from wptrace.model.stages import StageTable
@@ -67,7 +67,7 @@ def test_figures_are_those_of_the_distribution() -> None:
 
 
 def test_an_idle_interval_has_no_table() -> None:
-    book = Accounting()
+    book = Book()
     assert lines(report({}, accounting=book)) == ["22:13:20  0 requests in 1.00 s, 0 B, 0 in flight"]
     assert lines(report({}, accounting=book), dates=True)[0].startswith("2023-11-14 22:13:20  0 requests")
 
@@ -83,7 +83,7 @@ def test_groups_without_device_add_the_bytes_of_all() -> None:
 
 
 def test_nothing_lost_is_not_mentioned() -> None:
-    book = Accounting.read(3, 3, {}, {})
+    book = Book.read(3, 3, {}, {})
     assert not any(line.startswith(("lost", "noted")) for line in lines(report({}, accounting=book)))
 
 
@@ -269,7 +269,7 @@ def noise_of(group: Group) -> tuple[str, ...]:
 
 
 def test_an_idle_interval_of_operations_is_short() -> None:
-    idle = path.report({})._replace(accounting=Accounting(), operations=Accounting(), failed=0, failed_operations=0)
+    idle = path.report({})._replace(accounting=Book(), operations=Book(), failed=0, failed_operations=0)
     assert of_path(idle) == [
         "22:13:20  in 1.00 s: 0 operations (0 in flight), 0 page-cache hits,",
         "          0 requests (0 in flight), 0 B",

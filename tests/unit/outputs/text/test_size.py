@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, SECOND
 from wptrace.flows.size import SizeFlow
-from wptrace.model.book import STATE_FULL, Accounting
+from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import Group, Report, Start, rows_of
 from wptrace.model.tally import Tally
@@ -32,7 +32,7 @@ def cell(sequential: Mapping[int, int], random: Mapping[int, int]) -> dict[str, 
 def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "interval", lost: int = 0) -> Report:
     count = sum(stages["total"].count for stages in cells.values())
     sizes = {group: stages["total"].sum for group, stages in cells.items()}
-    book = Accounting.read(count + lost, count, {STATE_FULL: lost}, {})
+    book = Book.read(count + lost, count, {STATE_FULL: lost}, {})
     return Report(kind, NOON, SECOND, book, rows_of(cells, TABLE), sizes, 0, OVERHEAD)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
 from wptrace.flows.stacks import StacksFlow
-from wptrace.model.book import STATE_FULL, UNMATCHED_END, Accounting
+from wptrace.model.book import STATE_FULL, UNMATCHED_END, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import Group, Output, Report, Start, rows_of
 from wptrace.model.stack import Stack
@@ -45,7 +45,7 @@ CELLS: Cells = {
 def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "summary", lost: int = 0) -> Report:
     count = sum(stages["total"].count for stages in cells.values())
     sizes = {one: 4096 * stages["total"].count for one, stages in cells.items()}
-    book = Accounting.read(count + lost + 1, count, {STATE_FULL: lost}, {UNMATCHED_END: lost})
+    book = Book.read(count + lost + 1, count, {STATE_FULL: lost}, {UNMATCHED_END: lost})
     return Report(kind, NOON, SECOND, book, rows_of(cells, TABLE), sizes, 0, OVERHEAD)
 
 

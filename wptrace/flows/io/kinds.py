@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the path flow follows: operations and hits, the bios of stacked devices, requests, and what is written back."""
+
+from __future__ import annotations
+
+from wptrace.model import kind
+from wptrace.model.kind import DEVICE, OPERATIONS, Kind, Label, Metric, Noun, Point, Stage
+
+_U = Point("U", "operation submitted")
+_E = Point("E", "operation entered the file")
+_L = Point("L", "bio queued to a device made of others")
+_Q = Point("Q", "bio queued")
+_G = Point("G", "request allocated")
+_D = Point("D", "issued to the driver")
+_H = Point("H", "handed to the device")
+_S = Point("S", "completion seen by the CPU")
+_C = Point("C", "completed")
+_W = Point("W", "task runs again")
+_X = Point("X", "operation leaves the file")
+_B = Point("B", "page became dirty")
+
+
+REQUEST_STAGES = ("throttle", "queue", "driver", "device", "complete")
+WRITEBACK_STAGES = ("dirty", "writeback")
+CONTROLLERS = ("io_max", "io_cost", "io_latency", "wbt", "tag", "unknown")
+NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
+
+# Few operations wait for these: a row, or a part of a story, is shown where there is one.
+SPARSE = ("submit", "journal", "layers", "unattributed")
+
+LABELS = (Label("dev", DEVICE), Label("op", kind.OPERATION))
+
+_STAGES = {
+    one.name: one
+    for one in (
+        Stage(
+            "submit",
+            _U,
+            _E,
+            "an asynchronous operation waits for a worker of io_uring, or for one that it is linked to",
+            "io_uring's workers are busy, or their operations cannot be done without waiting: see io-wq",
+            rare=True,
+        ),
+        Stage(
+            "fs",
+            _E,
+            _Q,
+            "page cache, block mapping, allocation, locks, or the wait for I/O that another task began",
+            "the file system holds the operation up: locks, allocation, or somebody else's read",
+            advice="what the file system waits for: locks of the file, block allocation (perf trace, perf lock)",
+        ),
+        Stage(
+            "journal",
+            _E,
+            _Q,
+            "the wait for a commit of the file system's journal or log",
+            "commits are large, or the disk is slow to write them: --slow tells who had put most into one",
+            advice="who changes the file system meanwhile: --slow tells of each commit how large it was and who"
+            " had put most into it; how often it is synced, and the disk or file that the journal is on",
+            rare=True,
+        ),
+        Stage(
+            "layers",
+            _L,
+            _Q,
+            "devices made of others (dm, md) have the bio, before and after the requests that they make of it",
+            "encryption, parity, a delay or the work queue of such a device takes the time: see its own rows",
+            rare=True,
+        ),
+        Stage(
+            "throttle",
+            _Q,
+            _G,
+            "the bio waits for a request: limits of a cgroup, writeback throttling, free tags",
+            "a limit or too few tags hold requests back: look at io.max, io.cost, wbt_lat_usec and nr_requests",
+            advice="what holds requests back: io.max and io.cost of the cgroup, writeback throttling"
+            " (queue/wbt_lat_usec), the number of tags (queue/nr_requests)",
+        ),
+        Stage(
+            "queue",
+            _G,
+            _D,
+            "the request waits in the plug and the I/O scheduler",
+            "the scheduler holds requests back, or the device takes no more: look at the queue depth",
+            advice="the I/O scheduler (queue/scheduler) and the queue depth: more is asked of the device than it takes",
+        ),
+        Stage(
+            "driver",
+            _D,
+            _H,
+            "the driver prepares the command: DMA mapping, tables of memory",
+            "the CPU or the IOMMU is slow to prepare commands",
+            advice="the CPU time of the driver: DMA mapping (an IOMMU in strict mode), software encryption or"
+            " checksums",
+        ),
+        Stage(
+            "device",
+            _H,
+            _S,
+            "the device works on it",
+            "the disk, the fabric or the hypervisor is slow",
+            advice="the disk itself: its vendor's figures at this queue depth, its health (smartctl), who else"
+            " uses it; in a guest, the host's disk",
+        ),
+        Stage(
+            "complete",
+            _S,
+            _C,
+            "the completion is handled: interrupt, softirq or another CPU",
+            "interrupts or softirqs of the completing CPU are late: see --interference",
+            advice="CPUs with interrupts off or busy with softirqs, and where the device's interrupts go"
+            " (/proc/interrupts); --interference names who",
+        ),
+        Stage(
+            "wakeup",
+            _C,
+            _W,
+            "the end of the I/O is handled and the task waits for a CPU",
+            "the waiter's CPU is busy, or the end of the I/O is handled by a worker: see --interference",
+            advice="the run queue of the waiter's CPU: who runs there, and with what priority; --interference"
+            " names who",
+        ),
+        Stage(
+            "return",
+            _W,
+            _X,
+            "data is copied to the caller, page cache work",
+            "large copies, or the page cache is busy",
+            advice="what happens after the wakeup: the copy to user space, page cache work, more system time of"
+            " the caller",
+        ),
+    )
+}
+_NOISE = (
+    Metric(
+        "preempted",
+        "another task took the CPU while the operation could have run",
+        "the CPUs are overcommitted",
+        inside=True,
+        start=_E,
+        end=_X,
+    ),
+    Metric(
+        "hardirq",
+        "interrupt handlers ran on the operation's CPU meanwhile",
+        "interrupts hit the CPUs that do I/O",
+        inside=True,
+        start=_E,
+        end=_X,
+    ),
+    Metric(
+        "softirq",
+        "softirqs ran on the operation's CPU meanwhile",
+        "network or timers hit the CPUs that do I/O",
+        inside=True,
+        start=_E,
+        end=_X,
+    ),
+    Metric(
+        "irq_delay",
+        "the completing CPU took no interrupts when the request's one may have been due",
+        "something keeps interrupts off on the completing CPU",
+        inside=True,
+        start=_H,
+        end=_S,
+    ),
+)
+_CONTROLLERS = (
+    Metric(
+        "io_max",
+        "the limit of a cgroup in io.max held it",
+        "the cgroup may not have more: look at io.max of it and of those above it",
+        inside=True,
+        start=_Q,
+        end=_G,
+    ),
+    Metric(
+        "io_cost",
+        "the share of a cgroup by io.cost was used up",
+        "others have a right to the device: look at io.weight, io.cost.model and io.cost.qos",
+        inside=True,
+        start=_Q,
+        end=_G,
+    ),
+    Metric(
+        "io_latency",
+        "it was held for the latency that another cgroup was promised in io.latency",
+        "another cgroup is protected: look at io.latency of its neighbours",
+        inside=True,
+        start=_Q,
+        end=_G,
+    ),
+    Metric(
+        "wbt",
+        "writeback throttling held a write so that reads are quick",
+        "writes are more than the device takes in time: look at queue/wbt_lat_usec",
+        inside=True,
+        start=_Q,
+        end=_G,
+    ),
+    Metric(
+        "tag",
+        "no tag was free, so there was no request for it",
+        "more is asked of the device than it takes: look at queue/nr_requests and the queue depth",
+        inside=True,
+        start=_Q,
+        end=_G,
+    ),
+    Metric(
+        "unknown",
+        "something held it, and this kernel does not tell what",
+        "a limit or too few tags hold requests back: look at io.cost, io.latency, wbt_lat_usec and nr_requests",
+        inside=True,
+        start=_Q,
+        end=_G,
+    ),
+)
+
+OPERATION = Kind(
+    "operation", Noun("operation"), LABELS, _STAGES.values(), (*_NOISE, *_CONTROLLERS), book=OPERATIONS, sized=True
+)
+"""A read or write that waited for a device."""
+HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True)
+"""One that the page cache served."""
+LAYER = Kind("layer", Noun("bio"), LABELS, (_STAGES["layers"], _STAGES["device"]), book="", sized=True)
+"""A bio of a stacked device."""
+REQUEST = Kind(
+    "request", Noun("block request"), LABELS, (_STAGES[name] for name in REQUEST_STAGES), _CONTROLLERS, sized=True
+)
+"""A request of the block layer."""
+WRITEBACK = Kind(
+    "writeback",
+    Noun("writeback bio"),
+    LABELS,
+    (
+        Stage(
+            "dirty",
+            _B,
+            _Q,
+            "the data lies in the page cache until the kernel writes it back, or somebody has it written",
+            "the writers are faster than writeback, or nothing asks for it: look at vm.dirty_* and fsync",
+        ),
+        Stage(
+            "writeback",
+            _Q,
+            _C,
+            "the data is on its way to the device and back",
+            "the device or what lies before it is slow: see the rows of requests",
+        ),
+    ),
+    book="",
+    sized=True,
+)
+"""Data of a file that went from the page cache to a device."""
+
+KINDS = (OPERATION, HIT, LAYER, REQUEST, WRITEBACK)

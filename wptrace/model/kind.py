@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flow follows: kinds of objects, the labels that tell them apart, and what is measured of them.
+
+All of it is data. Tables, JSON, exports, the man page and the docs read names, units, nouns and meanings here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, Union
+
+TOTAL = "total"
+UNATTRIBUTED = "unattributed"
+REQUESTS, OPERATIONS = "requests", "operations"
+"""Names of books: what a flow follows, and the operations that wait for it where the flow sees those."""
+
+
+class _All:
+    """In the place of a label's value: all of them, added up."""
+
+    def __repr__(self) -> str:
+        return "ALL"
+
+
+ALL = _All()
+
+DEVICE, OPERATION, CPU, TASK, CGROUP, PASID, STACK = "device", "operation", "cpu", "task", "cgroup", "pasid", "stack"
+
+
+class Label(NamedTuple):
+    """By what rows are kept apart."""
+
+    name: str
+    """Its field in JSON."""
+    type: str
+    alias: str = ""
+    """A field in which it stands as text as well."""
+
+    def shown(self, value: Any) -> str:
+        """As people read it; empty where it is all of them."""
+        if value is ALL:
+            return ""
+        if self.type == CPU and isinstance(value, int):
+            return f"cpu{value}"
+        if self.type == PASID:
+            return value if isinstance(value, str) else f"pasid {'-' if value is None else value}"
+        return str(value)
+
+    def fields(self, value: Any) -> dict[str, Any]:
+        """As programs read it."""
+        if value is ALL:
+            return {self.alias or self.name: ""}
+        plain = value._asdict() if hasattr(value, "_asdict") else value
+        if isinstance(value, str) and self.type in (CPU, TASK, PASID):
+            # What stands for all that found no row of its own.
+            plain = None
+        return {**({self.alias: self.shown(value)} if self.alias else {}), self.name: plain}
+
+
+class Task(NamedTuple):
+    """A process, or a thread where it has a number."""
+
+    comm: str
+    pid: int
+    tid: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.comm}[{self.pid}/{self.tid}]" if self.tid else f"{self.comm}[{self.pid}]"
+
+
+class Noun(NamedTuple):
+    one: str
+    many: str = ""
+
+    def of(self, count: int) -> str:
+        return f"{count:,} {self.one if count == 1 else self.plural}"
+
+    @property
+    def plural(self) -> str:
+        return self.many or f"{self.one}s"
+
+
+class Point(NamedTuple):
+    """A moment in the life of an object, such as D, issued."""
+
+    letter: str
+    name: str
+
+
+class Stage(NamedTuple):
+    """The time between two points. The stages of a kind share out its total."""
+
+    name: str
+    start: Point
+    end: Point
+    description: str
+    meaning: str
+    """What a large value means."""
+    advice: str = ""
+    """What to look at next, where it is more than that."""
+    rare: bool = False
+    """It has a row only where it took some time."""
+
+    @property
+    def unit(self) -> str:
+        return "ns"
+
+
+class Metric(NamedTuple):
+    """What else is measured, and shares out nothing."""
+
+    name: str
+    description: str
+    meaning: str
+    unit: str = "ns"
+    inside: bool = False
+    """It lies inside the stages, as an interrupt does that came meanwhile."""
+    part: bool = True
+    """It is a part of the total; the sleep between two turns of a task is none."""
+    rare: bool = False
+    start: Point | None = None
+    end: Point | None = None
+
+
+Measured = Union[Stage, Metric]
+
+
+class Kind:
+    """Such as an operation, a request, a packet, a period. It is one object, and compared as such."""
+
+    def __init__(
+        self,
+        name: str,
+        noun: Noun,
+        labels: Iterable[Label],
+        stages: Iterable[Stage] = (),
+        metrics: Iterable[Metric] = (),
+        *,
+        unit: str = "ns",
+        book: str = REQUESTS,
+        ranked: bool = False,
+        sized: bool = False,
+        squares: bool = True,
+        constants: Mapping[str, str] | None = None,
+    ) -> None:
+        """`book` is the one in which it is counted, if in any; `unit` that of the total where there are no stages.
+
+        `sized` ones have bytes. Where rows are `ranked`, those with the most come first, and their shares are those of
+        all of them together. Without `squares` nobody knows a standard deviation. In JSON all have the fields of
+        `constants`.
+        """
+        self.name = name
+        self.noun = noun
+        self.labels = tuple(labels)
+        self.stages = tuple(stages)
+        self.metrics = tuple(metrics)
+        self.book = book
+        self.ranked = ranked
+        self.sized = sized
+        self.squares = squares
+        self.constants = dict(constants or {})
+        self.place = {label.name: place for place, label in enumerate(self.labels)}
+        start, end = (self.stages[0].start, self.stages[-1].end) if self.stages else (None, None)
+        way = f", from {start.name} to {end.name}" if start and end else ""
+        self.total = Metric(
+            TOTAL, f"the whole{way}", "it was slow: its largest stage says why", unit, start=start, end=end
+        )
+        self.unattributed = Metric(
+            UNATTRIBUTED,
+            f"time of the {noun.one} that no stage covers",
+            "a hook is missing here or a path is not known: see wptrace doctor",
+            unit,
+            rare=True,
+            start=start,
+            end=end,
+        )
+        self.rows: tuple[Measured, ...] = (*self.stages, *self.metrics, self.unattributed, self.total)
+        """Every line of a complete table."""
+        self._by_name: dict[str, Measured] = {}
+        for one in self.rows:
+            if one.name in self._by_name:
+                raise ValueError(f"{one.name!r} is measured twice")
+            self._by_name[one.name] = one
+
+    def __repr__(self) -> str:
+        return f"Kind({self.name!r})"
+
+    def __getitem__(self, name: str) -> Measured:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def group(self, *values: Hashable) -> Group:
+        if len(values) != len(self.labels):
+            raise ValueError(f"a {self.noun.one} has {len(self.labels)} labels, not {len(values)}")
+        return Group(self, values)
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        """Stages and other metrics, without the total and what of it is in none."""
+        return (*self.stages, *self.metrics)
+
+    @property
+    def inside(self) -> tuple[Metric, ...]:
+        return tuple(metric for metric in self.metrics if metric.inside)
+
+    @property
+    def timed(self) -> bool:
+        return self.total.unit == "ns"
+
+
+class Group(NamedTuple):
+    """What has the same labels, and one row."""
+
+    kind: Kind
+    values: tuple[Hashable, ...]
+
+    def label(self, name: str) -> Any:
+        return self.values[self.kind.place[name]]
+
+    def all_of(self, *names: str) -> Group:
+        """That to which it belongs once these labels are added up."""
+        places = {self.kind.place[name] for name in names if name in self.kind.place}
+        return Group(self.kind, tuple(ALL if at in places else value for at, value in enumerate(self.values)))
+
+    @property
+    def everywhere(self) -> Group:
+        """Its first label says where it is."""
+        return Group(self.kind, (ALL, *self.values[1:]))
+
+    @property
+    def shown(self) -> str:
+        found = (label.shown(value) for label, value in zip(self.kind.labels, self.values))
+        return " ".join(filter(None, found))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for label, value in zip(self.kind.labels, self.values):
+            found.update(label.fields(value))
+        return {**found, **self.kind.constants}
+
+
+def names(kinds: Iterable[Kind]) -> list[str]:
+    """Of all that is measured, without totals, in the order in which it is shown."""
+    return list(dict.fromkeys(one.name for kind in kinds for one in kind.measured))
+
+
+def order(kinds: Iterable[Kind]) -> dict[Kind, int]:
+    return {kind: place for place, kind in enumerate(kinds)}

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flow tells the outputs: how it observes, what each interval held, single events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from wptrace.model.book import Book, Cause
+from wptrace.model.budget import Spending
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import ALL, REQUESTS, TOTAL, Group, Kind
+
+BYTES, UNTIMED = "bytes", "untimed"
+"""Counters that any kind may have: what was transferred, and how many a budget had counted alone. All others say what
+happened to objects on their way."""
+
+Cells = Mapping[Group, Mapping[str, Distribution]]
+"""Distributions by the name of what was measured."""
+Counters = Mapping[Group, Mapping[str, int]]
+
+
+class Source(NamedTuple):
+    """How a stage is observed on this kernel; `how` is empty where it is not."""
+
+    stage: str
+    how: str
+
+
+class Start(NamedTuple):
+    flow: str
+    level: str
+    kernel: str
+    filters: Mapping[str, Any]
+    sources: list[Source]
+    kinds: Sequence[Kind]
+    """In the order in which they are shown."""
+    notes: list[str]
+    """What the reader must know to read the figures: stages that degrade, and why."""
+    file: str = ""
+    """From which it is told, and not from a kernel."""
+
+
+class Overhead(NamedTuple):
+    """What the tracing itself cost. BPF times are 0 unless the kernel's statistics are on."""
+
+    bpf_ns: int
+    bpf_runs: int
+    reader_cpu_ns: int
+    rss_bytes: int
+    map_bytes: int
+    records: int
+
+    def since(self, earlier: Overhead) -> Overhead:
+        """Times and counts grow; memory is a level."""
+        return Overhead(
+            self.bpf_ns - earlier.bpf_ns,
+            self.bpf_runs - earlier.bpf_runs,
+            self.reader_cpu_ns - earlier.reader_cpu_ns,
+            self.rss_bytes,
+            self.map_bytes,
+            self.records - earlier.records,
+        )
+
+
+class Snapshot(NamedTuple):
+    """Everything counted so far, at one moment of the monotonic clock."""
+
+    at_ns: int
+    books: Mapping[str, Book]
+    """By name; kinds say in which of them they are counted."""
+    cells: dict[Group, dict[str, Distribution]]
+    """Of the finished, those included that a budget had counted alone."""
+    counters: dict[Group, dict[str, int]]
+    overhead: Overhead
+
+
+class Row(NamedTuple):
+    group: Group
+    metric: str
+    distribution: Distribution
+    share: float
+    """Of the total of all in the group."""
+
+
+class Finding(NamedTuple):
+    """What one rule of the verdict found."""
+
+    rule: str
+    figures: Mapping[str, float]
+    """By the names of docs/verdict.md; times in nanoseconds."""
+    group: Group | None = None
+    stage: str = ""
+    who: str = ""
+    """The task that it blames, if any."""
+
+
+class Verdict(NamedTuple):
+    findings: tuple[Finding, ...]
+    advice: str
+    """What to look at next; may be empty."""
+
+    @property
+    def stage(self) -> str:
+        """The stage that took the time; empty where there is none."""
+        return self.findings[0].stage if self.findings else ""
+
+
+class Report(NamedTuple):
+    """An interval, or the summary of all of them."""
+
+    kind: str
+    ts_ns: int
+    """Time of day at its end."""
+    duration_ns: int
+    books: Mapping[str, Book]
+    rows: list[Row]
+    counters: dict[Group, dict[str, int]]
+    overhead: Overhead
+    verdict: Verdict | None = None
+    """Of a summary alone."""
+    budget: Spending | None = None
+    lists: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+    """What else a flow tells in its summary, by the name in JSON."""
+
+    @property
+    def book(self) -> Book:
+        """Of what the flow follows."""
+        return self.books[REQUESTS]
+
+    @property
+    def bytes(self) -> int:
+        """Of the same; those of an operation are those of its requests, or of the page cache."""
+        return sum(found.get(BYTES, 0) for group, found in self.counters.items() if group.kind.book == REQUESTS)
+
+    def counter(self, group: Group, name: str) -> int:
+        return self.counters.get(group, {}).get(name, 0)
+
+    def events(self, group: Group) -> dict[str, int]:
+        """What happened to objects on their way."""
+        return {name: count for name, count in self.counters.get(group, {}).items() if name not in (BYTES, UNTIMED)}
+
+    def cells(self) -> dict[Group, dict[str, Distribution]]:
+        found: dict[Group, dict[str, Distribution]] = {}
+        for row in self.rows:
+            found.setdefault(row.group, {})[row.metric] = row.distribution
+        return found
+
+    def everywhere(self) -> Report:
+        """The same without the first label, which says where."""
+        counters: dict[Group, dict[str, int]] = {}
+        for group, counts in self.counters.items():
+            into = counters.setdefault(group.everywhere, {})
+            for name, count in counts.items():
+                into[name] = into.get(name, 0) + count
+        kinds = list(dict.fromkeys(row.group.kind for row in self.rows))
+        return self._replace(rows=rows_of(everywhere(self.cells()), kinds), counters=counters)
+
+
+class Event(NamedTuple):
+    """A single object that is over, with what each stage took in nanoseconds."""
+
+    group: Group
+    end_ns: int
+    """Time of day."""
+    total_ns: int
+    stages: Mapping[str, int]
+    fields: Mapping[str, Any]
+
+    @property
+    def start_ns(self) -> int:
+        return self.end_ns - self.total_ns
+
+
+class InFlight(NamedTuple):
+    """One that is not over yet."""
+
+    group: Group
+    age_ns: int
+    stage: str
+    """Where it is: the stage that it entered last."""
+    fields: Mapping[str, Any]
+
+
+class Output(Protocol):
+    def start(self, start: Start) -> None: ...
+    def event(self, event: Event) -> None: ...
+
+    def flush(self) -> None:
+        """All events of a batch have come."""
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None: ...
+    def interval(self, report: Report) -> None: ...
+    def losses(self) -> Mapping[Cause, int]:
+        """What could not be put out so far."""
+
+    def summary(self, report: Report) -> None: ...
+    def close(self) -> None: ...
+
+
+def rows_of(cells: Cells, kinds: Iterable[Kind]) -> list[Row]:
+    """Rows in the order of places, kinds and other labels, with the share of each in the total of its group."""
+    place = {kind: at for at, kind in enumerate(kinds)}
+    rows = []
+    for group in sorted(cells, key=lambda group: _order(group, place, cells)):
+        found, kind = cells[group], group.kind
+        whole = sum(cells[one][TOTAL].sum for one in cells if one.kind is kind) if kind.ranked else found[TOTAL].sum
+        for metric in kind.rows:
+            if metric.name in found and not (metric.rare and not found[metric.name].sum):
+                one = found[metric.name]
+                part = whole and getattr(metric, "part", True)
+                rows.append(Row(group, metric.name, one, one.sum / whole if part else 0.0))
+    return rows
+
+
+def _order(group: Group, place: Mapping[Kind, int], cells: Cells) -> tuple[Any, ...]:
+    first, *others = map(_sortable, group.values) if group.values else ((),)
+    if group.kind.ranked:
+        return -cells[group][TOTAL].sum, first, *others
+    return first, place[group.kind], *others
+
+
+def _sortable(value: object) -> tuple[Any, ...]:
+    """Values of a label are of one type, but for what stands for all of them or for none."""
+    if value is ALL or value is None:
+        return (0,)
+    return (2, value) if isinstance(value, str) else (1, value)
+
+
+def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, dict[str, int]]]:
+    """Distributions and counters that came between two snapshots; groups in which nothing happened are left out."""
+    cells: dict[Group, dict[str, Distribution]] = {}
+    for group, stages in now.cells.items():
+        before = earlier.cells.get(group, {})
+        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
+        if any(found.count or found.shrunk for found in grown.values()):
+            cells[group] = grown
+    counters: dict[Group, dict[str, int]] = {}
+    for group, counts in now.counters.items():
+        was = earlier.counters.get(group, {})
+        new = {name: count - was.get(name, 0) for name, count in counts.items() if count != was.get(name, 0)}
+        if new:
+            counters[group] = new
+    return cells, counters
+
+
+def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:
+    """The same without the first label, added up."""
+    merged: dict[Group, dict[str, Distribution]] = {}
+    for group, stages in cells.items():
+        into = merged.setdefault(group.everywhere, {})
+        for name, found in stages.items():
+            into.setdefault(name, type(found)()).merge(found)
+    return merged

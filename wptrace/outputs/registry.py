@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats of results: each is a module or package here with a function `create`, found by its name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple, TextIO
+
+from wptrace.model.report import Output
+
+TEXT, NDJSON = "text", "ndjson"
+
+
+class Wanted(NamedTuple):
+    """What the user wants to see of it."""
+
+    live: bool = False
+    dates: bool = False
+    statistics: bool = False
+    per_device: bool = False
+    """A table for each place, and not for all of them together."""
+    hist: str = ""
+    """Whose histogram the summary draws."""
+    top: int = 0
+    """So many rows, those with the most first; 0: all of them."""
+    exact: bool = False
+    intervals: bool = True
+    """An interval that stands for the whole time is not told."""
+
+
+def make(name: str, stream: TextIO, view: str, wanted: Wanted) -> Output:
+    """`view` is how the flow wants to look where a format has several ways; others go without."""
+    made: Output = importlib.import_module(f"wptrace.outputs.{name}").create(stream, view, wanted)
+    return made

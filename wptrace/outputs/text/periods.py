@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periods with interrupts off: one by one with their stacks, and at the end who kept them off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import TOTAL
+from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header, histogram
+from wptrace.outputs.text.view import View
+from wptrace.outputs.text.words import printable
+
+
+class Columns(NamedTuple):
+    """TIME CPU COMM TID LAT(us), and the stack below."""
+
+    dates: bool
+
+    def header(self) -> str:
+        return f"{'TIME':<{26 if self.dates else 15}} {'CPU':>4} {'COMM':<16} {'TID':>7} {'LAT(us)':>9}"
+
+    def lines(self, event: Event) -> Iterator[str]:
+        told = event.fields
+        line = f"{clock_time(told['start_ns'], self.dates)} {told['cpu']:>4} {printable(told['comm']):<16}"
+        yield f"{line} {told['tid']:>7} {event.total_ns // 1000:>9}"
+        for frame in told["stack"] or ["(user space)"]:
+            yield f"    {printable(frame)}"
+
+
+class PeriodsView(View):
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        self._columns = Columns(wanted.dates)
+
+    def begin(self, start: Start) -> Iterator[str]:
+        yield from super().begin(start)
+        least = units.duration(start.filters["min_ns"])
+        yield from [f"Periods with interrupts off of {least} and more:", "", self._columns.header()]
+
+    def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
+        yield from self._columns.lines(event)
+
+    def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
+        title = f"interrupts off at {clock_time(at_ns, self.wanted.dates).partition('.')[0]}:"
+        return [title, *(f"  {line}" for line in map(_open, found))] if found else [f"{title} on no CPU"]
+
+    def closing(self, report: Report, width: int) -> Iterator[str]:
+        worst = report.lists.get("offenders")
+        if worst:
+            yield from ["", "worst offenders:", *map(_offender, worst)]
+
+    def report(self, report: Report, width: int) -> Iterator[str]:
+        yield header.one_book(report, self.style(width), self.kinds[0])
+        if not report.rows:
+            return
+        (whole,) = (row.distribution for row in report.everywhere().rows if row.metric == TOTAL)
+        found = [(row.group.shown, row.distribution) for row in report.rows if row.metric == TOTAL]
+        yield ""
+        yield f"  {'cpu':<6} {'count':>9} {'mean':>8} {'p50':>8} {'p99':>8} {'max':>8} {'of time':>8}"
+        for name, one in found:
+            yield _row(name, one, report.duration_ns)
+        if len(found) > 1:
+            yield _row("all", whole, report.duration_ns * len(found))
+        yield ""
+        yield from histogram.rows(whole, width)
+
+
+def _row(name: str, found: Distribution, duration_ns: int) -> str:
+    figures = (found.mean, found.percentile(50), found.percentile(99), found.max)
+    part = f"{found.sum / duration_ns:.2%}" if duration_ns else ""
+    return f"  {name:<6} {found.count:>9,}" + "".join(f" {units.duration(one):>8}" for one in figures) + f" {part:>8}"
+
+
+def _offender(one: Mapping[str, Any]) -> str:
+    comm, name = printable(one["comm"]), printable(one["function"])
+    whole, most = units.duration(one["sum_ns"]), units.duration(one["max_ns"])
+    figures = f"  {one['count']:>7,} x {whole:>8} in all, {most:>8} at most"
+    return f"{figures}  {name} ({comm})" if name else f"{figures}  others"
+
+
+def _open(one: InFlight) -> str:
+    line = f"{one.group.shown} for {units.duration(one.age_ns)}"
+    stack: Iterable[str] = one.fields.get("stack", ())
+    if "comm" in one.fields:
+        line += f": {printable(one.fields['comm'])} in {' < '.join(map(printable, stack))}"
+    return line
+
+
+VIEW = PeriodsView

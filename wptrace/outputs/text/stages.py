@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of stages for each row: what any flow looks like, and `wptrace io` with its stories of slow operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from wptrace.model.kind import Kind
+from wptrace.model.report import Event, Report
+from wptrace.outputs.text import budget, histogram, story, tables, verdict, words
+from wptrace.outputs.text.header import header, law
+from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wide
+from wptrace.outputs.text.view import Forms, View
+
+# What a section of a live screen is called.
+_SECTIONS = {"operation": "operations", "hit": "page-cache hits", "layer": "layers", "writeback": "writeback"}
+_REQUESTS = "block requests"
+
+
+class StagesView(View):
+    def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
+        if story.is_one(event):
+            yield from story.full(event, width, self.wanted.dates, whole)
+        elif "rwbs" in event.fields:
+            yield from words.request(event, width, self.wanted.dates)
+        else:
+            yield from super().event(event, width, whole)
+
+    def _as_wanted(self, report: Report) -> Report:
+        return report if self.wanted.per_device else report.everywhere()
+
+    def report(self, report: Report, width: int) -> Iterator[str]:
+        report, style = self._as_wanted(report), self.style(width)
+        yield from header(report, style, self.kinds)
+        for kind in self.kinds:
+            found = stages(report, kind, style) if kind.stages or not wide(report) else compact(report, kind, style)
+            if found:
+                yield from ["", *found]
+        if wide(report):
+            yield from ["", *law(report)]
+
+    def closing(self, report: Report, width: int) -> Iterator[str]:
+        report = self._as_wanted(report)
+        for row in report.rows:
+            if row.metric == self.wanted.hist and row.distribution.count:
+                yield ""
+                yield f"{tables.name(row.group, report)} {row.metric}:"
+                yield from histogram.rows(row.distribution, width)
+        if report.verdict is not None:
+            yield from ["", *verdict.lines(report.verdict, self.wanted.dates)]
+
+    def sections(self, report: Report | None, recent: Sequence[Event], width: int) -> Mapping[str, Forms]:
+        """Each in its full form and in shorter ones."""
+        found = {} if report is None else self._of_report(self._as_wanted(report), self.style(width))
+        if recent:
+            found["slow ones"] = [*(self._slow(recent[-count:], width) for count in (len(recent), 2, 1)), []]
+        return found
+
+    def _of_report(self, report: Report, style: Style) -> dict[str, Forms]:
+        found: dict[str, Forms] = {
+            "time": [list(header(report, style, self.kinds))],
+            "losses": [list(self.losses(report)), []],
+        }
+        if report.budget is not None:
+            found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]
+        if wide(report):
+            found["accounting"] = [list(law(report)), []]
+        for kind in self.kinds:
+            there = tables.tables(report, kind)
+            if there:
+                name = _SECTIONS.get(kind.name, _REQUESTS)
+                forms = _forms(report, kind, there, style) if kind.stages else [compact(report, kind, style)]
+                found[name] = forms if name == "operations" else [*forms, []]
+        return found
+
+    def _slow(self, events: Sequence[Event], width: int) -> list[str]:
+        of_path = any(map(story.is_one, events))
+        lines = ["slow operations:" if of_path else "slow requests:"]
+        for event in events:
+            lines += story.short(event, width) if story.is_one(event) else self.event(event, width, False)
+        return lines
+
+
+def _forms(report: Report, kind: Kind, found: Sequence[Table], style: Style) -> list[list[str]]:
+    """All of them, the one that took the most time and a line for each other, a line for each."""
+    first = max(found, key=lambda table: whole(table[1]).sum)
+    others = [table for table in found if table is not first]
+    return [
+        stages(report, kind, style),
+        [*stages(report, kind, style, [first]), *(["", *compact(report, kind, style, others)] if others else [])],
+        compact(report, kind, style),
+    ]
+
+
+VIEW = StagesView

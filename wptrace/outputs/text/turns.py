@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waited for a CPU and who had one, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import Any
+
+from wptrace.kernel.clock import clock_time
+from wptrace.model import units
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import CPU
+from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header, histogram
+from wptrace.outputs.text.view import View
+from wptrace.outputs.text.words import bar, head, padded, printable
+
+_WORST = 10
+_BAR = 20
+_NAME = 28
+# Above this share of wait the verdict says what may be the reason.
+_CONTENDED = 0.1
+
+Stages = dict[str, Distribution]
+
+
+class TurnsView(View):
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        self._worst: list[Event] = []
+
+    def begin(self, start: Start) -> Iterator[str]:
+        self._by = start.filters["by"]
+        yield from super().begin(start)
+
+    def meet(self, event: Event) -> None:
+        self._worst = nlargest(_WORST, [*self._worst, event], key=lambda one: one.total_ns)
+
+    def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
+        yield self._wait(event)
+
+    def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
+        """All that wait or run: too many to be read."""
+        return []
+
+    def _wait(self, event: Event) -> str:
+        told = event.fields
+        line = f"{clock_time(event.end_ns, self.wanted.dates)}  {_task(told)} waited"
+        line += f" {units.duration(event.total_ns)} for cpu{told['cpu']}"
+        if told["sleep_ns"]:
+            line += f" after {units.duration(told['sleep_ns'])} of sleep"
+        instead = told.get("instead")
+        if instead is None:
+            return line
+        if not instead["tid"]:
+            return f"{line}, which was idle for {units.duration(instead['run_ns'])} of that"
+        return f"{line}; {_task(instead)} had it for {units.duration(instead['run_ns'])}"
+
+    def closing(self, report: Report, width: int) -> Iterator[str]:
+        if self._worst:
+            yield from ["", "worst waits:", *(f"  {self._wait(event)}" for event in self._worst)]
+        stages = self._whole(report)
+        if self.wanted.hist and stages:
+            yield from ["", f"{self.wanted.hist}:", *histogram.rows(stages[self.wanted.hist], width)]
+        yield from ["", self._verdict(stages)]
+
+    def _verdict(self, stages: Stages) -> str:
+        if not stages or not stages["total"].sum:
+            return "verdict: no task left a CPU"
+        wait = stages["wait"]
+        share = wait.sum / stages["total"].sum
+        said = f"verdict: of the time that tasks wanted a CPU, they waited {share:.1%}"
+        said += f" (mean {units.duration(wait.mean)}, p99 {units.duration(wait.percentile(99))})"
+        return f"{said}: {self.kinds[0]['wait'].meaning}" if share >= _CONTENDED else said
+
+    def report(self, report: Report, width: int) -> Iterator[str]:
+        yield header.one_book(report, self.style(width), self.kinds[0])
+        whole = report.everywhere()
+        if whole.rows:
+            yield ""
+            yield f"  {'stage':<12} {'count':>11} {'mean':>8} {'p50':>8} {'p99':>8} {'max':>8} {'share':>6}"
+            for row in whole.rows:
+                found = row.distribution
+                share = f"{row.share:.1%}" if getattr(row.group.kind[row.metric], "part", True) else ""
+                line = f"  {row.metric:<12} {found.count:>11,}{_figures(found, 50, 99)} {share:>6}"
+                yield f"{line}  {bar(row.share, _BAR)}".rstrip()
+        if self.wanted.per_device:
+            yield from self._rows(report)
+
+    def _whole(self, report: Report) -> Stages:
+        return next(iter(report.everywhere().cells().values()), {})
+
+    def _rows(self, report: Report) -> Iterator[str]:
+        """Whoever waited most comes first; CPUs have an order of their own."""
+        rows = report.cells()
+        # CPUs have an order of their own.
+        names = list(rows)
+        if self.kinds[0].labels[0].type != CPU:
+            names = sorted(rows, key=lambda group: (-rows[group]["wait"].sum, group.shown))
+        if not names:
+            return
+        yield ""
+        title = f"  {padded(self._by, _NAME)} {'turns':>9} {'has CPU':>8} {'waits':>7}"
+        yield f"{title} | {'wait p50':>8} {'p99':>8} {'max':>8} | {'run p50':>8} {'off p50':>8}"
+        for name in names[: self.wanted.top or None]:
+            found = rows[name]
+            line = f"  {padded(head(printable(name.shown), _NAME), _NAME)} {found['total'].count:>9,}"
+            for stage, width in (("run", 8), ("wait", 7)):
+                part = f"{found[stage].sum / report.duration_ns:.1%}" if report.duration_ns else ""
+                line += f" {part:>{width}}"
+            wait, run, off = (found.get(stage, Distribution()) for stage in ("wait", "run", "off"))
+            line += f" |{_figures(wait, 50, 99, mean=False)} |{_median(run)}{_median(off)}"
+            yield line
+        if 0 < self.wanted.top < len(names):
+            yield f"  and {len(names) - self.wanted.top:,} more"
+
+
+def _task(fields: Any) -> str:
+    return f"{printable(fields['comm'])}[{fields['pid']}/{fields['tid']}]"
+
+
+def _figures(found: Distribution, *percents: float, mean: bool = True) -> str:
+    values = [*([found.mean] if mean else []), *map(found.percentile, percents), found.max]
+    return "".join(f" {units.duration(value):>8}" for value in values)
+
+
+def _median(found: Distribution) -> str:
+    return f" {units.duration(found.percentile(50)) if found.count else '-':>8}"
+
+
+VIEW = TurnsView

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How results look as text: what is special of a flow is a small view that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from wptrace.model.kind import Kind
+from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header, histogram, inflight, words
+from wptrace.outputs.text.tables import Style
+
+Forms = Sequence[Sequence[str]]
+"""The lines of a section of a live screen, the full form first and the shortest last; an empty one leaves it out."""
+
+
+class View:
+    """A subclass changes what is special."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.kinds: tuple[Kind, ...] = ()
+
+    def begin(self, start: Start) -> Iterator[str]:
+        self.kinds = tuple(start.kinds)
+        yield from words.introduction(start)
+
+    def meet(self, event: Event) -> None:
+        """Each one, whether it is told at once or not."""
+
+    def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
+        """With `whole`, names are not shortened."""
+        yield from words.event(event, width, self.wanted.dates)
+
+    def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
+        return inflight.lines(found, at_ns, width, self.wanted.dates, most)
+
+    def report(self, report: Report, width: int) -> Iterator[str]:
+        """An interval or a summary."""
+        raise NotImplementedError
+
+    def losses(self, report: Report) -> Iterator[str]:
+        yield from header.losses(report)
+
+    def closing(self, report: Report, width: int) -> Iterator[str]:
+        """What only a summary has."""
+        for row in report.rows:
+            if row.metric == self.wanted.hist and row.distribution.count:
+                yield ""
+                yield f"{self.named(row.group.shown, report)} {row.metric}:"
+                yield from histogram.rows(row.distribution, width)
+
+    def named(self, name: str, report: Report) -> str:
+        return words.printable(name)
+
+    def sections(self, report: Report | None, recent: Sequence[Event], width: int) -> Mapping[str, Forms]:
+        """Of a live screen, by the names of screen.SECTIONS."""
+        found: dict[str, Forms] = {"time": [[] if report is None else list(self.report(report, width))]}
+        if recent:
+            lines = [line for event in recent for line in self.event(event, width, False)]
+            found["slow ones"] = [lines, []]
+        return found
+
+    def style(self, width: int) -> Style:
+        return Style(width, self.wanted.dates)
