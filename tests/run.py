@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests: style, units, objects, the running kernel, and the guests of the matrix, two jobs at a time.
+"""All tests: style, units, objects, the running kernel, and the guests of the matrix, two of them at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
 With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
@@ -127,12 +127,19 @@ def guests(every: bool = False) -> list[Job]:
         # Python is the guest's own there. What depends on the machine is the objects, the binding and the counter of
         # cycles, which other machines' emulation has not.
         files = [f"tests/kernel/{file}" for file in ("test_load.py", "test_binding.py", "test_irqoff.py")]
-        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, files[-1:])
+        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, files)
     return jobs
 
 
 # Idle time is skipped there, so a limit of minutes may pass while the host reads a file.
 _LONG = ("/usr/bin/env", "WPTRACE_TESTS_PATIENCE=100000")
+
+
+def _with(mark: str, files: Sequence[str]) -> list[str]:
+    """Those of the files with a test that has this mark: a guest takes seconds to import the others."""
+    folder = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests" / "kernel").glob("test_*.py"))]
+    every = folder if list(files) == ["tests/kernel"] else files
+    return [file for file in every if f"mark.{mark}" in (ROOT / file).read_text()]
 
 
 def _of_kernel(kernel: Kernel, python: str, which: str, every: Sequence[str], timed: Sequence[str]) -> list[Job]:
@@ -141,8 +148,14 @@ def _of_kernel(kernel: Kernel, python: str, which: str, every: Sequence[str], ti
     name, pytest = kernel.name, ("--", python, *IN_GUEST)
     return [
         Job(name, (*lab, *DISKS, "--cpus", "1", *pytest), every, f"not icount and not smp{which}", name),
-        Job(f"{name}-smp", (*lab, *DISKS, "--cpus", "2", *pytest), every, f"smp{which}", name, 2),
-        Job(f"{name}-icount", (*lab, "--icount=off", "--", *_LONG, *pytest[1:]), timed, f"icount{which}", name),
+        Job(f"{name}-smp", (*lab, *DISKS, "--cpus", "2", *pytest), _with("smp", every), f"smp{which}", name, 2),
+        Job(
+            f"{name}-icount",
+            (*lab, "--icount=off", "--", *_LONG, *pytest[1:]),
+            _with("icount", timed),
+            f"icount{which}",
+            name,
+        ),
     ]
 
 
@@ -243,7 +256,7 @@ def _prepare(kernels: Sequence[str]) -> int:
 
 
 class Queue:
-    """Two jobs at a time. Guests come first, the longest before the others; what runs here fills the gaps."""
+    """Two guests at a time, the longest first. What runs here runs beside them: tests sleep now and then."""
 
     def __init__(self, jobs: Sequence[Job], variables: dict[str, str]) -> None:
         self._jobs = sorted(jobs, key=lambda job: (not job.kernel, -EXPECTED_S.get(job.name, LIMIT_S)))
@@ -255,7 +268,7 @@ class Queue:
         self.unprepared = 0
 
     def work(self) -> None:
-        workers = [threading.Thread(target=self._work, args=(number,)) for number in range(WORKERS)]
+        workers = [threading.Thread(target=self._work, args=(number,)) for number in range(WORKERS + 1)]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -269,10 +282,11 @@ class Queue:
                 if code:
                     self._jobs = [job for job in self._jobs if not job.kernel]
                 self._free.notify_all()
+        only_here = number == WORKERS
         while True:
             with self._free:
-                self._free.wait_for(lambda: not self._jobs or self._next() is not None)
-                job = self._next()
+                self._free.wait_for(lambda: self._next(only_here) is not None or not self._coming(only_here))
+                job = self._next(only_here)
                 if job is None:
                     return
                 self._jobs.remove(job)
@@ -281,8 +295,12 @@ class Queue:
                 self.results.append(result)
                 self._free.notify_all()
 
-    def _next(self) -> Job | None:
-        return next((job for job in self._jobs if self._ready or not job.kernel), None)
+    def _next(self, only_here: bool) -> Job | None:
+        return next((job for job in self._jobs if not job.kernel or (self._ready and not only_here)), None)
+
+    def _coming(self, only_here: bool) -> bool:
+        """Whether there will be another one."""
+        return bool(self._jobs) and not only_here
 
 
 def table(results: Sequence[Result]) -> list[str]:

@@ -128,7 +128,9 @@ def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: py
     monkeypatch.setattr(run, "run", lambda job: order.append(job.name) or result_of(job.name, 1))
     queue = Queue([Job("lint", ()), Job("5.10", (), kernel="5.10"), Job("6.12", (), kernel="6.12")], {})
     queue.work()
-    assert order == ["prepare ['5.10', '6.12']", "6.12", "5.10", "lint"]
+    # What runs here waits for nothing.
+    assert [name for name in order if name != "lint"] == ["prepare ['5.10', '6.12']", "6.12", "5.10"]
+    assert order.count("lint") == 1
 
 
 def test_without_kernels_no_guest_boots(monkeypatch: pytest.MonkeyPatch) -> None:
