@@ -17,16 +17,16 @@
 #include "lib/tracepoint.h"
 #include "lib/sample.h"
 #include "lib/dentry.h"
-#include "io_path/shared.h"
-#include "io_path/state.h"
-#include "io_path/noise.h"
-#include "io_path/flush.h"
-#include "io_path/journal.h"
-#include "io_path/writeback.h"
-#include "io_path/controllers.h"
-#include "io_path/record.h"
-#include "io_path/layers.h"
-#include "io_path/hidden.h"
+#include "block/path/shared.h"
+#include "block/path/state.h"
+#include "block/path/noise.h"
+#include "block/path/flush.h"
+#include "block/path/journal.h"
+#include "block/path/writeback.h"
+#include "block/path/controllers.h"
+#include "block/path/record.h"
+#include "block/path/layers.h"
+#include "block/path/hidden.h"
 
 /* --- Charging ----------------------------------------------------------------------------------------------------- */
 
@@ -535,7 +535,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	return 0;
 }
 
-#include "io_path/async.h"
+#include "block/path/async.h"
 
 /* --- Bios: Q ------------------------------------------------------------------------------------------------------ */
 
@@ -1067,7 +1067,7 @@ static __always_inline void fill_in(struct times *times, __u64 allocated)
 		times->completed = at;
 }
 
-#include "io_path/life.h"
+#include "block/path/life.h"
 
 /* What made the request hears of its end itself: flushes, clones of dm, commands that users send. */
 struct request___made {
@@ -1557,7 +1557,7 @@ OPERATION(vfs_write, OP_KIND_WRITE, ctx[2], 4)
 OPERATION(vfs_readv, OP_KIND_READ, vector_bytes((void *)ctx[1], ctx[2]), 5)
 OPERATION(vfs_writev, OP_KIND_WRITE, vector_bytes((void *)ctx[1], ctx[2]), 5)
 
-#include "io_path/inner.h"
+#include "block/path/inner.h"
 
 /* Where functions cannot be observed: by the number of the system call. What Python sets for each of them. */
 enum call_kind {

@@ -6,8 +6,8 @@
  * submission to the completion event. While a task works on one (its submitter, or a worker of io_uring), that task has
  * a place as well, which stands in for it: what the task queues and waits for belongs to the operation.
  */
-#ifndef WPT_IO_PATH_ASYNC_H
-#define WPT_IO_PATH_ASYNC_H
+#ifndef WPT_PATH_ASYNC_H
+#define WPT_PATH_ASYNC_H
 
 struct aio_kiocb___known {
 	struct {

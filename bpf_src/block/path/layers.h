@@ -4,8 +4,8 @@
  * What the device makes of it is linked to it by where it lies, which the device tells (block_bio_remap) before it sends
  * the new bio, in whatever task. So a request below belongs to the operation above, also if a worker sends it.
  */
-#ifndef WPT_IO_PATH_LAYERS_H
-#define WPT_IO_PATH_LAYERS_H
+#ifndef WPT_PATH_LAYERS_H
+#define WPT_PATH_LAYERS_H
 
 #define LAYERS 256
 #define LAYER_PROBES 16

@@ -3,8 +3,8 @@
  * What held a bio before it got a request. A task that goes to sleep with a bio in its hands sleeps in whatever holds
  * that, and its stack tells in what. So a bio that nobody holds costs no more than the note that it is in hand.
  */
-#ifndef WPT_IO_PATH_CONTROLLERS_H
-#define WPT_IO_PATH_CONTROLLERS_H
+#ifndef WPT_PATH_CONTROLLERS_H
+#define WPT_PATH_CONTROLLERS_H
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Interference: what took the CPU from an operation, and what kept the interrupt of its request waiting. */
-#ifndef WPT_IO_PATH_NOISE_H
-#define WPT_IO_PATH_NOISE_H
+#ifndef WPT_PATH_NOISE_H
+#define WPT_PATH_NOISE_H
 
 #define FRAMES 32
 

@@ -3,8 +3,8 @@
  * What a write with PREFLUSH or FUA waited for besides its data: flushes of the device's cache, which the block layer
  * makes as requests of their own, for all writes that just wait for one. They are found by their device and time.
  */
-#ifndef WPT_IO_PATH_FLUSH_H
-#define WPT_IO_PATH_FLUSH_H
+#ifndef WPT_PATH_FLUSH_H
+#define WPT_PATH_FLUSH_H
 
 #define FLUSHES 64
 

@@ -3,8 +3,8 @@
  * What may happen inside of another operation: syncs (a write with O_SYNC), page faults (of the buffer that is read
  * into), waits for a journal. There it is part of that operation; alone, a sync or a fault is one itself.
  */
-#ifndef WPT_IO_PATH_INNER_H
-#define WPT_IO_PATH_INNER_H
+#ifndef WPT_PATH_INNER_H
+#define WPT_PATH_INNER_H
 
 /* --- Syncs and page faults ---------------------------------------------------------------------------------------- */
 

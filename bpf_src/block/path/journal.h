@@ -3,8 +3,8 @@
  * Commits of ext4's journals: who commits, with which requests, and who had put most into it. An operation that waited
  * for one tells it. Only what hooks hand over as a number is used, since 5.10 does not tell the types of modules.
  */
-#ifndef WPT_IO_PATH_JOURNAL_H
-#define WPT_IO_PATH_JOURNAL_H
+#ifndef WPT_PATH_JOURNAL_H
+#define WPT_PATH_JOURNAL_H
 
 #define JOURNALS 16
 #define COMMITS 4 /* of each journal that are remembered: whoever waited for one may be told some time later */

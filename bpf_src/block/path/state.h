@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What the io_path programs share: what Python sets, operations by task, requests by bio. */
-#ifndef WPT_IO_PATH_STATE_H
-#define WPT_IO_PATH_STATE_H
+#ifndef WPT_PATH_STATE_H
+#define WPT_PATH_STATE_H
 
 #define NEVER ~0ULL
 

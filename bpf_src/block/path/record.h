@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The story of a single operation or request, as a record. */
-#ifndef WPT_IO_PATH_RECORD_H
-#define WPT_IO_PATH_RECORD_H
+#ifndef WPT_PATH_RECORD_H
+#define WPT_PATH_RECORD_H
 
 #define SECOND 1000000000ULL
 #define CLIMBS 64

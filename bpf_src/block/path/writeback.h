@@ -4,8 +4,8 @@
  * the kernel or for another task. It is kept by page frame, and stays there until the frame becomes dirty again: a folio
  * may be written by several bios, and by those of each device of a stack.
  */
-#ifndef WPT_IO_PATH_WRITEBACK_H
-#define WPT_IO_PATH_WRITEBACK_H
+#ifndef WPT_PATH_WRITEBACK_H
+#define WPT_PATH_WRITEBACK_H
 
 bool following; /* set by Python: what is written back is looked up */
 /* A power of two less 1, of the map below. */

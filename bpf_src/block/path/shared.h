@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What the io_path object shares with Python: stages, causes, cells and records. */
-#ifndef WPT_IO_PATH_SHARED_H
-#define WPT_IO_PATH_SHARED_H
+#ifndef WPT_PATH_SHARED_H
+#define WPT_PATH_SHARED_H
 
 /* The stages of an operation, in order; each of its nanoseconds is charged to one of them. */
 enum op_stage {

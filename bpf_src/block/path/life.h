@@ -3,8 +3,8 @@
  * What may happen to a request between its issue and its end: it is given back and issued again, it completes in parts,
  * it fails, other bios go with it. All of that is rare, and none of it is in the way of other requests.
  */
-#ifndef WPT_IO_PATH_LIFE_H
-#define WPT_IO_PATH_LIFE_H
+#ifndef WPT_PATH_LIFE_H
+#define WPT_PATH_LIFE_H
 
 /* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
 __noinline int deliver_merged_one(__u64 address, __u32 head_place)
