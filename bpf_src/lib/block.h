@@ -213,7 +213,7 @@ struct device_match {
 static __always_inline struct device_match find_device(__u32 dev, __u64 sector, bool any_sector)
 {
 	struct device_match match = {};
-	/* Also in wptrace/flows/io/block.py. */
+	/* Also in wptrace/engine/devices.py. */
 	__u32 at = (dev * 0x9e3779b1u) >> 24;
 	int probe;
 

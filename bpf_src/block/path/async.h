@@ -9,6 +9,9 @@
 #ifndef WPT_PATH_ASYNC_H
 #define WPT_PATH_ASYNC_H
 
+#include "block/path/state.h"
+#include "block/path/operation.h"
+
 struct aio_kiocb___known {
 	struct {
 		__u64 obj;
@@ -288,6 +291,63 @@ static __always_inline int end_async(__u64 key, __s64 result)
 	if (op->last && !op->woken_ns)
 		op->woken_ns = now;
 	return finish(op, NULL, result, now, false);
+}
+
+/* 6.15 hands over the event instead of what is in it. */
+const volatile bool uring_hands_event;
+
+struct io_uring_cqe___known {
+	__s32 res;
+} __attribute__((preserve_access_index));
+
+/* An event that is not the last one of its operation names none. */
+static __always_inline int on_uring_complete(__u64 *ctx)
+{
+	__s32 result;
+
+	if (uring_hands_event)
+		result = BPF_CORE_READ((struct io_uring_cqe___known *)ctx[2], res);
+	else
+		result = ctx[3];
+	return ctx[1] ? end_async(ctx[1], result) : 0;
+}
+
+static __always_inline int submit_aio(__u64 key)
+{
+	struct aio_kiocb___known *iocb = (void *)key;
+
+	return submit(key, INTERFACE_AIO, telling ? BPF_CORE_READ(iocb, ki_res.obj) : 0);
+}
+
+/* include/uapi/linux/aio_abi.h */
+struct aio_request {
+	__u64 unused[3];
+	__u64 buffer;
+	__u64 bytes;
+};
+
+static __always_inline int enter_aio(struct kiocb *iocb, __u64 given, enum op_kind kind, bool vectored)
+{
+	struct file *file = BPF_CORE_READ(iocb, ki_filp);
+	struct aio_request request = {};
+	__u64 length;
+
+	if (!is_stored(file, kind, false))
+		return 0;
+	bpf_probe_read_kernel(&request, sizeof(request), (void *)given);
+	length = request.bytes;
+	if (vectored)
+		length = vector_bytes((void *)request.buffer, length);
+	return issue_kiocb(iocb, file, kind, length);
+}
+
+static __always_inline int leave_aio(void)
+{
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (op && op->kind == OP_STAND_IN)
+		op->task = 0;
+	return 0;
 }
 
 #endif

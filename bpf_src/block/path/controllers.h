@@ -6,6 +6,9 @@
 #ifndef WPT_PATH_CONTROLLERS_H
 #define WPT_PATH_CONTROLLERS_H
 
+#include "block/path/state.h"
+#include "block/path/noise.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -6,6 +6,8 @@
 #ifndef WPT_PATH_FLUSH_H
 #define WPT_PATH_FLUSH_H
 
+#include "block/path/state.h"
+
 #define FLUSHES 64
 
 struct flush {

@@ -6,6 +6,9 @@
 #ifndef WPT_PATH_HIDDEN_H
 #define WPT_PATH_HIDDEN_H
 
+#include "lib/wptrace.h"
+#include "lib/block.h"
+
 #define HIDDEN 32
 #define DISK_NAME_BYTES 32 /* DISK_NAME_LEN */
 

@@ -6,6 +6,10 @@
 #ifndef WPT_PATH_INNER_H
 #define WPT_PATH_INNER_H
 
+#include "block/path/state.h"
+#include "block/path/operation.h"
+#include "block/path/journal.h"
+
 /* --- Syncs and page faults ---------------------------------------------------------------------------------------- */
 
 /* They are few: each has an account of its own from the beginning. */
@@ -58,39 +62,9 @@ static __noinline int begin_sync(struct file *file, __u64 start, __u64 end)
 	return begin_inner(file, OP_KIND_SYNC, start, end - start + 1);
 }
 
-/*
- * fsync, fdatasync and msync, and the last part of a write with O_SYNC or O_DSYNC. A compiler may have made one of the
- * functions of the kernel that call that of a file system a part of the next, so they are watched only for others.
- */
-#define SYNC(function) \
-	SEC("fentry/" #function) \
-	int function##_entry(__u64 *ctx) \
-	{ \
-		return begin_sync((void *)ctx[0], ctx[1], ctx[2]); \
-	} \
-	SEC("fexit/" #function) \
-	int function##_exit(__u64 *ctx) \
-	{ \
-		return end_inner((__s32)ctx[4]); \
-	}
-
-SYNC(blkdev_fsync)
-SYNC(ext4_sync_file)
-SYNC(xfs_file_fsync)
-SYNC(xfs_dir_fsync)
-SYNC(btrfs_sync_file)
-SYNC(vfs_fsync_range)
-
-SEC("fentry/vfs_fsync")
-int vfs_fsync_entry(__u64 *ctx)
+static __always_inline int on_range_sync(struct file *file, __s64 offset, __u64 length)
 {
-	return begin_sync((void *)ctx[0], 0, WHOLE_FILE);
-}
-
-SEC("fexit/vfs_fsync")
-int vfs_fsync_exit(__u64 *ctx)
-{
-	return end_inner((__s32)ctx[2]);
+	return begin_inner(file, OP_KIND_SYNC, offset, length);
 }
 
 static __always_inline struct file *file_of(__u32 fd)
@@ -118,34 +92,6 @@ static __always_inline int begin_sync_of(struct pt_regs *regs)
 	return file ? begin_sync(file, 0, WHOLE_FILE) : 0;
 }
 
-/* They may have both of those above as a part of them: in 5.10, fdatasync has. */
-#define SYNC_CALL(name) \
-	SEC("fentry/" SYSTEM_CALL(name)) \
-	int sys_##name##_entry(__u64 *ctx) \
-	{ \
-		return begin_sync_of((void *)ctx[0]); \
-	} \
-	SEC("fexit/" SYSTEM_CALL(name)) \
-	int sys_##name##_exit(__u64 *ctx) \
-	{ \
-		return end_inner(ctx[1]); \
-	}
-
-SYNC_CALL(fsync)
-SYNC_CALL(fdatasync)
-
-SEC("fentry/sync_file_range")
-int sync_file_range_entry(__u64 *ctx)
-{
-	return begin_inner((void *)ctx[0], OP_KIND_SYNC, ctx[1], ctx[2]);
-}
-
-SEC("fexit/sync_file_range")
-int sync_file_range_exit(__u64 *ctx)
-{
-	return end_inner((__s32)ctx[4]);
-}
-
 /* include/linux/mm_types.h */
 #define VM_FAULT_OOM 0x1
 #define VM_FAULT_SIGBUS 0x2
@@ -164,32 +110,22 @@ static __always_inline __s64 fault_result(__u32 flags)
 	return number_of(result);
 }
 
-SEC("fentry/filemap_fault")
-int filemap_fault_entry(__u64 *ctx)
+static __always_inline int on_file_fault(struct vm_fault *fault)
 {
-	struct vm_fault *fault = (void *)ctx[0];
 	struct file *file = BPF_CORE_READ(fault, vma, vm_file);
 	__u64 page = BPF_CORE_READ(fault, pgoff);
 
 	return begin_inner(file, OP_KIND_PAGEFAULT, page << page_shift, 1 << page_shift);
 }
 
-SEC("fexit/filemap_fault")
-int filemap_fault_exit(__u64 *ctx)
-{
-	return end_inner(fault_result(ctx[1]));
-}
-
-SEC("fentry/do_swap_page")
-int do_swap_page_entry(__u64 *ctx)
+static __always_inline int on_swap_fault(void)
 {
 	return begin_inner(NULL, OP_KIND_SWAPIN, -1, 1 << page_shift);
 }
 
-SEC("fexit/do_swap_page")
-int do_swap_page_exit(__u64 *ctx)
+static __always_inline int on_fault_return(__u32 flags)
 {
-	return end_inner(fault_result(ctx[1]));
+	return end_inner(fault_result(flags));
 }
 
 /* --- Waits for a journal ------------------------------------------------------------------------------------------ */
@@ -229,40 +165,5 @@ static __noinline int leave_journal(void)
 	op->in_journal = false;
 	return 0;
 }
-
-#define JOURNAL(function, journal, transaction) \
-	SEC("fentry/" #function) \
-	int function##_entry(__u64 *ctx) \
-	{ \
-		return enter_journal(journal, transaction); \
-	} \
-	SEC("fexit/" #function) \
-	int function##_exit(__u64 *ctx) \
-	{ \
-		return leave_journal(); \
-	}
-
-#define JOURNAL_OLD(function, journal, transaction) \
-	SEC("kprobe/" #function) \
-	int function##_kprobe(struct pt_regs *ctx) \
-	{ \
-		return enter_journal(journal, transaction); \
-	} \
-	SEC("kretprobe/" #function) \
-	int function##_kretprobe(struct pt_regs *ctx) \
-	{ \
-		return leave_journal(); \
-	}
-
-JOURNAL(jbd2_log_wait_commit, number_of(ctx[0]), ctx[1])
-JOURNAL_OLD(jbd2_log_wait_commit, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx))
-/* Before a change may begin: the transaction is being committed. */
-JOURNAL(wait_transaction_locked, 0, 0)
-JOURNAL_OLD(wait_transaction_locked, 0, 0)
-/* 5.14 (5f9b4b0de8dc) and its stable kernels have it in place of xfs_log_force_lsn. */
-JOURNAL(xfs_log_force_seq, 0, 0)
-JOURNAL_OLD(xfs_log_force_seq, 0, 0)
-JOURNAL(btrfs_sync_log, 0, 0)
-JOURNAL_OLD(btrfs_sync_log, 0, 0)
 
 #endif

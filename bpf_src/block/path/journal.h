@@ -6,6 +6,10 @@
 #ifndef WPT_PATH_JOURNAL_H
 #define WPT_PATH_JOURNAL_H
 
+#include "block/path/state.h"
+#include "block/path/flush.h"
+#include "lib/filter.h"
+
 #define JOURNALS 16
 #define COMMITS 4 /* of each journal that are remembered: whoever waited for one may be told some time later */
 #define WRITERS 4
@@ -328,30 +332,6 @@ static __always_inline void tell_commit(struct commit *told, struct op_state *op
 	__builtin_memcpy(told, commit, sizeof(*told));
 	if (!told->ns)
 		told->ns = bpf_ktime_get_ns() - state->start_ns;
-}
-
-SEC("raw_tp/jbd2_start_commit")
-int commit_start_raw_tp(__u64 *ctx)
-{
-	return begin_commit(ctx[0]);
-}
-
-SEC("raw_tp/jbd2_run_stats")
-int commit_number_raw_tp(__u64 *ctx)
-{
-	return number_commit(ctx[0], ctx[1]);
-}
-
-SEC("raw_tp/jbd2_end_commit")
-int commit_end_raw_tp(__u64 *ctx)
-{
-	return end_commit(ctx[0]);
-}
-
-SEC("raw_tp/jbd2_handle_stats")
-int handle_raw_tp(__u64 *ctx)
-{
-	return count_handle(ctx[0], ctx[1], ctx[7]);
 }
 
 #endif

@@ -7,6 +7,8 @@
 #ifndef WPT_PATH_LAYERS_H
 #define WPT_PATH_LAYERS_H
 
+#include "block/path/state.h"
+
 #define LAYERS 256
 #define LAYER_PROBES 16
 

@@ -6,6 +6,11 @@
 #ifndef WPT_PATH_LIFE_H
 #define WPT_PATH_LIFE_H
 
+#include "block/path/state.h"
+#include "block/path/account.h"
+#include "block/path/layers.h"
+#include "block/path/writeback.h"
+
 /* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
 __noinline int deliver_merged_one(__u64 address, __u32 head_place)
 {

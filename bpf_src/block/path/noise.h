@@ -3,6 +3,8 @@
 #ifndef WPT_PATH_NOISE_H
 #define WPT_PATH_NOISE_H
 
+#include "block/path/state.h"
+
 #define FRAMES 32
 
 /* One per CPU. */

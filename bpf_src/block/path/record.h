@@ -3,6 +3,13 @@
 #ifndef WPT_PATH_RECORD_H
 #define WPT_PATH_RECORD_H
 
+#include "block/path/state.h"
+#include "block/path/flush.h"
+#include "block/path/journal.h"
+#include "block/path/writeback.h"
+#include "block/path/controllers.h"
+#include "lib/dentry.h"
+
 #define SECOND 1000000000ULL
 #define CLIMBS 64
 

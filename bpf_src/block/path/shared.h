@@ -3,6 +3,10 @@
 #ifndef WPT_PATH_SHARED_H
 #define WPT_PATH_SHARED_H
 
+#include "lib/wptrace.h"
+#include "lib/hist.h"
+#include "lib/block.h"
+
 /* The stages of an operation, in order; each of its nanoseconds is charged to one of them. */
 enum op_stage {
 	OP_STAGE_SUBMIT,

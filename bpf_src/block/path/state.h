@@ -3,6 +3,9 @@
 #ifndef WPT_PATH_STATE_H
 #define WPT_PATH_STATE_H
 
+#include "block/path/shared.h"
+#include "lib/sample.h"
+
 #define NEVER ~0ULL
 
 /* --- What Python sets --------------------------------------------------------------------------------------------- */

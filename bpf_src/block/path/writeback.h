@@ -7,6 +7,9 @@
 #ifndef WPT_PATH_WRITEBACK_H
 #define WPT_PATH_WRITEBACK_H
 
+#include "block/path/state.h"
+#include "lib/filter.h"
+
 bool following; /* set by Python: what is written back is looked up */
 /* A power of two less 1, of the map below. */
 const volatile __u32 frame_mask;
