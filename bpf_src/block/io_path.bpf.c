@@ -17,28 +17,28 @@
 
 /* --- Bios and requests -------------------------------------------------------------------------------------------- */
 
-TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
-TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(queue, block_bio_queue, queue(FIRST_OR_SECOND(ctx, bio_is_second), direct))
-TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(layer, block_bio_complete, complete_bio((void *)ctx[1]))
+TRACEPOINT(complete, block_rq_complete, on_request_complete((void *)ctx[0], ctx[1], ctx[2], trusted))
+TRACEPOINT(issue, block_rq_issue, on_request_issue(FIRST_OR_SECOND(ctx, request_is_second), trusted))
+TRACEPOINT(queue, block_bio_queue, on_bio_queue(FIRST_OR_SECOND(ctx, bio_is_second), trusted))
+TRACEPOINT(requeue, block_rq_requeue, on_request_requeue(FIRST_OR_SECOND(ctx, request_is_second), trusted))
+TRACEPOINT(layer, block_bio_complete, on_bio_complete((void *)ctx[1]))
 TRACEPOINT(remap, block_bio_remap,
-	   link_to_upper(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)), (__u64)EITHER(ctx, 1, 2, bio_is_second),
-			 (__u64)EITHER(ctx, 2, 3, bio_is_second)))
+	   on_bio_remap(number_of((__u64)FIRST_OR_SECOND(ctx, bio_is_second)), (__u64)EITHER(ctx, 1, 2, bio_is_second),
+			(__u64)EITHER(ctx, 2, 3, bio_is_second)))
 TRACEPOINT(split, block_split,
-	   split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), direct))
+	   on_bio_split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), trusted))
 
 /* A limit of a cgroup: from 5.13 (a7b36ee6ba29) on this is called only where there is one. */
 SEC("fentry/__blk_throtl_bio")
 int throttle_fentry(__u64 *ctx)
 {
-	return throttle((void *)ctx[0], false, true);
+	return on_bio_throttle((void *)ctx[0], false, true);
 }
 
 SEC("fentry/blk_throtl_bio")
 int throttle_old_fentry(__u64 *ctx)
 {
-	return throttle((void *)ctx[0], true, true);
+	return on_bio_throttle((void *)ctx[0], true, true);
 }
 
 /* --- Drivers ------------------------------------------------------------------------------------------------------ */
@@ -46,117 +46,117 @@ int throttle_old_fentry(__u64 *ctx)
 SEC("raw_tp/nvme_setup_cmd")
 int nvme_setup_raw_tp(__u64 *ctx)
 {
-	return set_up((void *)ctx[0], false);
+	return on_request_setup((void *)ctx[0], false);
 }
 
 SEC("raw_tp/nvme_sq")
 int nvme_seen_raw_tp(__u64 *ctx)
 {
-	return see((void *)ctx[0], false);
+	return on_request_seen((void *)ctx[0], false);
 }
 
 SEC("raw_tp/scsi_dispatch_cmd_start")
 int scsi_start_raw_tp(__u64 *ctx)
 {
-	return hand_over(before_payload(ctx[0]), false);
+	return on_request_handed(before_payload(ctx[0]), false);
 }
 
 SEC("raw_tp/scsi_dispatch_cmd_done")
 int scsi_seen_raw_tp(__u64 *ctx)
 {
-	return see(before_payload(ctx[0]), false);
+	return on_request_seen(before_payload(ctx[0]), false);
 }
 
 SEC("fentry/virtblk_add_req")
 int virtblk_add_fentry(__u64 *ctx)
 {
-	return hand_over(before_payload(ctx[1]), false);
+	return on_request_handed(before_payload(ctx[1]), false);
 }
 
 /* Its fifth argument is what the driver wants back: of other drivers it is something else, which is in no request. */
 SEC("kprobe/virtqueue_add_sgs")
 int virtblk_add_kprobe(struct pt_regs *ctx)
 {
-	return hand_over(before_payload(PT_REGS_PARM5(ctx)), false);
+	return on_request_handed(before_payload(PT_REGS_PARM5(ctx)), false);
 }
 
 SEC("fentry/blk_mq_complete_request")
 int seen_fentry(__u64 *ctx)
 {
-	return see((void *)ctx[0], true);
+	return on_request_seen((void *)ctx[0], true);
 }
 
 SEC("kprobe/blk_mq_complete_request")
 int seen_kprobe(struct pt_regs *ctx)
 {
-	return see((void *)PT_REGS_PARM1(ctx), false);
+	return on_request_seen((void *)PT_REGS_PARM1(ctx), false);
 }
 
 /* --- The task, and what takes its CPU ----------------------------------------------------------------------------- */
 
-TRACEPOINT(switch, sched_switch, switched(ctx, direct))
-TRACEPOINT(hardirq_entry, irq_handler_entry, enter_hardirq())
-TRACEPOINT(hardirq_exit, irq_handler_exit, leave_hardirq((void *)ctx[1], direct))
-TRACEPOINT(softirq_entry, softirq_entry, enter_softirq())
-TRACEPOINT(softirq_exit, softirq_exit, leave_softirq(ctx[0]))
+TRACEPOINT(switch, sched_switch, on_task_switch(ctx, trusted))
+TRACEPOINT(hardirq_entry, irq_handler_entry, on_hardirq_entry())
+TRACEPOINT(hardirq_exit, irq_handler_exit, on_hardirq_exit((void *)ctx[1], trusted))
+TRACEPOINT(softirq_entry, softirq_entry, on_softirq_entry())
+TRACEPOINT(softirq_exit, softirq_exit, on_softirq_exit(ctx[0]))
 
 SEC("perf_event")
 int tick_perf(void *ctx)
 {
-	return tick();
+	return on_tick();
 }
 
 /* --- Writeback and journals --------------------------------------------------------------------------------------- */
 
-TRACEPOINT(dirty, writeback_dirty_folio, dirty_folio((void *)ctx[0], (void *)ctx[1], direct))
-TRACEPOINT(dirty_page, writeback_dirty_page, dirty_page((void *)ctx[0], (void *)ctx[1], direct))
+TRACEPOINT(dirty, writeback_dirty_folio, on_folio_dirty((void *)ctx[0], (void *)ctx[1], trusted))
+TRACEPOINT(dirty_page, writeback_dirty_page, on_page_dirty((void *)ctx[0], (void *)ctx[1], trusted))
 
 SEC("raw_tp/jbd2_start_commit")
 int commit_start_raw_tp(__u64 *ctx)
 {
-	return begin_commit(ctx[0]);
+	return on_commit_start(ctx[0]);
 }
 
 SEC("raw_tp/jbd2_run_stats")
 int commit_number_raw_tp(__u64 *ctx)
 {
-	return number_commit(ctx[0], ctx[1]);
+	return on_commit_written(ctx[0], ctx[1]);
 }
 
 SEC("raw_tp/jbd2_end_commit")
 int commit_end_raw_tp(__u64 *ctx)
 {
-	return end_commit(ctx[0]);
+	return on_commit_end(ctx[0]);
 }
 
 SEC("raw_tp/jbd2_handle_stats")
 int handle_raw_tp(__u64 *ctx)
 {
-	return count_handle(ctx[0], ctx[1], ctx[7]);
+	return on_handle_stop(ctx[0], ctx[1], ctx[7]);
 }
 
 #define JOURNAL(function, journal, transaction) \
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
 	{ \
-		return enter_journal(journal, transaction); \
+		return on_journal_wait(journal, transaction); \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
 	{ \
-		return leave_journal(); \
+		return on_journal_wait_end(); \
 	}
 
 #define JOURNAL_OLD(function, journal, transaction) \
 	SEC("kprobe/" #function) \
 	int function##_kprobe(struct pt_regs *ctx) \
 	{ \
-		return enter_journal(journal, transaction); \
+		return on_journal_wait(journal, transaction); \
 	} \
 	SEC("kretprobe/" #function) \
 	int function##_kretprobe(struct pt_regs *ctx) \
 	{ \
-		return leave_journal(); \
+		return on_journal_wait_end(); \
 	}
 
 JOURNAL(jbd2_log_wait_commit, number_of(ctx[0]), ctx[1])
@@ -180,22 +180,22 @@ JOURNAL_OLD(btrfs_sync_log, 0, 0)
 	SEC("fentry/" #prefix "_read_iter") \
 	int prefix##_read_iter_entry(__u64 *ctx) \
 	{ \
-		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_READ); \
+		return on_kiocb_enter((void *)ctx[0], (void *)ctx[1], OP_KIND_READ); \
 	} \
 	SEC("fexit/" #prefix "_read_iter") \
 	int prefix##_read_iter_exit(__u64 *ctx) \
 	{ \
-		return finish_kiocb((void *)ctx[0], ctx[2]); \
+		return on_kiocb_leave((void *)ctx[0], ctx[2]); \
 	} \
 	SEC("fentry/" #prefix "_write_iter") \
 	int prefix##_write_iter_entry(__u64 *ctx) \
 	{ \
-		return begin_kiocb((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE); \
+		return on_kiocb_enter((void *)ctx[0], (void *)ctx[1], OP_KIND_WRITE); \
 	} \
 	SEC("fexit/" #prefix "_write_iter") \
 	int prefix##_write_iter_exit(__u64 *ctx) \
 	{ \
-		return finish_kiocb((void *)ctx[0], ctx[2]); \
+		return on_kiocb_leave((void *)ctx[0], ctx[2]); \
 	}
 
 FILE_SYSTEM(blkdev)
@@ -225,13 +225,13 @@ OPERATION(vfs_writev, OP_KIND_WRITE, true, 5)
 SEC("raw_tp/sys_enter")
 int call_enter_raw_tp(__u64 *ctx)
 {
-	return enter_call(ctx);
+	return on_call_enter(ctx);
 }
 
 SEC("raw_tp/sys_exit")
 int call_exit_raw_tp(__u64 *ctx)
 {
-	return on_call_return(ctx);
+	return on_call_leave(ctx);
 }
 
 /* --- Asynchronous operations -------------------------------------------------------------------------------------- */
@@ -240,13 +240,13 @@ int call_exit_raw_tp(__u64 *ctx)
 SEC("raw_tp/io_uring_submit_req")
 int uring_submit_raw_tp(__u64 *ctx)
 {
-	return submit_uring((void *)ctx[0]);
+	return on_uring_submit((void *)ctx[0]);
 }
 
 SEC("raw_tp/io_uring_submit_sqe")
 int uring_submit_old_raw_tp(__u64 *ctx)
 {
-	return submit_uring((void *)ctx[0]);
+	return on_uring_submit((void *)ctx[0]);
 }
 
 SEC("raw_tp/io_uring_complete")
@@ -258,13 +258,13 @@ int uring_complete_raw_tp(__u64 *ctx)
 SEC("fentry/aio_read")
 int aio_read_fentry(__u64 *ctx)
 {
-	return submit_aio(ctx[0]);
+	return on_aio_submit(ctx[0]);
 }
 
 SEC("fentry/aio_write")
 int aio_write_fentry(__u64 *ctx)
 {
-	return submit_aio(ctx[0]);
+	return on_aio_submit(ctx[0]);
 }
 
 /*
@@ -275,14 +275,14 @@ int aio_write_fentry(__u64 *ctx)
 	SEC("fexit/" #function) \
 	int function##_whole_fexit(__u64 *ctx) \
 	{ \
-		return leave_aio(); \
+		return on_aio_leave(); \
 	} \
 	SEC("fentry/" #function) \
 	int function##_whole_fentry(__u64 *ctx) \
 	{ \
-		submit_aio(ctx[0]); \
+		on_aio_submit(ctx[0]); \
 		/* Of a bool the upper bits are anything. */ \
-		return enter_aio((void *)ctx[0], ctx[1], kind, (__u8)ctx[2]); \
+		return on_aio_enter((void *)ctx[0], ctx[1], kind, (__u8)ctx[2]); \
 	}
 
 AIO_WHOLE(aio_read, OP_KIND_READ)
@@ -291,7 +291,7 @@ AIO_WHOLE(aio_write, OP_KIND_WRITE)
 SEC("fentry/aio_complete_rw")
 int aio_complete_fentry(__u64 *ctx)
 {
-	return end_async(ctx[0], ctx[1]);
+	return on_async_end(ctx[0], ctx[1]);
 }
 
 /* --- Syncs and page faults ---------------------------------------------------------------------------------------- */
@@ -304,12 +304,12 @@ int aio_complete_fentry(__u64 *ctx)
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
 	{ \
-		return begin_sync((void *)ctx[0], ctx[1], ctx[2]); \
+		return on_sync_enter((void *)ctx[0], ctx[1], ctx[2]); \
 	} \
 	SEC("fexit/" #function) \
 	int function##_exit(__u64 *ctx) \
 	{ \
-		return end_inner((__s32)ctx[4]); \
+		return on_inner_leave((__s32)ctx[4]); \
 	}
 
 SYNC(blkdev_fsync)
@@ -322,13 +322,13 @@ SYNC(vfs_fsync_range)
 SEC("fentry/vfs_fsync")
 int vfs_fsync_entry(__u64 *ctx)
 {
-	return begin_sync((void *)ctx[0], 0, WHOLE_FILE);
+	return on_sync_enter((void *)ctx[0], 0, WHOLE_FILE);
 }
 
 SEC("fexit/vfs_fsync")
 int vfs_fsync_exit(__u64 *ctx)
 {
-	return end_inner((__s32)ctx[2]);
+	return on_inner_leave((__s32)ctx[2]);
 }
 
 /* They may have both of those above as a part of them: in 5.10, fdatasync has. */
@@ -336,12 +336,12 @@ int vfs_fsync_exit(__u64 *ctx)
 	SEC("fentry/" SYSTEM_CALL(name)) \
 	int sys_##name##_entry(__u64 *ctx) \
 	{ \
-		return begin_sync_of((void *)ctx[0]); \
+		return on_sync_call_enter((void *)ctx[0]); \
 	} \
 	SEC("fexit/" SYSTEM_CALL(name)) \
 	int sys_##name##_exit(__u64 *ctx) \
 	{ \
-		return end_inner(ctx[1]); \
+		return on_inner_leave(ctx[1]); \
 	}
 
 SYNC_CALL(fsync)
@@ -350,37 +350,37 @@ SYNC_CALL(fdatasync)
 SEC("fentry/sync_file_range")
 int sync_file_range_entry(__u64 *ctx)
 {
-	return on_range_sync((void *)ctx[0], ctx[1], ctx[2]);
+	return on_range_sync_enter((void *)ctx[0], ctx[1], ctx[2]);
 }
 
 SEC("fexit/sync_file_range")
 int sync_file_range_exit(__u64 *ctx)
 {
-	return end_inner((__s32)ctx[4]);
+	return on_inner_leave((__s32)ctx[4]);
 }
 
 SEC("fentry/filemap_fault")
 int filemap_fault_entry(__u64 *ctx)
 {
-	return on_file_fault((void *)ctx[0]);
+	return on_file_fault_enter((void *)ctx[0]);
 }
 
 SEC("fexit/filemap_fault")
 int filemap_fault_exit(__u64 *ctx)
 {
-	return on_fault_return(ctx[1]);
+	return on_fault_leave(ctx[1]);
 }
 
 SEC("fentry/do_swap_page")
 int do_swap_page_entry(__u64 *ctx)
 {
-	return on_swap_fault();
+	return on_swap_fault_enter();
 }
 
 SEC("fexit/do_swap_page")
 int do_swap_page_exit(__u64 *ctx)
 {
-	return on_fault_return(ctx[1]);
+	return on_fault_leave(ctx[1]);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -345,7 +345,7 @@ static __always_inline void key_of_group(struct iopf_key *key, struct iopf_group
 	key->group = BPF_CORE_READ(group, last_fault.fault.prm.grpid);
 }
 
-static __always_inline int handle_work(void *work)
+static __always_inline int on_group_handle(void *work)
 {
 	struct iopf_key key = {};
 
@@ -354,7 +354,7 @@ static __always_inline int handle_work(void *work)
 	return 0;
 }
 
-static __always_inline int respond_group(void *group, __u32 code)
+static __always_inline int on_group_response(void *group, __u32 code)
 {
 	struct iopf_key key = {};
 
@@ -363,7 +363,7 @@ static __always_inline int respond_group(void *group, __u32 code)
 	return 0;
 }
 
-static __always_inline int respond_page(void *device, struct iommu_page_response *answer)
+static __always_inline int on_page_response(void *device, struct iommu_page_response *answer)
 {
 	struct iopf_key key = {};
 
@@ -397,26 +397,26 @@ int refuse_fexit(__u64 *ctx)
 SEC("fentry/iopf_group_response")
 int respond_fentry(__u64 *ctx)
 {
-	return respond_group((void *)ctx[0], ctx[1]);
+	return on_group_response((void *)ctx[0], ctx[1]);
 }
 
 SEC("fentry/iommu_page_response")
 int reply_fentry(__u64 *ctx)
 {
-	return respond_page((void *)ctx[0], (void *)ctx[1]);
+	return on_page_response((void *)ctx[0], (void *)ctx[1]);
 }
 
 /* The same series moved the work from the queue to those whose pages they are; until then it is iopf_handle_group. */
 SEC("fentry/iommu_sva_handle_iopf")
 int handle_fentry(__u64 *ctx)
 {
-	return handle_work((void *)ctx[0]);
+	return on_group_handle((void *)ctx[0]);
 }
 
 SEC("fentry/iopf_handle_group")
 int serve_fentry(__u64 *ctx)
 {
-	return handle_work((void *)ctx[0]);
+	return on_group_handle((void *)ctx[0]);
 }
 
 SEC("kprobe/iommu_report_device_fault")
@@ -453,25 +453,25 @@ int refuse_kretprobe(struct pt_regs *ctx)
 SEC("kprobe/iopf_group_response")
 int respond_kprobe(struct pt_regs *ctx)
 {
-	return respond_group((void *)PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	return on_group_response((void *)PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
 }
 
 SEC("kprobe/iommu_page_response")
 int reply_kprobe(struct pt_regs *ctx)
 {
-	return respond_page((void *)PT_REGS_PARM1(ctx), (void *)PT_REGS_PARM2(ctx));
+	return on_page_response((void *)PT_REGS_PARM1(ctx), (void *)PT_REGS_PARM2(ctx));
 }
 
 SEC("kprobe/iommu_sva_handle_iopf")
 int handle_kprobe(struct pt_regs *ctx)
 {
-	return handle_work((void *)PT_REGS_PARM1(ctx));
+	return on_group_handle((void *)PT_REGS_PARM1(ctx));
 }
 
 SEC("kprobe/iopf_handle_group")
 int serve_kprobe(struct pt_regs *ctx)
 {
-	return handle_work((void *)PT_REGS_PARM1(ctx));
+	return on_group_handle((void *)PT_REGS_PARM1(ctx));
 }
 
 /* --- Tracepoints of the SMMU, which know of no groups ----------------------------------------------------------------- */

@@ -15,50 +15,50 @@ struct bio___with_disk {
 	struct gendisk *bi_disk;
 } __attribute__((preserve_access_index));
 
-static __always_inline __u32 disk_number(struct gendisk *disk, bool direct)
+static __always_inline __u32 disk_number(struct gendisk *disk, bool trusted)
 {
 	if (!disk)
 		return 0; /* an admin queue, or a disk that is going away */
-	return (__u32)FIELD(direct, disk, major) << MINOR_BITS | (__u32)FIELD(direct, disk, first_minor);
+	return (__u32)FIELD(trusted, disk, major) << MINOR_BITS | (__u32)FIELD(trusted, disk, first_minor);
 }
 
-static __always_inline __u32 request_disk(struct request *rq, bool direct)
+static __always_inline __u32 request_disk(struct request *rq, bool trusted)
 {
 	struct request___with_disk *old = (void *)rq;
 	struct request_queue *queue;
 
 	if (bpf_core_field_exists(old->rq_disk))
-		return disk_number(FIELD(direct, old, rq_disk), direct);
-	queue = FIELD(direct, rq, q);
-	return disk_number(FIELD(direct, queue, disk), direct);
+		return disk_number(FIELD(trusted, old, rq_disk), trusted);
+	queue = FIELD(trusted, rq, q);
+	return disk_number(FIELD(trusted, queue, disk), trusted);
 }
 
-static __always_inline __u32 bio_disk(struct bio *bio, bool direct)
+static __always_inline __u32 bio_disk(struct bio *bio, bool trusted)
 {
 	struct bio___with_disk *old = (void *)bio;
 	struct block_device *device;
 
 	if (bpf_core_field_exists(old->bi_disk))
-		return disk_number(FIELD(direct, old, bi_disk), direct);
-	device = FIELD(direct, bio, bi_bdev);
+		return disk_number(FIELD(trusted, old, bi_disk), trusted);
+	device = FIELD(trusted, bio, bi_bdev);
 	if (!device)
 		return 0;
-	return disk_number(FIELD(direct, device, bd_disk), direct);
+	return disk_number(FIELD(trusted, device, bd_disk), trusted);
 }
 
-static __always_inline struct request_queue *bio_queue(struct bio *bio, bool direct)
+static __always_inline struct request_queue *bio_queue(struct bio *bio, bool trusted)
 {
 	struct bio___with_disk *old = (void *)bio;
 	struct gendisk *disk;
 
 	if (bpf_core_field_exists(old->bi_disk)) {
-		disk = FIELD(direct, old, bi_disk);
+		disk = FIELD(trusted, old, bi_disk);
 	} else {
-		struct block_device *device = FIELD(direct, bio, bi_bdev);
+		struct block_device *device = FIELD(trusted, bio, bi_bdev);
 
-		disk = FIELD(direct, device, bd_disk);
+		disk = FIELD(trusted, device, bd_disk);
 	}
-	return FIELD(direct, disk, queue);
+	return FIELD(trusted, disk, queue);
 }
 
 /* The operations that rows tell apart. */

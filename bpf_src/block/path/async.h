@@ -140,7 +140,7 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 	return op;
 }
 
-static __always_inline int submit_uring(struct io_kiocb *req)
+static __always_inline int on_uring_submit(struct io_kiocb *req)
 {
 	__u8 opcode = BPF_CORE_READ(req, opcode);
 	__u64 user_data = 0;
@@ -279,7 +279,7 @@ static __noinline int forget_submitted(__u64 key, __s64 result)
 	return 0;
 }
 
-static __always_inline int end_async(__u64 key, __s64 result)
+static __always_inline int on_async_end(__u64 key, __s64 result)
 {
 	struct op_state *op = find_op(key);
 	__u64 now;
@@ -309,10 +309,10 @@ static __always_inline int on_uring_complete(__u64 *ctx)
 		result = BPF_CORE_READ((struct io_uring_cqe___known *)ctx[2], res);
 	else
 		result = ctx[3];
-	return ctx[1] ? end_async(ctx[1], result) : 0;
+	return ctx[1] ? on_async_end(ctx[1], result) : 0;
 }
 
-static __always_inline int submit_aio(__u64 key)
+static __always_inline int on_aio_submit(__u64 key)
 {
 	struct aio_kiocb___known *iocb = (void *)key;
 
@@ -326,7 +326,7 @@ struct aio_request {
 	__u64 bytes;
 };
 
-static __always_inline int enter_aio(struct kiocb *iocb, __u64 given, enum op_kind kind, bool vectored)
+static __always_inline int on_aio_enter(struct kiocb *iocb, __u64 given, enum op_kind kind, bool vectored)
 {
 	struct file *file = BPF_CORE_READ(iocb, ki_filp);
 	struct aio_request request = {};
@@ -341,7 +341,7 @@ static __always_inline int enter_aio(struct kiocb *iocb, __u64 given, enum op_ki
 	return issue_kiocb(iocb, file, kind, length);
 }
 
-static __always_inline int leave_aio(void)
+static __always_inline int on_aio_leave(void)
 {
 	struct op_state *op = find_op(bpf_get_current_task());
 

@@ -19,11 +19,11 @@ static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
 	return task_matches() && !filter_file && operation_matches(write, bytes);
 }
 
-static __always_inline bool bio_is_wanted(struct bio *bio, bool direct)
+static __always_inline bool bio_is_wanted(struct bio *bio, bool trusted)
 {
-	__u32 op = FIELD(direct, bio, bi_opf) & 0xff;
+	__u32 op = FIELD(trusted, bio, bi_opf) & 0xff;
 
-	return tracing && (!filtering || bio_passes(bio, op == BLOCK_OP_WRITE, FIELD(direct, bio, bi_iter.bi_size)));
+	return tracing && (!filtering || bio_passes(bio, op == BLOCK_OP_WRITE, FIELD(trusted, bio, bi_iter.bi_size)));
 }
 
 static __always_inline void look_at_position(struct op_state *op)
@@ -101,25 +101,25 @@ static __always_inline void note_submitter(struct bio_state *state)
 }
 
 /* Its requests are those of the devices below. */
-static __always_inline bool is_made_of_others(struct bio *bio, bool direct)
+static __always_inline bool is_stacked(struct bio *bio, bool trusted)
 {
-	return !FIELD(direct, bio_queue(bio, direct), mq_ops);
+	return !FIELD(trusted, bio_queue(bio, trusted), mq_ops);
 }
 
-static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool direct)
+static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool trusted)
 {
 	__u64 key = (__u64)bio;
-	__u32 flags = FIELD(direct, bio, bi_opf);
-	__u32 dev = bio_disk(bio, direct);
+	__u32 flags = FIELD(trusted, bio, bi_opf);
+	__u32 dev = bio_disk(bio, trusted);
 	enum block_op op_kind = request_op(flags);
-	bool empty = !FIELD(direct, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
-	struct device_match match = find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), empty);
+	bool empty = !FIELD(trusted, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
+	struct device_match match = find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty);
 	struct bio_state *state;
 	__u32 layer = LAYERS;
 	bool above = false;
 
 	if (!match.found || match.slot == UNLISTED_SLOT) {
-		above = is_made_of_others(bio, direct);
+		above = is_stacked(bio, trusted);
 		if (above && stacked)
 			layer = layer_of(dev);
 		if (above)
@@ -141,7 +141,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	state->done.slot = match.slot;
 	state->task = 0;
 	if (layer < LAYERS)
-		begin_layer(state, layer, FIELD(direct, bio, bi_iter.bi_sector), FIELD(direct, bio, bi_iter.bi_size));
+		begin_layer(state, layer, FIELD(trusted, bio, bi_iter.bi_sector), FIELD(trusted, bio, bi_iter.bi_size));
 	if (state->untimed) {
 		if (following)
 			follow(state, bio);
@@ -234,19 +234,19 @@ static __always_inline bool is_known(__u64 bio, struct op_state *op)
  * A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. Where each bio comes by, only
  * operations are looked at.
  */
-static __always_inline int throttle(struct bio *bio, bool each, bool direct)
+static __always_inline int on_bio_throttle(struct bio *bio, bool each, bool trusted)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 
-	if (op ? op->kind != OP_TRACED : each || !bio_is_wanted(bio, direct))
+	if (op ? op->kind != OP_TRACED : each || !bio_is_wanted(bio, trusted))
 		return 0;
 	if (is_known(number_of((__u64)bio), op))
 		return 0;
 	holding = true;
-	return take(bio, op, BIO_KIND_HELD, direct);
+	return take(bio, op, BIO_KIND_HELD, trusted);
 }
 
-static __always_inline int queue(struct bio *bio, bool direct)
+static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 
@@ -263,7 +263,7 @@ static __always_inline int queue(struct bio *bio, bool direct)
 			return take_linked(bio, held);
 	}
 	if (!op) {
-		if (!bio_is_wanted(bio, direct))
+		if (!bio_is_wanted(bio, trusted))
 			return 0;
 	} else if (op->kind != OP_TRACED) {
 		return 0;
@@ -278,13 +278,13 @@ static __always_inline int queue(struct bio *bio, bool direct)
 			op->last = 0;
 		}
 	}
-	return take(bio, op, BIO_KIND_QUEUED, direct);
+	return take(bio, op, BIO_KIND_QUEUED, trusted);
 }
 
 /* Its front becomes a bio of its own, and completes into the rest. */
-static __always_inline int split(struct bio *front, __u64 sector, bool direct)
+static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool trusted)
 {
-	struct bio_state *rest = find_bio((__u64)FIELD(direct, front, bi_private));
+	struct bio_state *rest = find_bio((__u64)FIELD(trusted, front, bi_private));
 	struct op_state *op = NULL;
 	struct bio_state *state;
 
@@ -330,7 +330,7 @@ static __always_inline int split(struct bio *front, __u64 sector, bool direct)
 	if (following)
 		split_writeback(state, rest, front);
 	if (op && rest->kind != BIO_KIND_ABOVE)
-		belong(state, op, front, FIELD(direct, front, bi_opf));
+		belong(state, op, front, FIELD(trusted, front, bi_opf));
 	return 0;
 }
 

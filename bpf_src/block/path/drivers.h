@@ -10,9 +10,9 @@
 #include "block/path/noise.h"
 
 /* nvme prepares its command before the block layer says that it was issued, and then hands it over at once. */
-static __always_inline int set_up(struct request *rq, bool direct)
+static __always_inline int on_request_setup(struct request *rq, bool trusted)
 {
-	struct bio_state *state = begin_issue(rq, direct);
+	struct bio_state *state = begin_issue(rq, trusted);
 
 	if (!state || state->untimed)
 		return 0;
@@ -23,18 +23,18 @@ static __always_inline int set_up(struct request *rq, bool direct)
 	return 0;
 }
 
-static __always_inline int hand_over(struct request *rq, bool direct)
+static __always_inline int on_request_handed(struct request *rq, bool trusted)
 {
-	struct bio_state *state = state_of(rq, direct);
+	struct bio_state *state = state_of(rq, trusted);
 
 	if (state)
 		state->done.times.handed = bpf_ktime_get_ns();
 	return 0;
 }
 
-static __always_inline int see(struct request *rq, bool direct)
+static __always_inline int on_request_seen(struct request *rq, bool trusted)
 {
-	struct bio_state *state = state_of(rq, direct);
+	struct bio_state *state = state_of(rq, trusted);
 
 	if (!state || state->done.times.seen)
 		return 0;

@@ -8,7 +8,7 @@
 #include "block/path/inner.h"
 
 /* A file system gets it; an asynchronous one has its end elsewhere. */
-static __always_inline int begin_kiocb(struct kiocb *iocb, struct iov_iter *iter, enum op_kind kind)
+static __always_inline int on_kiocb_enter(struct kiocb *iocb, struct iov_iter *iter, enum op_kind kind)
 {
 	struct file *file = iocb->ki_filp;
 
@@ -17,7 +17,7 @@ static __always_inline int begin_kiocb(struct kiocb *iocb, struct iov_iter *iter
 	return begin(file, kind, iter->count, &iocb->ki_pos);
 }
 
-static __always_inline int finish_kiocb(struct kiocb *iocb, __s64 result)
+static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());
@@ -130,7 +130,7 @@ static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
 	return begin_rare(file, OP_KIND_SYNC, -1, 0);
 }
 
-static __always_inline int enter_call(__u64 *ctx)
+static __always_inline int on_call_enter(__u64 *ctx)
 {
 	struct pt_regs *regs = (void *)ctx[0];
 	__u64 number = ctx[1];
@@ -162,7 +162,7 @@ static __always_inline int enter_call(__u64 *ctx)
 	return 0;
 }
 
-static __always_inline int on_call_return(__u64 *ctx)
+static __always_inline int on_call_leave(__u64 *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());

@@ -39,7 +39,7 @@ static __noinline int begin_inner(struct file *file, enum op_kind kind, __s64 of
 	return begin_rare(file, kind, offset, length);
 }
 
-static __noinline int end_inner(__s64 result)
+static __noinline int on_inner_leave(__s64 result)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());
@@ -55,14 +55,14 @@ static __noinline int end_inner(__s64 result)
 
 #define WHOLE_FILE (~0ULL >> 1) /* LLONG_MAX */
 
-static __noinline int begin_sync(struct file *file, __u64 start, __u64 end)
+static __noinline int on_sync_enter(struct file *file, __u64 start, __u64 end)
 {
 	if (end >= WHOLE_FILE)
 		return begin_inner(file, OP_KIND_SYNC, -1, 0);
 	return begin_inner(file, OP_KIND_SYNC, start, end - start + 1);
 }
 
-static __always_inline int on_range_sync(struct file *file, __s64 offset, __u64 length)
+static __always_inline int on_range_sync_enter(struct file *file, __s64 offset, __u64 length)
 {
 	return begin_inner(file, OP_KIND_SYNC, offset, length);
 }
@@ -85,11 +85,11 @@ static __always_inline struct file *file_of(__u32 fd)
 #define SYSTEM_CALL(name) "__x64_sys_" #name
 #endif
 
-static __always_inline int begin_sync_of(struct pt_regs *regs)
+static __always_inline int on_sync_call_enter(struct pt_regs *regs)
 {
 	struct file *file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 
-	return file ? begin_sync(file, 0, WHOLE_FILE) : 0;
+	return file ? on_sync_enter(file, 0, WHOLE_FILE) : 0;
 }
 
 /* include/linux/mm_types.h */
@@ -110,7 +110,7 @@ static __always_inline __s64 fault_result(__u32 flags)
 	return number_of(result);
 }
 
-static __always_inline int on_file_fault(struct vm_fault *fault)
+static __always_inline int on_file_fault_enter(struct vm_fault *fault)
 {
 	struct file *file = BPF_CORE_READ(fault, vma, vm_file);
 	__u64 page = BPF_CORE_READ(fault, pgoff);
@@ -118,19 +118,19 @@ static __always_inline int on_file_fault(struct vm_fault *fault)
 	return begin_inner(file, OP_KIND_PAGEFAULT, page << page_shift, 1 << page_shift);
 }
 
-static __always_inline int on_swap_fault(void)
+static __always_inline int on_swap_fault_enter(void)
 {
 	return begin_inner(NULL, OP_KIND_SWAPIN, -1, 1 << page_shift);
 }
 
-static __always_inline int on_fault_return(__u32 flags)
+static __always_inline int on_fault_leave(__u32 flags)
 {
-	return end_inner(fault_result(flags));
+	return on_inner_leave(fault_result(flags));
 }
 
 /* --- Waits for a journal ------------------------------------------------------------------------------------------ */
 
-static __noinline int enter_journal(__u64 journal, __u32 transaction)
+static __noinline int on_journal_wait(__u64 journal, __u32 transaction)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 	__u32 place;
@@ -155,7 +155,7 @@ static __noinline int enter_journal(__u64 journal, __u32 transaction)
 	return 0;
 }
 
-static __noinline int leave_journal(void)
+static __noinline int on_journal_wait_end(void)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 

@@ -163,7 +163,7 @@ static __always_inline __u32 claim_journal(__u64 journal)
 	return place;
 }
 
-static __always_inline int begin_commit(__u64 journal)
+static __always_inline int on_commit_start(__u64 journal)
 {
 	struct journal_state *state;
 	__u32 place;
@@ -185,7 +185,7 @@ static __always_inline int begin_commit(__u64 journal)
 }
 
 /* By the task that commits, when all is written: which one it was, and what had gone into it. */
-static __always_inline int number_commit(__u32 dev, __u32 number)
+static __always_inline int on_commit_written(__u32 dev, __u32 number)
 {
 	struct transaction *transaction;
 	struct journal_state *state;
@@ -223,7 +223,7 @@ static __always_inline int number_commit(__u32 dev, __u32 number)
 	return 0;
 }
 
-static __always_inline int end_commit(__u64 journal)
+static __always_inline int on_commit_end(__u64 journal)
 {
 	__u32 place = journal_place(journal);
 	struct journal_state *state;
@@ -272,7 +272,7 @@ static __noinline int count_for_commit(struct bio_state *state)
 }
 
 /* A change to the file system is complete, and part of a transaction. */
-static __always_inline int count_handle(__u32 dev, __u32 number, __u32 blocks)
+static __always_inline int on_handle_stop(__u32 dev, __u32 number, __u32 blocks)
 {
 	struct transaction *transaction = transaction_of(dev, number);
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;

@@ -119,7 +119,7 @@ __noinline __u32 upper_at(__u64 dev, __u64 sector)
 }
 
 /* A device made of others is about to send on a bio that it made of the one at this sector. */
-static __noinline int link_to_upper(__u64 bio, __u64 dev, __u64 sector)
+static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 {
 	struct bio_state *state, *upper = NULL;
 	struct op_state *op;
@@ -203,7 +203,7 @@ static __noinline int end_refused(struct bio_state *state)
 	return 0;
 }
 
-static __noinline int complete_bio(struct bio *bio)
+static __noinline int on_bio_complete(struct bio *bio)
 {
 	struct bio_state *state = find_bio((__u64)bio);
 	__u64 now = bpf_ktime_get_ns();

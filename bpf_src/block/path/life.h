@@ -197,9 +197,9 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 }
 
 /* The driver could not take it, or gives it back; it is issued again, perhaps after it was merged with others. */
-static __always_inline int requeue(struct request *rq, bool direct)
+static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
-	struct bio_state *state = first_of(rq, false, direct);
+	struct bio_state *state = first_of(rq, false, trusted);
 
 	if (!state || state->kind == BIO_KIND_ABOVE)
 		return 0;

@@ -94,10 +94,10 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 }
 
 /* Where the file may be of any kind. */
-static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool direct)
+static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool trusted)
 {
-	struct inode *inode = FIELD(direct, file, f_inode);
-	__u32 format = FIELD(direct, inode, i_mode) & S_IFMT;
+	struct inode *inode = FIELD(trusted, file, f_inode);
+	__u32 format = FIELD(trusted, inode, i_mode) & S_IFMT;
 
 	return format == S_IFREG || format == S_IFBLK || (kind == OP_KIND_SYNC && format == S_IFDIR);
 }
@@ -127,12 +127,12 @@ static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
 }
 
 /* The row of a file that no request tells it of. */
-static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool direct)
+static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool trusted)
 {
-	struct inode *inode = FIELD(direct, file, f_inode);
-	struct super_block *super = FIELD(direct, inode, i_sb);
-	bool special = (FIELD(direct, inode, i_mode) & S_IFMT) == S_IFBLK;
-	__u32 dev = special ? FIELD(direct, inode, i_rdev) : FIELD(direct, super, s_dev);
+	struct inode *inode = FIELD(trusted, file, f_inode);
+	struct super_block *super = FIELD(trusted, inode, i_sb);
+	bool special = (FIELD(trusted, inode, i_mode) & S_IFMT) == S_IFBLK;
+	__u32 dev = special ? FIELD(trusted, inode, i_rdev) : FIELD(trusted, super, s_dev);
 	/* Also in wptrace/engine/devices.py. */
 	__u32 at = (dev * 0x9e3779b1u) >> 22;
 	int probe;
@@ -148,11 +148,11 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool dir
 		}
 	}
 	*slot = UNLISTED_SLOT;
-	return trace_unlisted && (special || FIELD(direct, super, s_bdev));
+	return trace_unlisted && (special || FIELD(trusted, super, s_bdev));
 }
 
 /* `known` is the file where the hook has it, as an object that the verifier knows. */
-static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool direct)
+static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool trusted)
 {
 	struct done *only = NULL;
 	bool hit;
@@ -173,7 +173,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		close_account(op->place);
 		hit = !op->waited && !op->blocked && op->made == op->readahead;
 		/* What waited knows its device by its request. */
-		if (!op->waited && !op->slot && !row_of_file(direct ? known : op->file, &op->slot, direct)) {
+		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
 			count_discarded();
 			if (op->only) {
 				release_only(op->place, true);

@@ -81,12 +81,12 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 	return true;
 }
 
-static __always_inline struct bio_state *begin_issue(struct request *rq, bool direct)
+static __always_inline struct bio_state *begin_issue(struct request *rq, bool trusted)
 {
-	struct bio_state *state = first_of(rq, false, direct);
+	struct bio_state *state = first_of(rq, false, trusted);
 
 	if (!state) {
-		if (!tracing || FIELD(direct, rq, bio) || filtering)
+		if (!tracing || FIELD(trusted, rq, bio) || filtering)
 			return NULL;
 		state = take_flush(rq);
 		if (!state)
@@ -104,9 +104,9 @@ static __always_inline struct bio_state *begin_issue(struct request *rq, bool di
 	return state;
 }
 
-static __always_inline int issue(struct request *rq, bool direct)
+static __always_inline int on_request_issue(struct request *rq, bool trusted)
 {
-	struct bio_state *state = begin_issue(rq, direct);
+	struct bio_state *state = begin_issue(rq, trusted);
 	__u64 now;
 
 	if (!state || state->untimed)
@@ -151,16 +151,16 @@ __noinline int count_unmatched(__u64 request)
 	return 0;
 }
 
-static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
+static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	struct bio_state *state;
 	struct op_state *op = NULL;
 	struct done *done;
 	struct bio *bio;
 
-	if (bytes < FIELD(direct, rq, __data_len))
+	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of((__u64)rq), bytes, error);
-	state = state_of(rq, direct);
+	state = state_of(rq, trusted);
 	if (!state)
 		/* A sequence of flushes ends with a completion of no bytes, after that of its data. */
 		return filtering || !bytes ? 0 : count_unmatched(number_of((__u64)rq));
@@ -171,9 +171,9 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		done->bytes = bytes;
 		done->error = 0;
 	}
-	bio = FIELD(direct, rq, bio);
+	bio = FIELD(trusted, rq, bio);
 	if (state->untimed) {
-		if (bio && FIELD(direct, bio, bi_next))
+		if (bio && FIELD(trusted, bio, bi_next))
 			deliver_merged(number_of((__u64)rq), state->place);
 		if (state->empty)
 			count_asked(state);
@@ -188,19 +188,19 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	if (seen_by_handler && !done->times.seen)
 		see_by_handler(state);
 	done->events.inline_ = !done->times.seen && bpf_get_current_task() == state->task;
-	fill_in(&done->times, FIELD(direct, rq, start_time_ns));
+	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
 	if (telling) {
 		done->cpus.complete = bpf_get_smp_processor_id();
 		if (!done->events.parts)
-			done->sector = FIELD(direct, rq, __sector);
-		done->flags = FIELD(direct, rq, cmd_flags);
+			done->sector = FIELD(trusted, rq, __sector);
+		done->flags = FIELD(trusted, rq, cmd_flags);
 		/* What the block layer does itself (flushes), it does not ask the driver for. */
 		if (bio)
-			done->flags |= FIELD(direct, bio, bi_opf) & ~0xffU;
+			done->flags |= FIELD(trusted, bio, bi_opf) & ~0xffU;
 	}
 	if (noisy && !state->empty && was_held(&hold_of(state)->held, done->times.queued))
 		count_held_request(state->place);
-	if (bio && FIELD(direct, bio, bi_next))
+	if (bio && FIELD(trusted, bio, bi_next))
 		deliver_merged(number_of((__u64)rq), state->place);
 	if (following)
 		count_writeback(state->place, state->place);

@@ -597,22 +597,22 @@ static __noinline struct bio_state *behind(struct bio *bio, bool issued)
 	return NULL;
 }
 
-static __always_inline struct bio_state *first_of(struct request *rq, bool issued, bool direct)
+static __always_inline struct bio_state *first_of(struct request *rq, bool issued, bool trusted)
 {
-	struct bio *bio = FIELD(direct, rq, bio);
+	struct bio *bio = FIELD(trusted, rq, bio);
 	struct bio_state *state;
 
 	/* The flush machinery has a request of its own, without a bio. */
 	state = find_bio(bio ? (__u64)bio : (__u64)rq);
 	if (state && (!issued || state->kind == BIO_KIND_HEAD || state->empty))
 		return state;
-	return bio && FIELD(direct, bio, bi_next) ? behind(bio, issued) : NULL;
+	return bio && FIELD(trusted, bio, bi_next) ? behind(bio, issued) : NULL;
 }
 
 /* What stands for a request that was issued. */
-static __always_inline struct bio_state *state_of(struct request *rq, bool direct)
+static __always_inline struct bio_state *state_of(struct request *rq, bool trusted)
 {
-	return first_of(rq, true, direct);
+	return first_of(rq, true, trusted);
 }
 
 #endif

@@ -45,7 +45,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 	op->slept_ns = 0;
 }
 
-static __always_inline int switched(__u64 *ctx, bool direct)
+static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	struct op_state *op = op_of((__u64)prev);
@@ -53,16 +53,16 @@ static __always_inline int switched(__u64 *ctx, bool direct)
 	__u64 now = 0;
 
 	if (noisy && this_hand()->bio.place)
-		put_down(ctx, number_of((__u64)prev), !left_runnable(preempt, prev, direct));
+		put_down(ctx, number_of((__u64)prev), !left_runnable(preempt, prev, trusted));
 	if (op && op->kind == OP_TRACED) {
 		now = bpf_ktime_get_ns();
-		if (left_runnable(preempt, prev, direct)) {
+		if (left_runnable(preempt, prev, trusted)) {
 			op->preempted_ns = now;
 			if (noisy)
 				name_preemptor(op, next);
 		} else {
 			op->slept_ns = now;
-			op->tid = FIELD(direct, prev, pid);
+			op->tid = FIELD(trusted, prev, pid);
 			op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
 		}
 	}

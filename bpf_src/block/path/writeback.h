@@ -263,7 +263,7 @@ static __noinline bool dirtier_passes(struct inode *inode)
 	return task_matches() && (!filter_file || inode_passes(inode));
 }
 
-static __always_inline int dirty(__u64 page, __u64 index, struct address_space *mapping, bool direct)
+static __always_inline int note_dirty(__u64 page, __u64 index, struct address_space *mapping, bool trusted)
 {
 	struct dirty_frame *frame;
 	__u64 ids;
@@ -285,20 +285,20 @@ static __always_inline int dirty(__u64 page, __u64 index, struct address_space *
 	frame->tid = ids;
 	frame->cgroup = bpf_get_current_cgroup_id();
 	bpf_get_current_comm(frame->comm, sizeof(frame->comm));
-	frame->ignored = filtering && !dirtier_passes(FIELD(direct, mapping, host));
+	frame->ignored = filtering && !dirtier_passes(FIELD(trusted, mapping, host));
 	frame->since_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
-static __always_inline int dirty_folio(struct folio *folio, struct address_space *mapping, bool direct)
+static __always_inline int on_folio_dirty(struct folio *folio, struct address_space *mapping, bool trusted)
 {
-	return dirty((__u64)folio, direct ? folio->index : page_of_file((__u64)folio).index, mapping, direct);
+	return note_dirty((__u64)folio, trusted ? folio->index : page_of_file((__u64)folio).index, mapping, trusted);
 }
 
 /* As older kernels, 5.10 among them, have it. */
-static __always_inline int dirty_page(struct page *page, struct address_space *mapping, bool direct)
+static __always_inline int on_page_dirty(struct page *page, struct address_space *mapping, bool trusted)
 {
-	return dirty((__u64)page, direct ? page->index : page_of_file((__u64)page).index, mapping, direct);
+	return note_dirty((__u64)page, trusted ? page->index : page_of_file((__u64)page).index, mapping, trusted);
 }
 
 /* --- A bio writes it ------------------------------------------------------------------------------------------------ */
