@@ -165,10 +165,7 @@ static __always_inline bool is_told(void)
  */
 __u32 target_tgid;
 
-/*
- * Before 5.11 (a54895fa057c, e8a676d61c07) these tracepoints hand over the queue first. Stable kernels took one of the
- * two changes back to 5.10, so nobody may ask for the version: Python asks BTF.
- */
+/* Whether the queue comes first: see lib/arguments.h. */
 const volatile bool request_is_second;
 const volatile bool bio_is_second;
 
@@ -289,7 +286,7 @@ __noinline int bios_within(__u64 request, __u32 bytes)
 	return ended;
 }
 
-/* The life of a request that is in flight, from its first event on. */
+/* The life of a request that is in flight, from the first that happens to it. */
 static __noinline struct life *life_of(struct request *rq)
 {
 	__u64 key = (__u64)rq;

@@ -3,7 +3,7 @@
  * The whole path of a synchronous read or write: from the system call over bio (Q), request (G), driver (D), device (H)
  * and completion (S, C) back to the task.
  *
- * An operation is a place in `ops`, found by its task. A bio that got a request is a place in `bios`, found by its
+ * An operation is a slot in `ops`, found by its task. A bio that got a request is a slot in `bios`, found by its
  * address, which every later hook finds in the request. When a request completes, its times go to the operation that
  * made it. When the task runs again, the request that completed last is what it waited for, and the time since the last
  * look is charged to that request's stages. So each nanosecond is charged once, however many requests there were.
@@ -28,7 +28,10 @@ TRACEPOINT(remap, block_bio_remap,
 TRACEPOINT(split, block_split,
 	   on_bio_split(FIRST_OR_SECOND(ctx, bio_is_second), (__u64)EITHER(ctx, 1, 2, bio_is_second), trusted))
 
-/* A limit of a cgroup: from 5.13 (a7b36ee6ba29) on this is called only where there is one. */
+/*
+ * A limit of a cgroup: since commit a7b36ee6ba29 ("block: move blk-throtl fast path inline", v5.16) this is called only
+ * where there is one.
+ */
 SEC("fentry/__blk_throtl_bio")
 int throttle_fentry(__u64 *ctx)
 {
@@ -164,7 +167,10 @@ JOURNAL_OLD(jbd2_log_wait_commit, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx))
 /* Before a change may begin: the transaction is being committed. */
 JOURNAL(wait_transaction_locked, 0, 0)
 JOURNAL_OLD(wait_transaction_locked, 0, 0)
-/* 5.14 (5f9b4b0de8dc) and its stable kernels have it in place of xfs_log_force_lsn. */
+/*
+ * In place of xfs_log_force_lsn, since commit 5f9b4b0de8dc ("xfs: xfs_log_force_lsn isn't passed a LSN", v5.14) and in
+ * stable kernels.
+ */
 JOURNAL(xfs_log_force_seq, 0, 0)
 JOURNAL_OLD(xfs_log_force_seq, 0, 0)
 JOURNAL(btrfs_sync_log, 0, 0)

@@ -271,7 +271,7 @@ struct iommu_fault {
 	struct iommu_fault_page_request prm;
 } __attribute__((preserve_access_index));
 
-/* 6.9 (the series of 24b5d268b5ab) replaced this by iopf_fault. */
+/* The series of commit 24b5d268b5ab ("iommu: Prepare for separating SVA and IOPF", v6.9) replaced this by iopf_fault. */
 struct iommu_fault_event {
 	struct iommu_fault fault;
 } __attribute__((preserve_access_index));
@@ -305,16 +305,16 @@ struct iommu_page_response {
 	__u32 code;
 } __attribute__((preserve_access_index));
 
-static __always_inline struct iommu_fault *fault_of(void *event)
+static __always_inline struct iommu_fault *fault_of(void *given)
 {
 	if (bpf_core_type_exists(struct iommu_fault_event))
-		return (void *)((char *)event + bpf_core_field_offset(struct iommu_fault_event, fault));
-	return (void *)((char *)event + bpf_core_field_offset(struct iopf_fault, fault));
+		return (void *)((char *)given + bpf_core_field_offset(struct iommu_fault_event, fault));
+	return (void *)((char *)given + bpf_core_field_offset(struct iopf_fault, fault));
 }
 
-static __always_inline bool key_of_event(struct iopf_key *key, void *device, void *event)
+static __always_inline bool key_of_fault(struct iopf_key *key, void *device, void *given)
 {
-	struct iommu_fault *fault = fault_of(event);
+	struct iommu_fault *fault = fault_of(given);
 
 	if (BPF_CORE_READ(fault, type) != bpf_core_enum_value(enum iommu_fault_type, IOMMU_FAULT_PAGE_REQ))
 		return false; /* an error: nobody will answer it */
@@ -324,9 +324,9 @@ static __always_inline bool key_of_event(struct iopf_key *key, void *device, voi
 	return true;
 }
 
-static __always_inline void report_event(struct iopf_key *key, void *device, void *event)
+static __always_inline void on_fault_report(struct iopf_key *key, void *device, void *given)
 {
-	struct iommu_fault *fault = fault_of(event);
+	struct iommu_fault *fault = fault_of(given);
 	__u32 flags = BPF_CORE_READ(fault, prm.flags);
 
 	report(key, device, flags & PASID_VALID ? key->pasid : NO_PASID, BPF_CORE_READ(fault, prm.addr),
@@ -379,8 +379,8 @@ int report_fentry(__u64 *ctx)
 {
 	struct iopf_key key = {};
 
-	if (key_of_event(&key, (void *)ctx[0], (void *)ctx[1]))
-		report_event(&key, (void *)ctx[0], (void *)ctx[1]);
+	if (key_of_fault(&key, (void *)ctx[0], (void *)ctx[1]))
+		on_fault_report(&key, (void *)ctx[0], (void *)ctx[1]);
 	return 0;
 }
 
@@ -389,7 +389,7 @@ int refuse_fexit(__u64 *ctx)
 {
 	struct iopf_key key = {};
 
-	if ((__s32)ctx[2] && key_of_event(&key, (void *)ctx[0], (void *)ctx[1]))
+	if ((__s32)ctx[2] && key_of_fault(&key, (void *)ctx[0], (void *)ctx[1]))
 		refuse(&key);
 	return 0;
 }
@@ -423,13 +423,13 @@ SEC("kprobe/iommu_report_device_fault")
 int report_kprobe(struct pt_regs *ctx)
 {
 	void *device = (void *)PT_REGS_PARM1(ctx);
-	void *event = (void *)PT_REGS_PARM2(ctx);
+	void *given = (void *)PT_REGS_PARM2(ctx);
 	__u32 thread = bpf_get_current_pid_tgid();
 	struct iopf_key key = {};
 
-	if (key_of_event(&key, device, event)) {
+	if (key_of_fault(&key, device, given)) {
 		bpf_map_update_elem(&reports, &thread, &key, BPF_ANY);
-		report_event(&key, device, event);
+		on_fault_report(&key, device, given);
 	}
 	return 0;
 }

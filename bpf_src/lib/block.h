@@ -5,12 +5,15 @@
 
 #define MINOR_BITS 20 /* of the kernel's own dev_t */
 
-/* 5.17 (f3fa33acca9f) took rq_disk away: the queue knows its disk since 5.15 (d152c682f03c). */
+/*
+ * Gone by commit f3fa33acca9f ("block: remove the ->rq_disk field in struct request", v5.17). The queue knows its disk
+ * since commit d152c682f03c ("block: add an explicit ->disk backpointer to the request_queue", v5.15).
+ */
 struct request___with_disk {
 	struct gendisk *rq_disk;
 } __attribute__((preserve_access_index));
 
-/* 5.12 (309dca309fc3) replaced bi_disk and bi_partno by bi_bdev. */
+/* Replaced by bi_bdev in commit 309dca309fc3 ("block: store a block_device pointer in struct bio", v5.12). */
 struct bio___with_disk {
 	struct gendisk *bi_disk;
 } __attribute__((preserve_access_index));
@@ -73,7 +76,7 @@ enum block_op {
 	BLOCK_OPS,
 };
 
-/* 6.0 (ff07a02e9e8e) renamed it. */
+/* Renamed by commit ff07a02e9e8e ("treewide: Rename enum req_opf into enum req_op", v6.0). */
 enum req_opf___before {
 	REQ_OP_SECURE_ERASE___before,
 	REQ_OP_ZONE_APPEND___before,
@@ -105,7 +108,10 @@ __noinline __u32 rare_op(__u32 op)
 	return BLOCK_OP_OTHER;
 }
 
-/* The low 8 bits of cmd_flags; 0 to 3 are read, write, flush and discard on every kernel since 4.10 (ef295ecf090d). */
+/*
+ * The low 8 bits of cmd_flags; 0 to 3 are read, write, flush and discard on every kernel since
+ * commit ef295ecf090d ("block: better op and flags encoding", v4.10).
+ */
 static __always_inline enum block_op request_op(__u32 cmd_flags)
 {
 	__u32 op = cmd_flags & 0xff;
@@ -146,7 +152,7 @@ struct events {
 };
 
 enum event_below {
-	EVENT_BELOW = 1, /* a device made of others made it of another one */
+	EVENT_BELOW = 1, /* a stacked device made it of another one */
 	EVENT_SAME_BIO = 2, /* such a device sent on the bio that it got */
 };
 

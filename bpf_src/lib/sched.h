@@ -15,7 +15,7 @@
 #define TASK_STATE_RUNNING 0
 #define TASK_STATE_DEAD 0x80
 
-/* 5.14 (2f064a59a11f) renamed it to __state and made it 32 bits. */
+/* Since commit 2f064a59a11f ("sched: Change task_struct::state", v5.14) it is __state and has 32 bits. */
 struct task_struct___with_state {
 	long state;
 } __attribute__((preserve_access_index));
@@ -31,8 +31,9 @@ static __always_inline __u32 task_state(struct task_struct *task, bool trusted)
 
 /*
  * Whether a task wants a CPU. Of `prev` in sched_switch ask left_runnable(). A task that another CPU is just waking has
- * a state of its own. The fourth argument that sched_switch has since 5.18 (fa2c3254d7cf) says less: it may be the
- * state before a pending signal made the task runnable again.
+ * a state of its own. The fourth argument that sched_switch has since
+ * commit fa2c3254d7cf ("sched/tracing: Don't re-read p->state when emitting sched_switch event", v5.18) says less:
+ * it may be the state before a pending signal made the task runnable again.
  */
 static __always_inline bool task_is_runnable(struct task_struct *task, bool trusted)
 {

@@ -33,8 +33,9 @@
 
 /*
  * Takes a place for what has this key, if it is still what it was before: two CPUs that want the same one at once do not
- * both get it. Kernels before 5.12 (5ffa25502b5a) have no such instruction, and get a plain store (wptrace/bpf/atomics.py):
- * there the second look finds most of those that came second.
+ * both get it. Kernels before
+ * commit 5ffa25502b5a ("bpf: Add instructions for atomic_[cmp]xchg", v5.12) have no such instruction, and get a plain
+ * store (wptrace/bpf/atomics.py): there the second look finds most of those that came second.
  */
 static __always_inline bool take_place(__u64 *place, __u64 before, __u64 key)
 {

@@ -334,7 +334,7 @@ __noinline int count_noise(__u32 place)
 	return 0;
 }
 
-/* A device made of others took the bio, and a worker made the requests of it: all it waited for was that device. */
+/* A stacked device took the bio, and a worker made the requests of it: all it waited for was that device. */
 static __noinline bool charge_above(struct op_state *op)
 {
 	if (!op || !op->above || op->held_until <= op->above_ns)

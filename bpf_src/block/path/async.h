@@ -3,8 +3,8 @@
  * Operations that their task does not wait for in a system call: io_uring and Linux AIO.
  *
  * Each has a kiocb, which lies at the very begin of the io_kiocb or aio_kiocb around it and is its key from the
- * submission to the completion event. While a task works on one (its submitter, or a worker of io_uring), that task has
- * a place as well, which stands in for it: what the task queues and waits for belongs to the operation.
+ * submission to the end that is told. While a task works on one (its submitter, or a worker of io_uring), that task has
+ * a slot as well, which stands in for it: what the task queues and waits for belongs to the operation.
  */
 #ifndef WPT_PATH_ASYNC_H
 #define WPT_PATH_ASYNC_H
@@ -33,7 +33,7 @@ struct submission {
 	__u64 start_ns;
 	__u32 tid;
 	__u8 interface;
-	bool crowded; /* another one belongs here, and had to take one of the next places */
+	bool crowded; /* another one belongs here, and had to take one of the next slots */
 	struct submitter by; /* if it may be told */
 };
 
@@ -158,8 +158,9 @@ static __always_inline int on_uring_submit(struct io_kiocb *req)
 
 /*
  * A file system that lies over another one (overlayfs, FUSE with passthrough) hands that a kiocb of its own, and keeps the
- * one that it got right behind it: struct backing_aio, before 6.8 (a6293b3e285c) struct ovl_aio_req of the module. So what
- * lies there is the key of one of ours, or it is none. Such file systems may lie over one another.
+ * one that it got right behind it: struct backing_aio, and struct ovl_aio_req of the module before
+ * commit a6293b3e285c ("fs: factor out backing_file_{read,write}_iter() helpers", v6.8).
+ * So what lies there is the key of one of ours, or it is none. Such file systems may lie over one another.
  */
 #define WRAPPINGS 2 /* FILESYSTEM_MAX_STACK_DEPTH */
 #define WORDS_BEHIND 2 /* a counter may come first */
@@ -287,20 +288,20 @@ static __always_inline int on_async_end(__u64 key, __s64 result)
 	if (!op)
 		return forget_submitted(number_of(key), result);
 	now = bpf_ktime_get_ns();
-	/* From the completion of what came last to the event that says so. */
+	/* From the completion of what came last to the moment when it is told. */
 	if (op->last && !op->woken_ns)
 		op->woken_ns = now;
 	return finish(op, NULL, result, now, false);
 }
 
-/* 6.15 hands over the event instead of what is in it. */
+/* 6.15 hands over the completion (a cqe) instead of what is in it. */
 const volatile bool uring_hands_event;
 
 struct io_uring_cqe___known {
 	__s32 res;
 } __attribute__((preserve_access_index));
 
-/* An event that is not the last one of its operation names none. */
+/* A completion that is not the last one of its operation names none. */
 static __always_inline int on_uring_complete(__u64 *ctx)
 {
 	__s32 result;

@@ -169,7 +169,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	return 0;
 }
 
-/* A device made of others made it of a bio above, and it belongs to whom that belongs; who sends it may be a worker. */
+/* A stacked device made it of a bio above, and it belongs to whom that belongs; who sends it may be a worker. */
 static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 {
 	struct bio_state *upper, *state;
@@ -217,7 +217,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	return 0;
 }
 
-/* A bio that is known: a device made of others made it or sends it on, or it is what a split left. */
+/* A bio that is known: a stacked device made it or sends it on, or it is what a split left. */
 static __always_inline bool is_known(__u64 bio, struct op_state *op)
 {
 	struct bio_state *state = find_bio(bio);

@@ -17,7 +17,7 @@ struct {
 } held_op_cells SEC(".maps"), held_request_cells SEC(".maps");
 
 struct held {
-	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the place */
+	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the slot */
 	__u64 until; /* of an operation: what lies before it has been counted */
 	__u64 by[CONTROLLERS];
 };
@@ -36,7 +36,7 @@ struct hold {
 	struct phase phases[PHASES];
 };
 
-/* Of each place of `ops` and `bios`. */
+/* Of each slot of `ops` and `bios`. */
 struct held held_ops[OPS] SEC(".bss.held_ops");
 struct hold holds[BIOS] SEC(".bss.holds");
 

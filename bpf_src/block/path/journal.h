@@ -18,7 +18,7 @@ struct writer {
 	__u32 pid; /* 0: free */
 	__u32 handles;
 	__u32 blocks;
-	__u32 rank; /* what it put in, and what he had whose place it took: so the largest of all keeps a place */
+	__u32 rank; /* what it put in, and what he had whose slot it took: so the largest of all keeps a slot */
 	char comm[NAME_BYTES];
 };
 
@@ -87,7 +87,7 @@ static __always_inline struct filling *filling_at(__u32 place)
 	return &fillings[place];
 }
 
-/* The place of this device, or a free one, or that of the device whose last change was the longest ago. */
+/* The slot of this device, or a free one, or that of the device whose last change was the longest ago. */
 __noinline __u32 filling_place(__u32 dev)
 {
 	__u32 now = bpf_ktime_get_ns() >> 20;

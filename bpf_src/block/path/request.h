@@ -46,7 +46,7 @@ static __noinline struct bio_state *take_flush(struct request *rq)
 	return state;
 }
 
-/* A device made of others sent on the bio that it got. */
+/* A stacked device sent on the bio that it got. */
 static __noinline bool descend(struct bio_state *state, struct request *rq)
 {
 	__u64 sector = BPF_CORE_READ(rq, __sector);
@@ -131,7 +131,7 @@ struct request___made {
 
 /*
  * The end of a read or write of which nothing is known. It may be of no traced device, or filtered out, or have begun
- * before tracing did; else a program was skipped, or another bio got its place.
+ * before tracing did; else a program was skipped, or another bio got its slot.
  */
 __noinline int count_unmatched(__u64 request)
 {

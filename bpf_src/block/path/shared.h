@@ -188,7 +188,7 @@ struct writeback_cell {
 	struct hist stages[WRITEBACK_STAGES];
 };
 
-/* Bios of a device made of others, by device and block_op. */
+/* Bios of a stacked device, by device and block_op. */
 enum layer_stage {
 	LAYER_STAGE_LAYERS, /* nothing of it was under way below */
 	LAYER_STAGE_DEVICE, /* from the first Q to the last C below */
