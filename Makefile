@@ -71,14 +71,18 @@ Q := @
 MAKEFLAGS += --no-print-directory
 endif
 
-sources := $(sort $(wildcard $(BPF_SRC)/*.bpf.c))
-names := $(patsubst $(BPF_SRC)/%.bpf.c,%,$(sources))
+# In folders by subsystem, and an object has the name of its source without the folder.
+sources := $(sort $(wildcard $(BPF_SRC)/*.bpf.c $(BPF_SRC)/*/*.bpf.c))
+names := $(patsubst %.bpf.c,%,$(notdir $(sources)))
+ifneq ($(words $(names)),$(words $(sort $(names))))
+$(error Two sources of $(BPF_SRC) have one name: $(sources))
+endif
 objects := $(foreach arch,$(ARCHES),$(patsubst %,$(OBJECTS)/$(arch)/%.bpf.o,$(names)))
 # Named, so that one that a failed compilation took away is missed: make believes in what it made of an unnamed one before.
 compiled := $(foreach arch,$(ARCHES),$(patsubst %,$(BUILD)/$(arch)/%.bpf.o,$(names)))
 binding := wptrace/bpf/_libbpf.py
-c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch] \
-	tests/modules/*.[ch]))
+c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] bpf_src/*/*/*.[ch] tests/objects/*.[ch] \
+	tests/kernel/bpf/*.[ch] tests/modules/*.[ch]))
 python_files := wptrace tests vmlinux bench
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
@@ -92,7 +96,7 @@ help: ## this list
 	@echo
 	@echo '  V=1 shows the commands; ARCHES="x86_64 arm64" CLANG= VMLINUX_H= LIBBPF_CFLAGS= PYTHON= choose the parts.'
 
-objects: $(compiled) $(objects) ## compile bpf_src/*.bpf.c for all ARCHES into wptrace/objects
+objects: $(compiled) $(objects) ## compile the sources of bpf_src for all ARCHES into wptrace/objects
 
 binding: $(binding) ## the declarations of libbpf that the Python package loads
 
@@ -186,6 +190,9 @@ $(BUILD)/tools: FORCE
 			'or set LIBBPF_CFLAGS=-I...' >&2; exit 1; }
 	$(Q)echo '$(toolchain)' | cmp -s - $@ || echo '$(toolchain)' >$@
 
+# A source may have moved since a depfile named it: what it gave is built anew.
+$(BPF_SRC)/%.bpf.c: ;
+
 define rules_of_arch
 ifneq ($(or $(VMLINUX_H_$1),$(VMLINUX_H)),)
 # The header may have any name where it comes from; programs include "vmlinux.h".
@@ -197,12 +204,6 @@ else
 header_dir_$1 := vmlinux/$1
 endif
 
-$$(BUILD)/$1/%.bpf.o: $$(BPF_SRC)/%.bpf.c $$(header_dir_$1)/vmlinux.h $$(BUILD)/tools
-	$$(call quiet,CLANG,$1/$$(@F))
-	$$(Q)mkdir -p $$(@D)
-	$$(Q)$$(CLANG) $$(BPF_CFLAGS) $$(DEFINE_$1) -I$$(header_dir_$1) -I$$(BPF_SRC) $$(system_includes) \
-		-MMD -MP -c $$< -o $$@
-
 # libbpf reads BTF and needs no DWARF, which is most of the object.
 $$(OBJECTS)/$1/%.bpf.o: $$(BUILD)/$1/%.bpf.o
 	$$(Q)mkdir -p $$(@D)
@@ -212,5 +213,14 @@ $$(OBJECTS)/$1/%.bpf.o: $$(BUILD)/$1/%.bpf.o
 		echo '$$@: .BTF or .BTF.ext is missing or empty after $$(LLVM_STRIP)' >&2; exit 1; }
 endef
 $(foreach arch,x86_64 arm64,$(eval $(call rules_of_arch,$(arch))))
+
+define rule_of_source
+$$(BUILD)/$1/$(notdir $(2:.c=.o)): $2 $$(header_dir_$1)/vmlinux.h $$(BUILD)/tools
+	$$(call quiet,CLANG,$1/$$(@F))
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)$$(CLANG) $$(BPF_CFLAGS) $$(DEFINE_$1) -I$$(header_dir_$1) -I$$(BPF_SRC) $$(system_includes) \
+		-MMD -MP -c $$< -o $$@
+endef
+$(foreach arch,x86_64 arm64,$(foreach source,$(sources),$(eval $(call rule_of_source,$(arch),$(source)))))
 
 -include $(wildcard $(foreach arch,$(ARCHES),$(BUILD)/$(arch)/*.d))

@@ -5,60 +5,63 @@
 
 #define MINOR_BITS 20 /* of the kernel's own dev_t */
 
-/* 5.17 (f3fa33acca9f) took rq_disk away: the queue knows its disk since 5.15 (d152c682f03c). */
+/*
+ * Gone by commit f3fa33acca9f ("block: remove the ->rq_disk field in struct request", v5.17). The queue knows its disk
+ * since commit d152c682f03c ("block: add an explicit ->disk backpointer to the request_queue", v5.15).
+ */
 struct request___with_disk {
 	struct gendisk *rq_disk;
 } __attribute__((preserve_access_index));
 
-/* 5.12 (309dca309fc3) replaced bi_disk and bi_partno by bi_bdev. */
+/* Replaced by bi_bdev in commit 309dca309fc3 ("block: store a block_device pointer in struct bio", v5.12). */
 struct bio___with_disk {
 	struct gendisk *bi_disk;
 } __attribute__((preserve_access_index));
 
-static __always_inline __u32 disk_number(struct gendisk *disk, bool direct)
+static __always_inline __u32 disk_number(struct gendisk *disk, bool trusted)
 {
 	if (!disk)
 		return 0; /* an admin queue, or a disk that is going away */
-	return (__u32)FIELD(direct, disk, major) << MINOR_BITS | (__u32)FIELD(direct, disk, first_minor);
+	return (__u32)FIELD(trusted, disk, major) << MINOR_BITS | (__u32)FIELD(trusted, disk, first_minor);
 }
 
-static __always_inline __u32 request_disk(struct request *rq, bool direct)
+static __always_inline __u32 request_disk(struct request *rq, bool trusted)
 {
 	struct request___with_disk *old = (void *)rq;
 	struct request_queue *queue;
 
 	if (bpf_core_field_exists(old->rq_disk))
-		return disk_number(FIELD(direct, old, rq_disk), direct);
-	queue = FIELD(direct, rq, q);
-	return disk_number(FIELD(direct, queue, disk), direct);
+		return disk_number(FIELD(trusted, old, rq_disk), trusted);
+	queue = FIELD(trusted, rq, q);
+	return disk_number(FIELD(trusted, queue, disk), trusted);
 }
 
-static __always_inline __u32 bio_disk(struct bio *bio, bool direct)
+static __always_inline __u32 bio_disk(struct bio *bio, bool trusted)
 {
 	struct bio___with_disk *old = (void *)bio;
 	struct block_device *device;
 
 	if (bpf_core_field_exists(old->bi_disk))
-		return disk_number(FIELD(direct, old, bi_disk), direct);
-	device = FIELD(direct, bio, bi_bdev);
+		return disk_number(FIELD(trusted, old, bi_disk), trusted);
+	device = FIELD(trusted, bio, bi_bdev);
 	if (!device)
 		return 0;
-	return disk_number(FIELD(direct, device, bd_disk), direct);
+	return disk_number(FIELD(trusted, device, bd_disk), trusted);
 }
 
-static __always_inline struct request_queue *bio_queue(struct bio *bio, bool direct)
+static __always_inline struct request_queue *bio_queue(struct bio *bio, bool trusted)
 {
 	struct bio___with_disk *old = (void *)bio;
 	struct gendisk *disk;
 
 	if (bpf_core_field_exists(old->bi_disk)) {
-		disk = FIELD(direct, old, bi_disk);
+		disk = FIELD(trusted, old, bi_disk);
 	} else {
-		struct block_device *device = FIELD(direct, bio, bi_bdev);
+		struct block_device *device = FIELD(trusted, bio, bi_bdev);
 
-		disk = FIELD(direct, device, bd_disk);
+		disk = FIELD(trusted, device, bd_disk);
 	}
-	return FIELD(direct, disk, queue);
+	return FIELD(trusted, disk, queue);
 }
 
 /* The operations that rows tell apart. */
@@ -73,7 +76,7 @@ enum block_op {
 	BLOCK_OPS,
 };
 
-/* 6.0 (ff07a02e9e8e) renamed it. */
+/* Renamed by commit ff07a02e9e8e ("treewide: Rename enum req_opf into enum req_op", v6.0). */
 enum req_opf___before {
 	REQ_OP_SECURE_ERASE___before,
 	REQ_OP_ZONE_APPEND___before,
@@ -105,7 +108,10 @@ __noinline __u32 rare_op(__u32 op)
 	return BLOCK_OP_OTHER;
 }
 
-/* The low 8 bits of cmd_flags; 0 to 3 are read, write, flush and discard on every kernel since 4.10 (ef295ecf090d). */
+/*
+ * The low 8 bits of cmd_flags; 0 to 3 are read, write, flush and discard on every kernel since
+ * commit ef295ecf090d ("block: better op and flags encoding", v4.10).
+ */
 static __always_inline enum block_op request_op(__u32 cmd_flags)
 {
 	__u32 op = cmd_flags & 0xff;
@@ -146,7 +152,7 @@ struct events {
 };
 
 enum event_below {
-	EVENT_BELOW = 1, /* a device made of others made it of another one */
+	EVENT_BELOW = 1, /* a stacked device made it of another one */
 	EVENT_SAME_BIO = 2, /* such a device sent on the bio that it got */
 };
 
@@ -213,7 +219,7 @@ struct device_match {
 static __always_inline struct device_match find_device(__u32 dev, __u64 sector, bool any_sector)
 {
 	struct device_match match = {};
-	/* Also in wptrace/flows/io/block.py. */
+	/* Also in wptrace/engine/devices.py. */
 	__u32 at = (dev * 0x9e3779b1u) >> 24;
 	int probe;
 

@@ -9,9 +9,11 @@ struct place {
 };
 
 /*
- * A file that overlayfs or FUSE's passthrough has open below (struct backing_file, since 6.5, 62d53c4a1dfe) has two paths: that below, and
- * behind the file the one by which it was opened above. Before 6.7 (def3ae83da02) it was the other way round, and before 6.5
- * it had only that above.
+ * A file that overlayfs or FUSE's passthrough has open below is a struct backing_file since
+ * commit 62d53c4a1dfe ("fs: use backing_file container for internal files with "fake" f_path", v6.5).
+ * It has two paths: that below, and behind the file the one by which it was opened above. It was the other way round before
+ * commit def3ae83da02 ("fs: store real path instead of fake path in backing file f_path", v6.7).
+ * Before v6.5 it had only that above.
  */
 #define FMODE_BACKING (1 << 25) /* include/linux/fs.h */
 /* 6.14 took that bit for FMODE_NONOTIFY, with the same series that made struct file_range. */

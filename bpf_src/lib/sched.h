@@ -15,28 +15,29 @@
 #define TASK_STATE_RUNNING 0
 #define TASK_STATE_DEAD 0x80
 
-/* 5.14 (2f064a59a11f) renamed it to __state and made it 32 bits. */
+/* Since commit 2f064a59a11f ("sched: Change task_struct::state", v5.14) it is __state and has 32 bits. */
 struct task_struct___with_state {
 	long state;
 } __attribute__((preserve_access_index));
 
-static __always_inline __u32 task_state(struct task_struct *task, bool direct)
+static __always_inline __u32 task_state(struct task_struct *task, bool trusted)
 {
 	struct task_struct___with_state *old = (void *)task;
 
 	if (bpf_core_field_exists(old->state))
-		return FIELD(direct, old, state);
-	return FIELD(direct, task, __state);
+		return FIELD(trusted, old, state);
+	return FIELD(trusted, task, __state);
 }
 
 /*
  * Whether a task wants a CPU. Of `prev` in sched_switch ask left_runnable(). A task that another CPU is just waking has
- * a state of its own. The fourth argument that sched_switch has since 5.18 (fa2c3254d7cf) says less: it may be the
- * state before a pending signal made the task runnable again.
+ * a state of its own. The fourth argument that sched_switch has since
+ * commit fa2c3254d7cf ("sched/tracing: Don't re-read p->state when emitting sched_switch event", v5.18) says less:
+ * it may be the state before a pending signal made the task runnable again.
  */
-static __always_inline bool task_is_runnable(struct task_struct *task, bool direct)
+static __always_inline bool task_is_runnable(struct task_struct *task, bool trusted)
 {
-	return task_state(task, direct) == TASK_STATE_RUNNING;
+	return task_state(task, trusted) == TASK_STATE_RUNNING;
 }
 
 /*
@@ -54,15 +55,15 @@ static __always_inline bool task_is_on_cpu(struct task_struct *task)
 }
 
 /* Of `prev` in sched_switch: preempted, it stays in the queue, also if it was just about to sleep. */
-static __always_inline bool left_runnable(bool preempt, struct task_struct *prev, bool direct)
+static __always_inline bool left_runnable(bool preempt, struct task_struct *prev, bool trusted)
 {
-	return preempt || task_is_runnable(prev, direct);
+	return preempt || task_is_runnable(prev, trusted);
 }
 
 /* Of `prev` in sched_switch: this was the last time. */
-static __always_inline bool left_for_good(struct task_struct *prev, bool direct)
+static __always_inline bool left_for_good(struct task_struct *prev, bool trusted)
 {
-	return task_state(prev, direct) == TASK_STATE_DEAD;
+	return task_state(prev, trusted) == TASK_STATE_DEAD;
 }
 
 /* A task that somebody else's record names: who ran instead, who woke it. The idle task is tid 0. */
@@ -72,10 +73,10 @@ struct task_name {
 	char comm[TASK_NAME];
 };
 
-static __always_inline void name_task(struct task_name *name, struct task_struct *task, bool direct)
+static __always_inline void name_task(struct task_name *name, struct task_struct *task, bool trusted)
 {
-	name->tid = FIELD(direct, task, pid);
-	name->tgid = FIELD(direct, task, tgid);
+	name->tid = FIELD(trusted, task, pid);
+	name->tgid = FIELD(trusted, task, tgid);
 	/* Always a copy: the verifier lets no plain load pass the end of one element of an array. */
 	bpf_probe_read_kernel(name->comm, sizeof(name->comm), task->comm);
 }

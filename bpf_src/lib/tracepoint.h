@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A program for each of the two ways to a tracepoint. By `tp_btf` the kernel's objects can be read at once (`direct`);
+ * A program for each of the two ways to a tracepoint. By `tp_btf` the kernel's objects can be read at once (`trusted`);
  * `raw_tp`, for kernels that refuse that, has to copy what it reads.
  */
 #ifndef WPT_TRACEPOINT_H
@@ -10,13 +10,13 @@
 	SEC("tp_btf/" #tracepoint) \
 	int name##_tp_btf(__u64 *ctx) \
 	{ \
-		const bool direct __attribute__((unused)) = true; \
+		const bool trusted __attribute__((unused)) = true; \
 		return call; \
 	} \
 	SEC("raw_tp/" #tracepoint) \
 	int name##_raw_tp(__u64 *ctx) \
 	{ \
-		const bool direct __attribute__((unused)) = false; \
+		const bool trusted __attribute__((unused)) = false; \
 		return call; \
 	}
 

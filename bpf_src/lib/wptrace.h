@@ -10,14 +10,14 @@
 #include <bpf/bpf_tracing.h>
 
 /*
- * A field of a kernel object. In a tp_btf or fentry program `direct` is true and the verifier checks a plain load; in a
- * raw_tp or kprobe program pointers have no type and the field is copied. Both come from one source because `direct` is
- * a constant after inlining.
+ * A field of a kernel object. In a tp_btf or fentry program the objects that the kernel hands over, and what they point to,
+ * are `trusted`: the verifier checks a plain load. In a raw_tp or kprobe program pointers have no type and the field is
+ * copied. Both come from one source because `trusted` is a constant after inlining.
  */
-#define FIELD(direct, object, field) \
+#define FIELD(trusted, object, field) \
 	({ \
 		typeof((object)->field) __value; \
-		if (direct) \
+		if (trusted) \
 			__value = (object)->field; \
 		else \
 			__value = BPF_CORE_READ(object, field); \
@@ -33,8 +33,9 @@
 
 /*
  * Takes a place for what has this key, if it is still what it was before: two CPUs that want the same one at once do not
- * both get it. Kernels before 5.12 (5ffa25502b5a) have no such instruction, and get a plain store (wptrace/bpf/atomics.py):
- * there the second look finds most of those that came second.
+ * both get it. Kernels before
+ * commit 5ffa25502b5a ("bpf: Add instructions for atomic_[cmp]xchg", v5.12) have no such instruction, and get a plain
+ * store (wptrace/bpf/atomics.py): there the second look finds most of those that came second.
  */
 static __always_inline bool take_place(__u64 *place, __u64 before, __u64 key)
 {

@@ -30,7 +30,7 @@ def built(build: Path, *arguments: str, source: Path = ROOT) -> dict[str, Path]:
 
 
 def sources(directory: Path) -> list[str]:
-    return sorted(path.name[: -len(".bpf.c")] for path in directory.glob("*.bpf.c"))
+    return sorted(path.name[: -len(".bpf.c")] for path in directory.rglob("*.bpf.c"))
 
 
 def compilers() -> list[str]:

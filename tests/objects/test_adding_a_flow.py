@@ -17,7 +17,7 @@ def test_the_worked_example_compiles(tmp_path: Path) -> None:
     (source,) = re.findall(r"^```c\n(.*?)^```", page, re.M | re.S)
     tree = tmp_path / "tree"
     copy_of_sources(tree)
-    (tree / "bpf_src" / "irq.bpf.c").write_text(source)
+    (tree / "bpf_src" / "irq" / "irq.bpf.c").write_text(source)
     made = built(tmp_path, source=tree)
     functions = {entry.name for entry in Btf.parse(ObjectFile(made["x86_64/irq.bpf.o"]).btf) if isinstance(entry, Func)}
     assert {"enter_tp_btf", "enter_raw_tp", "leave_tp_btf", "leave_raw_tp"} <= functions

@@ -18,17 +18,21 @@ def compiled(output: str) -> list[str]:
     return [line.split()[1] for line in output.splitlines() if line.startswith("  CLANG")]
 
 
+def write_source(path: Path, include: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'#include "vmlinux.h"\n#include <bpf/bpf_helpers.h>\n{include}'
+        'SEC("raw_tp") int program(void *ctx) { return 0; }\nchar LICENSE[] SEC("license") = "GPL";\n'
+    )
+
+
 def test_only_what_changed_is_built(tmp_path: Path) -> None:
     source = tmp_path / "bpf_src"
     (source / "lib").mkdir(parents=True)
     header = source / "lib" / "value.h"
     header.write_text("#define VALUE 1\n")
-    for name in ("one", "two"):
-        include = '#include "lib/value.h"\nint value = VALUE;\n' if name == "one" else ""
-        (source / f"{name}.bpf.c").write_text(
-            f'#include "vmlinux.h"\n#include <bpf/bpf_helpers.h>\n{include}'
-            'SEC("raw_tp") int program(void *ctx) { return 0; }\nchar LICENSE[] SEC("license") = "GPL";\n'
-        )
+    write_source(source / "block/one.bpf.c", '#include "lib/value.h"\nint value = VALUE;\n')
+    write_source(source / "two.bpf.c")
     arguments = (f"BPF_SRC={source}", "ARCHES=arm64")
     assert compiled(run_make(tmp_path, *arguments).stdout) == ["arm64/one.bpf.o", "arm64/two.bpf.o"]
     assert compiled(run_make(tmp_path, *arguments).stdout) == []
@@ -36,6 +40,26 @@ def test_only_what_changed_is_built(tmp_path: Path) -> None:
     future = header.stat().st_mtime + 10
     os.utime(header, (future, future))
     assert compiled(run_make(tmp_path, *arguments).stdout) == ["arm64/one.bpf.o"]
+
+
+def test_a_source_may_move_to_another_folder(tmp_path: Path) -> None:
+    source = tmp_path / "bpf_src"
+    write_source(source / "one.bpf.c")
+    arguments = (f"BPF_SRC={source}", "ARCHES=arm64")
+    assert compiled(run_make(tmp_path, *arguments).stdout) == ["arm64/one.bpf.o"]
+    (source / "block").mkdir()
+    (source / "one.bpf.c").rename(source / "block/one.bpf.c")
+    assert compiled(run_make(tmp_path, *arguments).stdout) == ["arm64/one.bpf.o"]
+    assert compiled(run_make(tmp_path, *arguments).stdout) == []
+
+
+def test_two_sources_of_one_name_are_refused(tmp_path: Path) -> None:
+    source = tmp_path / "bpf_src"
+    write_source(source / "block/one.bpf.c")
+    write_source(source / "sched/one.bpf.c")
+    done = run_make(tmp_path, f"BPF_SRC={source}", "ARCHES=arm64")
+    assert done.returncode
+    assert "have one name" in done.stderr
 
 
 def test_other_flags_and_headers_build_all_anew(tmp_path: Path) -> None:

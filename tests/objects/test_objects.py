@@ -42,6 +42,15 @@ def copy_of_sources(target: Path) -> Path:
     return target
 
 
+def test_each_header_of_the_path_includes_what_it_needs(tmp_path: Path) -> None:
+    tree = copy_of_sources(tmp_path / "tree")
+    for path in (tree / "bpf_src/block/path").glob("*.h"):
+        source = f'#include "block/path/{path.name}"\nchar LICENSE[] SEC("license") = "GPL";\n'
+        (tree / "bpf_src/lib" / f"alone_{path.stem}.bpf.c").write_text(source)
+    # Functions that nobody calls are no fault here.
+    built(tmp_path, "ARCHES=x86_64", "WERROR=-Werror=implicit-function-declaration", source=tree)
+
+
 def test_the_build_gives_the_same_bytes_anywhere(objects: dict[str, Path], tmp_path: Path) -> None:
     elsewhere = copy_of_sources(tmp_path / "some" / "other place")
     again = built(tmp_path / "again", source=elsewhere)

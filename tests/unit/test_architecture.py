@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -236,3 +237,10 @@ def test_bpf_sources_have_both_licenses(path: Path) -> None:
 
 def test_there_are_bpf_sources() -> None:
     assert len(sources()) >= 5
+
+
+def test_programs_of_the_path_call_what_is_named_by_what_happened() -> None:
+    source = (ROOT / "bpf_src/block/io_path.bpf.c").read_text()
+    called = re.findall(r"^(?:TRACEPOINT\(\w+, \w+,|\t+return)\s+(\w+)\(", source, re.M)
+    assert len(called) > 40
+    assert not [name for name in called if not name.startswith("on_")]

@@ -98,7 +98,7 @@ def _no_room(extent: blockdev.Extent, taken: list[int]) -> UsageError:
     )
 
 
-# As in bpf_src/io_path/hidden.h.
+# As in bpf_src/block/path/hidden.h.
 HIDDEN = 32
 
 
@@ -117,7 +117,7 @@ def hidden_table(wanted: list[blockdev.Extent]) -> list[dict[str, Any]]:
     return found + [{} for _ in range(HIDDEN - len(found))]
 
 
-# As in bpf_src/io_path/state.h.
+# As in bpf_src/block/path/state.h.
 FILE_DEVICES = 1024
 _FILE_SHIFT = 22
 

@@ -13,7 +13,7 @@ from wptrace.kernel.tasks import name_of
 from wptrace.kernel.user_symbols import ProcessSymbols
 from wptrace.model.stack import Stack
 
-# As in bpf_src/stacks.bpf.c.
+# As in bpf_src/block/stacks.bpf.c.
 SECOND_CHANCE = 1 << 30
 
 _NONE = ("[no stack]",)

@@ -48,7 +48,7 @@ OTHERS = "others"
 _TASKS = 32768
 _ROWS = 1024
 _ROW_BYTES = 64 << 20
-# As in bpf_src/cpu.bpf.c: the last ones on each CPU.
+# As in bpf_src/sched/cpu.bpf.c: the last ones on each CPU.
 _RUNS = 2048
 
 _INCOMPLETE = Cause("incomplete", "a turn ended whose way to a CPU was not seen: counted, and in no stage")

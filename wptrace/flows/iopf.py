@@ -35,7 +35,7 @@ _A = Point("A", "answered")
 # Kernel memory for rows is this at most, but for the fewest rows.
 _CELLS_BYTES = 32 << 20
 _FEWEST, _MOST = 32, 256
-# As in bpf_src/iopf.bpf.c.
+# As in bpf_src/iommu/iopf.bpf.c.
 _NO_PASID = 0xFFFFFFFF
 _NAME_BYTES = 32
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* One place that two tasks want at once, as those of bpf_src/io_path/state.h: whoever gets it must have it alone. */
+/* One place that two tasks want at once, as those of bpf_src/block/path/state.h: whoever gets it must have it alone. */
 #include "../../../bpf_src/lib/wptrace.h"
 
 __u64 target_call; /* one that nobody else uses */

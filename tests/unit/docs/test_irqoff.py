@@ -81,7 +81,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert f"each of up to {iopf._MOST}" in page
     assert f"more than {iopf._CELLS_BYTES >> 20} MiB, but at least {iopf._FEWEST}" in page
     assert iopf.rows(5360, 24) == iopf._MOST > iopf.rows(5360, 25)
-    source = (SOURCE / "iopf.bpf.c").read_text()
+    source = (SOURCE / "iommu/iopf.bpf.c").read_text()
     assert f"#define NO_PASID {iopf._NO_PASID:#x}\n" in source
     assert f"#define DEVICE_NAME {iopf._NAME_BYTES}\n" in source
     (lanes,) = re.findall(r"#define LANES (\d+)", source)

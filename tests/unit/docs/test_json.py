@@ -245,7 +245,7 @@ def test_every_operation_is_in_the_schema() -> None:
     # Behind those of the block layer come what other flows follow.
     listed = SCHEMA["$defs"]["op"]["enum"]
     assert listed[: len(names)] == names
-    (body,) = re.findall(r"enum op_kind \{(.*?)\}", (DOCS.parent / "bpf_src/io_path/shared.h").read_text(), re.S)
+    (body,) = re.findall(r"enum op_kind \{(.*?)\}", (DOCS.parent / "bpf_src/block/path/shared.h").read_text(), re.S)
     assert {name.lower() for name in re.findall(r"OP_KIND_(\w+),", body)} <= set(listed)
 
 

@@ -59,7 +59,7 @@ def test_the_hooks_of_the_block_layer_are_those_of_the_flow() -> None:
 
 
 def test_the_hooks_of_drivers_are_those_of_the_source() -> None:
-    source = (ROOT / "bpf_src/io_path.bpf.c").read_text()
+    source = (ROOT / "bpf_src/block/io_path.bpf.c").read_text()
     attached = set(re.findall(r'SEC\("\w+/(\w+)"\)', source))
     attached |= set(re.findall(r"^TRACEPOINT\(\w+, (\w+),", source, re.M))
     (rows,) = tables(section("stages.md", "### By driver"))

@@ -198,13 +198,13 @@ def test_hidden_disks_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) 
 # --- Rows of files --------------------------------------------------------------------------------------------
 
 PATH_SOURCE = "\n".join(
-    (Path(__file__).resolve().parents[3] / "bpf_src" / name).read_text()
-    for name in ("io_path.bpf.c", "io_path/state.h")
+    (Path(__file__).resolve().parents[3] / "bpf_src/block" / name).read_text()
+    for name in ("path/operation.h", "path/state.h")
 )
 
 
 def row_of_file(table: Table, dev: int) -> int | None:
-    """row_of_file() of bpf_src/io_path.bpf.c, line by line."""
+    """row_of_file() of bpf_src/block/path/operation.h, line by line."""
     at = (dev * HASH & 0xFFFFFFFF) >> 22
     for probe in range(PROBES):
         entry = table[(at + probe) & (devices.FILE_DEVICES - 1)] or {"dev": 0, "slot": 0}

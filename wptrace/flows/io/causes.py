@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why the path flow loses something, or knows less of it (`path_cause` of bpf_src/io_path/shared.h)."""
+"""Why the path flow loses something, or knows less of it (`path_cause` of bpf_src/block/path/shared.h)."""
 
 from __future__ import annotations
 

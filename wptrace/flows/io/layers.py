@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices made of others (dm, md), whose bios have rows of their own (bpf_src/io_path/layers.h)."""
+"""Devices made of others (dm, md), whose bios have rows of their own (bpf_src/block/path/layers.h)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wptrace.engine.devices import HASH
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev
 
-# As in bpf_src/io_path/layers.h.
+# As in bpf_src/block/path/layers.h.
 LAYERS = 256
 PROBES = 16
 

@@ -53,7 +53,7 @@ from wptrace.model.report import BYTES, Event, InFlight, Snapshot, Source, Start
 if TYPE_CHECKING:
     from wptrace.flows.io.capture import Capture
 
-# Of an operation that made a single request, the whole time of that (ONLY_STAGE_REQUEST of bpf_src/io_path/shared.h).
+# The whole time of the request of an operation that made one (ONLY_STAGE_REQUEST of bpf_src/block/path/shared.h).
 _REQUEST = "request"
 # Reads and writes (PLAIN_KINDS, there).
 _PLAIN_KINDS = 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single operations and requests of the path flow: what a record tells, and what is in flight (bpf_src/io_path)."""
+"""Single operations and requests of the path flow: what a record tells, and what is in flight (bpf_src/block/path)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wptrace.kernel.rwbs import rwbs
 from wptrace.kernel.tasks import comm, leader_of, name_of
 from wptrace.model.report import Event, InFlight
 
-# As in bpf_src/io_path/shared.h.
+# As in bpf_src/block/path/shared.h.
 _NO_CPU = 0xFFFF
 _NO_SECTOR = (1 << 64) - 1
 _NOISE = ("preempted", "hardirq", "softirq", "irq_off")
@@ -336,8 +336,8 @@ def _free(memory: memoryview, at: int) -> None:
     memory[at : at + 8] = bytes(8)
 
 
-DELIVERED = 1  # as in bpf_src/io_path/state.h
-_TRACED = 1  # OP_TRACED of bpf_src/io_path/state.h
+DELIVERED = 1  # as in bpf_src/block/path/state.h
+_TRACED = 1  # OP_TRACED of bpf_src/block/path/state.h
 
 
 def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the path flow sheds, one step after the other, and how it takes it back (bpf_src/io_path/state.h)."""
+"""What the path flow sheds, one step after the other, and how it takes it back (bpf_src/block/path/state.h)."""
 
 from __future__ import annotations
 

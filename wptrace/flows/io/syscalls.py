@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-# As in bpf_src/io_path.bpf.c.
+# As in bpf_src/block/path/entry.h.
 CALLS = 512
 
 # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h

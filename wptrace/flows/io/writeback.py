@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writeback of the path flow: the table of dirty pages, and the rows (bpf_src/io_path/writeback.h)."""
+"""Writeback of the path flow: the table of dirty pages, and the rows (bpf_src/block/path/writeback.h)."""
 
 from __future__ import annotations
 

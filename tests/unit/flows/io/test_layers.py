@@ -12,7 +12,7 @@ from wptrace.errors import UsageError
 from wptrace.flows.io import layers
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
-HEADER = (ROOT / "bpf_src/io_path/layers.h").read_text()
+HEADER = (ROOT / "bpf_src/block/path/layers.h").read_text()
 
 
 @pytest.fixture(autouse=True)

@@ -431,13 +431,13 @@ def test_each_place_counts_what_began_there(tables: Any) -> None:
 
 def test_kinds_are_those_of_the_source(tables: Any) -> None:
     assert tables.enum("bio_kind")[:4] == ["queued", "head", "held", "above"]
-    source = (Path(__file__).resolve().parents[4] / "bpf_src/io_path/state.h").read_text()
+    source = (Path(__file__).resolve().parents[4] / "bpf_src/block/path/state.h").read_text()
     assert f"#define DELIVERED {DELIVERED}\n" in source
     assert DELIVERED == io_records.DELIVERED
 
 
 def test_the_kind_of_a_traced_operation_is_that_of_the_source() -> None:
-    source = (Path(__file__).resolve().parents[4] / "bpf_src/io_path/state.h").read_text()
+    source = (Path(__file__).resolve().parents[4] / "bpf_src/block/path/state.h").read_text()
     body = source.partition("enum op_state_kind {")[2].partition("}")[0]
     names = [line.split(",")[0].strip() for line in body.splitlines() if line.strip().startswith("OP_")]
     assert names.index("OP_TRACED") == io_records._TRACED

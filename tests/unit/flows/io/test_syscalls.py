@@ -12,7 +12,7 @@ import pytest
 from wptrace.flows.io import syscalls
 from wptrace.flows.io.syscalls import CALLS, SYNCS, calls
 
-SOURCE = Path(__file__).resolve().parents[4] / "bpf_src/io_path.bpf.c"
+SOURCE = Path(__file__).resolve().parents[4] / "bpf_src/block/path/entry.h"
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
     "aarch64": ("/usr/include/asm-generic/unistd.h",),

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The story of a single operation or request, as a record. */
-#ifndef WPT_IO_PATH_RECORD_H
-#define WPT_IO_PATH_RECORD_H
+#ifndef WPT_PATH_RECORD_H
+#define WPT_PATH_RECORD_H
+
+#include "block/path/state.h"
+#include "block/path/flush.h"
+#include "block/path/journal.h"
+#include "block/path/writeback.h"
+#include "block/path/controllers.h"
+#include "lib/dentry.h"
 
 #define SECOND 1000000000ULL
 #define CLIMBS 64

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Interference: what took the CPU from an operation, and what kept the interrupt of its request waiting. */
-#ifndef WPT_IO_PATH_NOISE_H
-#define WPT_IO_PATH_NOISE_H
+#ifndef WPT_PATH_NOISE_H
+#define WPT_PATH_NOISE_H
+
+#include "block/path/state.h"
 
 #define FRAMES 32
 
@@ -82,7 +84,7 @@ static __always_inline struct op_state *interrupted(void)
 	return op && op->kind == OP_TRACED ? op : NULL;
 }
 
-static __always_inline int enter_hardirq(void)
+static __always_inline int on_hardirq_entry(void)
 {
 	struct cpu_state *cpu = this_cpu();
 
@@ -91,7 +93,7 @@ static __always_inline int enter_hardirq(void)
 	return 0;
 }
 
-static __always_inline int leave_hardirq(struct irqaction *action, bool direct)
+static __always_inline int on_hardirq_exit(struct irqaction *action, bool trusted)
 {
 	struct cpu_state *cpu = this_cpu();
 	struct op_state *op;
@@ -110,11 +112,11 @@ static __always_inline int leave_hardirq(struct irqaction *action, bool direct)
 		return 0;
 	worst = add_noise(op, NOISE_STAGE_HARDIRQ, ns);
 	if (worst)
-		bpf_probe_read_kernel_str(worst->name, sizeof(worst->name), FIELD(direct, action, name));
+		bpf_probe_read_kernel_str(worst->name, sizeof(worst->name), FIELD(trusted, action, name));
 	return 0;
 }
 
-static __always_inline int enter_softirq(void)
+static __always_inline int on_softirq_entry(void)
 {
 	struct cpu_state *cpu = this_cpu();
 
@@ -125,7 +127,7 @@ static __always_inline int enter_softirq(void)
 	return 0;
 }
 
-static __always_inline int leave_softirq(__u32 number)
+static __always_inline int on_softirq_exit(__u32 number)
 {
 	struct cpu_state *cpu = this_cpu();
 	struct op_state *op;
@@ -159,7 +161,7 @@ static __always_inline void see_by_handler(struct bio_state *state)
 /* --- Interrupts that were late ------------------------------------------------------------------------------------ */
 
 /* A CPU that takes interrupts ticks every tick_ns. Where it did not, something kept them off: whoever runs now. */
-static __always_inline int tick(void)
+static __always_inline int on_tick(void)
 {
 	struct cpu_state *cpu = this_cpu();
 	__u64 now = bpf_ktime_get_ns();

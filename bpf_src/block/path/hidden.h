@@ -3,8 +3,11 @@
  * Disks whose number sysfs does not show, as it may not be opened: the paths of an NVMe multipath. They are found by
  * their names. Bios come to them from the head alone, so only what was sent there looks for them.
  */
-#ifndef WPT_IO_PATH_HIDDEN_H
-#define WPT_IO_PATH_HIDDEN_H
+#ifndef WPT_PATH_HIDDEN_H
+#define WPT_PATH_HIDDEN_H
+
+#include "lib/wptrace.h"
+#include "lib/block.h"
 
 #define HIDDEN 32
 #define DISK_NAME_BYTES 32 /* DISK_NAME_LEN */

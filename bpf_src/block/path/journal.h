@@ -3,8 +3,12 @@
  * Commits of ext4's journals: who commits, with which requests, and who had put most into it. An operation that waited
  * for one tells it. Only what hooks hand over as a number is used, since 5.10 does not tell the types of modules.
  */
-#ifndef WPT_IO_PATH_JOURNAL_H
-#define WPT_IO_PATH_JOURNAL_H
+#ifndef WPT_PATH_JOURNAL_H
+#define WPT_PATH_JOURNAL_H
+
+#include "block/path/state.h"
+#include "block/path/flush.h"
+#include "lib/filter.h"
 
 #define JOURNALS 16
 #define COMMITS 4 /* of each journal that are remembered: whoever waited for one may be told some time later */
@@ -14,7 +18,7 @@ struct writer {
 	__u32 pid; /* 0: free */
 	__u32 handles;
 	__u32 blocks;
-	__u32 rank; /* what it put in, and what he had whose place it took: so the largest of all keeps a place */
+	__u32 rank; /* what it put in, and what he had whose slot it took: so the largest of all keeps a slot */
 	char comm[NAME_BYTES];
 };
 
@@ -83,7 +87,7 @@ static __always_inline struct filling *filling_at(__u32 place)
 	return &fillings[place];
 }
 
-/* The place of this device, or a free one, or that of the device whose last change was the longest ago. */
+/* The slot of this device, or a free one, or that of the device whose last change was the longest ago. */
 __noinline __u32 filling_place(__u32 dev)
 {
 	__u32 now = bpf_ktime_get_ns() >> 20;
@@ -159,7 +163,7 @@ static __always_inline __u32 claim_journal(__u64 journal)
 	return place;
 }
 
-static __always_inline int begin_commit(__u64 journal)
+static __always_inline int on_commit_start(__u64 journal)
 {
 	struct journal_state *state;
 	__u32 place;
@@ -181,7 +185,7 @@ static __always_inline int begin_commit(__u64 journal)
 }
 
 /* By the task that commits, when all is written: which one it was, and what had gone into it. */
-static __always_inline int number_commit(__u32 dev, __u32 number)
+static __always_inline int on_commit_written(__u32 dev, __u32 number)
 {
 	struct transaction *transaction;
 	struct journal_state *state;
@@ -219,7 +223,7 @@ static __always_inline int number_commit(__u32 dev, __u32 number)
 	return 0;
 }
 
-static __always_inline int end_commit(__u64 journal)
+static __always_inline int on_commit_end(__u64 journal)
 {
 	__u32 place = journal_place(journal);
 	struct journal_state *state;
@@ -268,7 +272,7 @@ static __noinline int count_for_commit(struct bio_state *state)
 }
 
 /* A change to the file system is complete, and part of a transaction. */
-static __always_inline int count_handle(__u32 dev, __u32 number, __u32 blocks)
+static __always_inline int on_handle_stop(__u32 dev, __u32 number, __u32 blocks)
 {
 	struct transaction *transaction = transaction_of(dev, number);
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
@@ -328,30 +332,6 @@ static __always_inline void tell_commit(struct commit *told, struct op_state *op
 	__builtin_memcpy(told, commit, sizeof(*told));
 	if (!told->ns)
 		told->ns = bpf_ktime_get_ns() - state->start_ns;
-}
-
-SEC("raw_tp/jbd2_start_commit")
-int commit_start_raw_tp(__u64 *ctx)
-{
-	return begin_commit(ctx[0]);
-}
-
-SEC("raw_tp/jbd2_run_stats")
-int commit_number_raw_tp(__u64 *ctx)
-{
-	return number_commit(ctx[0], ctx[1]);
-}
-
-SEC("raw_tp/jbd2_end_commit")
-int commit_end_raw_tp(__u64 *ctx)
-{
-	return end_commit(ctx[0]);
-}
-
-SEC("raw_tp/jbd2_handle_stats")
-int handle_raw_tp(__u64 *ctx)
-{
-	return count_handle(ctx[0], ctx[1], ctx[7]);
 }
 
 #endif

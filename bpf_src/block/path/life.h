@@ -3,8 +3,13 @@
  * What may happen to a request between its issue and its end: it is given back and issued again, it completes in parts,
  * it fails, other bios go with it. All of that is rare, and none of it is in the way of other requests.
  */
-#ifndef WPT_IO_PATH_LIFE_H
-#define WPT_IO_PATH_LIFE_H
+#ifndef WPT_PATH_LIFE_H
+#define WPT_PATH_LIFE_H
+
+#include "block/path/state.h"
+#include "block/path/account.h"
+#include "block/path/layers.h"
+#include "block/path/writeback.h"
 
 /* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
 __noinline int deliver_merged_one(__u64 address, __u32 head_place)
@@ -192,9 +197,9 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 }
 
 /* The driver could not take it, or gives it back; it is issued again, perhaps after it was merged with others. */
-static __always_inline int requeue(struct request *rq, bool direct)
+static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
-	struct bio_state *state = first_of(rq, false, direct);
+	struct bio_state *state = first_of(rq, false, trusted);
 
 	if (!state || state->kind == BIO_KIND_ABOVE)
 		return 0;

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What the io_path object shares with Python: stages, causes, cells and records. */
-#ifndef WPT_IO_PATH_SHARED_H
-#define WPT_IO_PATH_SHARED_H
+#ifndef WPT_PATH_SHARED_H
+#define WPT_PATH_SHARED_H
+
+#include "lib/wptrace.h"
+#include "lib/hist.h"
+#include "lib/block.h"
 
 /* The stages of an operation, in order; each of its nanoseconds is charged to one of them. */
 enum op_stage {
@@ -184,7 +188,7 @@ struct writeback_cell {
 	struct hist stages[WRITEBACK_STAGES];
 };
 
-/* Bios of a device made of others, by device and block_op. */
+/* Bios of a stacked device, by device and block_op. */
 enum layer_stage {
 	LAYER_STAGE_LAYERS, /* nothing of it was under way below */
 	LAYER_STAGE_DEVICE, /* from the first Q to the last C below */

@@ -200,7 +200,7 @@ static __always_inline bool settled(struct irqoff_pending *held, __u64 stolen, _
 		(record)->frames = __size > 0 ? __size / sizeof(__u64) : 0; \
 	})
 
-static __always_inline int expire(void *ctx)
+static __always_inline int on_timer_expire(void *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u64 asleep = bpf_ktime_get_boot_ns() - now;
@@ -250,7 +250,7 @@ static __always_inline int expire(void *ctx)
 	return 0;
 }
 
-TRACEPOINT(expire, hrtimer_expire_entry, expire(ctx))
+TRACEPOINT(expire, hrtimer_expire_entry, on_timer_expire(ctx))
 
 #ifdef __TARGET_ARCH_arm64
 #define NMI_MASK 0xf00000

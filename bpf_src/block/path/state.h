@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What the io_path programs share: what Python sets, operations by task, requests by bio. */
-#ifndef WPT_IO_PATH_STATE_H
-#define WPT_IO_PATH_STATE_H
+#ifndef WPT_PATH_STATE_H
+#define WPT_PATH_STATE_H
+
+#include "block/path/shared.h"
+#include "lib/sample.h"
 
 #define NEVER ~0ULL
 
@@ -86,14 +89,14 @@ enum op_state_kind {
 
 struct op_state {
 	__u64 task; /* or the kiocb of an asynchronous one; 0: free */
-	__u64 begun; /* operations in this place, ever; Python wants it second */
+	__u64 begun; /* operations in this slot, ever; Python wants it second */
 	__u64 start_ns;
 	struct file *file;
 	loff_t *position; /* the kernel's own, which it moves at the end; NULL: not known */
 	__s64 offset; /* -1: not looked at yet */
 	__u64 length;
 	__u32 place; /* its own, by which requests find it */
-	__u32 crowded; /* another one belongs here, and had to take one of the next places */
+	__u32 crowded; /* another one belongs here, and had to take one of the next slots */
 	__u16 wake_cpu;
 	__u8 kind;
 	__u8 op_kind;
@@ -106,55 +109,55 @@ struct op_state {
 	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
 	__u64 woken_ns; /* when its task ran again after its only request, which is not charged yet; 0: it did not */
 	__u64 preempted_ns;
-	__u64 above; /* the bio that it sent to a device made of others, which has no request yet; 0: none */
+	__u64 above; /* the bio that it sent to a stacked device, which has no request yet; 0: none */
 	__u64 above_ns;
 	__u64 held_until; /* when its task last ran again while that bio had no request; 0: it did not */
-	__u64 above_done_ns; /* C of the last bio of it that a device made of others completed; may be an earlier one's */
+	__u64 above_done_ns; /* C of the last bio of it that a stacked device completed; may be an earlier one's */
 	__u32 made; /* bios */
 	__u32 readahead; /* how many of them are for pages beyond what was asked for */
 	__u32 ended; /* how many of the others completed */
-	__u32 only; /* 1 + place of the bio that was the only one when it completed, 0: none */
+	__u32 only; /* 1 + slot of the bio that was the only one when it completed, 0: none */
 	__u16 slot; /* of the last request */
-	__u16 target; /* of a stand-in: the place of what it stands for */
-	__u8 last; /* 1 + place in done of what completed last, 0: nothing since the last look */
+	__u16 target; /* of a stand-in: the slot of what it stands for */
+	__u8 last; /* 1 + slot in done of what completed last, 0: nothing since the last look */
 	__u8 waited_for; /* what `last` was when it was charged last */
 	__u8 interface;
 	bool waited; /* a request was charged */
 	bool charged; /* anything was */
 	bool blocked; /* slept for I/O, of whomever */
-	bool lost; /* a bio had no place */
+	bool lost; /* a bio had no slot */
 	bool in_iowait;
 	bool in_journal; /* where it may wait for one */
 	__u8 depth; /* how many syncs and faults are under way inside of it */
-	__u8 journal; /* 1 + place in journals of what it waited for, 0: none */
+	__u8 journal; /* 1 + slot in journals of what it waited for, 0: none */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 cursor_ns; /* up to here time is charged */
 	__u64 end_ns;
 };
 
-/* In `last`: it is not in done, but still in its bio's place. */
+/* In `last`: it is not in done, but still in its bio's slot. */
 #define LAST_IS_ONLY (DONE + 1)
 
 const struct op_state *export_op_state __attribute__((unused));
 
 /*
- * Variables and not maps: a place is computed, not looked up. Python maps and reads them in place all the same. Each has
+ * Variables and not maps: a slot is computed, not looked up. Python maps and reads them in place all the same. Each has
  * a section of its own, since 5.10 takes only 4 MiB in one piece.
  */
 struct op_state ops[OPS] SEC(".bss.ops");
 
-/* Of each place of `ops`; apart, as 5.10 would not take both in one piece. */
+/* Of each slot of `ops`; apart, as 5.10 would not take both in one piece. */
 struct done dones[OPS][DONE] SEC(".bss.dones");
 
 /* A bio that has no request yet. */
 struct in_hand {
 	__u64 since; /* Q */
-	__u32 place; /* 1 + its place in bios; 0: none */
+	__u32 place; /* 1 + its slot in bios; 0: none */
 	__u32 unused;
 };
 
-/* Of each place of `ops`, with --interference: what took its time. */
+/* Of each slot of `ops`, with --interference: what took its time. */
 struct interference {
 	struct noise noise[NOISE_STAGES];
 	struct noise before_wakeup;
@@ -193,17 +196,17 @@ enum bio_kind {
 	BIO_KIND_QUEUED,
 	BIO_KIND_HEAD, /* the first one of a request that was issued: it stands for the request */
 	BIO_KIND_HELD, /* by a cgroup's limit: a worker sends it on */
-	BIO_KIND_ABOVE, /* sent to a device made of others, which may send on this one or others */
+	BIO_KIND_ABOVE, /* sent to a stacked device, which may send on this one or others */
 	BIO_KIND_LINKED, /* made by such a device of another one, and not yet queued */
 };
 
 struct bio_state {
 	__u64 bio; /* 0: free */
-	__u64 begun; /* requests that were issued in this place, ever; Python wants it second */
+	__u64 begun; /* requests that were issued in this slot, ever; Python wants it second */
 	__u32 place; /* its own */
-	__u32 crowded; /* another one belongs here, and had to take one of the next places */
+	__u32 crowded; /* another one belongs here, and had to take one of the next slots */
 	__u64 task; /* of its operation, 0: none */
-	__u32 op; /* the place of its operation */
+	__u32 op; /* the slot of its operation */
 	__u32 made;
 	__u64 cgroup;
 	__u32 tgid;
@@ -215,12 +218,12 @@ struct bio_state {
 	/* From here on cleared at once. */
 	__u8 apart; /* from other requests of its operation: bio_apart */
 	bool set_up; /* by nvme_setup_cmd, which comes before the issue */
-	bool layer; /* of a device made of others that has a row */
+	bool layer; /* of a stacked device that has a row */
 	bool unused;
 	char comm[NAME_BYTES];
 	__u64 above_ns; /* Q of the bio that it was made of, if events.below tells so */
 	__u64 top_ns; /* Q of the topmost one of those that it was made of, if events.below tells so */
-	__u32 above; /* the place of the bio that it was made of, if events.below tells so */
+	__u32 above; /* the slot of the bio that it was made of, if events.below tells so */
 	__u32 layer_slot; /* of the device that sent this very bio on, if events.below tells so */
 	struct done done;
 };
@@ -285,9 +288,10 @@ struct {
 
 /*
  * Many stages are empty, and whoever reads takes what is missing for that. Not a function of its own, and only of values
- * that were just read from memory: before 6.4 (fde2a3882bd0) the verifier follows what a bucket's place depends on back
- * to the begin of its function, and when it gets there tells all values from one another, in each of hundreds of
- * thousands of states.
+ * that were just read from memory: before
+ * commit fde2a3882bd0 ("bpf: support precision propagation in the presence of subprogs", v6.5)
+ * the verifier follows what a bucket's place depends on back to the begin of its function, and when it gets there tells
+ * all values from one another, in each of hundreds of thousands of states.
  */
 static __always_inline void add(struct hist *hist, __u64 value)
 {
@@ -360,7 +364,7 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 /* --- Operations by task ------------------------------------------------------------------------------------------- */
 
 /*
- * A place is sought next to where it belongs only if one ever had to go there. That is done by global functions, which
+ * A slot is sought next to where it belongs only if one ever had to go there. That is done by global functions, which
  * the verifier looks at once, and not for each way through them.
  */
 __noinline __u32 displaced_op(__u64 task, __u32 home)
@@ -425,7 +429,7 @@ static __always_inline bool take_op(struct op_state *op, __u64 task)
 	return true;
 }
 
-/* Before the next one in this place says when it began, nothing of its task belongs to it. */
+/* Before the next one in this slot says when it began, nothing of its task belongs to it. */
 static __always_inline void free_op(struct op_state *op)
 {
 	op->start_ns = NEVER;
@@ -449,7 +453,7 @@ __noinline __u32 claim_displaced_op(__u64 task, __u32 home)
 	return OPS;
 }
 
-/* The place of this task: the one that it has, or one that was free; its kind tells which. */
+/* The slot of this task: the one that it has, or one that was free; its kind tells which. */
 static __always_inline struct op_state *claim_op(__u64 task)
 {
 	__u32 place = home_of(task, OP_BITS);
@@ -499,7 +503,7 @@ static __always_inline bool take_bio(struct bio_state *state, __u64 bio)
 	return true;
 }
 
-/* What was sent to a device made of others may never be heard of again, and gives way. */
+/* What was sent to a stacked device may never be heard of again, and gives way. */
 static __always_inline bool take_above(struct bio_state *state, __u64 bio)
 {
 	__u64 before = state->bio;
@@ -532,7 +536,7 @@ __noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
 	return BIOS;
 }
 
-/* The place of this bio: the one that it has, or one that was free, of the kind BIO_KIND_QUEUED. */
+/* The slot of this bio: the one that it has, or one that was free, of the kind BIO_KIND_QUEUED. */
 static __always_inline struct bio_state *claim_bio(__u64 bio)
 {
 	__u32 place = home_of(bio, BIO_BITS);
@@ -594,22 +598,22 @@ static __noinline struct bio_state *behind(struct bio *bio, bool issued)
 	return NULL;
 }
 
-static __always_inline struct bio_state *first_of(struct request *rq, bool issued, bool direct)
+static __always_inline struct bio_state *first_of(struct request *rq, bool issued, bool trusted)
 {
-	struct bio *bio = FIELD(direct, rq, bio);
+	struct bio *bio = FIELD(trusted, rq, bio);
 	struct bio_state *state;
 
 	/* The flush machinery has a request of its own, without a bio. */
 	state = find_bio(bio ? (__u64)bio : (__u64)rq);
 	if (state && (!issued || state->kind == BIO_KIND_HEAD || state->empty))
 		return state;
-	return bio && FIELD(direct, bio, bi_next) ? behind(bio, issued) : NULL;
+	return bio && FIELD(trusted, bio, bi_next) ? behind(bio, issued) : NULL;
 }
 
 /* What stands for a request that was issued. */
-static __always_inline struct bio_state *state_of(struct request *rq, bool direct)
+static __always_inline struct bio_state *state_of(struct request *rq, bool trusted)
 {
-	return first_of(rq, true, direct);
+	return first_of(rq, true, trusted);
 }
 
 #endif

@@ -3,11 +3,14 @@
  * Operations that their task does not wait for in a system call: io_uring and Linux AIO.
  *
  * Each has a kiocb, which lies at the very begin of the io_kiocb or aio_kiocb around it and is its key from the
- * submission to the completion event. While a task works on one (its submitter, or a worker of io_uring), that task has
- * a place as well, which stands in for it: what the task queues and waits for belongs to the operation.
+ * submission to the end that is told. While a task works on one (its submitter, or a worker of io_uring), that task has
+ * a slot as well, which stands in for it: what the task queues and waits for belongs to the operation.
  */
-#ifndef WPT_IO_PATH_ASYNC_H
-#define WPT_IO_PATH_ASYNC_H
+#ifndef WPT_PATH_ASYNC_H
+#define WPT_PATH_ASYNC_H
+
+#include "block/path/state.h"
+#include "block/path/operation.h"
 
 struct aio_kiocb___known {
 	struct {
@@ -30,7 +33,7 @@ struct submission {
 	__u64 start_ns;
 	__u32 tid;
 	__u8 interface;
-	bool crowded; /* another one belongs here, and had to take one of the next places */
+	bool crowded; /* another one belongs here, and had to take one of the next slots */
 	struct submitter by; /* if it may be told */
 };
 
@@ -137,7 +140,7 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 	return op;
 }
 
-static __always_inline int submit_uring(struct io_kiocb *req)
+static __always_inline int on_uring_submit(struct io_kiocb *req)
 {
 	__u8 opcode = BPF_CORE_READ(req, opcode);
 	__u64 user_data = 0;
@@ -155,8 +158,9 @@ static __always_inline int submit_uring(struct io_kiocb *req)
 
 /*
  * A file system that lies over another one (overlayfs, FUSE with passthrough) hands that a kiocb of its own, and keeps the
- * one that it got right behind it: struct backing_aio, before 6.8 (a6293b3e285c) struct ovl_aio_req of the module. So what
- * lies there is the key of one of ours, or it is none. Such file systems may lie over one another.
+ * one that it got right behind it: struct backing_aio, and struct ovl_aio_req of the module before
+ * commit a6293b3e285c ("fs: factor out backing_file_{read,write}_iter() helpers", v6.8).
+ * So what lies there is the key of one of ours, or it is none. Such file systems may lie over one another.
  */
 #define WRAPPINGS 2 /* FILESYSTEM_MAX_STACK_DEPTH */
 #define WORDS_BEHIND 2 /* a counter may come first */
@@ -276,7 +280,7 @@ static __noinline int forget_submitted(__u64 key, __s64 result)
 	return 0;
 }
 
-static __always_inline int end_async(__u64 key, __s64 result)
+static __always_inline int on_async_end(__u64 key, __s64 result)
 {
 	struct op_state *op = find_op(key);
 	__u64 now;
@@ -284,10 +288,67 @@ static __always_inline int end_async(__u64 key, __s64 result)
 	if (!op)
 		return forget_submitted(number_of(key), result);
 	now = bpf_ktime_get_ns();
-	/* From the completion of what came last to the event that says so. */
+	/* From the completion of what came last to the moment when it is told. */
 	if (op->last && !op->woken_ns)
 		op->woken_ns = now;
 	return finish(op, NULL, result, now, false);
+}
+
+/* 6.15 hands over the completion (a cqe) instead of what is in it. */
+const volatile bool uring_hands_event;
+
+struct io_uring_cqe___known {
+	__s32 res;
+} __attribute__((preserve_access_index));
+
+/* A completion that is not the last one of its operation names none. */
+static __always_inline int on_uring_complete(__u64 *ctx)
+{
+	__s32 result;
+
+	if (uring_hands_event)
+		result = BPF_CORE_READ((struct io_uring_cqe___known *)ctx[2], res);
+	else
+		result = ctx[3];
+	return ctx[1] ? on_async_end(ctx[1], result) : 0;
+}
+
+static __always_inline int on_aio_submit(__u64 key)
+{
+	struct aio_kiocb___known *iocb = (void *)key;
+
+	return submit(key, INTERFACE_AIO, telling ? BPF_CORE_READ(iocb, ki_res.obj) : 0);
+}
+
+/* include/uapi/linux/aio_abi.h */
+struct aio_request {
+	__u64 unused[3];
+	__u64 buffer;
+	__u64 bytes;
+};
+
+static __always_inline int on_aio_enter(struct kiocb *iocb, __u64 given, enum op_kind kind, bool vectored)
+{
+	struct file *file = BPF_CORE_READ(iocb, ki_filp);
+	struct aio_request request = {};
+	__u64 length;
+
+	if (!is_stored(file, kind, false))
+		return 0;
+	bpf_probe_read_kernel(&request, sizeof(request), (void *)given);
+	length = request.bytes;
+	if (vectored)
+		length = vector_bytes((void *)request.buffer, length);
+	return issue_kiocb(iocb, file, kind, length);
+}
+
+static __always_inline int on_aio_leave(void)
+{
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (op && op->kind == OP_STAND_IN)
+		op->task = 0;
+	return 0;
 }
 
 #endif

@@ -3,8 +3,11 @@
  * What held a bio before it got a request. A task that goes to sleep with a bio in its hands sleeps in whatever holds
  * that, and its stack tells in what. So a bio that nobody holds costs no more than the note that it is in hand.
  */
-#ifndef WPT_IO_PATH_CONTROLLERS_H
-#define WPT_IO_PATH_CONTROLLERS_H
+#ifndef WPT_PATH_CONTROLLERS_H
+#define WPT_PATH_CONTROLLERS_H
+
+#include "block/path/state.h"
+#include "block/path/noise.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -14,7 +17,7 @@ struct {
 } held_op_cells SEC(".maps"), held_request_cells SEC(".maps");
 
 struct held {
-	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the place */
+	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the slot */
 	__u64 until; /* of an operation: what lies before it has been counted */
 	__u64 by[CONTROLLERS];
 };
@@ -33,7 +36,7 @@ struct hold {
 	struct phase phases[PHASES];
 };
 
-/* Of each place of `ops` and `bios`. */
+/* Of each slot of `ops` and `bios`. */
 struct held held_ops[OPS] SEC(".bss.held_ops");
 struct hold holds[BIOS] SEC(".bss.holds");
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Devices made of others (dm, md): a bio that is sent to one has a place like others (`layer`), from its Q to its C.
+ * Stacked devices (dm, md): a bio that is sent to one has a slot like others (`layer`), from its Q to its C.
  * What the device makes of it is linked to it by where it lies, which the device tells (block_bio_remap) before it sends
  * the new bio, in whatever task. So a request below belongs to the operation above, also if a worker sends it.
  */
-#ifndef WPT_IO_PATH_LAYERS_H
-#define WPT_IO_PATH_LAYERS_H
+#ifndef WPT_PATH_LAYERS_H
+#define WPT_PATH_LAYERS_H
+
+#include "block/path/state.h"
 
 #define LAYERS 256
 #define LAYER_PROBES 16
@@ -26,7 +28,7 @@ struct upper_key {
 };
 
 struct upper {
-	__u64 queued; /* as long as the place has it, it is the same bio */
+	__u64 queued; /* as long as the slot has it, it is the same bio */
 	__u32 place;
 	__u32 unused;
 };
@@ -67,7 +69,7 @@ __noinline int note_upper(__u32 place, __u64 sector)
 	return 0;
 }
 
-/* The place is that of a bio of a layer. */
+/* The slot is that of a bio of a layer. */
 static __always_inline void begin_layer(struct bio_state *state, __u32 slot, __u64 sector, __u32 bytes)
 {
 	state->layer = true;
@@ -93,7 +95,7 @@ static __always_inline bool cut_layer(__u64 bio, struct bio_state *rest, __u64 s
 #define STEPS_BACK 64
 #define STEP_SECTORS 8
 
-/* The place of the bio of a layer in which a sector lies, or BIOS. */
+/* The slot of the bio of a layer in which a sector lies, or BIOS. */
 __noinline __u32 upper_at(__u64 dev, __u64 sector)
 {
 	struct upper_key key = {.sector = sector, .dev = dev};
@@ -116,8 +118,8 @@ __noinline __u32 upper_at(__u64 dev, __u64 sector)
 	return BIOS;
 }
 
-/* A device made of others is about to send on a bio that it made of the one at this sector. */
-static __noinline int link_to_upper(__u64 bio, __u64 dev, __u64 sector)
+/* A stacked device is about to send on a bio that it made of the one at this sector. */
+static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 {
 	struct bio_state *state, *upper = NULL;
 	struct op_state *op;
@@ -201,7 +203,7 @@ static __noinline int end_refused(struct bio_state *state)
 	return 0;
 }
 
-static __noinline int complete_bio(struct bio *bio)
+static __noinline int on_bio_complete(struct bio *bio)
 {
 	struct bio_state *state = find_bio((__u64)bio);
 	__u64 now = bpf_ktime_get_ns();

@@ -111,12 +111,12 @@ static __always_inline void count(struct size_cell *cell, __u32 bytes, bool sequ
 	COUNT(loss[SIZE_CAUSE_NO_PLACE]);
 }
 
-static __always_inline int issue(struct request *rq, bool direct)
+static __always_inline int on_request_issue(struct request *rq, bool trusted)
 {
-	enum block_op op = request_op(FIELD(direct, rq, cmd_flags));
-	__u64 sector = FIELD(direct, rq, __sector);
-	__u32 bytes = FIELD(direct, rq, __data_len);
-	__u32 dev = request_disk(rq, direct);
+	enum block_op op = request_op(FIELD(trusted, rq, cmd_flags));
+	__u64 sector = FIELD(trusted, rq, __sector);
+	__u32 bytes = FIELD(trusted, rq, __data_len);
+	__u32 dev = request_disk(rq, trusted);
 	struct device_match match;
 	struct size_cell *cell;
 	bool sequential;
@@ -139,15 +139,15 @@ static __always_inline int issue(struct request *rq, bool direct)
 	return 0;
 }
 
-static __always_inline int requeue(struct request *rq, bool direct)
+static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
-	__u64 sector = FIELD(direct, rq, __sector);
+	__u64 sector = FIELD(trusted, rq, __sector);
 	__u64 key = (__u64)rq;
 
 	/* The driver had no room and never began with it: it has not been issued. */
-	if (!FIELD(direct, rq, state))
+	if (!FIELD(trusted, rq, state))
 		return 0;
-	if (!find_device(request_disk(rq, direct), sector, true).found)
+	if (!find_device(request_disk(rq, trusted), sector, true).found)
 		return 0;
 	if (!bpf_map_update_elem(&requeued, &key, &sector, BPF_NOEXIST))
 		COUNT(requeues);
@@ -156,7 +156,7 @@ static __always_inline int requeue(struct request *rq, bool direct)
 	return 0;
 }
 
-TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
+TRACEPOINT(issue, block_rq_issue, on_request_issue(FIRST_OR_SECOND(ctx, request_is_second), trusted))
+TRACEPOINT(requeue, block_rq_requeue, on_request_requeue(FIRST_OR_SECOND(ctx, request_is_second), trusted))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -165,10 +165,7 @@ static __always_inline bool is_told(void)
  */
 __u32 target_tgid;
 
-/*
- * Before 5.11 (a54895fa057c, e8a676d61c07) these tracepoints hand over the queue first. Stable kernels took one of the
- * two changes back to 5.10, so nobody may ask for the version: Python asks BTF.
- */
+/* Whether the queue comes first: see lib/arguments.h. */
 const volatile bool request_is_second;
 const volatile bool bio_is_second;
 
@@ -182,15 +179,15 @@ static __always_inline struct block_cell *cell_of(__u16 slot, enum block_op op)
 	return cell;
 }
 
-static __always_inline int getrq(struct bio *bio, bool direct)
+static __always_inline int on_request_alloc(struct bio *bio, bool trusted)
 {
 	__u64 key = (__u64)bio;
 	__u64 now;
-	__u32 dev = bio_disk(bio, direct);
+	__u32 dev = bio_disk(bio, trusted);
 
 	if (target_tgid && target_tgid != current_ids() >> 32)
 		return 0;
-	if (!find_device(dev, FIELD(direct, bio, bi_iter.bi_sector), false).stateful)
+	if (!find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), false).stateful)
 		return 0;
 	if (request_sample && !target_tgid && !is_timed())
 		return 0;
@@ -203,9 +200,9 @@ static __always_inline int getrq(struct bio *bio, bool direct)
 /* A front merge puts another bio before the one that got the request; more than a few of them are rare. */
 #define FRONT_MERGES 8
 
-static __always_inline __u64 take_start(struct request *rq, bool direct)
+static __always_inline __u64 take_start(struct request *rq, bool trusted)
 {
-	struct bio *bio = FIELD(direct, rq, bio);
+	struct bio *bio = FIELD(trusted, rq, bio);
 	int place;
 
 	for (place = 0; place < FRONT_MERGES && bio; place++) {
@@ -218,21 +215,21 @@ static __always_inline __u64 take_start(struct request *rq, bool direct)
 			bpf_map_delete_elem(&bios, &key);
 			return start;
 		}
-		bio = FIELD(direct, bio, bi_next);
+		bio = FIELD(trusted, bio, bi_next);
 	}
 	return 0;
 }
 
-static __always_inline int issue(struct request *rq, bool direct)
+static __always_inline int on_request_issue(struct request *rq, bool trusted)
 {
-	enum block_op op = request_op(FIELD(direct, rq, cmd_flags));
+	enum block_op op = request_op(FIELD(trusted, rq, cmd_flags));
 	__u64 key = (__u64)rq;
 	struct request_state fresh = {};
 	struct request_state *known;
 	struct device_match match;
 	struct block_cell *cell;
 
-	match = find_device(request_disk(rq, direct), FIELD(direct, rq, __sector), op == BLOCK_OP_FLUSH);
+	match = find_device(request_disk(rq, trusted), FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH);
 	if (!match.stateful)
 		return 0;
 	known = bpf_map_lookup_elem(&requests, &key);
@@ -241,7 +238,7 @@ static __always_inline int issue(struct request *rq, bool direct)
 		return 0;
 	}
 	fresh.issue_ns = bpf_ktime_get_ns();
-	fresh.start_ns = take_start(rq, direct);
+	fresh.start_ns = take_start(rq, trusted);
 	if (!fresh.start_ns && target_tgid)
 		return 0;
 	/* The flush machinery has one request of its own, which never waits for a tag. */
@@ -258,11 +255,16 @@ static __always_inline int issue(struct request *rq, bool direct)
 	return 0;
 }
 
-static __always_inline int merge(struct request *rq, bool direct)
+static __always_inline void forget_start(struct request *rq, bool trusted)
 {
-	__u64 key = (__u64)FIELD(direct, rq, bio);
+	__u64 key = (__u64)FIELD(trusted, rq, bio);
 
 	bpf_map_delete_elem(&bios, &key);
+}
+
+static __always_inline int on_request_merge(struct request *rq, bool trusted)
+{
+	forget_start(rq, trusted);
 	return 0;
 }
 
@@ -284,7 +286,7 @@ __noinline int bios_within(__u64 request, __u32 bytes)
 	return ended;
 }
 
-/* The life of a request that is in flight, from its first event on. */
+/* The life of a request that is in flight, from the first that happens to it. */
 static __noinline struct life *life_of(struct request *rq)
 {
 	__u64 key = (__u64)rq;
@@ -342,7 +344,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 	return 0;
 }
 
-static __always_inline int requeue(struct request *rq, bool direct)
+static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
 	struct block_cell *cell = cell_of_request(rq);
 	bool late = has_timed_out(rq);
@@ -361,15 +363,15 @@ static __always_inline int requeue(struct request *rq, bool direct)
 	return 0;
 }
 
-static __always_inline int split(struct bio *bio, bool direct)
+static __always_inline int on_bio_split(struct bio *bio, bool trusted)
 {
-	__u32 flags = FIELD(direct, bio, bi_opf);
+	__u32 flags = FIELD(trusted, bio, bi_opf);
 	struct device_match match;
 	struct block_cell *cell;
 
 	if (target_tgid && target_tgid != current_ids() >> 32)
 		return 0;
-	match = find_device(bio_disk(bio, direct), FIELD(direct, bio, bi_iter.bi_sector), false);
+	match = find_device(bio_disk(bio, trusted), FIELD(trusted, bio, bi_iter.bi_sector), false);
 	if (!match.found)
 		return 0;
 	cell = cell_of(match.slot, request_op(flags));
@@ -392,7 +394,7 @@ static __noinline int end_life(struct request *rq, struct life *found)
 	return 0;
 }
 
-static __always_inline void send(struct request *rq, bool direct, __u64 now, __u64 queue, __u64 device, __u32 bytes,
+static __always_inline void send(struct request *rq, bool trusted, __u64 now, __u64 queue, __u64 device, __u32 bytes,
 				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, int error, struct life *life)
 {
 	struct block_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
@@ -402,7 +404,7 @@ static __always_inline void send(struct request *rq, bool direct, __u64 now, __u
 		return;
 	}
 	record->end_ns = now;
-	record->sector = FIELD(direct, rq, __sector) - (life->bytes >> 9);
+	record->sector = FIELD(trusted, rq, __sector) - (life->bytes >> 9);
 	record->queue_ns = queue;
 	record->device_ns = device;
 	record->bytes = bytes;
@@ -425,10 +427,10 @@ static __always_inline void count(struct block_cell *cell, __u32 bytes, int erro
 		cell->failed++;
 }
 
-static __always_inline int complete(struct request *rq, int error, __u32 bytes, bool direct)
+static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u32 flags = FIELD(direct, rq, cmd_flags);
+	__u32 flags = FIELD(trusted, rq, cmd_flags);
 	enum block_op op = request_op(flags);
 	__u64 key = (__u64)rq;
 	__u64 start, issued, queue, device;
@@ -437,20 +439,20 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 	struct life life = {};
 	__u32 dev;
 
-	if (bytes < FIELD(direct, rq, __data_len))
+	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of(key), bytes, error);
 	if (living)
 		end_life(rq, &life);
-	dev = request_disk(rq, direct);
+	dev = request_disk(rq, trusted);
 	if (!dev)
 		return 0; /* a command to a controller, not to a disk */
-	match = find_device(dev, FIELD(direct, rq, __sector), op == BLOCK_OP_FLUSH);
+	match = find_device(dev, FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH);
 	if (!match.found)
 		return 0;
 	if (!bytes && op <= BLOCK_OP_WRITE) {
 		/* A flush sequence ends: its data and its flushes were requests of their own. */
 		if (match.stateful)
-			merge(rq, direct);
+			forget_start(rq, trusted);
 		return 0;
 	}
 	if (match.stateful) {
@@ -473,14 +475,14 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		issued = state->issue_ns;
 		bpf_map_delete_elem(&requests, &key);
 	} else {
-		start = FIELD(direct, rq, start_time_ns);
-		issued = FIELD(direct, rq, io_start_time_ns);
+		start = FIELD(trusted, rq, start_time_ns);
+		issued = FIELD(trusted, rq, io_start_time_ns);
 		/*
 		 * Neither stamp is cleared when a request's memory is used again. Only with iostats is a request stamped
 		 * when it is made, and then it has its partition (7.2 leaves an old stamp, others 0); the flush machinery
 		 * stamps its own always. An issue before that is the previous request's.
 		 */
-		if (op != BLOCK_OP_FLUSH && !FIELD(direct, rq, part))
+		if (op != BLOCK_OP_FLUSH && !FIELD(trusted, rq, part))
 			start = 0;
 		if (issued < start)
 			issued = 0;
@@ -495,7 +497,7 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		cell->fate.timeouts++;
 		ONE_MORE(life.events.timeouts);
 	}
-	if (FIELD(direct, rq, bio) != FIELD(direct, rq, biotail)) {
+	if (FIELD(trusted, rq, bio) != FIELD(trusted, rq, biotail)) {
 		int others = bios_within(number_of(key), ~0U) - 1;
 
 		life.events.merged += others;
@@ -522,15 +524,15 @@ static __always_inline int complete(struct request *rq, int error, __u32 bytes, 
 		hist_add_plain(&cell->stages[BLOCK_STAGE_AT_ONCE], device);
 	}
 	if (queue + device >= slow_ns || (sample && is_told()))
-		send(rq, direct, now, queue, device, bytes, dev, flags, op, match.slot, error, &life);
+		send(rq, trusted, now, queue, device, bytes, dev, flags, op, match.slot, error, &life);
 	return 0;
 }
 
-TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[1], ctx[2], direct))
-TRACEPOINT(issue, block_rq_issue, issue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(getrq, block_getrq, getrq(FIRST_OR_SECOND(ctx, bio_is_second), direct))
-TRACEPOINT(merge, block_rq_merge, merge(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(requeue, block_rq_requeue, requeue(FIRST_OR_SECOND(ctx, request_is_second), direct))
-TRACEPOINT(split, block_split, split(FIRST_OR_SECOND(ctx, bio_is_second), direct))
+TRACEPOINT(complete, block_rq_complete, on_request_complete((void *)ctx[0], ctx[1], ctx[2], trusted))
+TRACEPOINT(issue, block_rq_issue, on_request_issue(FIRST_OR_SECOND(ctx, request_is_second), trusted))
+TRACEPOINT(getrq, block_getrq, on_request_alloc(FIRST_OR_SECOND(ctx, bio_is_second), trusted))
+TRACEPOINT(merge, block_rq_merge, on_request_merge(FIRST_OR_SECOND(ctx, request_is_second), trusted))
+TRACEPOINT(requeue, block_rq_requeue, on_request_requeue(FIRST_OR_SECOND(ctx, request_is_second), trusted))
+TRACEPOINT(split, block_split, on_bio_split(FIRST_OR_SECOND(ctx, bio_is_second), trusted))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -133,16 +133,16 @@ static __always_inline void meet(__u32 tgid)
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-static __always_inline int start(void *ctx, struct bio *bio, bool direct)
+static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 {
-	__u32 bytes = FIELD(direct, bio, bi_iter.bi_size);
-	__u32 flags = FIELD(direct, bio, bi_opf);
+	__u32 bytes = FIELD(trusted, bio, bi_iter.bi_size);
+	__u32 flags = FIELD(trusted, bio, bi_opf);
 	struct io_state state = {};
 	__u64 key = (__u64)bio;
 	struct device_match match;
 	struct totals *counts;
 
-	match = find_device(bio_disk(bio, direct), FIELD(direct, bio, bi_iter.bi_sector), !bytes);
+	match = find_device(bio_disk(bio, trusted), FIELD(trusted, bio, bi_iter.bi_sector), !bytes);
 	if (!match.found || !task_matches())
 		return 0;
 	counts = totals_here();
@@ -153,7 +153,7 @@ static __always_inline int start(void *ctx, struct bio *bio, bool direct)
 	/* A flush comes as a write of nothing. */
 	state.key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;
 	/* What is called at the end of a bio tells who made it. */
-	state.key.kernel = kernel_stack_id(ctx, (void *)FIELD(direct, bio, bi_end_io), flags);
+	state.key.kernel = kernel_stack_id(ctx, (void *)FIELD(trusted, bio, bi_end_io), flags);
 	state.key.user = -1;
 	state.bytes = bytes;
 	if (state.key.kernel < 0)
@@ -236,7 +236,7 @@ __noinline int finish(__u64 bio, __u64 now)
 /* Operations from here on are passed through by somebody who makes requests himself, without G. */
 #define PASSED_THROUGH 32
 
-static __always_inline int complete(struct request *rq, __u32 bytes, bool direct)
+static __always_inline int on_request_complete(struct request *rq, __u32 bytes, bool trusted)
 {
 	struct bio *bio = BPF_CORE_READ(rq, bio); /* by copy, which makes it a number: `finish` takes no pointers */
 	__u32 left = bytes;
@@ -244,13 +244,13 @@ static __always_inline int complete(struct request *rq, __u32 bytes, bool direct
 	__u32 dev;
 	int place;
 
-	if (!bio || (FIELD(direct, rq, cmd_flags) & 0xff) >= PASSED_THROUGH)
+	if (!bio || (FIELD(trusted, rq, cmd_flags) & 0xff) >= PASSED_THROUGH)
 		return 0;
-	dev = request_disk(rq, direct);
-	if (!dev || !find_device(dev, FIELD(direct, rq, __sector), !bytes).found)
+	dev = request_disk(rq, trusted);
+	if (!dev || !find_device(dev, FIELD(trusted, rq, __sector), !bytes).found)
 		return 0;
 	/* The data of a write with flushes is written. The write ends when this completes once more, without bytes. */
-	if (bytes && FIELD(direct, rq, end_io))
+	if (bytes && FIELD(trusted, rq, end_io))
 		return 0;
 	now = bpf_ktime_get_ns();
 #pragma clang loop unroll(disable)
@@ -269,9 +269,9 @@ static __always_inline int complete(struct request *rq, __u32 bytes, bool direct
 	return 0;
 }
 
-TRACEPOINT(complete, block_rq_complete, complete((void *)ctx[0], ctx[2], direct))
-TRACEPOINT(getrq, block_getrq, start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), direct))
-TRACEPOINT(backmerge, block_bio_backmerge, start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct))
-TRACEPOINT(frontmerge, block_bio_frontmerge, start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), direct))
+TRACEPOINT(complete, block_rq_complete, on_request_complete((void *)ctx[0], ctx[2], trusted))
+TRACEPOINT(getrq, block_getrq, on_io_start(ctx, FIRST_OR_SECOND(ctx, bio_is_second), trusted))
+TRACEPOINT(backmerge, block_bio_backmerge, on_io_start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), trusted))
+TRACEPOINT(frontmerge, block_bio_frontmerge, on_io_start(ctx, FIRST_OR_THIRD(ctx, bio_is_third), trusted))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -3,8 +3,10 @@
  * What a write with PREFLUSH or FUA waited for besides its data: flushes of the device's cache, which the block layer
  * makes as requests of their own, for all writes that just wait for one. They are found by their device and time.
  */
-#ifndef WPT_IO_PATH_FLUSH_H
-#define WPT_IO_PATH_FLUSH_H
+#ifndef WPT_PATH_FLUSH_H
+#define WPT_PATH_FLUSH_H
+
+#include "block/path/state.h"
 
 #define FLUSHES 64
 
@@ -16,7 +18,7 @@ struct flush {
 };
 
 struct flush flushes[FLUSHES];
-__u32 next_flush; /* two that end at the same moment may take the same place: then one of them is not told */
+__u32 next_flush; /* two that end at the same moment may take the same slot: then one of them is not told */
 
 static __always_inline struct flush *flush_at(__u32 place)
 {
@@ -34,7 +36,7 @@ static __always_inline void note_flush(struct done *done)
 	flush->completed = done->times.completed;
 }
 
-/* Global: of what it returns the verifier knows nothing, so a loop has one way and not one for each place. */
+/* Global: of what it returns the verifier knows nothing, so a loop has one way and not one for each slot. */
 __noinline __u64 greater(__u64 one, __u64 other)
 {
 	return one > other ? one : other;

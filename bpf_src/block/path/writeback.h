@@ -4,8 +4,11 @@
  * the kernel or for another task. It is kept by page frame, and stays there until the frame becomes dirty again: a folio
  * may be written by several bios, and by those of each device of a stack.
  */
-#ifndef WPT_IO_PATH_WRITEBACK_H
-#define WPT_IO_PATH_WRITEBACK_H
+#ifndef WPT_PATH_WRITEBACK_H
+#define WPT_PATH_WRITEBACK_H
+
+#include "block/path/state.h"
+#include "lib/filter.h"
 
 bool following; /* set by Python: what is written back is looked up */
 /* A power of two less 1, of the map below. */
@@ -32,7 +35,7 @@ struct {
 
 CELLS(writeback_cells, writeback_cell);
 
-/* Of each place of `bios`. */
+/* Of each slot of `bios`. */
 struct written {
 	__u64 dirtied_ns; /* when what it writes became dirty; 0: not known, or not by writing to the page cache */
 	__u64 bytes; /* of this bio */
@@ -52,9 +55,9 @@ static __always_inline struct written *written_by(struct bio_state *state)
 /* --- Page frames ---------------------------------------------------------------------------------------------------- */
 
 #define FRAME_PROBES 4
-#define PAGE_STRUCT_SHIFT 6 /* mostly 64 bytes; where not, neighbours share a place and go to the next ones */
+#define PAGE_STRUCT_SHIFT 6 /* mostly 64 bytes; where not, neighbours share a slot and go to the next ones */
 
-/* Neighbouring frames have neighbouring places: as long as memory is not larger than the table, each has its own. */
+/* Neighbouring frames have neighbouring slots: as long as memory is not larger than the table, each has its own. */
 static __always_inline struct dirty_frame *frame_at(__u64 page, __u32 probe)
 {
 	__u32 place = (probe ? hash(page) + probe : lower_half(page) >> PAGE_STRUCT_SHIFT) & frame_mask;
@@ -137,7 +140,7 @@ static __always_inline __u64 head_of(__u64 page)
 	return head < page ? head - 1 : page & head;
 }
 
-/* A folio begins like its first page; 5.16 (7b230db3b8d3) gave it a name. */
+/* A folio begins like its first page; commit 7b230db3b8d3 ("mm: Introduce struct folio", v5.16) gave it a name. */
 struct page___like_folio {
 	struct address_space *mapping;
 	unsigned long index;
@@ -260,7 +263,7 @@ static __noinline bool dirtier_passes(struct inode *inode)
 	return task_matches() && (!filter_file || inode_passes(inode));
 }
 
-static __always_inline int dirty(__u64 page, __u64 index, struct address_space *mapping, bool direct)
+static __always_inline int note_dirty(__u64 page, __u64 index, struct address_space *mapping, bool trusted)
 {
 	struct dirty_frame *frame;
 	__u64 ids;
@@ -282,20 +285,20 @@ static __always_inline int dirty(__u64 page, __u64 index, struct address_space *
 	frame->tid = ids;
 	frame->cgroup = bpf_get_current_cgroup_id();
 	bpf_get_current_comm(frame->comm, sizeof(frame->comm));
-	frame->ignored = filtering && !dirtier_passes(FIELD(direct, mapping, host));
+	frame->ignored = filtering && !dirtier_passes(FIELD(trusted, mapping, host));
 	frame->since_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
-static __always_inline int dirty_folio(struct folio *folio, struct address_space *mapping, bool direct)
+static __always_inline int on_folio_dirty(struct folio *folio, struct address_space *mapping, bool trusted)
 {
-	return dirty((__u64)folio, direct ? folio->index : page_of_file((__u64)folio).index, mapping, direct);
+	return note_dirty((__u64)folio, trusted ? folio->index : page_of_file((__u64)folio).index, mapping, trusted);
 }
 
 /* As older kernels, 5.10 among them, have it. */
-static __always_inline int dirty_page(struct page *page, struct address_space *mapping, bool direct)
+static __always_inline int on_page_dirty(struct page *page, struct address_space *mapping, bool trusted)
 {
-	return dirty((__u64)page, direct ? page->index : page_of_file((__u64)page).index, mapping, direct);
+	return note_dirty((__u64)page, trusted ? page->index : page_of_file((__u64)page).index, mapping, trusted);
 }
 
 /* --- A bio writes it ------------------------------------------------------------------------------------------------ */
@@ -332,7 +335,10 @@ static __noinline struct dirty_frame *dirtier_of(struct bio *bio)
 	/* The journal of ext4 writes copies of metadata from where they are; these are not dirty then. */
 	if (!frame || is_stale(page))
 		return NULL;
-	/* Direct I/O says that more will follow, which writeback never does. So does that journal since 6.8 (6a3afb6ac6df). */
+	/*
+	 * Direct I/O says that more will follow, which writeback never does. So does that journal since
+	 * commit 6a3afb6ac6df ("jbd2: increase the journal IO's priority", v6.8).
+	 */
 	if (BPF_CORE_READ(bio, bi_opf) >> bpf_core_enum_value(enum req_flag_bits, __REQ_IDLE) & 1)
 		return NULL;
 	of = page_of_file(page);
@@ -393,7 +399,7 @@ static __noinline int split_writeback(struct bio_state *front, struct bio_state 
 
 /* --- It was written ------------------------------------------------------------------------------------------------- */
 
-/* `request` is the place of what stands for the request that the bio was part of. */
+/* `request` is the slot of what stands for the request that the bio was part of. */
 __noinline int count_writeback(__u32 place, __u32 request)
 {
 	struct bio_state *state = bio_at(place), *head = bio_at(request);

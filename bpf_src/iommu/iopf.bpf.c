@@ -271,7 +271,7 @@ struct iommu_fault {
 	struct iommu_fault_page_request prm;
 } __attribute__((preserve_access_index));
 
-/* 6.9 (the series of 24b5d268b5ab) replaced this by iopf_fault. */
+/* The series of commit 24b5d268b5ab ("iommu: Prepare for separating SVA and IOPF", v6.9) replaced this by iopf_fault. */
 struct iommu_fault_event {
 	struct iommu_fault fault;
 } __attribute__((preserve_access_index));
@@ -305,16 +305,16 @@ struct iommu_page_response {
 	__u32 code;
 } __attribute__((preserve_access_index));
 
-static __always_inline struct iommu_fault *fault_of(void *event)
+static __always_inline struct iommu_fault *fault_of(void *given)
 {
 	if (bpf_core_type_exists(struct iommu_fault_event))
-		return (void *)((char *)event + bpf_core_field_offset(struct iommu_fault_event, fault));
-	return (void *)((char *)event + bpf_core_field_offset(struct iopf_fault, fault));
+		return (void *)((char *)given + bpf_core_field_offset(struct iommu_fault_event, fault));
+	return (void *)((char *)given + bpf_core_field_offset(struct iopf_fault, fault));
 }
 
-static __always_inline bool key_of_event(struct iopf_key *key, void *device, void *event)
+static __always_inline bool key_of_fault(struct iopf_key *key, void *device, void *given)
 {
-	struct iommu_fault *fault = fault_of(event);
+	struct iommu_fault *fault = fault_of(given);
 
 	if (BPF_CORE_READ(fault, type) != bpf_core_enum_value(enum iommu_fault_type, IOMMU_FAULT_PAGE_REQ))
 		return false; /* an error: nobody will answer it */
@@ -324,9 +324,9 @@ static __always_inline bool key_of_event(struct iopf_key *key, void *device, voi
 	return true;
 }
 
-static __always_inline void report_event(struct iopf_key *key, void *device, void *event)
+static __always_inline void on_fault_report(struct iopf_key *key, void *device, void *given)
 {
-	struct iommu_fault *fault = fault_of(event);
+	struct iommu_fault *fault = fault_of(given);
 	__u32 flags = BPF_CORE_READ(fault, prm.flags);
 
 	report(key, device, flags & PASID_VALID ? key->pasid : NO_PASID, BPF_CORE_READ(fault, prm.addr),
@@ -345,7 +345,7 @@ static __always_inline void key_of_group(struct iopf_key *key, struct iopf_group
 	key->group = BPF_CORE_READ(group, last_fault.fault.prm.grpid);
 }
 
-static __always_inline int handle_work(void *work)
+static __always_inline int on_group_handle(void *work)
 {
 	struct iopf_key key = {};
 
@@ -354,7 +354,7 @@ static __always_inline int handle_work(void *work)
 	return 0;
 }
 
-static __always_inline int respond_group(void *group, __u32 code)
+static __always_inline int on_group_response(void *group, __u32 code)
 {
 	struct iopf_key key = {};
 
@@ -363,7 +363,7 @@ static __always_inline int respond_group(void *group, __u32 code)
 	return 0;
 }
 
-static __always_inline int respond_page(void *device, struct iommu_page_response *answer)
+static __always_inline int on_page_response(void *device, struct iommu_page_response *answer)
 {
 	struct iopf_key key = {};
 
@@ -379,8 +379,8 @@ int report_fentry(__u64 *ctx)
 {
 	struct iopf_key key = {};
 
-	if (key_of_event(&key, (void *)ctx[0], (void *)ctx[1]))
-		report_event(&key, (void *)ctx[0], (void *)ctx[1]);
+	if (key_of_fault(&key, (void *)ctx[0], (void *)ctx[1]))
+		on_fault_report(&key, (void *)ctx[0], (void *)ctx[1]);
 	return 0;
 }
 
@@ -389,7 +389,7 @@ int refuse_fexit(__u64 *ctx)
 {
 	struct iopf_key key = {};
 
-	if ((__s32)ctx[2] && key_of_event(&key, (void *)ctx[0], (void *)ctx[1]))
+	if ((__s32)ctx[2] && key_of_fault(&key, (void *)ctx[0], (void *)ctx[1]))
 		refuse(&key);
 	return 0;
 }
@@ -397,39 +397,39 @@ int refuse_fexit(__u64 *ctx)
 SEC("fentry/iopf_group_response")
 int respond_fentry(__u64 *ctx)
 {
-	return respond_group((void *)ctx[0], ctx[1]);
+	return on_group_response((void *)ctx[0], ctx[1]);
 }
 
 SEC("fentry/iommu_page_response")
 int reply_fentry(__u64 *ctx)
 {
-	return respond_page((void *)ctx[0], (void *)ctx[1]);
+	return on_page_response((void *)ctx[0], (void *)ctx[1]);
 }
 
 /* The same series moved the work from the queue to those whose pages they are; until then it is iopf_handle_group. */
 SEC("fentry/iommu_sva_handle_iopf")
 int handle_fentry(__u64 *ctx)
 {
-	return handle_work((void *)ctx[0]);
+	return on_group_handle((void *)ctx[0]);
 }
 
 SEC("fentry/iopf_handle_group")
 int serve_fentry(__u64 *ctx)
 {
-	return handle_work((void *)ctx[0]);
+	return on_group_handle((void *)ctx[0]);
 }
 
 SEC("kprobe/iommu_report_device_fault")
 int report_kprobe(struct pt_regs *ctx)
 {
 	void *device = (void *)PT_REGS_PARM1(ctx);
-	void *event = (void *)PT_REGS_PARM2(ctx);
+	void *given = (void *)PT_REGS_PARM2(ctx);
 	__u32 thread = bpf_get_current_pid_tgid();
 	struct iopf_key key = {};
 
-	if (key_of_event(&key, device, event)) {
+	if (key_of_fault(&key, device, given)) {
 		bpf_map_update_elem(&reports, &thread, &key, BPF_ANY);
-		report_event(&key, device, event);
+		on_fault_report(&key, device, given);
 	}
 	return 0;
 }
@@ -453,25 +453,25 @@ int refuse_kretprobe(struct pt_regs *ctx)
 SEC("kprobe/iopf_group_response")
 int respond_kprobe(struct pt_regs *ctx)
 {
-	return respond_group((void *)PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	return on_group_response((void *)PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
 }
 
 SEC("kprobe/iommu_page_response")
 int reply_kprobe(struct pt_regs *ctx)
 {
-	return respond_page((void *)PT_REGS_PARM1(ctx), (void *)PT_REGS_PARM2(ctx));
+	return on_page_response((void *)PT_REGS_PARM1(ctx), (void *)PT_REGS_PARM2(ctx));
 }
 
 SEC("kprobe/iommu_sva_handle_iopf")
 int handle_kprobe(struct pt_regs *ctx)
 {
-	return handle_work((void *)PT_REGS_PARM1(ctx));
+	return on_group_handle((void *)PT_REGS_PARM1(ctx));
 }
 
 SEC("kprobe/iopf_handle_group")
 int serve_kprobe(struct pt_regs *ctx)
 {
-	return handle_work((void *)PT_REGS_PARM1(ctx));
+	return on_group_handle((void *)PT_REGS_PARM1(ctx));
 }
 
 /* --- Tracepoints of the SMMU, which know of no groups ----------------------------------------------------------------- */

@@ -156,13 +156,13 @@ static __always_inline void read_comm(void *comm, struct task_struct *task)
 }
 
 /* filter.h asks for the current task; of those here only the one that leaves is. */
-static __always_inline bool wanted(struct task_struct *task, bool direct)
+static __always_inline bool wanted(struct task_struct *task, bool trusted)
 {
 	if (!filter_task)
 		return true;
 	if (filter_tgid || filter_tid) {
 		__u64 ids = pid_namespace ? ids_within(number_of((__u64)task))
-					  : (__u64)FIELD(direct, task, tgid) << 32 | (__u32)FIELD(direct, task, pid);
+					  : (__u64)FIELD(trusted, task, tgid) << 32 | (__u32)FIELD(trusted, task, pid);
 
 		if (filter_tgid && filter_tgid != ids >> 32)
 			return false;
@@ -180,9 +180,9 @@ static __always_inline bool wanted(struct task_struct *task, bool direct)
 	return !filter_cgroup || cgroup_matches(number_of((__u64)task));
 }
 
-static __always_inline void find_row(struct row *row, struct task_struct *task, bool direct)
+static __always_inline void find_row(struct row *row, struct task_struct *task, bool trusted)
 {
-	__u64 tgid = FIELD(direct, task, tgid);
+	__u64 tgid = FIELD(trusted, task, tgid);
 
 	if (by == CPU_BY_CGROUP) {
 		row->id = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
@@ -190,13 +190,13 @@ static __always_inline void find_row(struct row *row, struct task_struct *task, 
 	}
 	row->id = tgid << 32;
 	if (by == CPU_BY_THREAD)
-		row->id |= (__u32)FIELD(direct, task, pid);
+		row->id |= (__u32)FIELD(trusted, task, pid);
 	else
-		task = FIELD(direct, task, group_leader);
+		task = FIELD(trusted, task, group_leader);
 	read_comm(row->comm, task);
 }
 
-static __always_inline struct cpu_cell *find_cell(struct task_struct *task, bool direct)
+static __always_inline struct cpu_cell *find_cell(struct task_struct *task, bool trusted)
 {
 	struct row row = {};
 	struct cpu_cell *cell;
@@ -207,7 +207,7 @@ static __always_inline struct cpu_cell *find_cell(struct task_struct *task, bool
 
 		return bpf_map_lookup_elem(&cpus, &cpu);
 	}
-	find_row(&row, task, direct);
+	find_row(&row, task, trusted);
 	cell = bpf_map_lookup_elem(&rows, &row);
 	if (cell)
 		return cell;
@@ -231,15 +231,15 @@ static __always_inline void start(void)
 }
 
 /* A task that is not known yet; with `woken` its turn begins, with `left` it sleeps. */
-static __always_inline void meet(struct task_struct *task, __u64 left, __u64 woken, bool direct)
+static __always_inline void meet(struct task_struct *task, __u64 left, __u64 woken, bool trusted)
 {
 	__u64 key = (__u64)task;
 	struct task_times unknown = {};
 
 	unknown.left_ns = left;
 	unknown.woken_ns = woken;
-	unknown.tid = FIELD(direct, task, pid);
-	unknown.tgid = FIELD(direct, task, tgid);
+	unknown.tid = FIELD(trusted, task, pid);
+	unknown.tgid = FIELD(trusted, task, tgid);
 	if (woken)
 		start();
 	if (!bpf_map_update_elem(&tasks, &key, &unknown, BPF_ANY))
@@ -270,7 +270,7 @@ static __always_inline void end(bool whole)
 		COUNT(loss[CPU_CAUSE_INCOMPLETE]);
 }
 
-static __always_inline void finish(struct task_struct *task, struct task_times *times, __u64 now, bool direct)
+static __always_inline void finish(struct task_struct *task, struct task_times *times, __u64 now, bool trusted)
 {
 	struct cpu_cell *cell;
 	__u64 wait, run;
@@ -278,7 +278,7 @@ static __always_inline void finish(struct task_struct *task, struct task_times *
 	end(times->ran_ns);
 	if (!times->ran_ns)
 		return;
-	cell = find_cell(task, direct);
+	cell = find_cell(task, trusted);
 	if (!cell)
 		return; /* there is one always; the verifier does not know */
 	wait = elapsed(times->woken_ns, times->ran_ns);
@@ -290,22 +290,22 @@ static __always_inline void finish(struct task_struct *task, struct task_times *
 		hist_add(&cell->stages[CPU_STAGE_OFF], elapsed(times->left_ns, times->ran_ns));
 }
 
-static __always_inline void leave(struct task_struct *task, bool preempt, __u64 now, bool direct)
+static __always_inline void leave(struct task_struct *task, bool preempt, __u64 now, bool trusted)
 {
-	__u64 woken = left_runnable(preempt, task, direct) ? now : 0;
+	__u64 woken = left_runnable(preempt, task, trusted) ? now : 0;
 	__u64 key = (__u64)task;
 	struct task_times *times = bpf_map_lookup_elem(&tasks, &key);
-	bool goes_on = wanted(task, direct) && !left_for_good(task, direct);
+	bool goes_on = wanted(task, trusted) && !left_for_good(task, trusted);
 
 	if (times && times->woken_ns)
-		finish(task, times, now, direct);
+		finish(task, times, now, trusted);
 	else if (times || goes_on)
 		COUNT(loss[CPU_CAUSE_UNMATCHED_END]);
 	if (!goes_on) {
 		if (times)
 			bpf_map_delete_elem(&tasks, &key);
 	} else if (!times) {
-		meet(task, now, woken, direct);
+		meet(task, now, woken, trusted);
 	} else {
 		times->left_ns = now;
 		times->woken_ns = woken;
@@ -315,7 +315,7 @@ static __always_inline void leave(struct task_struct *task, bool preempt, __u64 
 	}
 }
 
-static __always_inline void send(struct task_struct *task, struct task_times *times, bool direct)
+static __always_inline void send(struct task_struct *task, struct task_times *times, bool trusted)
 {
 	struct cpu_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
@@ -328,13 +328,13 @@ static __always_inline void send(struct task_struct *task, struct task_times *ti
 	record->ran_ns = times->ran_ns;
 	record->sleep_ns = times->left_ns ? elapsed(times->left_ns, times->woken_ns) : 0;
 	record->cpu = bpf_get_smp_processor_id();
-	name_task(&record->task, task, direct);
+	name_task(&record->task, task, trusted);
 	if (by != CPU_BY_CPU)
-		find_row(&record->row, task, direct);
+		find_row(&record->row, task, trusted);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
-static __always_inline void remember(struct task_struct *task, __u64 now, bool direct)
+static __always_inline void remember(struct task_struct *task, __u64 now, bool trusted)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct history *history = bpf_map_lookup_elem(&histories, &cpu);
@@ -345,20 +345,21 @@ static __always_inline void remember(struct task_struct *task, __u64 now, bool d
 	run = &history->runs[history->next++ & (RUNS - 1)];
 	run->start_ns = history->switched_ns;
 	run->end_ns = now;
-	name_task(&run->task, task, direct);
+	name_task(&run->task, task, trusted);
 	history->switched_ns = now;
 }
 
-static __always_inline int switched(bool preempt, struct task_struct *prev, struct task_struct *next, bool direct)
+static __always_inline int on_task_switch(bool preempt, struct task_struct *prev, struct task_struct *next,
+					  bool trusted)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u64 key = (__u64)next;
 	struct task_times *times;
 
 	if (tell)
-		remember(prev, now, direct);
-	if (FIELD(direct, prev, pid)) /* each CPU has an idle task; all have tid 0 */
-		leave(prev, preempt, now, direct);
+		remember(prev, now, trusted);
+	if (FIELD(trusted, prev, pid)) /* each CPU has an idle task; all have tid 0 */
+		leave(prev, preempt, now, trusted);
 	times = bpf_map_lookup_elem(&tasks, &key);
 	if (!times)
 		return 0;
@@ -369,18 +370,18 @@ static __always_inline int switched(bool preempt, struct task_struct *prev, stru
 	}
 	times->ran_ns = now;
 	if (tell && times->woken_ns && elapsed(times->woken_ns, now) >= slow_ns)
-		send(next, times, direct);
+		send(next, times, trusted);
 	return 0;
 }
 
-static __always_inline int woken(struct task_struct *task, bool direct)
+static __always_inline int on_task_wakeup(struct task_struct *task, bool trusted)
 {
 	__u64 key = (__u64)task;
 	struct task_times *times = bpf_map_lookup_elem(&tasks, &key);
 
 	if (!times) {
-		if (wanted(task, direct) && !task_is_on_cpu(task))
-			meet(task, 0, bpf_ktime_get_ns(), direct);
+		if (wanted(task, trusted) && !task_is_on_cpu(task))
+			meet(task, 0, bpf_ktime_get_ns(), trusted);
 		return 0;
 	}
 	/* A wakeup of a task that runs, or waits for a CPU already, changes nothing. */
@@ -391,24 +392,24 @@ static __always_inline int woken(struct task_struct *task, bool direct)
 	return 0;
 }
 
-static __always_inline int born(struct task_struct *task, bool direct)
+static __always_inline int on_task_birth(struct task_struct *task, bool trusted)
 {
 	__u64 key = (__u64)task;
 	__u64 now = bpf_ktime_get_ns();
 	struct task_times *old;
 
-	if (!wanted(task, direct))
+	if (!wanted(task, trusted))
 		return 0;
 	/* The memory was that of a task whose end was not seen. */
 	old = bpf_map_lookup_elem(&tasks, &key);
 	if (old && old->woken_ns)
 		COUNT(loss[CPU_CAUSE_UNMATCHED_START]);
-	meet(task, 0, now, direct);
+	meet(task, 0, now, trusted);
 	return 0;
 }
 
-TRACEPOINT(wakeup, sched_wakeup, woken((void *)ctx[0], direct))
-TRACEPOINT(switch, sched_switch, switched(ctx[0], (void *)ctx[1], (void *)ctx[2], direct))
-TRACEPOINT(first_wakeup, sched_wakeup_new, born((void *)ctx[0], direct))
+TRACEPOINT(wakeup, sched_wakeup, on_task_wakeup((void *)ctx[0], trusted))
+TRACEPOINT(switch, sched_switch, on_task_switch(ctx[0], (void *)ctx[1], (void *)ctx[2], trusted))
+TRACEPOINT(first_wakeup, sched_wakeup_new, on_task_birth((void *)ctx[0], trusted))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

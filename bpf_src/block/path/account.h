@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What is charged to an operation, and what is counted of it and of requests. */
+#ifndef WPT_PATH_ACCOUNT_H
+#define WPT_PATH_ACCOUNT_H
+
+#include "block/path/state.h"
+#include "block/path/noise.h"
+
+/* --- Charging ----------------------------------------------------------------------------------------------------- */
+
+static __always_inline void advance(struct op_state *op, enum op_stage stage, __u64 until)
+{
+	if (until > op->cursor_ns) {
+		op->charges[stage] += until - op->cursor_ns;
+		op->cursor_ns = until;
+	}
+}
+
+/* What its task is at while none of its requests is in question. */
+static __always_inline enum op_stage own_stage(struct op_state *op)
+{
+	return op->in_journal ? OP_STAGE_JOURNAL : OP_STAGE_FS;
+}
+
+/* Before the first charge. */
+static __always_inline void open_account(struct op_state *op)
+{
+	if (op->charged)
+		return;
+	op->charged = true;
+	op->cursor_ns = op->start_ns;
+	__builtin_memset(op->charges, 0, sizeof(op->charges));
+	if (op->interface != INTERFACE_CALL)
+		advance(op, OP_STAGE_SUBMIT, op->issued_ns);
+}
+
+/* The time up to the completion of what was waited for. */
+static __noinline int charge(struct op_state *op, struct done *done)
+{
+	if (!op || !done)
+		return 0;
+	open_account(op);
+	/* It was on its way before the task went to sleep: until then the task had other work. */
+	if (done->times.got < op->cursor_ns)
+		advance(op, own_stage(op), op->slept_ns);
+	if (done->events.below & EVENT_BELOW) {
+		advance(op, own_stage(op), op->above_ns);
+		advance(op, OP_STAGE_LAYERS, done->times.queued);
+	}
+	advance(op, own_stage(op), done->times.queued);
+	advance(op, OP_STAGE_THROTTLE, done->times.got);
+	advance(op, OP_STAGE_QUEUE, done->times.issued);
+	advance(op, OP_STAGE_DRIVER, done->times.handed);
+	advance(op, OP_STAGE_DEVICE, done->times.seen);
+	advance(op, OP_STAGE_COMPLETE, done->times.completed);
+	op->waited = true;
+	op->slot = done->slot;
+	return 0;
+}
+
+/* Nothing that it asked for is under way; what is read ahead may be. */
+static __always_inline bool all_ended(struct op_state *op)
+{
+	return op->ended >= op->made - op->readahead;
+}
+
+static __always_inline void charge_last(struct op_state *op)
+{
+	struct done *done = done_at(op, op->last);
+
+	if (done) {
+		charge(op, done);
+		/* What the device above did with it then. */
+		if (done->events.below & EVENT_BELOW)
+			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
+		if (noisy)
+			add_irq_delay(op, done);
+		op->waited_for = op->last;
+	}
+	op->last = 0;
+}
+
+/*
+ * Most operations wait once, for one request. Their account is made up at their end, from what the request passed; it
+ * is opened earlier only if something else happens after that wait.
+ */
+static __always_inline void settle(struct op_state *op)
+{
+	if (!op->woken_ns)
+		return;
+	charge_last(op);
+	advance(op, OP_STAGE_WAKEUP, op->woken_ns);
+	op->woken_ns = 0;
+}
+
+/* --- An operation hears of its requests --------------------------------------------------------------------------- */
+
+/* The operation hears of a request that it may wait for, also of one that an earlier one of its task began. */
+static __noinline int deliver(struct bio_state *state, struct bio_state *head)
+{
+	struct op_state *op;
+	struct done *done;
+	__u32 place;
+	bool own;
+
+	if (!state || !head)
+		return 0;
+	op = op_at(state->op);
+	if (op->task != state->task || op->kind != OP_TRACED)
+		return 0;
+	own = state->done.times.queued >= op->start_ns;
+	/* What was read ahead is waited for by a later operation, if by any. */
+	if (own ? state->apart & BIO_APART_READAHEAD : !op->slept_ns)
+		return 0;
+	place = state->made & (DONE - 1);
+	done = done_of(op, place);
+	__builtin_memcpy(done, &head->done, sizeof(*done));
+	done->times.queued = state->done.times.queued;
+	if (state != head)
+		done->events.below = state->done.events.below;
+	if (done->events.below & EVENT_BELOW)
+		op->above_ns = state->top_ns;
+	if (done->times.got < done->times.queued)
+		done->times.got = done->times.queued;
+	done->cpus.submit = state->done.cpus.submit;
+	if (own)
+		COUNT(op->ended);
+	op->last = place + 1;
+	return 0;
+}
+
+/*
+ * Where a point was not seen, its stage is empty and the next one has its time. Clocks of two CPUs may differ by some
+ * cycles, but no point comes before the one before it.
+ */
+static __always_inline void fill_in(struct times *times, __u64 allocated)
+{
+	__u64 at = times->queued;
+
+	if (times->issued > at) {
+		/* The kernel's stamp; without iostats it is 0 or that of another request. */
+		if (allocated > at && allocated <= times->issued)
+			at = allocated;
+		times->got = at;
+		at = times->issued;
+	} else {
+		times->got = times->issued = at;
+	}
+	if (times->handed > at)
+		at = times->handed;
+	times->handed = at;
+	if (!times->seen) {
+		if (times->completed > at)
+			at = times->completed;
+		times->completed = times->seen = at;
+		return;
+	}
+	if (times->seen > at)
+		at = times->seen;
+	times->seen = at;
+	if (times->completed < at)
+		times->completed = at;
+}
+
+/* --- Requests are counted ----------------------------------------------------------------------------------------- */
+
+static __noinline int count_request(struct bio_state *state)
+{
+	struct request_cell *cell;
+	struct times *times;
+
+	if (!state)
+		return 0;
+	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + state->op_kind);
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->bytes, state->done.bytes);
+	if (state->done.error)
+		COUNT(cell->failed);
+	if (state->untimed) {
+		COUNT(cell->untimed);
+		COUNT(cell->finished);
+		return 0;
+	}
+	times = &state->done.times;
+	add(&cell->stages[REQUEST_STAGE_THROTTLE], times->got - times->queued);
+	add(&cell->stages[REQUEST_STAGE_QUEUE], times->issued - times->got);
+	add(&cell->stages[REQUEST_STAGE_DRIVER], times->handed - times->issued);
+	add(&cell->stages[REQUEST_STAGE_DEVICE], times->seen - times->handed);
+	add(&cell->stages[REQUEST_STAGE_COMPLETE], times->completed - times->seen);
+	hist_add_counted(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
+	COUNT(cell->finished);
+	return 0;
+}
+
+/* A bio that asked for a flush and had no data: the flush is a request of its own, or that of several who ask at once. */
+static __noinline int count_asked(struct bio_state *state)
+{
+	struct request_cell *cell;
+
+	if (!state)
+		return 0;
+	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + BLOCK_OP_FLUSH);
+	if (cell)
+		cell->fate.asked++;
+	return 0;
+}
+
+/* The only request of an operation, when that is over. */
+__noinline int release_only(__u32 place, bool uncounted)
+{
+	struct op_state *op = op_at(place);
+	struct bio_state *state;
+
+	state = bio_at(op->only - 1);
+	if (state->bio != DELIVERED)
+		return 0;
+	if (uncounted)
+		count_request(state);
+	state->bio = 0;
+	return 0;
+}
+
+/* --- Operations are counted --------------------------------------------------------------------------------------- */
+
+/* How an operation ended: behind its times. */
+#define COUNT_RESULT(cell, result) \
+	do { \
+		if ((result) < 0) \
+			COUNT((cell)->failed); \
+		else \
+			COUNT_MORE((cell)->bytes, result); \
+		COUNT((cell)->finished); \
+	} while (0)
+
+/*
+ * One comparison, which the compiler does not make two of; and a value that the verifier takes for the same on both ways.
+ */
+#define COUNT_UP_TO(stage, until) \
+	do { \
+		__u64 __until = (until); \
+		if (__until > at) { \
+			hist_add_plain(&cell->stages[stage], __until - at); \
+			at = __until; \
+		} \
+		asm volatile("%0 |= 0" : "+r"(at)); \
+	} while (0)
+
+/* One that made a single request and waited for it: the distributions of both are one, but for the whole time. */
+static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
+{
+	struct only_cell *cell;
+	struct times *times;
+	__u64 at;
+
+	if (!op || !done)
+		return 0;
+	cell = cell_at(&only_cells, done->slot * PLAIN_KINDS + (op->op_kind & 1));
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->request_bytes, done->bytes);
+	if (done->error)
+		COUNT(cell->request_failed);
+	times = &done->times;
+	at = op->start_ns;
+	if (op->interface != INTERFACE_CALL)
+		COUNT_UP_TO(ONLY_STAGE_SUBMIT, op->issued_ns);
+	COUNT_UP_TO(ONLY_STAGE_FS, times->queued);
+	COUNT_UP_TO(ONLY_STAGE_THROTTLE, times->got);
+	COUNT_UP_TO(ONLY_STAGE_QUEUE, times->issued);
+	COUNT_UP_TO(ONLY_STAGE_DRIVER, times->handed);
+	COUNT_UP_TO(ONLY_STAGE_DEVICE, times->seen);
+	COUNT_UP_TO(ONLY_STAGE_COMPLETE, times->completed);
+	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
+	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
+	hist_add_counted(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
+	hist_add_counted(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
+	COUNT_RESULT(cell, result);
+	return 0;
+}
+
+/* Its only request, where that is of its own kind: a write may have to read what its page lacks. */
+static __always_inline struct done *shared_request(struct op_state *op)
+{
+	struct bio_state *state = bio_at(op->only - 1);
+
+	_Static_assert((int)OP_KIND_READ == (int)BLOCK_OP_READ && (int)OP_KIND_WRITE == (int)BLOCK_OP_WRITE, "alike");
+	return state->op_kind == op->op_kind ? &state->done : NULL;
+}
+
+/* What follows is for the end of an operation, in global functions: the verifier looks at each of them alone. */
+__noinline int count_hit(__u32 place, __s64 result)
+{
+	struct op_state *op = op_at(place);
+	struct hit_cell *cell;
+
+	cell = cell_at(&hit_cells, op->slot * OP_KINDS + op->op_kind);
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->readahead, op->readahead);
+	hist_add_counted(&cell->stages[0], minus(op->end_ns, op->start_ns));
+	COUNT_RESULT(cell, result);
+	return 0;
+}
+
+__noinline int count_alone(__u32 place, __s64 result)
+{
+	struct op_state *op = op_at(place);
+	struct op_cell *cell;
+	int stage;
+
+	cell = cell_at(&op_cells, op->slot * OP_KINDS + op->op_kind);
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->requests, op->made - op->readahead);
+	for (stage = 0; stage < OP_CHARGES; stage++)
+		add(&cell->stages[stage], op->charges[stage]);
+	hist_add_counted(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
+	COUNT_RESULT(cell, result);
+	return 0;
+}
+
+__noinline int count_noise(__u32 place)
+{
+	struct op_state *op = op_at(place);
+	struct noise_cell *cell = cell_at(&noise_cells, op->slot * OP_KINDS + op->op_kind);
+	int stage;
+
+	if (!cell)
+		return 0;
+	for (stage = 0; stage < NOISE_STAGES; stage++)
+		add(&cell->stages[stage], interference_of(op)->noise[stage].ns);
+	COUNT(cell->finished);
+	return 0;
+}
+
+/* A stacked device took the bio, and a worker made the requests of it: all it waited for was that device. */
+static __noinline bool charge_above(struct op_state *op)
+{
+	if (!op || !op->above || op->held_until <= op->above_ns)
+		return false;
+	advance(op, OP_STAGE_FS, op->above_ns);
+	if (op->above_done_ns > op->above_ns) {
+		advance(op, OP_STAGE_LAYERS, op->above_done_ns);
+		advance(op, OP_STAGE_WAKEUP, op->held_until);
+	}
+	advance(op, OP_STAGE_DEVICE, op->held_until);
+	return true;
+}
+
+/* The rest of its account, up to the end. */
+__noinline int close_account(__u32 place)
+{
+	struct op_state *op = op_at(place);
+	bool held;
+
+	settle(op);
+	/* All was there before its task had to wait. */
+	if (op->last && all_ended(op))
+		charge_last(op);
+	open_account(op);
+	held = charge_above(op);
+	advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, op->end_ns);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Bios: Q, a limit before it, cuts; and what a stacked device makes of one. */
+#ifndef WPT_PATH_BIO_H
+#define WPT_PATH_BIO_H
+
+#include "block/path/state.h"
+#include "block/path/operation.h"
+#include "block/path/layers.h"
+#include "block/path/writeback.h"
+#include "block/path/controllers.h"
+
+static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
+{
+	struct dirty_frame *dirtied = following && write ? dirtier_of(bio) : NULL;
+
+	if (dirtied)
+		return !dirtied->ignored && operation_matches(write, bytes);
+	/* Whose file it is of, a bio does not tell. */
+	return task_matches() && !filter_file && operation_matches(write, bytes);
+}
+
+static __always_inline bool bio_is_wanted(struct bio *bio, bool trusted)
+{
+	__u32 op = FIELD(trusted, bio, bi_opf) & 0xff;
+
+	return tracing && (!filtering || bio_passes(bio, op == BLOCK_OP_WRITE, FIELD(trusted, bio, bi_iter.bi_size)));
+}
+
+static __always_inline void look_at_position(struct op_state *op)
+{
+	if (op->offset < 0 && op->position)
+		bpf_probe_read_kernel(&op->offset, sizeof(op->offset), op->position);
+}
+
+/*
+ * Whether readahead fetches only what its operation did not ask for. The kernel marks what was asked for as readahead
+ * as well, so the pages tell. Those of no file (compressed, metadata) count as asked for.
+ */
+static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
+{
+	struct page_of_file page;
+	struct file *file;
+	__s64 begin, end;
+
+	if (!op)
+		return false;
+	page = page_of_file((__u64)BPF_CORE_READ(bio, bi_io_vec, bv_page));
+	begin = page.index << page_shift;
+	file = op->file;
+	if (page.mapping != BPF_CORE_READ(file, f_mapping))
+		return false;
+	look_at_position(op);
+	if (op->offset < 0)
+		return false;
+	end = begin + BPF_CORE_READ(bio, bi_iter.bi_size);
+	return begin >= op->offset + (__s64)op->length || end <= op->offset;
+}
+
+/* One more bio of this operation. */
+static __always_inline void belong(struct bio_state *state, struct op_state *op, struct bio *bio, __u32 flags)
+{
+	op->made++;
+	op->slot = state->done.slot;
+	state->made = op->made;
+	if (flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(op, bio)) {
+		state->apart |= BIO_APART_READAHEAD;
+		op->readahead++;
+	}
+}
+
+static __always_inline void no_place(struct op_state *op)
+{
+	COUNT(loss[PATH_CAUSE_BIO_FULL]);
+	if (op)
+		op->lost = true;
+}
+
+static __always_inline void start_bio(struct bio_state *state, __u64 key, enum bio_kind kind, __u64 now)
+{
+	if (state->bio == key && state->kind == BIO_KIND_HEAD && !state->empty)
+		COUNT(loss[PATH_CAUSE_UNMATCHED_START]); /* the bio is used again: its last end went unseen */
+	state->bio = key;
+	state->kind = kind;
+	__builtin_memset(&state->apart, 0, 4);
+	state->done.times.queued = now;
+	state->done.times.issued = 0;
+	state->done.times.handed = 0;
+	state->done.times.seen = 0;
+	state->done.irq_delay = 0;
+	__builtin_memset(&state->done.events, 0, sizeof(state->done.events));
+}
+
+static __always_inline void note_submitter(struct bio_state *state)
+{
+	state->done.cpus.submit = bpf_get_smp_processor_id();
+	state->done.cpus.issue = state->done.cpus.irq = NO_CPU;
+	bpf_get_current_comm(state->comm, sizeof(state->comm));
+	state->cgroup = bpf_get_current_cgroup_id();
+	state->tgid = bpf_get_current_pid_tgid() >> 32;
+	state->tid = bpf_get_current_pid_tgid();
+}
+
+/* Its requests are those of the devices below. */
+static __always_inline bool is_stacked(struct bio *bio, bool trusted)
+{
+	return !FIELD(trusted, bio_queue(bio, trusted), mq_ops);
+}
+
+static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool trusted)
+{
+	__u64 key = (__u64)bio;
+	__u32 flags = FIELD(trusted, bio, bi_opf);
+	__u32 dev = bio_disk(bio, trusted);
+	enum block_op op_kind = request_op(flags);
+	bool empty = !FIELD(trusted, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
+	struct device_match match = find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty);
+	struct bio_state *state;
+	__u32 layer = LAYERS;
+	bool above = false;
+
+	if (!match.found || match.slot == UNLISTED_SLOT) {
+		above = is_stacked(bio, trusted);
+		if (above && stacked)
+			layer = layer_of(dev);
+		if (above)
+			kind = kind == BIO_KIND_HELD ? kind : BIO_KIND_ABOVE;
+		else if (!match.found)
+			return 0;
+	}
+	state = claim_bio(key);
+	if (!state) {
+		if (!above && !empty)
+			no_place(op);
+		return 0;
+	}
+	state->untimed = request_sample && !op && layer == LAYERS && !is_timed();
+	start_bio(state, key, kind, state->untimed ? 0 : bpf_ktime_get_ns());
+	state->op_kind = op_kind;
+	state->empty = empty;
+	state->done.dev = dev;
+	state->done.slot = match.slot;
+	state->task = 0;
+	if (layer < LAYERS)
+		begin_layer(state, layer, FIELD(trusted, bio, bi_iter.bi_sector), FIELD(trusted, bio, bi_iter.bi_size));
+	if (state->untimed) {
+		if (following)
+			follow(state, bio);
+		return 0;
+	}
+	if (telling)
+		note_submitter(state);
+	if (noisy)
+		take_in_hand(state);
+	if (!op)
+		state->tid = bpf_get_current_pid_tgid();
+	if (following)
+		follow(state, bio);
+	if (!op)
+		return 0;
+	state->task = op->task;
+	state->op = op->place;
+	if (above) {
+		op->above = key;
+		op->above_ns = state->done.times.queued;
+	} else {
+		op->above = 0;
+		belong(state, op, bio, flags);
+	}
+	return 0;
+}
+
+/* A stacked device made it of a bio above, and it belongs to whom that belongs; who sends it may be a worker. */
+static __noinline int take_linked(struct bio *bio, struct bio_state *link)
+{
+	struct bio_state *upper, *state;
+	struct op_state *op = NULL;
+	__u64 above_ns, top_ns;
+	__u32 above;
+
+	if (!link)
+		return 0;
+	upper = upper_of(link);
+	above = link->above;
+	above_ns = link->above_ns;
+	top_ns = link->top_ns;
+	link->bio = 0;
+	if (!upper) {
+		/* It is over: a mirror may be written later. */
+		if (bio_is_wanted(bio, false))
+			take(bio, NULL, BIO_KIND_QUEUED, false);
+		return 0;
+	}
+	if (upper->task) {
+		op = op_at(upper->op);
+		if (op->task != upper->task || op->kind != OP_TRACED || above_ns < op->start_ns)
+			op = NULL;
+	}
+	take(bio, op, BIO_KIND_QUEUED, false);
+	state = find_bio((__u64)bio);
+	if (!state)
+		return 0;
+	state->above = above;
+	state->above_ns = above_ns;
+	state->top_ns = top_ns;
+	state->done.events.below = EVENT_BELOW;
+	if (!state->layer)
+		state->apart |= BIO_APART_BELOW;
+	/* The devices have it since the first of them got it. */
+	else if (op)
+		op->above_ns = top_ns;
+	state->tid = upper->tid;
+	state->tgid = upper->tgid;
+	state->cgroup = upper->cgroup;
+	__builtin_memcpy(state->comm, upper->comm, sizeof(state->comm));
+	if (!upper->done.times.issued)
+		upper->done.times.issued = state->done.times.queued;
+	return 0;
+}
+
+/* A bio that is known: a stacked device made it or sends it on, or it is what a split left. */
+static __always_inline bool is_known(__u64 bio, struct op_state *op)
+{
+	struct bio_state *state = find_bio(bio);
+
+	if (!state)
+		return false;
+	if (state->kind == BIO_KIND_LINKED)
+		return true;
+	return op && state->task == op->task && state->done.times.queued >= op->start_ns &&
+	       (state->kind == BIO_KIND_ABOVE || state->done.events.split);
+}
+
+/*
+ * A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. Where each bio comes by, only
+ * operations are looked at.
+ */
+static __always_inline int on_bio_throttle(struct bio *bio, bool each, bool trusted)
+{
+	struct op_state *op = op_of(bpf_get_current_task());
+
+	if (op ? op->kind != OP_TRACED : each || !bio_is_wanted(bio, trusted))
+		return 0;
+	if (is_known(number_of((__u64)bio), op))
+		return 0;
+	holding = true;
+	return take(bio, op, BIO_KIND_HELD, trusted);
+}
+
+static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
+{
+	struct op_state *op = op_of(bpf_get_current_task());
+
+	if (holding) {
+		struct bio_state *held = find_bio((__u64)bio);
+
+		if (held && held->kind == BIO_KIND_HELD) {
+			held->kind = held->layer ? BIO_KIND_ABOVE : BIO_KIND_QUEUED;
+			if (noisy)
+				release(held);
+			return 0;
+		}
+		if (held && held->kind == BIO_KIND_LINKED)
+			return take_linked(bio, held);
+	}
+	if (!op) {
+		if (!bio_is_wanted(bio, trusted))
+			return 0;
+	} else if (op->kind != OP_TRACED) {
+		return 0;
+	} else {
+		settle(op);
+		if (op->last) {
+			struct done *done = done_at(op, op->last);
+
+			/* The one before it completed in this very task: it was waited for by running it. */
+			if (done && done->events.inline_ && all_ended(op))
+				charge_last(op);
+			op->last = 0;
+		}
+	}
+	return take(bio, op, BIO_KIND_QUEUED, trusted);
+}
+
+/* Its front becomes a bio of its own, and completes into the rest. */
+static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool trusted)
+{
+	struct bio_state *rest = find_bio((__u64)FIELD(trusted, front, bi_private));
+	struct op_state *op = NULL;
+	struct bio_state *state;
+
+	if (stacked && cut_layer((__u64)front, rest, sector))
+		return 0;
+	if (!rest || rest->kind == BIO_KIND_HEAD)
+		return 0;
+	if (rest->task) {
+		op = op_at(rest->op);
+		if (op->task != rest->task)
+			op = NULL;
+	}
+	state = claim_bio((__u64)front);
+	if (!state) {
+		if (rest->kind != BIO_KIND_ABOVE)
+			no_place(op);
+		return 0;
+	}
+	start_bio(state, (__u64)front, rest->kind, rest->done.times.queued);
+	state->untimed = rest->untimed;
+	state->tid = rest->tid;
+	state->op_kind = rest->op_kind;
+	state->empty = false;
+	state->done.dev = rest->done.dev;
+	state->done.slot = rest->done.slot;
+	state->task = rest->task;
+	state->op = rest->op;
+	state->done.events.split = 1;
+	ONE_MORE(rest->done.events.split);
+	if (rest->done.events.below & EVENT_BELOW) {
+		state->above = rest->above;
+		state->above_ns = rest->above_ns;
+		state->top_ns = rest->top_ns;
+		state->done.events.below = EVENT_BELOW;
+		state->apart = BIO_APART_BELOW;
+	}
+	if (rest->kind != BIO_KIND_ABOVE)
+		COUNT_FATE(state, split, 1);
+	if (telling)
+		note_submitter(state);
+	if (noisy)
+		take_in_hand(state);
+	if (following)
+		split_writeback(state, rest, front);
+	if (op && rest->kind != BIO_KIND_ABOVE)
+		belong(state, op, front, FIELD(trusted, front, bi_opf));
+	return 0;
+}
+
+#endif

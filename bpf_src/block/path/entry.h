@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* How tasks come to operations and leave them: by a file system, by the functions of all of them, by system calls. */
+#ifndef WPT_PATH_ENTRY_H
+#define WPT_PATH_ENTRY_H
+
+#include "block/path/operation.h"
+#include "block/path/async.h"
+#include "block/path/inner.h"
+
+/* A file system gets it; an asynchronous one has its end elsewhere. */
+static __always_inline int on_kiocb_enter(struct kiocb *iocb, struct iov_iter *iter, enum op_kind kind)
+{
+	struct file *file = iocb->ki_filp;
+
+	if (iocb->ki_complete)
+		return issue_kiocb(iocb, file, kind, iter->count);
+	return begin(file, kind, iter->count, &iocb->ki_pos);
+}
+
+static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (!op)
+		return 0;
+	if (op->kind == OP_STAND_IN) {
+		/* The kiocb may be gone: its end is told on its own. */
+		free_op(op);
+		return 0;
+	}
+	return finish(op, iocb->ki_filp, result, now, true);
+}
+
+/*
+ * The fourth argument, a pointer to a number. The verifier may refuse to hand over such ones, as 5.10 does, before
+ * commit f92c1e183604 ("bpf: Add get_func_[arg|ret|arg_cnt] helpers", v5.17), by which it is told; then they are copied.
+ */
+enum bpf_func_id___known {
+	BPF_FUNC_get_func_arg___known = 183,
+};
+
+static __always_inline loff_t *fourth(__u64 *ctx)
+{
+	loff_t *position = NULL;
+	__u64 *copied = ctx;
+
+	if (bpf_core_enum_value_exists(enum bpf_func_id___known, BPF_FUNC_get_func_arg___known))
+		return (void *)ctx[3];
+	/* Or the place is computed once for both, and the verifier forbids to load from there. */
+	barrier_var(copied);
+	bpf_probe_read_kernel(&position, sizeof(position), copied + 3);
+	return position;
+}
+
+static __always_inline int on_vfs_enter(__u64 *ctx, enum op_kind kind, bool vectored)
+{
+	struct file *file = (void *)ctx[0];
+
+	if (!is_stored(file, kind, true))
+		return 0;
+	return begin(file, kind, vectored ? vector_bytes((void *)ctx[1], ctx[2]) : ctx[2], fourth(ctx));
+}
+
+/* The arguments are followed by the result. */
+static __always_inline int on_vfs_leave(__u64 *ctx, __u32 arguments)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	return op ? finish(op, (void *)ctx[0], ctx[arguments], now, true) : 0;
+}
+
+/* Where functions cannot be observed: by the number of the system call. What Python sets for each of them. */
+enum call_kind {
+	CALL_KIND_NONE,
+	CALL_KIND_READ,
+	CALL_KIND_WRITE,
+	CALL_KIND_READV,
+	CALL_KIND_WRITEV,
+	CALL_KIND_PREAD,
+	CALL_KIND_PWRITE,
+	CALL_KIND_PREADV,
+	CALL_KIND_PWRITEV,
+	CALL_KIND_FSYNC,
+	CALL_KIND_SYNC_FILE_RANGE,
+	CALL_KIND_MSYNC,
+};
+EXPORT_ENUM(call_kind);
+
+#define CALLS 512
+__u8 calls[CALLS];
+
+struct thread_info___x86 {
+	__u32 status;
+} __attribute__((preserve_access_index));
+
+struct pt_regs___mode {
+	__u64 pstate;
+} __attribute__((preserve_access_index));
+
+#define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
+#define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
+
+/* Programs of 32 bits number their calls otherwise. */
+static __always_inline bool is_foreign_call(struct pt_regs *regs)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
+	struct pt_regs___mode *state = (void *)regs;
+
+	if (bpf_core_field_exists(state->pstate))
+		return BPF_CORE_READ(state, pstate) & PSR_MODE32_BIT;
+	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
+}
+
+static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
+{
+	struct file *file = NULL;
+
+	/* What is mapped at an address nobody can look up here. */
+	if (kind != CALL_KIND_MSYNC) {
+		file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
+		if (!file)
+			return 0;
+	}
+	if (kind == CALL_KIND_SYNC_FILE_RANGE)
+		return begin_rare(file, OP_KIND_SYNC, PT_REGS_PARM2_CORE_SYSCALL(regs),
+				  PT_REGS_PARM3_CORE_SYSCALL(regs));
+	return begin_rare(file, OP_KIND_SYNC, -1, 0);
+}
+
+static __always_inline int on_call_enter(__u64 *ctx)
+{
+	struct pt_regs *regs = (void *)ctx[0];
+	__u64 number = ctx[1];
+	struct op_state *op;
+	struct file *file;
+	__u64 length;
+	__u8 kind;
+
+	if (number >= CALLS)
+		return 0;
+	kind = calls[number];
+	if (!kind || is_foreign_call(regs))
+		return 0;
+	if (kind >= CALL_KIND_FSYNC)
+		return begin_sync_call(regs, kind);
+	file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
+	if (!file || !is_stored(file, OP_KIND_READ, false))
+		return 0;
+	length = PT_REGS_PARM3_CORE_SYSCALL(regs);
+	if (kind == CALL_KIND_READV || kind == CALL_KIND_WRITEV || kind == CALL_KIND_PREADV ||
+	    kind == CALL_KIND_PWRITEV)
+		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
+	begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE, length, NULL);
+	op = find_op(bpf_get_current_task());
+	if (op && kind >= CALL_KIND_PREAD)
+		op->offset = PT_REGS_PARM4_CORE_SYSCALL(regs);
+	else if (op)
+		op->offset = BPF_CORE_READ(file, f_pos);
+	return 0;
+}
+
+static __always_inline int on_call_leave(__u64 *ctx)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	return op ? finish(op, NULL, ctx[1], now, false) : 0;
+}
+
+#endif

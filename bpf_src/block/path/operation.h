@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Operations begin and end: which of them are followed, and whose row one belongs to. */
+#ifndef WPT_PATH_OPERATION_H
+#define WPT_PATH_OPERATION_H
+
+#include "block/path/state.h"
+#include "block/path/account.h"
+#include "block/path/controllers.h"
+#include "block/path/record.h"
+#include "lib/filter.h"
+
+#define S_IFMT 0170000
+#define S_IFBLK 0060000
+#define S_IFDIR 0040000
+#define S_IFREG 0100000
+
+static __always_inline void count_discarded(void)
+{
+	struct op_counts *counts = cell_at(&op_counters, 0);
+
+	if (counts)
+		COUNT(counts->discarded);
+}
+
+static __always_inline void begin_anew(struct op_state *op)
+{
+	__builtin_memset(&op->tid, 0, offsetof(struct op_state, charges) - offsetof(struct op_state, tid));
+}
+
+/* Out of the way of those that want everything. */
+static __noinline bool task_passes(void)
+{
+	return task_matches();
+}
+
+/* What is synced is written, what a page lacks is read. */
+static __always_inline bool is_write(enum op_kind kind)
+{
+	return kind == OP_KIND_WRITE || kind == OP_KIND_SYNC;
+}
+
+static __noinline bool operation_passes(struct file *file, enum op_kind kind, __u64 length)
+{
+	return operation_matches(is_write(kind), length) && (file ? file_matches(file, false) : !filter_file);
+}
+
+static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
+				    loff_t *position)
+{
+	op->begun++;
+	op->file = file;
+	op->length = length;
+	op->position = position;
+	op->offset = -1;
+	op->wake_cpu = NO_CPU;
+	op->op_kind = kind;
+	if (noise_kept)
+		__builtin_memset(interference_of(op), 0, sizeof(struct interference));
+}
+
+/* Without a file where it has none, or it is not known. */
+static __always_inline int begin(struct file *file, enum op_kind kind, __u64 length, loff_t *position)
+{
+	__u64 task = bpf_get_current_task();
+	struct op_state *op;
+	bool wanted = true;
+
+	if (!tracing || no_operations)
+		return 0;
+	if (filtering) {
+		if (!task_passes())
+			return 0; /* nor do its bios */
+		wanted = operation_passes(file, kind, length);
+	}
+	op = claim_op(task);
+	if (!op) {
+		if (wanted)
+			COUNT(loss[PATH_CAUSE_OP_FULL]);
+		return 0;
+	}
+	/* The end of the one before went unseen. */
+	if (op->only)
+		release_only(op->place, true);
+	op->kind = OP_IGNORED;
+	begin_anew(op);
+	if (!wanted)
+		return 0;
+	open_op(op, file, kind, length, position);
+	/* Last, so that our own work is not charged; and whoever finds it traced finds when it began. */
+	op->start_ns = bpf_ktime_get_ns();
+	barrier();
+	op->kind = OP_TRACED;
+	return 0;
+}
+
+/* Where the file may be of any kind. */
+static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool trusted)
+{
+	struct inode *inode = FIELD(trusted, file, f_inode);
+	__u32 format = FIELD(trusted, inode, i_mode) & S_IFMT;
+
+	return format == S_IFREG || format == S_IFBLK || (kind == OP_KIND_SYNC && format == S_IFDIR);
+}
+
+/* What a vector of buffers holds together; those beyond the first are not looked at unless somebody wants the length. */
+#define VECTORS 16
+
+struct user_vector {
+	__u64 base;
+	__u64 length;
+};
+
+static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
+{
+	__u64 bytes = 0;
+	__u32 place;
+
+	if (!telling && !filter_operation)
+		return 0;
+	for (place = 0; place < VECTORS && place < count; place++) {
+		struct user_vector vector = {};
+
+		bpf_probe_read_user(&vector, sizeof(vector), vectors + place);
+		bytes += vector.length;
+	}
+	return bytes;
+}
+
+/* The row of a file that no request tells it of. */
+static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool trusted)
+{
+	struct inode *inode = FIELD(trusted, file, f_inode);
+	struct super_block *super = FIELD(trusted, inode, i_sb);
+	bool special = (FIELD(trusted, inode, i_mode) & S_IFMT) == S_IFBLK;
+	__u32 dev = special ? FIELD(trusted, inode, i_rdev) : FIELD(trusted, super, s_dev);
+	/* Also in wptrace/engine/devices.py. */
+	__u32 at = (dev * 0x9e3779b1u) >> 22;
+	int probe;
+
+	for (probe = 0; probe < DEVICE_PROBES; probe++) {
+		struct file_device *entry = &file_devices[(at + probe) & (FILE_DEVICES - 1)];
+
+		if (!entry->dev)
+			break;
+		if (entry->dev == dev) {
+			*slot = entry->slot;
+			return true;
+		}
+	}
+	*slot = UNLISTED_SLOT;
+	return trace_unlisted && (special || FIELD(trusted, super, s_bdev));
+}
+
+/* `known` is the file where the hook has it, as an object that the verifier knows. */
+static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool trusted)
+{
+	struct done *only = NULL;
+	bool hit;
+
+	if (op->kind != OP_TRACED) {
+		free_op(op);
+		return 0;
+	}
+	op->end_ns = now;
+	if (op->last == LAST_IS_ONLY && op->made == 1 && !op->charged)
+		only = shared_request(op);
+	if (only) {
+		hit = false;
+		count_with_request(op, only, result);
+		if (noisy)
+			add_irq_delay(op, only);
+	} else {
+		close_account(op->place);
+		hit = !op->waited && !op->blocked && op->made == op->readahead;
+		/* What waited knows its device by its request. */
+		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
+			count_discarded();
+			if (op->only) {
+				release_only(op->place, true);
+				op->only = 0;
+			}
+			free_op(op);
+			return 0;
+		}
+		if (hit)
+			count_hit(op->place, result);
+		else
+			count_alone(op->place, result);
+	}
+	if (noisy && !hit) {
+		count_noise(op->place);
+		if (was_held(held_op(op), op->start_ns))
+			count_held_op(op->place);
+	}
+	if (telling && wants_telling(minus(now, op->start_ns), now)) {
+		if (only) {
+			charge(op, only);
+			op->waited_for = LAST_IS_ONLY;
+			advance(op, OP_STAGE_WAKEUP, op->woken_ns);
+			advance(op, OP_STAGE_RETURN, now);
+		}
+		if (op->waited && op->wake_cpu == NO_CPU)
+			op->wake_cpu = bpf_get_smp_processor_id();
+		tell_op(op->place, hit, now, result);
+	}
+	if (op->only) {
+		release_only(op->place, !only);
+		op->only = 0;
+	}
+	free_op(op);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The task of an operation sleeps and runs. */
+#ifndef WPT_PATH_TASK_H
+#define WPT_PATH_TASK_H
+
+#include "block/path/account.h"
+#include "block/path/controllers.h"
+#include "lib/sched.h"
+
+static __always_inline void run_again(struct op_state *op, struct task_struct *before, __u64 now)
+{
+	struct done *done;
+
+	if (op->preempted_ns && noisy)
+		add_preemption(op, now);
+	op->preempted_ns = 0;
+	if (!op->slept_ns)
+		return;
+	settle(op);
+	done = done_at(op, op->last);
+	if (done) {
+		if (telling)
+			op->wake_cpu = bpf_get_smp_processor_id();
+		if (noisy)
+			add_before_wakeup(op, before, minus(now, done->times.completed));
+		if (op->last == LAST_IS_ONLY && !op->charged) {
+			op->woken_ns = now;
+		} else {
+			charge_last(op);
+			advance(op, OP_STAGE_WAKEUP, now);
+		}
+	} else {
+		open_account(op);
+		/* Nobody sleeps in a journal, or to have something synced, but for I/O. */
+		if (op->in_iowait || op->in_journal || op->op_kind == OP_KIND_SYNC)
+			op->blocked = true;
+		if (op->in_iowait && op->lost)
+			advance(op, OP_STAGE_UNATTRIBUTED, now);
+		/* What it waited for was not a request of its own: a lock, a journal, somebody else's read. */
+		if (op->above)
+			op->held_until = now;
+		else if (all_ended(op))
+			advance(op, own_stage(op), now);
+	}
+	op->slept_ns = 0;
+}
+
+static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
+{
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	struct op_state *op = op_of((__u64)prev);
+	bool preempt = ctx[0];
+	__u64 now = 0;
+
+	if (noisy && this_hand()->bio.place)
+		put_down(ctx, number_of((__u64)prev), !left_runnable(preempt, prev, trusted));
+	if (op && op->kind == OP_TRACED) {
+		now = bpf_ktime_get_ns();
+		if (left_runnable(preempt, prev, trusted)) {
+			op->preempted_ns = now;
+			if (noisy)
+				name_preemptor(op, next);
+		} else {
+			op->slept_ns = now;
+			op->tid = FIELD(trusted, prev, pid);
+			op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
+		}
+	}
+	op = op_of((__u64)next);
+	if (op && op->kind == OP_TRACED) {
+		if (noisy)
+			pick_up(op, number_of((__u64)next));
+		run_again(op, prev, now ? now : bpf_ktime_get_ns());
+	}
+	return 0;
+}
+
+#endif
