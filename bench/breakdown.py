@@ -18,7 +18,6 @@ from bench import rig
 from bench.tools import ALL_LOADS, OWN_TIMES
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
-from wptrace.engine.flow import Loaded
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import path as io_path
 
@@ -70,7 +69,7 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
         flow = mode.flow(_options(mode, disks))
         try:
             flow.start(Reader())
-            running = _loaded(flow)
+            running = flow._running
             if keep is not None:
                 for program in running.programs:
                     if program.name not in keep:
@@ -84,11 +83,12 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
     flow = mode.flow(_options(mode, disks))
     try:
         flow.start(Reader())
-        hooks = dict(_loaded(flow).chosen)
+        attempts = flow._running.attempts
+        hooks = {hook.name: attempts.chosen[hook.id].programs for hook in attempts.hooks if hook.id in attempts.chosen}
         with run_statistics():
             for load in loads:
                 rig.fio(load, _FEW)
-            ran = {program.name for program in _loaded(flow).programs if program.statistics().run_count}
+            ran = {program.name for program in flow._running.programs if program.statistics().run_count}
     finally:
         flow.close()
     every = {program for programs in hooks.values() for program in programs}
@@ -116,12 +116,6 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
 def _options(mode: Mode, disks: Sequence[str]) -> Any:
     kind = io_path.Options if mode.flow is io_path.PathFlow else io_block.Options
     return kind(devices=tuple(disks), **mode.options)
-
-
-def _loaded(flow: Flow) -> Loaded:
-    found = flow._loaded
-    assert found is not None
-    return found
 
 
 def _say(name: str, figures: dict[str, float], loads: Sequence[rig.Load], sign: str = "+") -> None:

@@ -215,8 +215,7 @@ def flow_of(options: io_path.Options) -> Iterator[io_path.PathFlow]:
 
 
 def attached(flow: io_path.PathFlow) -> set[str]:
-    assert flow._loaded is not None
-    return {program.name for program in flow._loaded.programs if program.links}
+    return {program.name for program in flow._running.programs if program.links}
 
 
 def book(found: Snapshot) -> dict[str, Any]:
@@ -232,8 +231,7 @@ def restored(flow: io_path.PathFlow, shedder: Any, step: Step) -> bool:
         shedder.restore(step)
     except WptraceError as error:
         print(f"{step.kind} stays off: {error.message}")
-        assert flow._loaded is not None
-        assert any("fentry" in program.section for program in flow._loaded.programs), "nothing that attaches once"
+        assert any("fentry" in program.section for program in flow._running.programs), "nothing that attaches once"
         return False
     return True
 
@@ -289,7 +287,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
 
 
 def seen_by(loaded: Any) -> set[str]:
-    return {name for hook, way in loaded.chosen.items() if hook.startswith("completion seen") for name in way}
+    return {name for hook, way in loaded.attempts.chosen.items() if hook.startswith("seen.") for name in way.programs}
 
 
 @pytest.mark.smp

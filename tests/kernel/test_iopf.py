@@ -16,7 +16,8 @@ from tests.kernel.modules import Event, Module, inserted
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.ring import Reader
-from wptrace.engine.flow import Loaded
+from wptrace.engine.hooks import Way
+from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf as flow_module
 from wptrace.flows.iopf import IopfFlow, Options
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, UNMATCHED_START
@@ -232,21 +233,25 @@ def test_a_fault_that_the_kernel_refuses_is_lost(iopf: Module) -> None:
 
 # --- What no machine here has: the programs are run on arguments that are made up -------------------------------------
 
-SMMU = ("exit_raw_tp", "entry_raw_tp")
-INTEL = ("submit_raw_tp", "request_raw_tp")
+WAYS = {way.name: way for way in IopfFlow.hooks[0].ways}
+SMMU, INTEL = WAYS["smmu"], WAYS["intel"]
 
 
 @pytest.fixture
 def started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[IopfFlow, BpfObject]]:
     """The flow with these programs, loaded and not attached."""
 
+    way: Way = request.param
+
     def load(name: str, hooks: Any, prepare: Any) -> Loaded:
         obj = open_object(name)
         for program in obj.progs.values():
-            program.autoload = program.name in request.param
+            program.autoload = program.name in way.programs
         prepare(obj)
         obj.load()
-        return Loaded(obj, {flow_module._FAULT: request.param}, {})
+        attempts = Attempts(hooks)
+        attempts.chosen[flow_module._FAULT] = way
+        return Loaded(obj, attempts)
 
     monkeypatch.setattr(flow_module, "load", load)
     flow = IopfFlow(Options())

@@ -17,7 +17,9 @@ from tests.lab.matrix import RUNNING
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
-from wptrace.engine.flow import Flow, Hook, load, missing_target
+from wptrace.engine.flow import Flow
+from wptrace.engine.hooks import Hook
+from wptrace.engine.resolver import Attempts, load, resolve
 from wptrace.errors import UnsupportedError
 from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
@@ -32,22 +34,29 @@ def _file_systems() -> None:
 
 
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
-def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
+def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
-    wanted = []
+    alone: dict[str, Hook] = {}
     functions = {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
     with BpfObject(find(flow.object)) as obj:
         for hook in (hook for hook in flow.hooks if hook.applies):
-            for program in (program for way in hook.ways for program in way):
+            for program in (program for way in hook.ways for program in way.programs):
                 kind, _, target = obj.progs[program].section.partition("/")
-                absent = kind in ("kprobe", "kretprobe") and target not in functions
-                if not missing_target(obj.progs[program].section, hook.module) and kind not in REFUSED and not absent:
-                    wanted.append(program)
+                if kind not in REFUSED and (kind not in ("kprobe", "kretprobe") or target in functions):
+                    alone[program] = Hook(program, program, (program,), (), "it", required=False, module=hook.module)
     sizes: verified.Sizes = {}
-    found = trial.attempt_all(flow.object, wanted, flow.configure, lambda obj: sizes.update(_sizes(obj, flow.object)))
+
+    def prepare(obj: BpfObject) -> None:
+        """Also of what loads and cannot be attached the size counts."""
+        flow.configure(obj)
+        load = obj.load
+        monkeypatch.setattr(obj, "load", lambda: (load(), sizes.update(_sizes(obj, flow.object))))
+
+    tried = Attempts(alone.values())
+    resolve(flow.object, tried, prepare).obj.close()
     pytestconfig.stash.setdefault(_SIZES, {}).update(sizes)
     # A tracepoint of a module that is not there, or a counter that this machine lacks, shows when it is attached.
-    assert [one for one in found.values() if one.reason.startswith("refused at load")] == []
+    assert [note for note in tried.notes() if "refused at load" in note or "takes no fentry" in note] == []
     assert max((size.verified for size in sizes.values()), default=0) < 100_000
     assert verified.grown(GUEST or RUNNING.name, sizes) == []
 
@@ -96,19 +105,26 @@ def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytes
 @pytest.mark.one_kernel
 def test_a_refused_program_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(object_path("binding").parent))
-    hooks = (Hook("calls", ("refused", "on_call"), (), ""), Hook("nothing", ("refused",), (), "", required=False))
+    hooks = (
+        Hook("calls", "every call", ("refused", "on_call"), (), ""),
+        Hook("nothing", "what is refused", ("refused",), (), "it is not seen", required=False),
+    )
     loaded = load("binding", hooks, lambda obj: None)
     with loaded.obj as obj:
-        assert loaded.chosen == {"calls": ("on_call",)}
-        assert set(loaded.refused) == {"refused"}
+        assert loaded.way("calls").programs == ("on_call",)
+        assert set(loaded.attempts.refused) == {"refused"}
+        (note,) = loaded.attempts.notes()
+        why = loaded.attempts.refused["refused"]
+        assert why.startswith("refused at load: ")
+        assert note == f"it is not seen (what is refused cannot be observed here: {why})"
         assert obj.progs["on_call"].links
 
 
 @pytest.mark.one_kernel
 def test_nothing_left_to_try_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(object_path("binding").parent))
-    with pytest.raises(UnsupportedError, match="no way to observe calls"):
-        load("binding", (Hook("calls", ("refused",), (), ""),), lambda obj: None)
+    with pytest.raises(UnsupportedError, match="no way to observe every call"):
+        load("binding", (Hook("calls", "every call", ("refused",), (), ""),), lambda obj: None)
 
 
 def test_trials_leave_nothing_attached() -> None:

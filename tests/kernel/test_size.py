@@ -122,9 +122,8 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
         flow = SizeFlow((disk.path,))
         stack.callback(flow.close)
         flow.start(Reader())
-        assert flow._loaded is not None
         job = fio(disk.path, rw="randrw", size="4M", number_ios=200)
-        runs = {program.name: program.statistics().run_count for program in flow._loaded.programs}
+        runs = {program.name: program.statistics().run_count for program in flow._running.programs}
         flow.stop()
         found = flow.snapshot()
     assert runs["requeue_tp_btf"] >= 10

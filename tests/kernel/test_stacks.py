@@ -267,8 +267,7 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
     job = {"cpus_allowed": "0"}
     try:
         flow.start(Reader())
-        assert flow._loaded is not None
-        known = flow._loaded.obj.maps["known_stacks"]
+        known = flow._obj.maps["known_stacks"]
         fio(disk.path, number_ios=100, **job)
         hits = 0
         for key, cpus in known.items():

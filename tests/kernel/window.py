@@ -180,7 +180,7 @@ class Running:
 
     def _tell_skipped(self) -> None:
         """For who reads why a test failed: which programs the kernel skipped so far."""
-        obj = self.flow._running.obj if isinstance(self.flow, PathFlow) else self.flow._loaded.obj
+        obj = self.flow._obj
         for program in obj.progs.values():
             if program.autoload and (misses := program.statistics().recursion_misses):
                 print(f"skipped {program.name} {misses} times")

@@ -68,59 +68,6 @@ def attempt(
         return Trial(program, section, True, "")
 
 
-def attempt_all(
-    name: str,
-    programs: Collection[str],
-    prepare: Callable[[BpfObject], None] | None = None,
-    look: Callable[[BpfObject], None] | None = None,
-) -> dict[str, Trial]:
-    """The same for several programs, loaded together as far as the kernel takes them, which is much quicker.
-
-    `look` is called with the loaded object.
-    """
-    found: dict[str, Trial] = {}
-    left = list(dict.fromkeys(programs))
-    while left:
-        refused = _try_together(name, left, prepare, look, found)
-        if refused is None:
-            return found
-        # Where the kernel does not say which one it refused, each is tried alone.
-        for program in [refused] if refused else left:
-            found[program] = attempt(name, program, prepare)
-        left = [program for program in left if program not in found]
-    return found
-
-
-def _try_together(
-    name: str,
-    programs: Collection[str],
-    prepare: Callable[[BpfObject], None] | None,
-    look: Callable[[BpfObject], None] | None,
-    found: dict[str, Trial],
-) -> str | None:
-    """The program that was refused, an empty name if that is not told; None if all were loaded."""
-    with open_here(name) as obj:
-        for program in obj.progs.values():
-            program.autoload = program.name in programs
-        try:
-            if prepare is not None:
-                prepare(obj)
-            obj.load()
-        except WptraceError as error:
-            refused = getattr(error, "program", "")
-            return refused if refused in programs else ""
-        if look is not None:
-            look(obj)
-        for wanted in programs:
-            section, why = obj.progs[wanted].section, ""
-            try:
-                obj.progs[wanted].attach()
-            except WptraceError as error:
-                why = reason("loads, but cannot be attached", error)
-            found[wanted] = Trial(wanted, section, not why, why)
-    return None
-
-
 def reason(stage: str, error: WptraceError) -> str:
     """Why the kernel did not take a program, in its own words as far as it has any."""
     if isinstance(error, VerifierError) and error.log:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from wptrace.engine.flow import Hook
+from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, mounts
 
@@ -63,7 +63,7 @@ def notes(devices: Iterable[str]) -> list[str]:
 def plan(found: Iterable[blockdev.Extent], hooks: Iterable[Hook]) -> list[str]:
     """What a flow that is about to start would do."""
     lines = [f"trace {extent.name} (disk {extent.disk})" for extent in found]
-    return [*lines, *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in hooks)]
+    return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 
 
 def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict[str, int]]:

@@ -15,8 +15,9 @@ from wptrace.correlation.runs import Run, longest
 from wptrace.engine import filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter
-from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
-from wptrace.errors import WptraceError
+from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.hooks import START, Field, probe
+from wptrace.engine.resolver import load
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.tasks import name_of
@@ -121,13 +122,15 @@ class CpuFlow(Flow):
     kinds = KINDS[CPU][:1]
     hooks = (
         # It sees ends, but starts as well: who is preempted wants the CPU again.
-        Hook("switch of tasks (R, L)", ("switch_tp_btf", "switch_raw_tp"), _ALL, "nothing can be seen"),
-        Hook("wakeup of a task (W)", ("wakeup_tp_btf", "wakeup_raw_tp"), _ALL, "nobody is seen to wait"),
-        Hook(
+        probe("switch", "switch of tasks (R, L)", "switch", _ALL, "nothing can be seen"),
+        probe("wakeup", "wakeup of a task (W)", "wakeup", _ALL, "nobody is seen to wait", START),
+        probe(
+            "first_wakeup",
             "first wakeup of a task (W)",
-            ("first_wakeup_tp_btf", "first_wakeup_raw_tp"),
+            "first_wakeup",
             ("wait", "run"),
             "the first turn of a new task is not seen",
+            START,
             required=False,
         ),
     )
@@ -135,8 +138,6 @@ class CpuFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._loaded: Loaded | None = None
-        self._ring: Ring | None = None
         self._events: list[Event] = []
         self._turn, self._wait = KINDS[options.by]
         self.kinds = self.judged = (self._turn,)
@@ -166,14 +167,10 @@ class CpuFlow(Flow):
             self.level,
             os.uname().release,
             {"by": self._options.by, **told},
-            [Source(stage.name, self._how(loaded, stage.name)) for stage in self._turn.measured],
+            [Source(stage.name, loaded.serving(stage.name)) for stage in self._turn.measured],
             self.kinds,
-            filters.notes(self._options.wanted.tid or self._options.wanted.pid),
+            [*loaded.attempts.notes(), *filters.notes(self._options.wanted.tid or self._options.wanted.pid)],
         )
-
-    def _how(self, loaded: Loaded, stage: str) -> str:
-        found = [loaded.sections(hook.name) for hook in self.hooks if stage in hook.serves]
-        return ", ".join(sections for sections in found if sections)
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
@@ -254,20 +251,13 @@ class CpuFlow(Flow):
                 found.append(InFlight(self._turn.group(kind.ALL), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
-    @property
-    def _obj(self) -> BpfObject:
-        if self._loaded is None:
-            raise WptraceError("the flow has not been started")
-        return self._loaded.obj
-
     def snapshot(self) -> Snapshot:
         obj = self._obj
         if self._options.by != CPU:
             self._follow_new()
         self._cells.read()
         self._others.read()
-        programs = self._loaded.programs if self._loaded else []
-        ran = [program.statistics() for program in programs]
+        ran = [program.statistics() for program in self._running.programs]
         book = obj.maps["books"].summed(0)
         causes = dict(zip(self._causes, obj.bss.loss))
         causes[RECURSION] = sum(found.recursion_misses for found in ran)
@@ -281,17 +271,6 @@ class CpuFlow(Flow):
             {},
             overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
-
-    def stop(self) -> None:
-        if self._loaded is not None:
-            self._loaded.detach()
-
-    def close(self) -> None:
-        if self._ring is not None:
-            self._ring.close()
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None
 
 
 def _task(values: dict[str, Any], member: str) -> dict[str, Any]:

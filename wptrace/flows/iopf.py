@@ -12,8 +12,10 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.cells import Cells
-from wptrace.engine.flow import Flow, Hook, Loaded, load, overhead
-from wptrace.errors import UnsupportedError, WptraceError
+from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.hooks import Hook, Way
+from wptrace.engine.resolver import Loaded, load
+from wptrace.errors import UnsupportedError
 from wptrace.kernel import sysdev
 from wptrace.model.book import (
     INCONSISTENT,
@@ -43,8 +45,9 @@ _REFUSED = Cause("refused", "the kernel did not take a fault: nobody handles the
 _NO_ROW = Cause("no_row", "a device and PASID found no row of their own: counted under other")
 _CAUSES = {cause.name: cause for cause in (STATE_FULL, _NO_ROW, UNMATCHED_END)}
 
-_FAULT = "report (R) and answer (A) of a fault"
-_HANDLING = "handling of a fault (H)"
+_FAULT, _HANDLING = "fault", "handling"
+# The ways that are tracepoints alone.
+_SMMU, _INTEL = "smmu", "intel"
 _OTHER = "other"
 _NOTHING = (
     "this kernel shows no I/O page faults: it has neither the SMMU's tracepoints, nor iommu_report_device_fault to"
@@ -98,19 +101,21 @@ class IopfFlow(Flow):
     hooks = (
         Hook(
             _FAULT,
+            "report (R) and answer (A) of a fault",
             (
-                ("exit_raw_tp", "entry_raw_tp"),
-                ("respond_fentry", "refuse_fexit", "report_fentry"),
-                ("reply_fentry", "refuse_fexit", "report_fentry"),
-                ("respond_kprobe", "refuse_kretprobe", "report_kprobe"),
-                ("reply_kprobe", "refuse_kretprobe", "report_kprobe"),
-                ("submit_raw_tp", "request_raw_tp"),
+                Way(("exit_raw_tp",), ("entry_raw_tp",), _SMMU),
+                Way(("respond_fentry", "refuse_fexit"), ("report_fentry",)),
+                Way(("reply_fentry", "refuse_fexit"), ("report_fentry",)),
+                Way(("respond_kprobe", "refuse_kretprobe"), ("report_kprobe",)),
+                Way(("reply_kprobe", "refuse_kretprobe"), ("report_kprobe",)),
+                Way(("submit_raw_tp",), ("request_raw_tp",), _INTEL),
             ),
             ("gather", "handle"),
             "no fault can be seen",
         ),
         Hook(
             _HANDLING,
+            "handling of a fault (H)",
             ("handle_fentry", "serve_fentry", "handle_kprobe", "serve_kprobe"),
             ("queue",),
             "queue is in handle",
@@ -129,7 +134,6 @@ class IopfFlow(Flow):
         # As far as the programs keep a name.
         self._devices = {name[: _NAME_BYTES - 1] for name in options.devices}
         self._options = options
-        self._loaded: Loaded | None = None
         self._groups: set[Group] = set()
 
     def start(self, reader: Reader) -> Start:
@@ -138,10 +142,9 @@ class IopfFlow(Flow):
         except UnsupportedError as error:
             raise UnsupportedError(_NOTHING, hint="wptrace doctor -v tells what was tried") from error
         obj = loaded.obj
-        if not _queued(loaded):
+        if loaded.way(_FAULT).name in (_SMMU, _INTEL):
             # Tracepoints alone have other keys than the kernel's queue, so H would never find its fault.
-            for program in loaded.chosen.pop(_HANDLING, ()):
-                obj.progs[program].close()
+            loaded.drop(_HANDLING)
         # The row of what finds none.
         obj.maps["cells"][{}] = [{}] * libbpf().cpus
         self._cells = Cells(obj.maps["cells"], [], obj.enum("iopf_stage"))
@@ -163,21 +166,6 @@ class IopfFlow(Flow):
             ]
         }
 
-    def stop(self) -> None:
-        if self._loaded is not None:
-            self._loaded.detach()
-
-    def close(self) -> None:
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None
-
-    @property
-    def _obj(self) -> BpfObject:
-        if self._loaded is None:
-            raise WptraceError("the flow has not been started")
-        return self._loaded.obj
-
     def _wanted(self, row: Any) -> bool:
         pasids = self._options.pasids
         return (not self._devices or text(row.dev) in self._devices) and (not pasids or row.pasid in pasids)
@@ -195,7 +183,7 @@ class IopfFlow(Flow):
         self._cells.read()
         total, page = self._cells.total, os.sysconf("SC_PAGE_SIZE")
         causes = dict(zip(self._causes, self._obj.bss.loss))
-        ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
+        ran = [program.statistics() for program in self._running.programs]
         lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: causes.pop(STATE_FULL)}
         noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran), INCONSISTENT: self._cells.shrunk}
         return Snapshot(
@@ -210,7 +198,7 @@ class IopfFlow(Flow):
         """Faults without an answer, oldest first."""
         now = time.monotonic_ns()
         # As in the figures: who does not see H has the wait for it in handle.
-        waiting = "queue" if self._loaded is not None and self._loaded.sections(_HANDLING) else "handle"
+        waiting = "queue" if self._running.sections(_HANDLING) else "handle"
         found = []
         for key, state in self._obj.maps["pending"].items():
             # A fault may have been reported since the look at the clock.
@@ -235,18 +223,12 @@ def _labels(row: Any) -> tuple[str, int | str | None]:
     return text(row.dev), None if row.pasid == _NO_PASID else row.pasid
 
 
-def _queued(loaded: Loaded) -> bool:
-    """Whether the faults are those of the kernel's own queue."""
-    source = loaded.sections(_FAULT)
-    return "io_fault_exit" not in source and "qi_submit" not in source
-
-
 def _notes(loaded: Loaded) -> list[str]:
-    source = loaded.sections(_FAULT)
-    if "io_fault_exit" in source:
+    source = loaded.way(_FAULT).name
+    if source == _SMMU:
         return ["the tracepoints of the SMMU tell of no groups and of no handling: all of a fault is in handle"]
-    if "qi_submit" in source:
+    if source == _INTEL:
         return ["the tracepoints of Intel's IOMMU tell of no handling: queue is in handle"]
     if not loaded.sections(_HANDLING):
-        return ["this kernel shows no handling of a fault: queue is in handle"]
+        return [f"this kernel shows no handling of a fault: queue is in handle ({loaded.attempts.reason(_HANDLING)})"]
     return ["who handles faults by other means than the kernel's shared virtual addressing has queue in handle"]

@@ -18,7 +18,9 @@ from wptrace.bpf.paced import Paced, run_on_cycles
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.correlation.episodes import Episodes
 from wptrace.engine.cells import distribution
-from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.hooks import Field, Hook, probe
+from wptrace.engine.resolver import Loaded, load
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError, WptraceError
 from wptrace.kernel import cpus
 from wptrace.kernel.clock import wall_offset_ns
@@ -55,9 +57,7 @@ _HOTPLUG = Cause("hotplug", "a CPU did not tick because it went or came: no peri
 _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _CAUSES = {cause.name: cause for cause in (RING_FULL, _NMI_RING_FULL, _STOLEN, _SUSPENDED, _HOTPLUG)}
 
-_MOVES = "coming and going of a CPU"
-_LOOKS = "look by a counter of cycles"
-_TICKS = "tick of a timer (N)"
+_LOOKS, _TICKS = "look", "tick"
 _LOOK = "look_perf_event"
 
 
@@ -93,9 +93,23 @@ class IrqoffFlow(Flow):
     view = "periods"
     kinds = (PERIOD,)
     hooks = (
-        Hook(_MOVES, ("move_raw_tp",), ("irqoff",), "a CPU that went reads as a period", required=False),
-        Hook(_LOOKS, (_LOOK,), ("irqoff",), "stacks are those at the end of a period, not inside it", required=False),
-        Hook(_TICKS, ("expire_tp_btf", "expire_raw_tp"), ("irqoff",), "no period can be seen"),
+        Hook(
+            "move",
+            "coming and going of a CPU",
+            ("move_raw_tp",),
+            ("irqoff",),
+            "a CPU that went reads as a period",
+            required=False,
+        ),
+        Hook(
+            _LOOKS,
+            "look by a counter of cycles",
+            (_LOOK,),
+            ("irqoff",),
+            "stacks are those at the end of a period, not inside it",
+            required=False,
+        ),
+        probe(_TICKS, "tick of a timer (N)", "expire", ("irqoff",), "no period can be seen"),
     )
     fields = (Field(("rq.prev_steal_time",), "time that a hypervisor takes reads as a period"),)
 
@@ -125,7 +139,6 @@ class IrqoffFlow(Flow):
         self._ticks = perf.Ticks(self._tick_ns)
         self._since: dict[int, int] = {}
         """By CPU: from when on it ticks."""
-        self._loaded: Loaded | None = None
         self._looks: Paced | None = None
         self._rings: list[Ring] = []
         self._episodes = Episodes()
@@ -143,7 +156,7 @@ class IrqoffFlow(Flow):
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         for cpu in self._wanted():
             self._watch(obj, cpu)
-        notes = [self._try_counter(loaded)]
+        notes = [self._try_counter(loaded), *loaded.attempts.notes(_LOOKS)]
         # Periods before samples: whoever has read the end of a period finds its sample in the other ring.
         for name, record, handle in (
             ("records", "irqoff_record", self._episodes.end),
@@ -164,7 +177,7 @@ class IrqoffFlow(Flow):
 
     def _hooks(self) -> tuple[Hook, ...]:
         if self._options.counter == NONE:
-            return tuple(hook for hook in self.hooks if hook.name != _LOOKS)
+            return tuple(hook for hook in self.hooks if hook.id != _LOOKS)
         must = self._options.counter == CYCLES
         return tuple(hook._replace(required=hook.required or must) for hook in self.hooks)
 
@@ -191,13 +204,15 @@ class IrqoffFlow(Flow):
         """That the counter is there is not enough: it has to run, and by NMI, which no table tells."""
         ticks = f"a tick every {self._tick_ns // 1000} us"
         late = f"software: {ticks}, stacks from the end of a period"
-        if _LOOKS not in loaded.chosen:
-            return late if self._options.counter == NONE else f"no counter of cycles works here; {late}"
+        if self._options.counter == NONE:
+            return late
+        if not loaded.sections(_LOOKS):
+            return f"no counter of cycles works here ({loaded.attempts.reason(_LOOKS)}); {late}"
         looks, nmis = self._trial()
         if not nmis:
             why = f"the counter of cycles {'interrupts by no NMI' if looks else 'does not count'} here"
             if self._options.counter == AUTO:
-                loaded.obj.progs[loaded.chosen.pop(_LOOKS)[0]].close()
+                loaded.drop(_LOOKS)
                 return f"{why}; {late}"
             if not looks:
                 raise UnsupportedError(why, hint="--counter auto does without")
@@ -232,9 +247,7 @@ class IrqoffFlow(Flow):
             ring.close()
         self._rings.clear()
         self._ticks.close()
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None
+        super().close()
 
     # --- Periods ------------------------------------------------------------------------------------------------------
 
@@ -287,12 +300,6 @@ class IrqoffFlow(Flow):
 
     # --- Figures ------------------------------------------------------------------------------------------------------
 
-    @property
-    def _obj(self) -> BpfObject:
-        if self._loaded is None:
-            raise WptraceError("the flow has not been started")
-        return self._loaded.obj
-
     def _cells(self) -> list[Any]:
         return list(self._obj.maps["cells"][0])
 
@@ -316,7 +323,7 @@ class IrqoffFlow(Flow):
             whole = distribution(cell.irqoff)
             if whole.count:
                 found[PERIOD.group(cpu)] = {self.name: whole, TOTAL: whole}
-        ran = [program.statistics() for program in self._loaded.programs] if self._loaded else []
+        ran = [program.statistics() for program in self._running.programs]
         noted[RECURSION] = sum(one.recursion_misses for one in ran)
         noted[_FOREIGN] = sum(ring.foreign for ring in self._rings)
         finished = sum(cell.finished for cell in cells)

@@ -10,9 +10,10 @@ from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
-from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.hooks import BOTH, START, Field, probe
+from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.errors import WptraceError
 from wptrace.model import kind
 from wptrace.model.book import RECURSION, Book, Cause
 from wptrace.model.distribution import Distribution
@@ -58,19 +59,17 @@ class SizeFlow(Flow):
     view = "sizes"
     kinds = (REQUEST,)
     hooks = (
-        Hook(
+        probe(
+            "request.requeue",
             "requeue of a request",
-            ("requeue_tp_btf", "requeue_raw_tp"),
+            "requeue",
             ("sequential", "random"),
             "a request that the driver gives back counts again each time it is issued",
+            START,
             required=False,
         ),
-        Hook(
-            "issue of a request (D)",
-            ("issue_tp_btf", "issue_raw_tp"),
-            ("sequential", "random"),
-            "no request can be seen",
-        ),
+        # A request is counted in this moment.
+        probe("request.issue", "issue of a request (D)", "issue", ("sequential", "random"), "no request can be seen"),
     )
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
@@ -81,7 +80,6 @@ class SizeFlow(Flow):
         """`wanted` are devices as the user named them; none means all disks."""
         self._wanted = wanted
         self._extents = devices.extents(wanted)
-        self._loaded: Loaded | None = None
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -106,7 +104,7 @@ class SizeFlow(Flow):
             {"dev": [extent.name for extent in self._extents] if self._wanted else []},
             [Source(metric.name, sections) for metric in REQUEST.metrics],
             self.kinds,
-            devices.notes(self._wanted),
+            [*devices.notes(self._wanted), *loaded.attempts.notes()],
         )
 
     def _prepare(self, obj: BpfObject) -> None:
@@ -116,14 +114,11 @@ class SizeFlow(Flow):
         obj.bss.devices = devices.table(self._extents, ())
 
     def snapshot(self) -> Snapshot:
-        loaded = self._loaded
-        if loaded is None:
-            raise WptraceError("the flow has not been started")
+        loaded = self._running
         self._sizes.read()
-        ran = {program.name: program.statistics() for program in loaded.programs}
+        ran = loaded.statistics()
         causes = dict(zip(self._causes, loaded.obj.bss.loss))
-        skipped = sum(found.recursion_misses for name, found in ran.items() if name.startswith("issue"))
-        lost = {_NO_CELL: causes.pop(_NO_CELL), RECURSION: skipped}
+        lost = {_NO_CELL: causes.pop(_NO_CELL), RECURSION: loaded.misses(ran, BOTH)}
         # A request is counted in the moment that it is seen: nothing is ever in flight here.
         finished = self._sizes.count
         return Snapshot(
@@ -133,15 +128,6 @@ class SizeFlow(Flow):
             {group: {BYTES: count} for group, count in self._sizes.bytes.items()},
             overhead(ran.values(), self._map_bytes, records=0),
         )
-
-    def stop(self) -> None:
-        if self._loaded is not None:
-            self._loaded.detach()
-
-    def close(self) -> None:
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None
 
 
 class Sizes:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine import devices, filters
-from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.flow import Flow, overhead
 from wptrace.engine.frames import Frames
+from wptrace.engine.hooks import END, START, Field, Hook, probe
+from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.errors import WptraceError
 from wptrace.model import kind
 from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
@@ -53,10 +54,8 @@ class Options(NamedTuple):
     """The stack of the process as well."""
 
 
-def _start_hook(name: str, tracepoint: str, without: str) -> Hook:
-    return Hook(
-        name, (f"{tracepoint}_tp_btf", f"{tracepoint}_raw_tp"), ("io",), without, required=tracepoint == "getrq"
-    )
+def _start_hook(id: str, name: str, tracepoint: str, without: str) -> Hook:  # noqa: A002 - of a hook
+    return probe(id, name, tracepoint, ("io",), without, START, required=tracepoint == "getrq")
 
 
 IO = Kind(
@@ -84,10 +83,17 @@ class StacksFlow(Flow):
     view = "stacks"
     kinds = (IO,)
     hooks = (
-        Hook("completion of a request (C)", ("complete_tp_btf", "complete_raw_tp"), ("io",), "no I/O is seen to end"),
-        _start_hook("merge in front of a request", "frontmerge", "what is merged in front of a request is not seen"),
-        _start_hook("merge behind a request", "backmerge", "what is merged behind a request is not seen"),
-        _start_hook("allocation of a request (G)", "getrq", "no I/O is seen to start"),
+        probe("request.complete", "completion of a request (C)", "complete", ("io",), "no I/O is seen to end", END),
+        _start_hook(
+            "request.frontmerge",
+            "merge in front of a request",
+            "frontmerge",
+            "what is merged in front of a request is not seen",
+        ),
+        _start_hook(
+            "request.backmerge", "merge behind a request", "backmerge", "what is merged behind a request is not seen"
+        ),
+        _start_hook("request.alloc", "allocation of a request (G)", "getrq", "no I/O is seen to start"),
     )
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
@@ -98,8 +104,6 @@ class StacksFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = devices.extents(options.devices)
-        self._loaded: Loaded | None = None
-        self._ring: Ring | None = None
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -134,6 +138,7 @@ class StacksFlow(Flow):
             self.kinds,
             [
                 *devices.notes(self._options.devices),
+                *loaded.attempts.notes(),
                 *self._frames.notes(self._options.user),
                 *filters.notes(self._options.wanted.tid or self._options.wanted.pid),
             ],
@@ -159,9 +164,7 @@ class StacksFlow(Flow):
             self._frames.meet(record[tgid], record[comm])
 
     def snapshot(self) -> Snapshot:
-        loaded = self._loaded
-        if loaded is None:
-            raise WptraceError("the flow has not been started")
+        loaded = self._running
         obj = loaded.obj
         ran = [program.statistics() for program in loaded.programs]
         totals = obj.maps["totals"].summed(0)
@@ -192,14 +195,3 @@ class StacksFlow(Flow):
 
     def _stack(self, key: Any) -> Stack:
         return self._frames.stack(key.kernel, key.user, key.tgid)
-
-    def stop(self) -> None:
-        if self._loaded is not None:
-            self._loaded.detach()
-
-    def close(self) -> None:
-        if self._ring is not None:
-            self._ring.close()
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None

@@ -16,7 +16,7 @@ class Check(NamedTuple):
     """What the administrator can do about it."""
 
 
-class Way(NamedTuple):
+class Attempt(NamedTuple):
     """One program that could observe a hook; `reason` says why it does not work here."""
 
     program: str
@@ -31,7 +31,7 @@ class HookFinding(NamedTuple):
     state: str
     arguments: tuple[str, ...] | None
     """Of its tracepoint, where BTF tells."""
-    ways: list[Way]
+    ways: list[Attempt]
 
 
 class StageFinding(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Callable
 
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
-from wptrace.bpf.object import open_object
-from wptrace.engine.flow import Field, Flow, Hook, load
+from wptrace.engine.flow import Flow
+from wptrace.engine.hooks import Field, Hook
+from wptrace.engine.resolver import Attempts, resolve
 from wptrace.errors import WptraceError
 from wptrace.flows import discover
 from wptrace.kernel import privileges
@@ -26,7 +26,6 @@ from wptrace.model.diagnosis import (
     FlowFinding,
     HookFinding,
     StageFinding,
-    Way,
 )
 from wptrace.model.kind import names
 
@@ -138,21 +137,15 @@ def _feature(name: str) -> Check:
 
 def _flow(kind: type[Flow]) -> FlowFinding:
     """By a start: the rest is tried only where that is refused."""
-    refused: dict[str, str] = {}
-    chosen: Mapping[str, tuple[str, ...]] = {}
+    attempts = Attempts(kind.hooks_here())
+    works, why = True, ""
     try:
-        loaded = load(kind.object, kind.hooks_here(), kind.configure, refused)
-        chosen = loaded.chosen
-        loaded.obj.close()
+        resolve(kind.object, attempts, kind.configure).obj.close()
     except WptraceError as error:
+        if not attempts.sections:
+            raise
         works, why = False, error.message
-    else:
-        works, why = True, ""
-    with open_object(kind.object) as obj:
-        sections = {name: program.section for name, program in obj.progs.items()}
-    hooks = {
-        hook: _hook(hook, chosen.get(hook.name, ()), refused, sections) for hook in kind.hooks_here() if hook.applies
-    }
+    hooks = {hook: _hook(hook, attempts) for hook in attempts.hooks}
     return FlowFinding(
         kind.name,
         kind.level,
@@ -165,14 +158,9 @@ def _flow(kind: type[Flow]) -> FlowFinding:
     )
 
 
-def _hook(hook: Hook, chosen: tuple[str, ...], refused: Mapping[str, str], sections: Mapping[str, str]) -> HookFinding:
-    ways = [
-        Way(name, sections[name], True if name in chosen else False if name in refused else None, refused.get(name, ""))
-        for way in hook.ways
-        for name in way
-    ]
-    left = [not any(name in refused for name in way) for way in hook.ways]
-    state = OK if left[0] else DEGRADED if any(left) else MISSING
+def _hook(hook: Hook, attempts: Attempts) -> HookFinding:
+    ways, left = attempts.of(hook), attempts.left(hook)
+    state = MISSING if not left else OK if left[0] == hook.ways[0] else DEGRADED
     return HookFinding(hook.name, state, vmlinux().tracepoint(ways[0].section.rpartition("/")[2]), ways)
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.unit.docs.pages import blocks, text
 from wptrace.engine.flow import Flow
+from wptrace.engine.hooks import Way
+from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.model.distribution import SLOTS
 from wptrace.model.results import Output
 from wptrace.outputs.ndjson import NdjsonOutput
@@ -56,7 +58,7 @@ def _source_of(name: str) -> str:
 
 
 def test_the_programs_of_the_hooks_are_those_of_the_source(flow: ModuleType) -> None:
-    named = {program for hook in flow.IrqFlow.hooks for program in hook.programs}
+    named = {program for hook in flow.IrqFlow.hooks for way in hook.ways for program in way.programs}
     assert named == set(re.findall(r'^SEC\("\w+/\w+"\)\nint (\w+)\(', SOURCE, re.M))
     served = {stage for hook in flow.IrqFlow.hooks for stage in hook.serves}
     assert served == set(flow.IrqFlow.stages.names)
@@ -95,10 +97,11 @@ class CellMap(dict[int, Any]):
 
 
 def test_the_flow_reads_its_cells(flow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    obj = argparse.Namespace(maps={"cells": CellMap({0: [Cell(3), Cell(5)]})}, progs={"leave_tp_btf": Program()})
-    loaded = argparse.Namespace(obj=obj, programs=[Program()])
-    monkeypatch.setattr(flow, "load", lambda *_: loaded)
+    obj: Any = argparse.Namespace(maps={"cells": CellMap({0: [Cell(3), Cell(5)]})}, progs={"leave_tp_btf": Program()})
     made = flow.IrqFlow()
+    attempts = Attempts(made.hooks)
+    attempts.chosen["handler.exit"] = Way(("leave_tp_btf",))
+    monkeypatch.setattr(flow, "load", lambda *_: Loaded(obj, attempts))
     assert made.start(None).sources == [("handler", "tp_btf/irq_handler_exit")]
     found = made.snapshot()
     assert (found.accounting.started, found.accounting.finished, found.accounting.in_flight) == (2, 2, 0)

@@ -51,7 +51,7 @@ def test_the_hooks_are_those_of_the_flow(page: str, flow: type[Flow]) -> None:
     told = {row[0]: row[1] for row in found if row[0] in hooks}
     assert set(told) == set(hooks)
     for name, programs in told.items():
-        ways = [program for way in hooks[name].ways for program in way]
+        ways = [program for way in hooks[name].ways for program in way.programs]
         assert re.findall(r"\w+_(?:tp_btf|raw_tp|fentry|fexit|kprobe|kretprobe|perf_event)", programs) == ways
 
 

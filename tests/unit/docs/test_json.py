@@ -24,7 +24,7 @@ from wptrace.kernel.mounts import Place
 from wptrace.model import budget
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Spending, Step
-from wptrace.model.diagnosis import Check, Diagnosis, FlowFinding, HookFinding, StageFinding, Way
+from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, HookFinding, StageFinding
 from wptrace.model.distribution import Distribution
 from wptrace.model.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
 from wptrace.outputs.doctor import as_json
@@ -87,7 +87,7 @@ def made() -> Iterator[Line]:
     output.in_flight([whole_path.waiting()._replace(fields={"pid": 1, "tid": 1, "comm": "dd"})], 5)
     yield from (json.loads(line) for line in stream.getvalue().splitlines())
     check = Check("BTF", "ok", "there")
-    hook = HookFinding("C", "ok", None, [Way("complete", "tp_btf/x", True, "")])
+    hook = HookFinding("C", "ok", None, [Attempt("complete", "tp_btf/x", True, "")])
     flow = FlowFinding("io", "block", True, "", [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])
     yield json.loads(json.dumps(as_json(Diagnosis("6.12", "x86_64", True, [check], [check], [flow]))))
 

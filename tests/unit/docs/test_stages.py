@@ -8,7 +8,6 @@ import re
 import pytest
 
 from tests.unit.docs.pages import ROOT, man_text, section, tables, text
-from wptrace.engine.flow import Hook
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
 from wptrace.model.stages import Stage, StageTable
@@ -43,19 +42,15 @@ def test_the_points_are_those_of_the_stages() -> None:
     assert [row for row in documented if row in points(BLOCK)] == points(BLOCK)
 
 
-def programs(hook: Hook) -> str:
-    return " or else ".join(map(", ".join, hook.ways))
-
-
 def test_the_hooks_of_the_path_are_those_of_the_flow() -> None:
     (rows,) = tables(section("stages.md", "### The whole path"))
-    assert rows == [[hook.name, programs(hook), ", ".join(hook.serves), hook.without] for hook in PathFlow.hooks]
+    assert rows == [[hook.name, hook.by, ", ".join(hook.serves), hook.without] for hook in PathFlow.hooks]
 
 
 def test_the_hooks_of_the_block_layer_are_those_of_the_flow() -> None:
     (rows,) = tables(section("stages.md", "### The block layer alone"))
     documented = {hook: found.partition(" on ")[0].replace(", ", " or else ") for _, hook, found, _ in rows}
-    assert documented == {hook.name: programs(hook) for hook in BlockFlow.hooks}
+    assert documented == {hook.name: hook.by for hook in BlockFlow.hooks}
 
 
 def test_the_hooks_of_drivers_are_those_of_the_source() -> None:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from wptrace.bpf.btf import Btf, Enum, Func, Struct
 from wptrace.bpf.elf import ObjectFile
-from wptrace.engine.flow import Flow, Hook
+from wptrace.engine.flow import Flow
+from wptrace.engine.hooks import BOTH, END, START, Hook
 from wptrace.flows import discover
 from wptrace.flows.io.block import _CAUSES, BlockFlow
 from wptrace.flows.io.causes import COUNTED
@@ -45,8 +47,11 @@ def test_a_flow_is_complete(flow: type[Flow]) -> None:
     stages = set(flow.stages.names)
     for hook in flow.hooks:
         assert hook.programs
+        assert hook.role in (START, END, BOTH)
+        assert re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)?", hook.id)
         assert set(hook.serves) <= stages
         assert hook.without
+    assert len({hook.id for hook in flow.hooks}) == len(flow.hooks)
     assert any(hook.required for hook in flow.hooks)
     served = {stage for hook in flow.hooks for stage in hook.serves}
     assert served == stages, "a stage that no hook serves can never be seen"
@@ -74,11 +79,11 @@ def kind_of(program: str) -> str:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize(("flow", "hook"), HOOKS, ids=[f"{flow.object}-{hook.name}" for flow, hook in HOOKS])
+@pytest.mark.parametrize(("flow", "hook"), HOOKS, ids=[f"{flow.object}-{hook.id}" for flow, hook in HOOKS])
 def test_every_program_of_a_hook_is_in_the_object(flow: type[Flow], hook: Hook, arch: str) -> None:
     file, btf = parsed(flow.object, arch)
     kinds = {section.partition("/")[0] for section in file.sections}
-    for program in (program for way in hook.ways for program in way):
+    for program in (program for way in hook.ways for program in way.programs):
         assert btf.find(program, Func) is not None, f"{flow.object}.bpf.o has no program {program}"
         kind = kind_of(program)
         assert kind in kinds, f"nothing in {flow.object}.bpf.o attaches by {kind}"

@@ -12,7 +12,8 @@ import pytest
 from tests.unit.flows.test_discover import OBJECTS
 from wptrace.bpf.btf import Btf, Enum
 from wptrace.bpf.elf import ObjectFile
-from wptrace.engine.flow import Loaded
+from wptrace.engine.hooks import Way
+from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf
 from wptrace.flows.iopf import IopfFlow, Options, op_of, rows
 from wptrace.kernel import sysdev
@@ -53,8 +54,14 @@ def flow(options: Options, *states: Any, handling: bool = True) -> IopfFlow:
         maps={"pending": argparse.Namespace(items=lambda: iter(pending.values()))},
         progs={"handle_fentry": argparse.Namespace(section="fentry/iommu_sva_handle_iopf")},
     )
-    made._loaded = Loaded(obj, {iopf._HANDLING: ("handle_fentry",)} if handling else {}, {})  # type: ignore[arg-type]
+    made._loaded = observed(obj, **{iopf._HANDLING: Way(("handle_fentry",))} if handling else {})
     return made
+
+
+def observed(obj: Any, **ways: Way) -> Loaded:
+    attempts = Attempts(IopfFlow.hooks)
+    attempts.chosen.update(ways)
+    return Loaded(obj, attempts)
 
 
 def test_faults_without_an_answer_come_oldest_first_with_their_stage() -> None:
@@ -97,14 +104,20 @@ def test_names_are_those_of_the_object(arch: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("taken", "handling", "said"),
     [
-        ({iopf._FAULT: "raw_tp/io_fault_exit, raw_tp/io_fault_entry"}, "tell of no groups"),
-        ({iopf._FAULT: "raw_tp/qi_submit, raw_tp/prq_report"}, "Intel's IOMMU tell of no handling"),
-        ({iopf._FAULT: "fentry/iopf_group_response"}, "this kernel shows no handling"),
-        ({iopf._FAULT: "fentry/x", iopf._HANDLING: "fentry/iommu_sva_handle_iopf"}, "shared virtual addressing"),
+        ("exit_raw_tp", "", "tell of no groups"),
+        ("submit_raw_tp", "", "Intel's IOMMU tell of no handling"),
+        ("respond_fentry", "", "this kernel shows no handling of a fault: queue is in handle (no such function)"),
+        ("respond_fentry", "handle_fentry", "shared virtual addressing"),
     ],
 )
-def test_the_notes_tell_what_is_not_seen(sections: dict[str, str], said: str) -> None:
-    (note,) = iopf._notes(argparse.Namespace(sections=lambda hook: sections.get(hook, "")))  # type: ignore[arg-type]
+def test_the_notes_tell_what_is_not_seen(taken: str, handling: str, said: str) -> None:
+    fault, hook = IopfFlow.hooks
+    obj = argparse.Namespace(progs={"handle_fentry": argparse.Namespace(section="fentry/x")})
+    found = observed(obj, fault=next(way for way in fault.ways if taken in way.ends))
+    if handling:
+        found.attempts.chosen[hook.id] = Way((handling,))
+    found.attempts.refused.update(dict.fromkeys(hook.ways[-1].programs, "no such function"))
+    (note,) = iopf._notes(found)
     assert said in note

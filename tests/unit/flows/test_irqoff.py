@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from wptrace.engine.flow import Loaded
+from wptrace.engine.hooks import Way
+from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError
 from wptrace.flows import irqoff
 from wptrace.flows.irqoff import IrqoffFlow, Options, tick_ns
@@ -78,7 +79,7 @@ def flow(monkeypatch: pytest.MonkeyPatch) -> IrqoffFlow:
     causes = ["ring_full", "nmi_ring_full", "stolen", "suspended", "hotplug"]
     obj = argparse.Namespace(maps={"cells": {0: [cell(), cell()]}, "moves": {}}, enum=lambda _: causes)
     made = IrqoffFlow(Options())
-    made._loaded = Loaded(obj, {}, {})  # type: ignore[arg-type]
+    made._loaded = Loaded(obj, Attempts(IrqoffFlow.hooks))  # type: ignore[arg-type]
     made._since = {0: 1, 1: 1}
     made._map_bytes = 0
     return made
@@ -201,6 +202,8 @@ def test_of_chosen_cpus_alone(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch)
 
 
 class Program:
+    name, section = irqoff._LOOK, "perf_event/cycles"
+
     def __init__(self) -> None:
         self.closed = False
 
@@ -211,12 +214,13 @@ class Program:
 def counter(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, how: str, looks: int, nmis: int) -> tuple[str, Program]:
     """What is said of a counter that ran so often in the trial."""
     program = Program()
-    obj = argparse.Namespace(progs={"look_perf_event": program})
-    loaded = Loaded(obj, {irqoff._LOOKS: ("look_perf_event",)}, {})  # type: ignore[arg-type]
+    attempts = Attempts(IrqoffFlow.hooks)
+    attempts.chosen[irqoff._LOOKS] = Way((irqoff._LOOK,))
+    loaded = Loaded(argparse.Namespace(progs={irqoff._LOOK: program}), attempts)  # type: ignore[arg-type]
     flow._options = Options(counter=how)
     monkeypatch.setattr(flow, "_trial", lambda: (looks, nmis))
     said = flow._try_counter(loaded)
-    assert (irqoff._LOOKS in loaded.chosen) is not program.closed
+    assert (irqoff._LOOKS in attempts.chosen) is not program.closed
     return said, program
 
 
@@ -244,7 +248,10 @@ def test_who_insists_gets_it_if_it_runs_at_all(flow: IrqoffFlow, monkeypatch: py
 
 
 def test_without_one(flow: IrqoffFlow) -> None:
-    loaded = Loaded(None, {}, {})  # type: ignore[arg-type]
-    assert flow._try_counter(loaded).startswith("no counter of cycles works here; software")
+    attempts = Attempts(IrqoffFlow.hooks)
+    attempts.refused[irqoff._LOOK] = "loads, but cannot be attached: No such device"
+    loaded = Loaded(None, attempts)  # type: ignore[arg-type]
+    said = "no counter of cycles works here (loads, but cannot be attached: No such device); software"
+    assert flow._try_counter(loaded).startswith(said)
     flow._options = Options(counter="none")
     assert flow._try_counter(loaded).startswith("software: a tick every 1000 us")

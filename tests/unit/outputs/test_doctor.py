@@ -11,12 +11,12 @@ from wptrace.model.diagnosis import (
     DEGRADED,
     MISSING,
     OK,
+    Attempt,
     Check,
     Diagnosis,
     FlowFinding,
     HookFinding,
     StageFinding,
-    Way,
 )
 from wptrace.outputs import doctor as diagnosis
 from wptrace.outputs.text import words as text
@@ -39,9 +39,9 @@ def found(permitted: bool = True, works: bool = True, name: str = "sda") -> Diag
                 "completion",
                 OK,
                 ("request *", "int"),
-                [Way("complete", "tp_btf/c", True, ""), Way("other", "raw_tp/c", None, "")],
+                [Attempt("complete", "tp_btf/c", True, ""), Attempt("other", "raw_tp/c", None, "")],
             ),
-            HookFinding("issue", state, None, [Way("issue", "tp_btf/i", works, "" if works else name)]),
+            HookFinding("issue", state, None, [Attempt("issue", "tp_btf/i", works, "" if works else name)]),
         ],
         [Check("request.rq_disk", OK, "request.rq_disk"), Check("bio.bi_bdev", state, name)],
         [Check(name, DEGRADED, "no stamps", f"echo 1 > {name}")],

@@ -14,9 +14,10 @@ from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells
-from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.hooks import BOTH, END, START, Field, Hook, probe
+from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
-from wptrace.errors import WptraceError
 from wptrace.flows.io import rules
 from wptrace.flows.io.fates import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev
@@ -94,18 +95,16 @@ REQUEST = Kind(
 )
 
 
-def _stateful_hook(name: str, tracepoint: str) -> Hook:
-    return Hook(
+def _stateful_hook(id: str, name: str, role: str, tracepoint: str) -> Hook:  # noqa: A002 - of a hook
+    return probe(
+        id,
         name,
-        (f"{tracepoint}_tp_btf", f"{tracepoint}_raw_tp"),
+        tracepoint,
         ("queue", "device"),
         "devices without iostats or writeback throttling have no stages",
+        role,
         required=False,
     )
-
-
-def _event_hook(name: str, programs: str, without: str) -> Hook:
-    return Hook(name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), (), without, required=False)
 
 
 class BlockFlow(Flow):
@@ -114,17 +113,21 @@ class BlockFlow(Flow):
     object = "io_block"
     kinds = judged = (REQUEST,)
     hooks = (
-        Hook(
+        probe(
+            "request.complete",
             "completion of a request (C)",
-            ("complete_tp_btf", "complete_raw_tp"),
+            "complete",
             ("queue", "device"),
             "no request can be seen",
+            END,
         ),
-        _event_hook("request given back (requeue)", "requeue", "requeues are not counted"),
-        _event_hook("bio split in two", "split", "splits are not counted"),
-        _stateful_hook("merge of two requests", "merge"),
-        _stateful_hook("issue of a request (D)", "issue"),
-        _stateful_hook("allocation of a request (G)", "getrq"),
+        probe(
+            "request.requeue", "request given back (requeue)", "requeue", (), "requeues are not counted", required=False
+        ),
+        probe("bio.split", "bio split in two", "split", (), "splits are not counted", required=False),
+        _stateful_hook("request.merge", "merge of two requests", BOTH, "merge"),
+        _stateful_hook("request.issue", "issue of a request (D)", BOTH, "issue"),
+        _stateful_hook("request.alloc", "allocation of a request (G)", START, "getrq"),
     )
 
     fields = (
@@ -151,9 +154,7 @@ class BlockFlow(Flow):
         times = OWN if options.pid else options.times
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
-        self._loaded: Loaded | None = None
         self._told: list[Event] = []
-        self._ring: Ring | None = None
         self._sampling = Sampling()
 
     @staticmethod
@@ -185,7 +186,7 @@ class BlockFlow(Flow):
             self._filters(),
             self._sources(loaded),
             self.kinds,
-            self._notes(),
+            self._notes(loaded),
         )
 
     def _filters(self) -> dict[str, Any]:
@@ -211,7 +212,7 @@ class BlockFlow(Flow):
         """What a start would do, without doing it."""
         lines = [f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._extents]
         hooks = self._hooks()
-        return [*lines, *(f"observe {hook.name} by {' or else '.join(map(', '.join, hook.ways))}" for hook in hooks)]
+        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._stateful else _STAMPS
@@ -223,16 +224,17 @@ class BlockFlow(Flow):
         return [_OTHER, *(extent.name for extent in self._extents)]
 
     def _sources(self, loaded: Loaded) -> list[Source]:
-        sections = [loaded.sections(hook.name) for hook in self._hooks() if hook.serves]
+        sections = loaded.sections(*(hook.id for hook in self._hooks() if hook.serves))
         kinds = sorted({self._kind(extent.disk) for extent in self._extents})
-        how = f"{', '.join(filter(None, sections))} with {' or '.join(kinds)}"
+        how = f"{sections} with {' or '.join(kinds)}"
         return [Source(stage.name, how) for stage in REQUEST.stages]
 
-    def _notes(self) -> list[str]:
+    def _notes(self, loaded: Loaded) -> list[str]:
         notes = [
             f"{device} has no requests of its own: they are shown on {', '.join(below)}"
             for device, below in devices.stacked(self._options.devices).items()
         ]
+        notes += loaded.attempts.notes()
         if self._options.pid:
             notes += filters.notes(self._options.pid)
             notes.append(
@@ -289,14 +291,12 @@ class BlockFlow(Flow):
         return rules.BLOCK
 
     def snapshot(self) -> Snapshot:
-        loaded = self._loaded
-        if loaded is None:
-            raise WptraceError("the flow has not been started")
+        loaded = self._running
         obj, counters = loaded.obj, self._cells.counters
         found = self.look()
-        ran = [program.statistics() for program in loaded.programs]
+        ran = loaded.statistics()
         causes = dict(zip(self._causes, obj.bss.loss))
-        causes[RECURSION] = ran[0].recursion_misses  # of the completion
+        causes[RECURSION] = loaded.misses(ran, END)
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk
@@ -311,7 +311,7 @@ class BlockFlow(Flow):
             {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
             found,
             counted(self._cells),
-            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
@@ -326,21 +326,8 @@ class BlockFlow(Flow):
         return self._sampling.whole(found, untimed)
 
     def shedder(self) -> _Shedder:
-        if self._loaded is None:
-            raise WptraceError("the flow has not been started")
         stateless = bool(self._stateful) and not self._options.pid
-        return _Shedder(self._loaded, self._options.slow_ns == 0, stateless, self.look)
-
-    def stop(self) -> None:
-        if self._loaded is not None:
-            self._loaded.detach()
-
-    def close(self) -> None:
-        if self._ring is not None:
-            self._ring.close()
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None
+        return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.look)
 
 
 class _Shedder:

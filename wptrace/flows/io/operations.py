@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from wptrace.bpf.kernel_btf import module, vmlinux
+from wptrace.engine.hooks import Way
 
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.
@@ -20,22 +21,37 @@ _INTERFACES = {"io_uring": _URING, "AIO": _AIO}
 _BEGINS = {_URING: ("uring_submit_raw_tp",), _AIO: ("aio_read_fentry", "aio_write_fentry")}
 
 
-def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Ends before begins."""
+# The ways to see them.
+FILES, FUNCTIONS, CALLS = "files", "functions", "calls"
+
+
+def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) -> Way:
+    """What the kernel skips of asynchronous ends is found out later (OP_UNENDED of wptrace/flows/io/causes.py)."""
     names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
     functions = [f"{prefix}_{way}_iter" for kind, prefix in _PREFIXES.items() if kind in names for way in _WAYS]
-    ends = [*(f"{function}_exit" for function in functions), *asynchronous]
-    begins = [*(f"{function}_entry" for function in functions), *sum(asynchronous.values(), ())]
-    return (*ends, *begins)
+    ends = (*(f"{function}_exit" for function in functions), *asynchronous)
+    begins = (*(f"{function}_entry" for function in functions), *sum(asynchronous.values(), ()), *asynchronous)
+    return Way(ends, begins, FILES)
 
 
 _WAYS = ("read", "write")
 KNOWN = _programs(MODULES, _BEGINS)
-_FUNCTIONS = ("vfs_read", "vfs_write", "vfs_readv", "vfs_writev")
-_BY_FUNCTION_ALONE = tuple(f"{function}_{end}" for function in _FUNCTIONS for end in ("exit", "entry"))
+
+
+def _both(functions: Iterable[str], name: str) -> Way:
+    names = tuple(functions)
+    return Way(tuple(f"{one}_exit" for one in names), tuple(f"{one}_entry" for one in names), name)
+
+
+_BY_FUNCTION_ALONE = _both(("vfs_read", "vfs_write", "vfs_readv", "vfs_writev"), FUNCTIONS)
 # AIO has functions of its own, whatever the file system.
-BY_FUNCTION = (_AIO, *(f"aio_{way}_whole_{end}" for end in ("fexit", "fentry") for way in _WAYS), *_BY_FUNCTION_ALONE)
-BY_CALL = ("call_exit_raw_tp", "call_enter_raw_tp")
+_WHOLE = (_AIO, *(f"aio_{way}_whole_fexit" for way in _WAYS))
+BY_FUNCTION = Way(
+    (*_WHOLE, *_BY_FUNCTION_ALONE.ends),
+    (*(f"aio_{way}_whole_fentry" for way in _WAYS), *_BY_FUNCTION_ALONE.starts, *_WHOLE),
+    FUNCTIONS,
+)
+BY_CALL = Way(("call_exit_raw_tp",), ("call_enter_raw_tp",), CALLS)
 
 
 # By what file systems sync; of directories, xfs has a function of its own.
@@ -47,29 +63,23 @@ _SYNCS = {
 }
 
 
-def _both(functions: Iterable[str]) -> tuple[str, ...]:
-    """Ends before begins."""
-    names = tuple(functions)
-    return (*(f"{name}_exit" for name in names), *(f"{name}_entry" for name in names))
-
-
-def _syncs(kinds: Collection[str]) -> tuple[str, ...]:
+def _syncs(kinds: Collection[str]) -> Way:
     names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
-    return _both(function for kind, functions in _SYNCS.items() if kind in names for function in functions)
+    return _both((function for kind, functions in _SYNCS.items() if kind in names for function in functions), FILES)
 
 
 KNOWN_SYNCS = _syncs(MODULES)
 # Each calls the one before it, if the compiler has not made one of both.
-SYNCS_BY_FUNCTION = _both(("vfs_fsync_range", "vfs_fsync", "sys_fsync", "sys_fdatasync"))
+SYNCS_BY_FUNCTION = _both(("vfs_fsync_range", "vfs_fsync", "sys_fsync", "sys_fdatasync"), FUNCTIONS)
 
 
-def sync_ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
+def sync_ways(kinds: Collection[str]) -> tuple[Way, ...]:
     """The same for syncs."""
     narrow = (_syncs(kinds),) if _are_known(kinds) else ()
     return (*narrow, SYNCS_BY_FUNCTION, BY_CALL)
 
 
-def ways(kinds: Collection[str]) -> tuple[tuple[str, ...], ...]:
+def ways(kinds: Collection[str]) -> tuple[Way, ...]:
     """Best first, where these kinds of file systems are in use."""
     asynchronous = _asynchronous()
     narrow = (_programs(kinds, asynchronous),) if _are_known(kinds) else ()
@@ -82,11 +92,11 @@ def unseen(kinds: Collection[str]) -> list[str]:
     return sorted(_ASIDE & set(kinds)) if _are_known(kinds) else []
 
 
-def notes(programs: Collection[str], kinds: Collection[str]) -> list[str]:
-    """What a reader must know of operations that are seen by these programs."""
-    missing = [name for name, end in _INTERFACES.items() if end not in programs]
+def notes(way: Way, kinds: Collection[str]) -> list[str]:
+    """What a reader must know of operations that are seen this way."""
+    missing = [name for name, end in _INTERFACES.items() if end not in way.ends]
     found = [f"asynchronous operations ({', '.join(missing)}) are seen as requests only"] if missing else []
-    if "blkdev_read_iter_exit" in programs:
+    if way.name == FILES:
         found += [
             f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
             for kind in unseen(kinds)

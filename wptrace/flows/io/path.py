@@ -15,10 +15,11 @@ from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.filters import Filter
-from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
+from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.hooks import END, Field, Hook
+from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
-from wptrace.errors import WptraceError
 from wptrace.flows.io import controllers as io_controllers
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import layers, rules
@@ -27,7 +28,7 @@ from wptrace.flows.io import writeback as io_writeback
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED
 from wptrace.flows.io.fates import counted, timed_out_bit
 from wptrace.flows.io.ghosts import Ghosts
-from wptrace.flows.io.hooks import HOOKS, OPERATIONS, SEEN_BY_OTHERS, SYNCS, WAITS
+from wptrace.flows.io.hooks import HOOKS
 from wptrace.flows.io.kinds import (
     CONTROLLERS,
     HIT,
@@ -58,7 +59,7 @@ _REQUEST = "request"
 # Reads and writes (PLAIN_KINDS, there).
 _PLAIN_KINDS = 2
 _TICK_NS = 1_000_000
-# Bios of devices made of others that can be in flight.
+# Bios of stacked devices that can be in flight.
 _UPPERS = 16384
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time, or an end without a start is counted.
@@ -106,9 +107,7 @@ class PathFlow(Flow):
         self._names = devices.names(self._extents)
         self._file_systems = io_hooks.file_systems(self._extents)
         self._layers = layers.wanted(options.devices)
-        self._loaded: Loaded | None = None
         self._stopped = False
-        self._ring: Ring | None = None
         self._capture: Capture | None = None
         self._told: list[Event] = []
         self._behind: dict[str, int] = {}
@@ -140,16 +139,15 @@ class PathFlow(Flow):
             sink = None if self._capture is None else self._capture.add
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
             reader.add(self._ring, self._take, rate=self._options.limit or RATE)
-        obj.bss.seen_by_handler = any("hardirq" in name for name in loaded.chosen.get(SEEN_BY_OTHERS, ()))
-        by_call = "call_enter_raw_tp"
+        obj.bss.seen_by_handler = loaded.way(io_hooks.SEEN_BY_OTHERS).name == io_hooks.HANDLER
         obj.bss.calls = calls(
             obj.enum("call_kind"),
-            plain=by_call in loaded.chosen[OPERATIONS[0]],
-            syncs=by_call in loaded.chosen.get(SYNCS, ()),
+            plain=loaded.way(io_hooks.OPERATION).name == io_operations.CALLS,
+            syncs=loaded.way(io_hooks.SYNC).name == io_operations.CALLS,
         )
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
         told.update(filters.describe(self._options.filter))
-        sources = [Source(name, self._how(name)) for name in names(self.kinds)]
+        sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
         start = Start(self.name, self.level, os.uname().release, told, sources, self.kinds, self._notes(loaded))
         if self._capture is not None:
             self._capture.begin(obj, self._stories, start)
@@ -254,25 +252,13 @@ class PathFlow(Flow):
         )
         return self._shedder
 
-    @property
-    def _running(self) -> Loaded:
-        if self._loaded is None:
-            raise WptraceError("the flow has not been started")
-        return self._loaded
-
     def plan(self) -> list[str]:
         """What a start would do, without doing it."""
         return devices.plan(self._extents, self._hooks())
 
-    def _how(self, stage: str) -> str:
-        """By what a stage is observed."""
-        serving = [hook for hook in self._hooks() if stage in hook.serves]
-        return ", ".join(filter(None, (self._running.sections(hook.name) for hook in serving)))
-
     def _notes(self, loaded: Loaded) -> list[str]:
-        missing = [hook for hook in self._hooks() if hook.applies and hook.name not in loaded.chosen]
-        notes = list(dict.fromkeys(f"{hook.without} ({hook.name} cannot be observed here)" for hook in missing))
-        notes += io_operations.notes(loaded.chosen[OPERATIONS[0]], self._file_systems)
+        notes = loaded.attempts.notes()
+        notes += io_operations.notes(loaded.way(io_hooks.OPERATION), self._file_systems)
         if self._options.interference:
             notes += io_controllers.notes(loaded.obj)
         notes += filters.notes(self._options.filter.tid or self._options.filter.pid)
@@ -310,15 +296,14 @@ class PathFlow(Flow):
         held = self._ghosts.held()
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
         found = self.look()
-        ran = {program.name: program.statistics() for program in loaded.programs}
+        ran = loaded.statistics()
         causes = dict(zip(self._causes, obj.bss.loss))
-        missed = {name: found.recursion_misses for name, found in ran.items() if found.recursion_misses}
-        exits = sum(count for name, count in missed.items() if name.endswith("_exit") and name not in WAITS)
+        ends_missed = loaded.misses(ran, END, io_hooks.ENDING)
         noted = {cause: causes[cause] for cause in NOTED}
         if self._options.writeback:
             noted[io_writeback.DIRTY_FULL] = causes[io_writeback.DIRTY_FULL]
         # A request whose end was skipped is in flight, until another one takes its memory.
-        noted[RECURSION] = sum(missed.values()) - exits
+        noted[RECURSION] = sum(found.recursion_misses for found in ran.values()) - ends_missed
         if self._ring is not None:
             noted[FOREIGN] = self._ring.foreign
         noted[INCONSISTENT] = sum(cells.shrunk for cells in self._cells.values())
@@ -346,7 +331,7 @@ class PathFlow(Flow):
             {
                 OP_FULL: causes[OP_FULL],
                 OP_UNENDED: causes[OP_UNENDED],
-                RECURSION: exits,
+                RECURSION: ends_missed,
                 SHED: shed.given_up if shed is not None else 0,
             },
             {},
@@ -412,8 +397,4 @@ class PathFlow(Flow):
         if self._capture is not None:
             obj = None if self._loaded is None else self._loaded.obj
             self._capture.end(0 if obj is None else obj.bss.loss[obj.enum("path_cause").index(RING_FULL.name)])
-        if self._ring is not None:
-            self._ring.close()
-        if self._loaded is not None:
-            self._loaded.obj.close()
-            self._loaded = None
+        super().close()

@@ -7,7 +7,7 @@ import time
 from typing import Callable
 
 from wptrace.bpf.programs import Program
-from wptrace.engine.flow import Loaded
+from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, NOISE
 from wptrace.flows.io.records import give_up, operations
@@ -19,7 +19,7 @@ _LAST_MOMENT_S = 0.1
 # What runs when a link goes has ended by then.
 _GRACE_S = 0.01
 
-_OF_NOISE = tuple(hook.name for hook in HOOKS if set(hook.serves) <= {*NOISE, *CONTROLLERS})
+_OF_NOISE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*NOISE, *CONTROLLERS})
 
 
 class PathShedder:
@@ -132,4 +132,4 @@ class PathShedder:
         self._off.difference_update(hooks)
 
     def _on(self) -> set[str]:
-        return set(self._loaded.chosen) - self._off
+        return self._loaded.attempts.chosen.keys() - self._off

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from wptrace.engine.hooks import END
+from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.operations import (
     BY_CALL,
@@ -50,20 +52,23 @@ def on(monkeypatch: pytest.MonkeyPatch, kernel: Btf) -> None:
 
 def test_only_file_systems_in_use_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, Btf(NEW))
-    functions = tuple(name for name in BY_FUNCTION if name.startswith("vfs_"))
+    functions = io_operations._BY_FUNCTION_ALONE
     assert ways({"ext4", "xfs", "btrfs"}) == (KNOWN, BY_FUNCTION, functions, BY_CALL)
     narrow = ways({"ext3", "vfat"})[0]
-    assert set(narrow) < set(KNOWN)
-    assert {name.partition("_read_iter")[0] for name in narrow if "_read_iter" in name} == {"blkdev", "ext4_file"}
-    assert [name for name in ways(set())[0] if "_iter_" in name] == [
-        name for name in KNOWN if name.startswith("blkdev")
+    assert set(narrow.programs) < set(KNOWN.programs)
+    assert {name.partition("_read_iter")[0] for name in narrow.programs if "_read_iter" in name} == {
+        "blkdev",
+        "ext4_file",
+    }
+    assert [name for name in ways(set())[0].programs if "_iter_" in name] == [
+        name for name in KNOWN.programs if name.startswith("blkdev")
     ]
 
 
 def test_ends_attach_before_begins() -> None:
     kinds = [
         "begin" if "_entry" in name or "_submit" in name or name in ("aio_read_fentry", "aio_write_fentry") else "end"
-        for name in KNOWN
+        for name in KNOWN.programs
     ]
     assert kinds == sorted(kinds, reverse=True)
 
@@ -76,7 +81,7 @@ def test_only_what_may_be_observed_is_prepared_for(monkeypatch: pytest.MonkeyPat
 
 def test_another_file_system_takes_the_functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, Btf(NEW))
-    functions = tuple(name for name in BY_FUNCTION if name.startswith("vfs_"))
+    functions = io_operations._BY_FUNCTION_ALONE
     assert ways({"ext4", "f2fs"}) == (BY_FUNCTION, functions, BY_CALL)
     on(monkeypatch, Btf(NEW, ("aio_read",)))
     assert ways({"ext4", "f2fs"}) == (functions, BY_CALL)
@@ -97,7 +102,7 @@ def test_asynchronous_ones_where_their_end_names_them(
     kernel: Btf, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(monkeypatch, kernel)
-    assert {name for name in ways({"ext4"})[0] if "_iter_" not in name} == expected
+    assert {name for name in ways({"ext4"})[0].programs if "_iter_" not in name} == expected
     assert io_operations.hands_event() == ("io_uring_submit_req" in kernel._tracepoints)
 
 
@@ -108,22 +113,32 @@ def test_what_is_not_seen_is_said() -> None:
         "reads and writes of files on vfat are seen as requests only: there are other file systems"
     ]
     # As 5.10 does: on raw disks, on file systems that are modules, and where functions of AIO cannot be observed.
-    without_uring = [name for name in KNOWN if "uring" not in name]
-    for programs, missing in (
+    without_uring = KNOWN._replace(ends=tuple(name for name in KNOWN.ends if "uring" not in name))
+    for way, missing in (
         (without_uring, "io_uring"),
         (BY_FUNCTION, "io_uring"),
         (functions, "io_uring, AIO"),
         (BY_CALL, "io_uring, AIO"),
     ):
-        assert notes(programs, {"ext4"}) == [f"asynchronous operations ({missing}) are seen as requests only"]
+        assert notes(way, {"ext4"}) == [f"asynchronous operations ({missing}) are seen as requests only"]
 
 
 def test_syncs_are_observed_the_same_way() -> None:
     assert sync_ways({"ext3", "xfs", "btrfs"}) == (KNOWN_SYNCS, SYNCS_BY_FUNCTION, BY_CALL)
-    assert sync_ways({"vfat"})[0] == ("blkdev_fsync_exit", "blkdev_fsync_entry")
-    assert set(sync_ways({"xfs"})[0]) < set(KNOWN_SYNCS)
+    assert sync_ways({"vfat"})[0].programs == ("blkdev_fsync_exit", "blkdev_fsync_entry")
+    assert set(sync_ways({"xfs"})[0].programs) < set(KNOWN_SYNCS.programs)
     assert sync_ways({"f2fs"}) == (SYNCS_BY_FUNCTION, BY_CALL)
-    for names in (KNOWN_SYNCS, SYNCS_BY_FUNCTION):
-        assert [name.rpartition("_")[2] for name in names] == ["exit"] * (len(names) // 2) + ["entry"] * (
-            len(names) // 2
+    for way in (KNOWN_SYNCS, SYNCS_BY_FUNCTION):
+        assert [name.rpartition("_")[2] for name in way.programs] == ["exit"] * len(way.ends) + ["entry"] * len(
+            way.ends
         )
+
+
+def test_whose_skipped_end_costs_an_operation() -> None:
+    """Of an asynchronous one it is found out later; the end of a wait is none."""
+    hooks = {hook.id: hook for hook in io_hooks.HOOKS}
+    ends = {name for hook in io_hooks.ENDING for way in hooks[hook].ways for name in way.of(END)}
+    assert {"vfs_read_exit", "ext4_file_write_iter_exit", "sys_fsync_exit", "filemap_fault_exit"} < ends
+    assert {"call_exit_raw_tp", "do_swap_page_exit", "sync_file_range_exit"} < ends
+    assert all(name.endswith("_exit") or name == "call_exit_raw_tp" for name in ends)
+    assert not any("journal" in name or "jbd2" in name or "log" in name for name in ends)

@@ -9,9 +9,14 @@ from typing import Any, Callable
 
 import pytest
 
-from wptrace.engine import flow as base
-from wptrace.engine.flow import Hook, Loaded, load, missing_target
+from wptrace.engine import hooks as base_hooks
+from wptrace.engine import resolver as base
+from wptrace.engine.flow import Flow
+from wptrace.engine.hooks import BOTH, END, START, Hook, Way, probe
+from wptrace.engine.resolver import Attempts, Loaded, load, missing_target, resolve
 from wptrace.errors import NotPermittedError, UnsupportedError, VerifierError
+from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.tools import doctor
 
 
 class Btf:
@@ -30,6 +35,7 @@ class Program:
         self.kernel, self.name = kernel, name
         self.section = kernel.sections[name]
         self.autoload = True
+        self.links: list[str] = []
 
     def attach(self) -> None:
         self.kernel.attached.append(self.name)
@@ -86,9 +92,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-END = Hook("end", ("end_tp_btf", "end_raw_tp"), ("a",), "no end")
-PAIR = Hook("pair", (("out_fexit", "in_fentry"), ("leave_raw_tp", "enter_raw_tp")), ("a",), "no pair")
-MORE = Hook("more", ("more_fentry",), ("a",), "less", required=False)
+LAST = probe("end", "the end", "end", ("a",), "no end", END)
+FUNCTION, CALL = Way(("out_fexit",), ("in_fentry",)), Way(("leave_raw_tp",), ("enter_raw_tp",), "call")
+PAIR = Hook("pair", "both ends", (FUNCTION, CALL), ("a",), "no pair")
+MORE = Hook("more", "what is rare", ("more_fentry",), ("b",), "less", required=False)
 SECTIONS = {
     "end_tp_btf": "tp_btf/end",
     "end_raw_tp": "raw_tp/end",
@@ -98,28 +105,35 @@ SECTIONS = {
     "enter_raw_tp": "raw_tp/enter",
     "more_fentry": "fentry/more",
 }
-BOTH = ("function", "more")
+BOTH_FUNCTIONS = ("function", "more")
 
 
 def loaded(*hooks: Hook) -> Loaded:
     return load("object", hooks, lambda obj: None)
 
 
+def ways(found: Loaded) -> dict[str, tuple[str, ...]]:
+    return {hook: way.programs for hook, way in found.attempts.chosen.items()}
+
+
 def test_the_best_programs_are_loaded_at_once(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
-    found = loaded(END, PAIR, MORE)
-    assert found.chosen == {"end": ("end_tp_btf",), "pair": ("out_fexit", "in_fentry"), "more": ("more_fentry",)}
-    assert found.refused == {}
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    found = loaded(LAST, PAIR, MORE)
+    assert ways(found) == {"end": ("end_tp_btf",), "pair": ("out_fexit", "in_fentry"), "more": ("more_fentry",)}
+    assert found.attempts.refused == {}
+    assert found.attempts.notes() == []
     assert kernel.opened == 1
     assert kernel.attached == ["end_tp_btf", "out_fexit", "in_fentry", "more_fentry"]
     assert [program.name for program in found.programs] == kernel.attached
     assert found.sections("pair") == "fexit/function, fentry/function"
     assert found.sections("none") == ""
+    assert found.serving("a") == "tp_btf/end, fexit/function, fentry/function"
+    assert found.serving("b") == "fentry/more"
 
 
 def test_starts_detach_before_ends(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
-    found = loaded(END, PAIR)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    found = loaded(LAST, PAIR)
     order: list[str] = []
     kernel.attached = SimpleNamespace(remove=order.append)
     found.detach()
@@ -127,73 +141,134 @@ def test_starts_detach_before_ends(machine: Any) -> None:
 
 
 def test_a_refused_program_makes_room_for_the_next(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     kernel.refused = {"end_tp_btf"}
-    found = loaded(END, PAIR)
-    assert found.chosen["end"] == ("end_raw_tp",)
-    assert set(found.refused) == {"end_tp_btf"}
+    found = loaded(LAST, PAIR)
+    assert found.way("end").programs == ("end_raw_tp",)
+    assert set(found.attempts.refused) == {"end_tp_btf"}
     assert (kernel.opened, kernel.closed) == (2, 1)
 
 
+def test_attempts_tell_of_every_program_what_became_of_it(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    kernel.refused = {"in_fentry", "more_fentry"}
+    found = loaded(LAST, PAIR, MORE).attempts
+    assert [tuple(one) for one in found.of(LAST)] == [
+        ("end_tp_btf", "tp_btf/end", True, ""),
+        ("end_raw_tp", "raw_tp/end", None, ""),
+    ]
+    why = "refused at load: the kernel refused the program in_fentry"
+    assert [tuple(one) for one in found.of(PAIR)] == [
+        ("out_fexit", "fexit/function", None, ""),
+        ("in_fentry", "fentry/function", False, why),
+        ("leave_raw_tp", "raw_tp/leave", True, ""),
+        ("enter_raw_tp", "raw_tp/enter", True, ""),
+    ]
+    assert [way.name for way in found.left(PAIR)] == ["call"]
+    assert found.left(MORE) == []
+
+
+def test_a_note_tells_the_reason_of_the_kernel(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    kernel.refused = {"more_fentry"}
+    found = loaded(LAST, PAIR, MORE).attempts
+    why = "refused at load: the kernel refused the program more_fentry"
+    assert found.notes() == [f"less (what is rare cannot be observed here: {why})"]
+    assert found.notes("more") == []
+    assert loaded(LAST, MORE._replace(module="no_such_module")).attempts.notes() == []
+
+
+def test_attempts_outlive_a_start_that_failed(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    kernel.refused = {"end_tp_btf", "end_raw_tp"}
+    found = Attempts((LAST, PAIR))
+    with pytest.raises(UnsupportedError):
+        resolve("object", found, lambda obj: None)
+    assert [one.works for one in found.of(LAST)] == [False, False]
+    assert [one.works for one in found.of(PAIR)] == [None] * 4
+
+
+def test_what_a_skipped_program_costs(machine: Any) -> None:
+    machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    again = PAIR._replace(id="again")
+    found = loaded(LAST, PAIR, again, MORE)
+    ran: Any = {
+        name: SimpleNamespace(recursion_misses=count)
+        for name, count in (("end_tp_btf", 1), ("out_fexit", 20), ("in_fentry", 300), ("more_fentry", 4000))
+    }
+    assert [found.misses(ran, role) for role in (END, START, BOTH)] == [21, 300, 4000]
+    assert [found.misses(ran, END, hooks) for hooks in (("pair", "again"), ("end",), ("none",))] == [20, 1, 0]
+
+
+def test_a_hook_that_is_dropped_takes_only_its_own_programs_along(machine: Any) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    found = loaded(LAST, PAIR, PAIR._replace(id="again"), MORE)
+    found.drop("again")
+    found.drop("more")
+    assert kernel.attached == ["end_tp_btf", "out_fexit", "in_fentry"]
+    assert set(ways(found)) == {"end", "pair"}
+    assert found.way("more") == Way()
+
+
 def test_programs_that_belong_together_go_together(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     kernel.refused = {"in_fentry"}
-    assert loaded(END, PAIR).chosen["pair"] == ("leave_raw_tp", "enter_raw_tp")
+    assert loaded(LAST, PAIR).way("pair").name == "call"
     assert kernel.loaded[-1] == ["end_tp_btf", "leave_raw_tp", "enter_raw_tp"]
 
 
 def test_what_btf_does_not_know_is_not_tried(machine: Any) -> None:
     kernel = machine(Kernel(**SECTIONS))
-    found = loaded(END, PAIR, MORE)
-    assert found.chosen == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
-    assert found.refused["out_fexit"] == "there is no function function in the kernel's BTF"
+    found = loaded(LAST, PAIR, MORE)
+    assert ways(found) == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
+    assert found.attempts.refused["out_fexit"] == "there is no function function in the kernel's BTF"
     assert kernel.opened == 1
 
 
 @pytest.mark.parametrize("at", ["load", "attach"])
 def test_where_no_function_can_be_observed_all_of_them_are_given_up_at_once(machine: Any, at: str) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH, lambda attach: at == "attach" and not attach)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS, lambda attach: at == "attach" and not attach)
     every = {"out_fexit", "in_fentry", "more_fentry"}
     kernel.refused, kernel.unattachable = (every, set()) if at == "load" else (set(), every)
-    found = loaded(END, PAIR, MORE)
-    assert found.chosen == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
-    assert set(found.refused) == every
-    assert found.refused["more_fentry"] == "this kernel takes no fentry and fexit programs"
+    found = loaded(LAST, PAIR, MORE)
+    assert ways(found) == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
+    assert set(found.attempts.refused) == every
+    assert found.attempts.refused["more_fentry"] == "this kernel takes no fentry and fexit programs"
     # What is refused at the load already is not tried with all the others.
     assert kernel.opened == (1 if at == "load" else 2)
 
 
 def test_one_refused_function_does_not_cost_the_others(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     kernel.refused = {"more_fentry"}
-    assert loaded(END, PAIR, MORE).chosen == {"end": ("end_tp_btf",), "pair": ("out_fexit", "in_fentry")}
+    assert ways(loaded(LAST, PAIR, MORE)) == {"end": ("end_tp_btf",), "pair": ("out_fexit", "in_fentry")}
 
 
 def test_a_hook_that_nothing_observes_ends_the_command_if_it_is_required(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     kernel.refused = {"end_tp_btf", "end_raw_tp"}
-    with pytest.raises(UnsupportedError, match=r"^this kernel offers no way to observe end: "):
-        loaded(END, PAIR)
+    with pytest.raises(UnsupportedError, match=r"^this kernel offers no way to observe the end: "):
+        loaded(LAST, PAIR)
     assert kernel.opened == kernel.closed
 
 
 def test_without_a_privilege_nothing_else_is_tried(machine: Any) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     kernel.permitted = False
     with pytest.raises(NotPermittedError):
-        loaded(END, PAIR)
+        loaded(LAST, PAIR)
     assert kernel.opened == kernel.closed == 1
 
 
 def test_a_driver_that_is_not_there_needs_no_hook(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = machine(Kernel(**SECTIONS), BOTH)
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     driver = MORE._replace(required=True, module="driver")
-    monkeypatch.setattr(base.os.path, "isdir", lambda path: False)
+    monkeypatch.setattr(base_hooks.os.path, "isdir", lambda path: False)
     assert not driver.applies
-    assert set(loaded(END, driver).chosen) == {"end"}
-    monkeypatch.setattr(base.os.path, "isdir", {"/sys/module/driver": True}.__getitem__)
+    assert set(ways(loaded(LAST, driver))) == {"end"}
+    monkeypatch.setattr(base_hooks.os.path, "isdir", {"/sys/module/driver": True}.__getitem__)
     assert driver.applies
-    assert set(loaded(END, driver).chosen) == {"end", "more"}
+    assert set(ways(loaded(LAST, driver))) == {"end", "more"}
     assert kernel.opened == 2
 
 
@@ -241,3 +316,31 @@ def test_functions_of_modules_take_more_than_the_kernels_own(monkeypatch: pytest
 def test_a_kernel_without_kprobes_needs_no_trial_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(base, "_KPROBES", tmp_path / "none")
     assert missing_target("kprobe/anything", "") == "this kernel has no kprobes"
+
+
+class Observing(Flow):
+    name = object = "object"
+    hooks = (LAST, PAIR, MORE)
+    stages = StageTable(tuple(Stage(name, Point("A", "a"), Point("B", "b"), name, name) for name in ("a", "b")))
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_doctor_reads_the_attempts_of_a_start_and_opens_nothing_more(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
+    kernel.refused = {"end_tp_btf", "more_fentry"} | (set() if works else {"end_raw_tp"})
+    monkeypatch.setattr(doctor, "vmlinux", lambda: Btf())
+    found = doctor._flow(Observing)
+    assert found.works == works
+    assert kernel.opened == len(kernel.loaded) == kernel.closed
+    assert [(hook.hook, hook.state) for hook in found.hooks[:2]] == [
+        ("the end", "degraded" if works else "missing"),
+        ("both ends", "ok"),
+    ]
+    assert [way.works for way in found.hooks[0].ways] == [False, works]
+    if works:
+        assert [stage.how for stage in found.stages] == ["raw_tp/end, fexit/function, fentry/function", ""]
+        assert [stage.lacks for stage in found.stages] == [[], ["less"]]
+    else:
+        assert "no way to observe the end: refused at load" in found.reason

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flow observes: moments of the kernel, the programs that can see them, and the fields that those read."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+START, END, BOTH = "start", "end", "both"
+
+
+class Way(NamedTuple):
+    """Programs that observe a hook together. What is among the ends and the starts sees both."""
+
+    ends: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+    name: str = ""
+    """For the flow that asks which way was taken."""
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """In the order in which they attach: ends before starts, so that no end is missed."""
+        return tuple(dict.fromkeys((*self.ends, *self.starts)))
+
+    def of(self, role: str) -> set[str]:
+        ends, starts = set(self.ends), set(self.starts)
+        return {END: ends - starts, START: starts - ends, BOTH: ends & starts}[role]
+
+
+class Hook(NamedTuple):
+    """A moment that a flow observes, with the ways to observe it, best first."""
+
+    id: str
+    """For flows; people read the name."""
+    name: str
+    programs: tuple[str | Way, ...]
+    serves: tuple[str, ...]
+    """The stages that need it."""
+    without: str
+    """What the result lacks where none of the ways works."""
+    role: str = BOTH
+    """What a skipped run of a program costs: the END of something, its START, or BOTH, which is neither alone."""
+    required: bool = True
+    module: str = ""
+    """The module whose functions or tracepoints it needs; where that is not there, nor is what it would observe."""
+    modules: tuple[str, ...] = ()
+    """More of them, whose functions may be among its programs' targets."""
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        return tuple(self._alone(way) if isinstance(way, str) else way for way in self.programs)
+
+    def _alone(self, program: str) -> Way:
+        return Way(() if self.role == START else (program,), () if self.role == END else (program,))
+
+    @property
+    def by(self) -> str:
+        """What observes it, in words."""
+        return " or else ".join(", ".join(way.programs) for way in self.ways)
+
+    @property
+    def applies(self) -> bool:
+        return not self.module or os.path.isdir(f"/sys/module/{self.module}")  # noqa: PTH112
+
+
+class Field(NamedTuple):
+    """A fact of the kernel that a program reads: one of these fields ("request.part") must be there."""
+
+    names: tuple[str, ...]
+    without: str
+
+
+def probe(
+    id: str,  # noqa: A002 - of a hook
+    name: str,
+    programs: str,
+    serves: tuple[str, ...],
+    without: str,
+    role: str = BOTH,
+    required: bool = True,
+) -> Hook:
+    """A tracepoint of the kernel itself, as each kernel takes programs for it."""
+    return Hook(id, name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), serves, without, role, required)

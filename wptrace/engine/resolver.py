@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By which way each hook is observed on this kernel, and why not by a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from wptrace.bpf import trial
+from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.programs import Program, Statistics
+from wptrace.engine.hooks import Hook, Way
+from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
+from wptrace.model.diagnosis import Attempt
+
+OF_MODULES = "whose functions are observed with CAP_SYS_ADMIN alone"
+_KPROBES = Path("/sys/bus/event_source/devices/kprobe")
+
+
+class Attempts:
+    """What became of the ways of each hook; notes and `wptrace doctor` read the same."""
+
+    def __init__(self, hooks: Iterable[Hook]) -> None:
+        self.hooks = tuple(hook for hook in hooks if hook.applies)
+        self.sections: dict[str, str] = {}
+        """By program; empty if the object could not be opened."""
+        self.refused: dict[str, str] = {}
+        """By program: why not."""
+        self.chosen: dict[str, Way] = {}
+        """By id of the hook, once everything is attached; hooks that nothing can observe are not in it."""
+
+    def left(self, hook: Hook) -> list[Way]:
+        """The ways of which nothing was refused, best first."""
+        return [way for way in hook.ways if not any(program in self.refused for program in way.programs)]
+
+    def reason(self, hook: str) -> str:
+        """Why the last way of the hook with this id does not work."""
+        last = next(one.ways[-1] for one in self.hooks if one.id == hook)
+        return next((self.refused[program] for program in last.programs if program in self.refused), "")
+
+    def of(self, hook: Hook) -> list[Attempt]:
+        way = self.chosen.get(hook.id, Way()).programs
+        return [
+            Attempt(
+                program,
+                self.sections[program],
+                True if program in way else False if program in self.refused else None,
+                self.refused.get(program, ""),
+            )
+            for offered in hook.ways
+            for program in offered.programs
+        ]
+
+    def notes(self, *others: str) -> list[str]:
+        """What the result lacks, and why; of hooks with these ids the flow tells by itself."""
+        missing = [hook for hook in self.hooks if not self.left(hook) and hook.id not in others]
+        return [f"{hook.without} ({hook.name} cannot be observed here: {self.reason(hook.id)})" for hook in missing]
+
+
+class Loaded(NamedTuple):
+    obj: BpfObject
+    attempts: Attempts
+
+    @property
+    def programs(self) -> list[Program]:
+        """All that are attached, in that order."""
+        return self._of(self.attempts.chosen)
+
+    def _of(self, hooks: Collection[str]) -> list[Program]:
+        ways = (way for hook, way in self.attempts.chosen.items() if hook in hooks)
+        return [self.obj.progs[name] for name in dict.fromkeys(name for way in ways for name in way.programs)]
+
+    def way(self, hook: str) -> Way:
+        """An empty one where it is not observed."""
+        return self.attempts.chosen.get(hook, Way())
+
+    def sections(self, *hooks: str) -> str:
+        """By what these hooks are observed; empty where they are not."""
+        found = (", ".join(program.section for program in self._of([hook])) for hook in hooks)
+        return ", ".join(filter(None, found))
+
+    def serving(self, stage: str) -> str:
+        """By what a stage is observed."""
+        return self.sections(*(hook.id for hook in self.attempts.hooks if stage in hook.serves))
+
+    def statistics(self) -> dict[str, Statistics]:
+        return {program.name: program.statistics() for program in self.programs}
+
+    def misses(self, ran: Mapping[str, Statistics], role: str, hooks: Collection[str] | None = None) -> int:
+        """Runs that the kernel skipped of programs with this role; one that several hooks share counts once."""
+        ways = [way for hook, way in self.attempts.chosen.items() if hooks is None or hook in hooks]
+        return sum(ran[name].recursion_misses for name in {name for way in ways for name in way.of(role)})
+
+    def drop(self, hook: str) -> None:
+        """It is not observed any more."""
+        self.detach_all_but(self.attempts.chosen.keys() - {hook})
+        self.attempts.chosen.pop(hook, None)
+
+    def detach(self) -> None:
+        """Starts before ends, so that what was seen to start can still be seen to end."""
+        self.detach_all_but(())
+
+    def detach_all_but(self, hooks: Collection[str]) -> None:
+        """A program that one of these hooks needs stays, whatever else it serves."""
+        kept = {program.name for program in self._of(hooks)}
+        for program in reversed(self.programs):
+            if program.name not in kept:
+                program.close()
+
+    def attach_again(self, hooks: Collection[str]) -> None:
+        """Those of the programs of these hooks that were detached. If one cannot, all of them stay off."""
+        attached: list[Program] = []
+        try:
+            for program in self._of(hooks):
+                if not program.links:
+                    attached.append(program)
+                    program.attach()
+        except WptraceError:
+            for program in reversed(attached):
+                program.close()
+            raise
+
+
+def load(name: str, hooks: Iterable[Hook], prepare: Callable[[BpfObject], None]) -> Loaded:
+    """Loads and attaches an object with the best way that this kernel takes for each hook."""
+    return resolve(name, Attempts(hooks), prepare)
+
+
+def resolve(name: str, attempts: Attempts, prepare: Callable[[BpfObject], None]) -> Loaded:
+    """The same; the attempts are there also where no way remains.
+
+    The first choice works almost everywhere, so it is not tried beforehand: a program that is refused makes room for
+    the next one, and the object is opened anew, since libbpf cannot load an object in part. But functions are asked
+    for: all those programs are refused together, after a long time in which the others were verified in vain.
+    """
+    refused = attempts.refused
+    asked = False
+    while True:
+        obj = trial.open_here(name)
+        attempts.sections = {program.name: program.section for program in obj.progs.values()}
+        try:
+            chosen = _choose(attempts)
+            if not asked and any(_of_function(attempts.sections[program]) for program in _programs(chosen)):
+                asked = True
+                if not trial.attempt("features", "fentry", _alone, attach=False).works:
+                    _refuse_functions(attempts)
+                    chosen = _choose(attempts)
+            wanted = _programs(chosen)
+            for program in obj.progs.values():
+                program.autoload = program.name in wanted
+            prepare(obj)
+            obj.load()
+            for one in wanted:
+                _attach(obj, one)
+            attempts.chosen = chosen
+            return Loaded(obj, attempts)
+        except (VerifierError, NotPermittedError) as error:
+            obj.close()
+            program_name = getattr(error, "program", "")
+            if not program_name or program_name in refused:
+                raise
+            refused[program_name] = _said(error)
+            # A kernel without trampolines, or with a policy against them, refuses every fentry and fexit program.
+            if _of_function(attempts.sections[program_name]) and not trial.attempt("features", "fentry", _alone).works:
+                _refuse_functions(attempts)
+            _check(attempts, error)
+        except BaseException:
+            obj.close()
+            raise
+
+
+def _programs(chosen: Mapping[str, Way]) -> list[str]:
+    return list(dict.fromkeys(program for way in chosen.values() for program in way.programs))
+
+
+def _attach(obj: BpfObject, program: str) -> None:
+    try:
+        obj.progs[program].attach()
+    except (LibbpfError, NotPermittedError) as error:
+        raise VerifierError(program, "", error.hint) from error
+
+
+def _said(error: WptraceError) -> str:
+    if isinstance(error.__cause__, WptraceError):
+        return trial.reason("loads, but cannot be attached", error.__cause__)
+    return trial.reason("refused at load", error)
+
+
+def _choose(attempts: Attempts) -> dict[str, Way]:
+    """The best way for each hook that is left; what this kernel does not have is refused without a trial."""
+    chosen = {}
+    for hook in attempts.hooks:
+        for way in hook.ways:
+            for program in way.programs:
+                absent = program not in attempts.refused and missing_target(
+                    attempts.sections[program], hook.module, *hook.modules
+                )
+                if absent:
+                    attempts.refused[program] = absent
+            if not any(program in attempts.refused for program in way.programs):
+                chosen[hook.id] = way
+                break
+    _check(attempts, None)
+    return chosen
+
+
+def missing_target(section: str, *modules: str) -> str:
+    """Why a program of this section cannot work, as far as BTF tells; empty where it may.
+
+    Loading would tell as well, but only one program at a time, and each of them takes opening the object anew.
+    """
+    kind, _, target = section.partition("/")
+    if kind in ("kprobe", "kretprobe"):
+        return "" if _KPROBES.is_dir() else "this kernel has no kprobes"
+    if kind not in ("fentry", "fexit", "tp_btf"):
+        return ""
+    noun = "tracepoint" if kind == "tp_btf" else "function"
+
+    def is_in(place: KernelBtf | None) -> bool:
+        return place is not None and bool(
+            place.tracepoint(target) is not None if noun == "tracepoint" else place.has_function(target)
+        )
+
+    if is_in(vmlinux()):
+        return ""
+    if not any(is_in(module(name)) for name in modules if name):
+        return f"there is no {noun} {target} in the kernel's BTF"
+    return "" if libbpf().sees_modules else f"the {noun} {target} is a module's, {OF_MODULES}"
+
+
+def _of_function(section: str) -> bool:
+    return section.partition("/")[0] in ("fentry", "fexit")
+
+
+def _refuse_functions(attempts: Attempts) -> None:
+    for program, section in attempts.sections.items():
+        if _of_function(section):
+            attempts.refused.setdefault(program, "this kernel takes no fentry and fexit programs")
+
+
+def _alone(features: BpfObject) -> None:
+    for unused in features.maps.values():
+        unused.disable()
+
+
+def _check(attempts: Attempts, last: WptraceError | None) -> None:
+    for hook in attempts.hooks:
+        if hook.required and not attempts.left(hook):
+            if isinstance(last, NotPermittedError):
+                raise last
+            raise UnsupportedError(
+                f"this kernel offers no way to observe {hook.name}: {attempts.reason(hook.id)}",
+                hint="wptrace doctor tells what this kernel allows",
+            ) from last
