@@ -95,6 +95,12 @@ def made() -> Iterator[Line]:
 LINES = list(made())
 
 
+def test_each_kind_has_fields_that_stay() -> None:
+    """Lines of the real commands are compared with these, and keep to the schema (tests/kernel/test_golden.py)."""
+    golden = [json.loads(file.read_text()) for file in (DOCS.parent / "tests/kernel/golden").glob("*.json")]
+    assert {kind for lines in golden for kind in lines} == set(SCHEMA["properties"]["kind"]["enum"])
+
+
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
 def test_what_the_package_writes_keeps_to_the_schema(line: Line) -> None:
     VALIDATOR.validate(line)
