@@ -77,7 +77,7 @@ objects := $(foreach arch,$(ARCHES),$(patsubst %,$(OBJECTS)/$(arch)/%.bpf.o,$(na
 # Named, so that one that a failed compilation took away is missed: make believes in what it made of an unnamed one before.
 compiled := $(foreach arch,$(ARCHES),$(patsubst %,$(BUILD)/$(arch)/%.bpf.o,$(names)))
 binding := wptrace/bpf/_libbpf.py
-c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch] \
+c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] bpf_src/*/*/*.[ch] tests/objects/*.[ch] tests/kernel/bpf/*.[ch] \
 	tests/modules/*.[ch]))
 python_files := wptrace tests vmlinux bench
 

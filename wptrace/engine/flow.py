@@ -15,6 +15,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader
+from wptrace.engine.filters import Predicates
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 from wptrace.model.budget import Step
 from wptrace.model.diagnosis import Check
@@ -81,6 +82,8 @@ class Flow:
     hooks: ClassVar[tuple[Hook, ...]]
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
+    filters: ClassVar[Predicates] = ()
+    """What can be asked for, in the order of --help."""
     fields: ClassVar[tuple[Field, ...]] = ()
 
     @classmethod

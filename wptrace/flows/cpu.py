@@ -15,6 +15,8 @@ from wptrace.correlation.runs import Run, Task, longest
 from wptrace.engine import filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter
+from wptrace.engine.filters.cgroup import IN_CGROUP
+from wptrace.engine.filters.task import COMM, PID, TID
 from wptrace.engine.flow import Field, Flow, Hook, Loaded, load, overhead
 from wptrace.errors import WptraceError
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -115,6 +117,12 @@ class CpuFlow(Flow):
             required=False,
         ),
     )
+    filters = (
+        PID._replace(words="only tasks of this process"),
+        TID._replace(words="only this thread"),
+        COMM._replace(words="only threads with this name, its first 15 bytes"),
+        IN_CGROUP._replace(words="only tasks of this cgroup and those below it"),
+    )
     fields = (Field(("task_struct.__state", "task_struct.state"), "who leaves a CPU to sleep cannot be told"),)
 
     def __init__(self, options: Options) -> None:
@@ -142,7 +150,7 @@ class CpuFlow(Flow):
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take)
-        told = filters.describe(self._options.wanted)
+        told = filters.describe(self._options.wanted, self.filters)
         return Start(
             self.name,
             self.level,
@@ -150,7 +158,7 @@ class CpuFlow(Flow):
             {"by": self._options.by, **told},
             [Source(stage.name, self._how(loaded, stage.name)) for stage in self.stages],
             self.stages,
-            filters.notes(self._options.wanted.tid or self._options.wanted.pid),
+            filters.notes(self._options.wanted, self.filters),
         )
 
     def _how(self, loaded: Loaded, stage: str) -> str:
@@ -171,8 +179,7 @@ class CpuFlow(Flow):
             obj.maps["histories"].max_entries = libbpf().cpus
             obj.data.slow_ns = options.slow_ns
             obj.maps["records"].max_entries = options.ring_bytes
-        filters.look_from_here(obj.bss)
-        filters.apply(obj.bss, options.wanted)
+        filters.apply(obj.bss, options.wanted, self.filters)
 
     def _follow_new(self) -> None:
         """Rows come into being in the kernel; their names are in their keys."""
