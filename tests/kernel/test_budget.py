@@ -388,7 +388,7 @@ def held_up(
 def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, tmp_path: Path) -> None:
     """The requests of one that a filter leaves out are left out; those that its task makes later are not."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
-        wanted = Filter(pid=os.getpid(), ops="read")
+        wanted = Filter(pid=os.getpid(), op="read")
         with flow_of(io_path.Options((disk.name,), filter=wanted)) as flow:
             shedder = flow.shedder()
             fs = next(step for step in shedder.steps if step.kind == "fs")
@@ -462,5 +462,5 @@ def count_of(found: Snapshot, op: str) -> int:
 def test_with_a_filter_for_files_operations_stay(disk: Disk, tmp_path: Path) -> None:
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         place = mounts.directory(str(folder))
-        with flow_of(io_path.Options((disk.name,), filter=Filter(directory=place), interference=True)) as flow:
+        with flow_of(io_path.Options((disk.name,), filter=Filter(dir=place), interference=True)) as flow:
             assert [step.kind for step in flow.shedder().steps] == ["interference"]

@@ -147,6 +147,6 @@ def test_writeback_throttling_and_tags(disks: dict[str, Disk], flow: Running, co
     """
     four = {"numjobs": 4, "thread": 1, "group_reporting": 1, "number_ios": 10}
     files = {"direct": 0, "sync": "dsync", "size": "2M", "offset_increment": "8M"}
-    with flow.window(Filter(ops="write")) as trace:
+    with flow.window(Filter(op="write")) as trace:
         job = fio(disks[controller].path, rw="write", **files, **four)
     named(trace, controller, job, besides)

@@ -17,8 +17,10 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import object_path
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.filters import Filter, apply, subsystem
+from wptrace.engine.filters import Filter, apply
+from wptrace.engine.filters.cgroup import subsystem
 from wptrace.errors import UnsupportedError
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import cgroups, mounts
 
 READ, WRITE = {"x86_64": (17, 18), "aarch64": (67, 68)}[os.uname().machine]  # pread64, pwrite64
@@ -37,7 +39,7 @@ class Tracer:
         self.obj = obj
 
     def wants(self, **wanted: object) -> None:
-        apply(self.obj.bss, Filter(**wanted))  # type: ignore[arg-type]
+        apply(self.obj.bss, Filter(**wanted), PathFlow.filters)
 
     def passes(self, act: Act) -> bool:
         """Whether the one call that `act` makes passes."""
@@ -177,7 +179,7 @@ def test_without_a_filter_everything_passes(tracer: Tracer, tree: Path) -> None:
     path = file(tree / "file")
     for act in (tracer.reads(path), tracer.writes(path), child(tracer.reads(path))):
         assert tracer.passes(act)
-    tracer.wants(pid=1, comm="nobody", ops="read", min_bytes=9999)
+    tracer.wants(pid=1, comm="nobody", op="read", size=(9999, None))
     assert not tracer.passes(tracer.reads(path))
     tracer.wants()
     assert tracer.passes(tracer.reads(path))
@@ -395,7 +397,7 @@ def test_file_with_the_same_number_on_another_file_system(tracer: Tracer, tree: 
         tracer.wants(file=mounts.file(str(wanted)))
         assert tracer.passes(tracer.reads(wanted))
         assert not tracer.passes(tracer.reads(other))
-        tracer.wants(directory=mounts.directory(str(tree)))
+        tracer.wants(dir=mounts.directory(str(tree)))
         assert tracer.passes(tracer.reads(wanted))
         assert not tracer.passes(tracer.reads(other))
 
@@ -404,21 +406,21 @@ def test_directory(tracer: Tracer, tree: Path) -> None:
     wanted = tree / "a" / "wanted"
     inside = [file(wanted / "file"), file(wanted / "b/c/d/file")]
     outside = [file(tree / "file"), file(tree / "a/file"), file(tree / "a/wanted2/file")]
-    tracer.wants(directory=mounts.directory(str(wanted)))
+    tracer.wants(dir=mounts.directory(str(wanted)))
     assert [tracer.passes(tracer.reads(path)) for path in inside] == [True, True]
     assert [tracer.passes(tracer.reads(path)) for path in outside] == [False, False, False]
     moved_away = inside[1].rename(tree / "a" / "moved")
     moved_in = outside[0].rename(wanted / "moved")
     assert not tracer.passes(tracer.reads(moved_away))
     assert tracer.passes(tracer.reads(moved_in))
-    tracer.wants(directory=mounts.directory("/"))
+    tracer.wants(dir=mounts.directory("/"))
     assert tracer.passes(tracer.reads(moved_away))
 
 
 def test_directory_far_above(tracer: Tracer, tree: Path) -> None:
     """A loop of the program takes 16 directories at a time."""
     wanted = tree / "wanted"
-    tracer.wants(directory=mounts.directory(str(file(wanted / "file").parent)))
+    tracer.wants(dir=mounts.directory(str(file(wanted / "file").parent)))
     for depth in (0, 14, 15, 16, 17, 31, 32, 33, 200):
         assert tracer.passes(tracer.reads(file(Path(wanted, *"d" * depth, "file")))), depth
         assert not tracer.passes(tracer.reads(file(Path(tree, *"d" * depth, "file")))), depth
@@ -426,7 +428,7 @@ def test_directory_far_above(tracer: Tracer, tree: Path) -> None:
 
 def test_a_deleted_file_is_still_below_its_directory(tracer: Tracer, tree: Path) -> None:
     path = file(tree / "wanted" / "file")
-    tracer.wants(directory=mounts.directory(str(path.parent)))
+    tracer.wants(dir=mounts.directory(str(path.parent)))
     with path.open("rb", buffering=0) as opened:
         path.unlink()
         assert tracer.passes(tracer.reads(f"/proc/self/fd/{opened.fileno()}"))
@@ -441,10 +443,10 @@ def test_file_systems_below_the_directory_belong_to_it(tracer: Tracer, tree: Pat
         with mounted(disk / "more" / "disk", "tmpfs") as second:
             inside = [file(disk / "file"), file(disk / "more/file"), file(second / "a/b/file")]
             outside = [file(other / "file"), file(tree / "file")]
-            tracer.wants(directory=mounts.directory(str(wanted)))
+            tracer.wants(dir=mounts.directory(str(wanted)))
             assert [tracer.passes(tracer.reads(path)) for path in inside] == [True, True, True]
             assert [tracer.passes(tracer.reads(path)) for path in outside] == [False, False]
-            tracer.wants(directory=mounts.directory(str(disk)))
+            tracer.wants(dir=mounts.directory(str(disk)))
             assert [tracer.passes(tracer.reads(path)) for path in inside] == [True, True, True]
             assert not tracer.passes(tracer.reads(file(wanted / "file")))
 
@@ -453,16 +455,16 @@ def test_bind_mounts_show_the_same_directory(tracer: Tracer, tree: Path) -> None
     wanted = tree / "wanted"
     path = file(wanted / "a" / "b" / "file")
     with bound(wanted, tree / "whole") as whole, bound(wanted / "a", tree / "part") as part:
-        tracer.wants(directory=mounts.directory(str(wanted)))
+        tracer.wants(dir=mounts.directory(str(wanted)))
         assert tracer.passes(tracer.reads(whole / "a/b/file"))
         assert tracer.passes(tracer.reads(part / "b/file"))
         for other in (whole / "a", part):
-            tracer.wants(directory=mounts.directory(str(other)))
+            tracer.wants(dir=mounts.directory(str(other)))
             assert tracer.passes(tracer.reads(path))
         # By its own name it is not below where it was shown.
         (tree / "shown").mkdir()
         with bound(wanted / "a", tree / "shown" / "a") as shown:
-            tracer.wants(directory=mounts.directory(str(tree / "shown")))
+            tracer.wants(dir=mounts.directory(str(tree / "shown")))
             assert tracer.passes(tracer.reads(shown / "b/file"))
             assert not tracer.passes(tracer.reads(path))
 
@@ -482,7 +484,7 @@ def test_files_of_an_overlay(tracer: Tracer, tree: Path, tmp_path: Path) -> None
                     path for path in (root / "a/below", root / "b/below", above) if tracer.passes(tracer.reads(path))
                 ]
                 assert passing == [wanted]
-            tracer.wants(directory=mounts.directory(str(root / "a")))
+            tracer.wants(dir=mounts.directory(str(root / "a")))
             assert tracer.passes(tracer.reads(root / "a/below"))
             assert tracer.passes(tracer.reads(above))
             assert not tracer.passes(tracer.reads(root / "b/below"))
@@ -495,7 +497,7 @@ def test_files_of_an_overlay(tracer: Tracer, tree: Path, tmp_path: Path) -> None
 def test_reads_and_writes(tracer: Tracer, tree: Path) -> None:
     path = file(tree / "file")
     for ops, expected in (("read", [True, False]), ("write", [False, True]), (None, [True, True])):
-        tracer.wants(ops=ops)
+        tracer.wants(op=ops)
         assert [tracer.passes(act) for act in (tracer.reads(path), tracer.writes(path))] == expected
 
 
@@ -512,7 +514,7 @@ def test_reads_and_writes(tracer: Tracer, tree: Path) -> None:
 )
 def test_sizes(tracer: Tracer, tree: Path, least: int | None, most: int | None, passing: list[int]) -> None:
     path = file(tree / "file")
-    tracer.wants(min_bytes=least, max_bytes=most)
+    tracer.wants(size=(least, most))
     sizes = [1, 511, 512, 513, 4096, 1 << 20]
     assert [size for size in sizes if tracer.passes(tracer.reads(path, size))] == passing
     assert [size for size in sizes if tracer.passes(tracer.writes(path, size))] == passing
@@ -527,20 +529,20 @@ def test_filters_hold_together(tracer: Tracer, tree: Path) -> None:
     assert not tracer.passes(tracer.reads(other))
     assert not tracer.passes(child(tracer.reads(wanted)))
 
-    tracer.wants(file=place, ops="write", min_bytes=1024)
+    tracer.wants(file=place, op="write", size=(1024, None))
     assert tracer.passes(tracer.writes(wanted, 1024))
     assert not tracer.passes(tracer.writes(wanted, 1023))
     assert not tracer.passes(tracer.reads(wanted, 1024))
     assert not tracer.passes(tracer.writes(other, 1024))
 
-    tracer.wants(comm="reader", directory=folder)
+    tracer.wants(comm="reader", dir=folder)
     assert tracer.passes(named(b"reader", tracer.reads(other)))
     assert not tracer.passes(named(b"writer", tracer.reads(other)))
     assert not tracer.passes(named(b"reader", tracer.reads(file(tree / "file"))))
 
     # A hard link elsewhere is the file, but it is not below the directory.
     os.link(wanted, tree / "link")
-    tracer.wants(file=place, directory=folder)
+    tracer.wants(file=place, dir=folder)
     assert tracer.passes(tracer.reads(wanted))
     assert not tracer.passes(tracer.reads(tree / "link"))
     assert not tracer.passes(tracer.reads(other))

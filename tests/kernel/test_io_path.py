@@ -274,12 +274,12 @@ def in_cgroup(group: Path, command: str) -> None:
 
 @pytest.mark.one_kernel
 def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
-    flow = PathFlow(Options((disks[0].path,), filter=Filter(ops="read")))
+    flow = PathFlow(Options((disks[0].path,), filter=Filter(op="read")))
     try:
         flow.start(Reader())
         fio(disks[0].path, rw="randrw", number_ios=60)
         first = flow.snapshot()
-        flow.retarget(Filter(ops="write", min_bytes=8192))
+        flow.retarget(Filter(op="write", size=(8192, None)))
         fio(disks[0].path, rw="randwrite", number_ios=30)
         fio(disks[0].path, rw="randwrite", bs="8k", number_ios=40)
         flow.stop()

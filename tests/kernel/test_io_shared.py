@@ -66,7 +66,7 @@ def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running
     options: dict[str, Any] = {"direct": 0, "ioengine": "pvsync2", "number_ios": 100, "size": "16M", "invalidate": 1}
     before = disk.completed()
     # The last one to close a disk throws its pages away.
-    with flow.window(Filter(ops="read")) as trace, open(disk.path, "rb"):  # noqa: PTH123
+    with flow.window(Filter(op="read")) as trace, open(disk.path, "rb"):  # noqa: PTH123
         cold, warm = fio(disk.path, **options), fio(disk.path, **{**options, "invalidate": 0})
     assert lossless(trace.summary), trace.summary["loss"]
     hits = count(trace.summary, op="read", dev=disk.name, kind="hit")
@@ -155,8 +155,8 @@ def test_filters_of_files(folders: dict[str, Path], flow: Running) -> None:
     settle()
     expected = {
         Filter(file=mounts.file(str(folder / "in/a"))): {"in/a"},
-        Filter(directory=mounts.directory(str(folder / "in"))): {"in/a", "in/deep/b"},
-        Filter(directory=mounts.directory(str(folder / "in/deep"))): {"in/deep/b"},
+        Filter(dir=mounts.directory(str(folder / "in"))): {"in/a", "in/deep/b"},
+        Filter(dir=mounts.directory(str(folder / "in/deep"))): {"in/deep/b"},
     }
     for wanted, files in expected.items():
         with flow.window(wanted) as trace:

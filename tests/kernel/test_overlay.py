@@ -131,8 +131,8 @@ def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tm
         flow = path_flow.aim(disk)
         paths = {
             wanted: Filter(file=mounts.file(str(wanted))),
-            wanted.parent: Filter(directory=mounts.directory(str(wanted.parent))),
-            merged: Filter(directory=mounts.directory(str(merged))),
+            wanted.parent: Filter(dir=mounts.directory(str(wanted.parent))),
+            merged: Filter(dir=mounts.directory(str(merged))),
             lower / "in/wanted": Filter(file=mounts.file(str(lower / "in/wanted"))),
         }
         for engine, path in itertools.product(("psync", "libaio"), paths):

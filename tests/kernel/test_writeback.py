@@ -249,10 +249,10 @@ def test_filters_ask_who_wrote(writeback_flow: Running, disk: Disk, tmp_path: Pa
                         "pid": Filter(pid=writers[1].pid),
                         "comm": Filter(comm="wptest_one"),
                         "file": Filter(file=mounts.file(str(two))),
-                        "directory": Filter(directory=mounts.directory(str(one.parent))),
-                        "both": Filter(directory=mounts.directory(str(one.parent)), comm="wptest_other"),
-                        "read": Filter(ops="read"),
-                        "small": Filter(directory=mounts.directory(str(one.parent)), max_bytes=40 * PAGE),
+                        "directory": Filter(dir=mounts.directory(str(one.parent))),
+                        "both": Filter(dir=mounts.directory(str(one.parent)), comm="wptest_other"),
+                        "read": Filter(op="read"),
+                        "small": Filter(dir=mounts.directory(str(one.parent)), size=(None, 40 * PAGE)),
                     }[of]
                 )
                 before = _bytes(flow)

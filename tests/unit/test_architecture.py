@@ -176,6 +176,12 @@ def test_the_command_line_starts_without_what_is_slow() -> None:
     assert not found & (SLOW | {"wptrace.flows", "wptrace.outputs", "wptrace.bpf", "asyncio", "hypothesis"})
 
 
+def test_the_commands_are_listed_without_their_flows() -> None:
+    found = imported("import wptrace.cli.main as m; sys.argv[1:] = ['--help']; m._main()")
+    assert "wptrace.cli.stacks" in found
+    assert not found & (SLOW | {"wptrace.flows", "wptrace.bpf"})
+
+
 def test_a_flow_is_imported_without_what_a_start_does_not_need() -> None:
     found = imported("from wptrace.flows import discover; discover()")
     assert "wptrace.flows.io.block" in found

@@ -12,18 +12,14 @@ from wptrace.model.units import parse_duration
 SUMMARY = "tell how long tasks wait for a CPU, run on it, and who ran instead"
 
 _LIVE_S = 1.0
-# What the shared reader of filters looks for and tasks do not have.
-_NO_REQUESTS = dict.fromkeys(("file", "dir", "op", "size"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from wptrace.flows.cpu import CpuFlow
+
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
-    which.add_argument("-p", "--pid", metavar="PID", help="only tasks of this process")
-    which.add_argument("--tid", metavar="TID", help="only this thread")
-    which.add_argument("--comm", metavar="NAME", help="only threads with this name, its first 15 bytes")
-    which.add_argument("--cgroup", metavar="PATH", help="only tasks of this cgroup and those below it")
-    parser.set_defaults(**_NO_REQUESTS)
+    common.add_filters(which, CpuFlow.filters)
     show = parser.add_argument_group("what to show")
     show.add_argument("--by", choices=("cpu", "process", "thread", "cgroup"), help="a row for each of them")
     show.add_argument("--top", default="20", metavar="N", help="that many rows, longest waits first (20); JSON has all")
@@ -35,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.engine import filters
     from wptrace.engine.run import run as trace
     from wptrace.flows.cpu import CPU, CpuFlow, Options
     from wptrace.kernel.privileges import require_tracing
@@ -48,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--top takes a whole number above 0, not {options.top!r}")
     slow_ns = None if options.slow is None else parse_duration(options.slow)
     ring = common.size(options.ring_size)
-    flow = CpuFlow(Options(options.by or CPU, common.filters(options), slow_ns, ring))
+    wanted = filters.parse(vars(options), CpuFlow.filters)
+    flow = CpuFlow(Options(options.by or CPU, wanted, slow_ns, ring))
     require_tracing()
     with common.stream(options) as stream:
         live = not options.json and stream.isatty()

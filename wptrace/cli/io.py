@@ -19,10 +19,12 @@ SUMMARY = "follow reads and writes through the kernel, stage by stage"
 _LIVE_S = 1.0
 # What a person can take in; --each and --sample have no limit unless one is named.
 _SLOW_LIMIT = 1000
-_PATH_ONLY = ("tid", "comm", "cgroup", "file", "dir", "op", "size", "sample", "limit", "stuck", "capture")
+_PATH_ONLY = ("sample", "limit", "stuck", "capture")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from wptrace.flows.io.path import PathFlow
+
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
     which.add_argument(
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
     )
-    common.add_filters(which)
+    common.add_filters(which, PathFlow.filters)
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     which.add_argument("--writeback", action="store_true", help="also follow what is written back later, and for whom")
     which.add_argument(
@@ -102,21 +104,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _block(options: argparse.Namespace) -> BlockFlow:
+    from wptrace.engine import filters
     from wptrace.flows.io.block import BlockFlow, Options
-    from wptrace.kernel.tasks import process
+    from wptrace.flows.io.path import PathFlow
 
-    unknown = [name for name in _PATH_ONLY if getattr(options, name) is not None]
+    taken = {one.name for one in BlockFlow.filters}
+    absent = [one.name for one in PathFlow.filters if one.name not in taken]
+    unknown = [name for name in (*absent, *_PATH_ONLY) if getattr(options, name) is not None]
     unknown += [name for name in ("interference", "writeback") if getattr(options, name)]
     if unknown:
         raise UsageError(f"--{unknown[0]} needs --level path: the block layer alone does not tell it")
-    pid = 0 if options.pid is None else process(options.pid)
-    if pid and options.times == "kernel":
+    wanted = filters.parse(vars(options), BlockFlow.filters)
+    if wanted and options.times == "kernel":
         raise UsageError("--pid needs times of wptrace's own: the kernel's stamps do not tell whose a request is")
     ring = common.size(options.ring_size)
-    return BlockFlow(Options(tuple(options.dev), slow_ns=_slow(options), ring_bytes=ring, pid=pid, times=options.times))
+    return BlockFlow(Options(tuple(options.dev), _slow(options), ring, wanted, options.times))
 
 
 def _path(options: argparse.Namespace) -> PathFlow:
+    from wptrace.engine import filters
     from wptrace.flows.io.path import Options, PathFlow
 
     if options.times != "auto":
@@ -126,7 +132,7 @@ def _path(options: argparse.Namespace) -> PathFlow:
         limit = _SLOW_LIMIT if options.slow is not None and options.sample is None else 0
     wanted = Options(
         devices=tuple(options.dev),
-        filter=common.filters(options),
+        filter=filters.parse(vars(options), PathFlow.filters),
         slow_ns=_slow(options),
         sample=common.sample(options.sample) if options.sample is not None else 0,
         limit=limit,

@@ -66,11 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     known = command_names()
     asked = next((word for word in words if not word.startswith("-")), "")
-    # One command is imported to be run, all of them to be listed.
+    # One command is imported to be run, all of them to be listed, which takes no arguments and so no flows.
     for name in [asked] if asked in known else known:
         module = importlib.import_module(f"wptrace.cli.{name}")
         command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
-        module.add_arguments(command)
+        if name == asked:
+            module.add_arguments(command)
         command.set_defaults(run=module.run)
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: libbpf's debug log")
     options, unknown = parser.parse_known_args(words)

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wptrace.errors import UsageError, WptraceError
-from wptrace.model.units import NS_PER, parse_duration
+from wptrace.model.units import NS_PER, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
-    from wptrace.engine.filters import Filter
+    from wptrace.engine.filters import Predicates
     from wptrace.model.report import Output
 
 # Nobody means more digits, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,18})?)%?")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +112,7 @@ def _same(name: str, other: str) -> UsageError:
 
 def size(text: str) -> int:
     """Bytes from 64K, 1M or a plain number; a ring has to be a power of two of at least a page."""
-    count = _bytes(text)
+    count = parse_bytes(text)
     if count is None:
         raise UsageError(f"{text!r} is not a size such as 64K or 1M")
     if count < 4096 or count & (count - 1) or count > 1 << 30:
@@ -144,62 +143,10 @@ def percent(text: str, option: str) -> float:
     return found
 
 
-def _bytes(text: str) -> int | None:
-    number, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1)
-    return int(number) * unit if _NUMBER.fullmatch(number) else None
-
-
-def add_filters(parser: argparse._ActionsContainer) -> None:
-    """Whose requests, of which files, which operations; `filters` reads them."""
-    parser.add_argument("-p", "--pid", metavar="PID", help="only requests of this process")
-    parser.add_argument("--tid", metavar="TID", help="only requests of this thread")
-    parser.add_argument("--comm", metavar="NAME", help="only requests of threads with this name, its first 15 bytes")
-    parser.add_argument(
-        "--cgroup",
-        metavar="PATH",
-        help="only requests from this cgroup and those below it: a directory, a path below the root of v2, "
-        "or CONTROLLER:PATH (v1)",
-    )
-    parser.add_argument("--file", metavar="PATH", help="only requests to this file, under any of its names")
-    parser.add_argument("--dir", metavar="PATH", help="only requests to files below this directory")
-    parser.add_argument("--op", choices=("read", "write"), help="only reads or only writes")
-    parser.add_argument(
-        "--size", metavar="MIN-MAX", help="only requests of so many bytes: 4K-64K, 4K-, -1M, or just 64K"
-    )
-
-
-def filters(options: argparse.Namespace) -> Filter:
-    from wptrace.engine.filters import Filter
-    from wptrace.kernel import cgroups, mounts, tasks
-
-    if options.comm == "":
-        raise UsageError("a thread has a name: --comm takes at least a letter")
-    low, high = (None, None) if options.size is None else size_range(options.size)
-    return Filter(
-        pid=None if options.pid is None else tasks.process(options.pid),
-        tid=None if options.tid is None else tasks.thread(options.tid),
-        comm=options.comm,
-        cgroup=None if options.cgroup is None else cgroups.resolve(options.cgroup),
-        file=None if options.file is None else mounts.file(options.file),
-        directory=None if options.dir is None else mounts.directory(options.dir),
-        ops=options.op,
-        min_bytes=low,
-        max_bytes=high,
-    )
-
-
-def size_range(text: str) -> tuple[int | None, int | None]:
-    """The least and the most bytes of 4K-64K, 4K- and -1M; a size alone is both."""
-    first, dash, second = text.partition("-")
-    last = second if dash else first
-    low, high = _bytes(first), _bytes(last)
-    if (first and low is None) or (last and high is None) or not (first or last):
-        raise UsageError(f"{text!r} is not a range of sizes such as 4K-64K, 4K- or -1M")
-    if max(low or 0, high or 0) >= 1 << 63:
-        raise UsageError(f"no request has as many bytes as {text}")
-    if low is not None and high is not None and low > high:
-        raise UsageError(f"no size is in the range {text}: {first} is more than {last}")
-    return low, high
+def add_filters(parser: argparse._ActionsContainer, predicates: Predicates) -> None:
+    for one in predicates:
+        flags = (f"-{one.short}", f"--{one.name}") if one.short else (f"--{one.name}",)
+        parser.add_argument(*flags, metavar=one.metavar, choices=one.choices, help=one.words)
 
 
 def joined(words: Sequence[str]) -> list[str]:

@@ -20,6 +20,8 @@ _TOP = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from wptrace.flows.stacks import StacksFlow
+
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
     which.add_argument(
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
     )
-    which.add_argument("-p", "--pid", metavar="PID", help="only I/O that this process starts itself")
+    common.add_filters(which, StacksFlow.filters)
     which.add_argument("--min", metavar="DURATION", help="charge stacks only with I/O that took at least so long (5ms)")
     which.add_argument("--user", action="store_true", help="the stack of the process below that of the kernel")
     show = parser.add_argument_group("what to show")
@@ -45,10 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.filters import Filter
+    from wptrace.engine import filters
     from wptrace.engine.run import run as trace
     from wptrace.flows.stacks import Options, StacksFlow
-    from wptrace.kernel import tasks
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if options.top is not None and not re.fullmatch(r"[0-9]{1,9}", options.top):
         raise UsageError(f"{options.top!r} is not a number of stacks")
     min_ns = 0 if options.min is None else parse_duration(options.min)
-    wanted = Filter(pid=None if options.pid is None else tasks.process(options.pid))
+    wanted = filters.parse(vars(options), StacksFlow.filters)
     flow = StacksFlow(Options(tuple(options.dev), wanted, min_ns, options.user))
     require_tracing()
     if options.dry_run:

@@ -11,6 +11,7 @@ from wptrace.analysis.verdict import TIMED, Rules
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program, Statistics
 from wptrace.bpf.ring import Reader, Ring
+from wptrace.engine.filters import Predicates
 from wptrace.engine.hooks import Field, Hook
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import WptraceError
@@ -49,6 +50,8 @@ class Flow:
     hooks: ClassVar[tuple[Hook, ...]]
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
+    filters: ClassVar[Predicates] = ()
+    """What can be asked for, in the order of --help."""
     fields: ClassVar[tuple[Field, ...]] = ()
 
     _loaded: Loaded | None = None

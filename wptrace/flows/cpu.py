@@ -15,6 +15,8 @@ from wptrace.correlation.runs import Run, longest
 from wptrace.engine import filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter
+from wptrace.engine.filters.cgroup import IN_CGROUP
+from wptrace.engine.filters.task import COMM, PID, TID
 from wptrace.engine.flow import Flow, overhead
 from wptrace.engine.hooks import START, Field, probe
 from wptrace.engine.resolver import load
@@ -134,6 +136,12 @@ class CpuFlow(Flow):
             required=False,
         ),
     )
+    filters = (
+        PID._replace(words="only tasks of this process"),
+        TID._replace(words="only this thread"),
+        COMM._replace(words="only threads with this name, its first 15 bytes"),
+        IN_CGROUP._replace(words="only tasks of this cgroup and those below it"),
+    )
     fields = (Field(("task_struct.__state", "task_struct.state"), "who leaves a CPU to sleep cannot be told"),)
 
     def __init__(self, options: Options) -> None:
@@ -161,7 +169,7 @@ class CpuFlow(Flow):
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take)
-        told = filters.describe(self._options.wanted)
+        told = filters.describe(self._options.wanted, self.filters)
         return Start(
             self.name,
             self.level,
@@ -169,7 +177,7 @@ class CpuFlow(Flow):
             {"by": self._options.by, **told},
             [Source(stage.name, loaded.serving(stage.name)) for stage in self._turn.measured],
             self.kinds,
-            [*loaded.attempts.notes(), *filters.notes(self._options.wanted.tid or self._options.wanted.pid)],
+            [*loaded.attempts.notes(), *filters.notes(self._options.wanted, self.filters)],
         )
 
     def _prepare(self, obj: BpfObject) -> None:
@@ -186,8 +194,7 @@ class CpuFlow(Flow):
             obj.maps["histories"].max_entries = libbpf().cpus
             obj.data.slow_ns = options.slow_ns
             obj.maps["records"].max_entries = options.ring_bytes
-        filters.look_from_here(obj.bss)
-        filters.apply(obj.bss, options.wanted)
+        filters.apply(obj.bss, options.wanted, self.filters)
 
     def _follow_new(self) -> None:
         """Rows come into being in the kernel; their names are in their keys."""

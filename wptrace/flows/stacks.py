@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine import devices, filters
+from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow, overhead
 from wptrace.engine.frames import Frames
 from wptrace.engine.hooks import END, START, Field, Hook, probe
@@ -47,7 +48,7 @@ class Options(NamedTuple):
     devices: tuple[str, ...] = ()
     """As the user named them; none means all disks."""
     wanted: filters.Filter = filters.Filter()
-    """Whose I/O; only what tells tasks apart."""
+    """Whose I/O."""
     min_ns: int = 0
     """What takes less is counted, and charged to no stack."""
     user: bool = False
@@ -95,6 +96,7 @@ class StacksFlow(Flow):
         ),
         _start_hook("request.alloc", "allocation of a request (G)", "getrq", "no I/O is seen to start"),
     )
+    filters = (PID._replace(words="only I/O that this process starts itself"),)
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
         Field(("bio.bi_bdev", "bio.bi_disk"), "no I/O can be told from another disk's"),
@@ -133,14 +135,14 @@ class StacksFlow(Flow):
             self.name,
             self.level,
             os.uname().release,
-            {"dev": wanted, **filters.describe(self._options.wanted), **least},
+            {"dev": wanted, **filters.describe(self._options.wanted, self.filters), **least},
             [Source(stage.name, how) for stage in IO.stages],
             self.kinds,
             [
                 *devices.notes(self._options.devices),
                 *loaded.attempts.notes(),
                 *self._frames.notes(self._options.user),
-                *filters.notes(self._options.wanted.tid or self._options.wanted.pid),
+                *filters.notes(self._options.wanted, self.filters),
             ],
         )
 
@@ -155,8 +157,7 @@ class StacksFlow(Flow):
         obj.bss.min_ns = self._options.min_ns
         obj.bss.trace_unlisted = not self._options.devices
         obj.bss.devices = devices.table(self._extents, ())
-        filters.look_from_here(obj.bss)
-        filters.apply(obj.bss, self._options.wanted)
+        filters.apply(obj.bss, self._options.wanted, self.filters)
 
     def _meet(self, records: list[Record]) -> None:
         tgid, comm = self._place

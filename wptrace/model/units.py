@@ -15,6 +15,7 @@ NS_PER = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SPELLINGS = {"µs": "us", "μs": "us", "min": "m"}
 _NUMBER = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?|\.[0-9]{1,20})\s*([^\s0-9.]*)")
 # The kernel side holds nanoseconds in 64 bits and takes differences of them.
@@ -47,6 +48,12 @@ def size(count: float) -> str:
 def rate(per_second: float) -> str:
     """Events a second in powers of 1000: 850 /s, 12.3 k/s, 1.23 M/s."""
     return _scaled(per_second, 1000, ("/s", "k/s", "M/s", "G/s"))
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes from 64K, 1M or a plain number. Nobody means more digits, and int() refuses thousands of them."""
+    number, unit = (text[:-1], _SIZES[text[-1:].upper()]) if text[-1:].upper() in _SIZES else (text, 1)
+    return int(number) * unit if re.fullmatch(r"[0-9]{1,18}", number) else None
 
 
 def parse_duration(text: str, default_unit: str | None = None) -> int:

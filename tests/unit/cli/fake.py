@@ -21,6 +21,7 @@ from wptrace.model.results import Group, Request, Snapshot, Start
 class FakeFlow(Flow):
     name = "io"
     stages = TABLE
+    filters = io_path.PathFlow.filters
 
     def __init__(self, options: io_block.Options | io_path.Options) -> None:
         self.options = options

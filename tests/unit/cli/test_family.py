@@ -83,4 +83,4 @@ def test_json_has_all_stacks_and_text_the_first_ten(words: list[str], top: int, 
     assert main(["stacks", "-o", os.devnull, "-p", str(os.getpid()), "--min", "2ms", "--user", *words]) == 0
     ((flow, output, *_),) = traced
     assert output._view.top == top
-    assert (flow._options.min_ns, flow._options.wanted.pid, flow._options.user) == (2_000_000, os.getpid(), True)
+    assert (flow._options.min_ns, flow._options.wanted["pid"], flow._options.user) == (2_000_000, os.getpid(), True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
@@ -10,8 +11,13 @@ import pytest
 
 from wptrace.cli import options as common
 from wptrace.cli.main import Parser
+from wptrace.engine import filters
 from wptrace.engine.filters import Filter
+from wptrace.engine.filters.cgroup import IN_CGROUP
+from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
+from wptrace.flows import discover
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import cgroups, mounts
 from wptrace.kernel.cgroups import Cgroup
 
@@ -21,8 +27,18 @@ K, M, G = 1 << 10, 1 << 20, 1 << 30
 
 def read(*words: str) -> Filter:
     parser = Parser(prog="wptrace io")
-    common.add_filters(parser.add_argument_group("what to trace"))
-    return common.filters(parser.parse_args(common.joined(words)))
+    common.add_filters(parser.add_argument_group("what to trace"), PathFlow.filters)
+    return filters.parse(vars(parser.parse_args(common.joined(words))), PathFlow.filters)
+
+
+@pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
+def test_a_command_has_the_options_of_what_its_flow_lists(flow: type[Flow]) -> None:
+    parser = Parser(prog=f"wptrace {flow.name}")
+    importlib.import_module(f"wptrace.cli.{flow.name}").add_arguments(parser)
+    options = {flag: action for action in parser._actions for flag in action.option_strings}
+    for one in flow.filters:
+        assert options[f"--{one.name}"].help
+        assert not one.short or options[f"-{one.short}"] is options[f"--{one.name}"]
 
 
 def test_nothing_is_asked_for() -> None:
@@ -33,12 +49,14 @@ def test_tasks() -> None:
     assert read("-p", US) == read("--pid", US) == Filter(pid=os.getpid())
     assert read("--tid", US) == Filter(tid=os.getpid())
     assert read("--comm", "fio") == Filter(comm="fio")
-    assert read("--comm", "longer than the kernel keeps").comm == "longer than the kernel keeps"
+    assert read("--comm", "longer than the kernel keeps")["comm"] == "longer than the kernel keeps"
 
 
 def test_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Cgroup("/sys/fs/cgroup/x", 7, 1, None)
-    monkeypatch.setattr(cgroups, "resolve", {"x.slice": found}.__getitem__)
+    assert IN_CGROUP.parse is cgroups.resolve
+    named = IN_CGROUP._replace(parse={"x.slice": found}.__getitem__)
+    monkeypatch.setattr(PathFlow, "filters", (named,))
     assert read("--cgroup", "x.slice") == Filter(cgroup=found)
 
 
@@ -46,12 +64,12 @@ def test_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     assert read("--file", str(path)) == Filter(file=mounts.find(str(path)))
-    assert read("--dir", str(tmp_path)) == Filter(directory=mounts.find(str(tmp_path)))
+    assert read("--dir", str(tmp_path)) == Filter(dir=mounts.find(str(tmp_path)))
 
 
 def test_operations() -> None:
-    assert read("--op", "read") == Filter(ops="read")
-    assert read("--op", "write") == Filter(ops="write")
+    assert read("--op", "read") == Filter(op="read")
+    assert read("--op", "write") == Filter(op="write")
 
 
 @pytest.mark.parametrize(
@@ -70,14 +88,14 @@ def test_operations() -> None:
     ],
 )
 def test_sizes(text: str, least: int | None, most: int | None) -> None:
-    wanted = Filter(min_bytes=least, max_bytes=most)
+    wanted = Filter(size=(least, most))
     assert read("--size", text) == read(f"--size={text}") == wanted
-    assert read("--size", text, "--op", "read") == wanted._replace(ops="read")
+    assert read("--size", text, "--op", "read") == Filter(**wanted, op="read")
 
 
 def test_all_together(tmp_path: Path) -> None:
     found = read("-p", US, "--comm", "x", "--dir", str(tmp_path), "--op", "write", "--size", "-1M")
-    assert found == Filter(os.getpid(), comm="x", directory=mounts.find(str(tmp_path)), ops="write", max_bytes=M)
+    assert found == Filter(pid=os.getpid(), comm="x", dir=mounts.find(str(tmp_path)), op="write", size=(None, M))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from tests.unit.outputs import path as whole_path
 from wptrace.analysis.verdict import Case, judge
 from wptrace.engine import filters
 from wptrace.engine.filters import Filter
+from wptrace.flows import discover
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import causes as io_causes
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
 from wptrace.model import budget
@@ -229,9 +231,12 @@ def test_the_causes_of_loss_are_those_of_the_path() -> None:
 
 def test_every_filter_is_on_the_page_and_in_the_schema() -> None:
     place = Place("/srv/db", 1, 2, 0, None)
-    every = Filter(1, 2, "db", Cgroup("/x", 1, 1, None), place, place, "read", 0, 4096)
-    told = filters.describe(every)
-    assert len(told) == len(every)
+    every = Filter(
+        pid=1, tid=2, comm="db", cgroup=Cgroup("/x", 1, 1, None), file=place, dir=place, op="read", size=(0, 4096)
+    )
+    assert {one.name for flow in discover() for one in flow.filters} == set(every)
+    told = filters.describe(every, PathFlow.filters)
+    assert len(told) == len(every) + 1, "a size has two bounds"
     known = SCHEMA["$defs"]["start"]["properties"]["filters"]["properties"]
     assert set(told) <= set(known)
     page = section("json.md", "## start")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python writes for a filter, and that bpf_src/lib/filter.h means the same by it."""
+"""What Python writes for a filter, and that bpf_src/lib/filters/ means the same by it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from typing import Any
 import pytest
 
 from wptrace.engine import filters
-from wptrace.engine.filters import Filter, apply, describe
-from wptrace.errors import UnsupportedError
+from wptrace.engine.filters import Filter, cgroup, describe, notes, task
+from wptrace.engine.flow import Flow
+from wptrace.errors import UnsupportedError, UsageError
+from wptrace.flows import discover
+from wptrace.flows.cpu import CpuFlow
+from wptrace.flows.io.block import BlockFlow
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
 
-SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/filter.h").read_text()
+LIB = Path(__file__).resolve().parents[3] / "bpf_src/lib"
+SOURCE = "".join(path.read_text() for path in (LIB / "filter.h", LIB / "pid_namespace.h", *LIB.glob("filters/*.h")))
+EVERY = PathFlow.filters
 SWITCHES = {"filtering": False, "filter_task": False, "filter_file": False, "filter_operation": False}
 FILE = Place("/data/file", 0x800001, 4711, stat.S_IFREG | 0o644, None)
 FOLDER = Place("/data", 35, 256, stat.S_IFDIR | 0o755, None)
@@ -32,7 +39,7 @@ class Kernel:
         return {"io_cgrp_id": 3, "memory_cgrp_id": 14}.get(name)
 
 
-NAMES = set(re.findall(r"^(?:bool|char|__[us]\d+) (\w+)(?:\[16\] [^;]*)?;", SOURCE, re.MULTILINE))
+NAMES = set(re.findall(r"^(?:bool|char|__[us]\d+|enum \w+) (\w+)(?:\[16\] [^;]*)?;", SOURCE, re.MULTILINE))
 
 
 class Globals:
@@ -47,23 +54,25 @@ class Globals:
         self.order.append(name)
         self.__dict__[name] = value
 
+    def view(self, name: str) -> bytes:
+        return {"filter_comm": bytes(16)}[name]
+
 
 @pytest.fixture(autouse=True)
 def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filters, "vmlinux", Kernel)
+    monkeypatch.setattr(cgroup, "vmlinux", Kernel)
 
 
 def applied(wanted: Filter, bss: Any = None) -> dict[str, Any]:
     bss = bss or Globals()
-    apply(bss, wanted)
+    filters.apply(bss, wanted, EVERY)
     return {name: value for name, value in vars(bss).items() if name != "order"}
 
 
 def test_the_source_still_says_what_is_tested_here() -> None:
-    assert len(NAMES) == 19
-    assert re.search(rf"#define CGROUP_LEVELS {filters.LEVELS}\n", SOURCE)
+    assert len(NAMES) == 20
     assert "filter_directions >> write & 1" in SOURCE
-    assert (filters.READS, filters.WRITES) == (1 << 0, 1 << 1)
+    assert re.findall(r"DIRECTIONS_(\w+) = (\d),", SOURCE) == [("READ", "1"), ("WRITE", "2"), ("BOTH", "3")]
     assert "if (filter_cgroup_subsys >= 0)" in SOURCE
     assert "char filter_comm[16]" in SOURCE
 
@@ -93,7 +102,7 @@ def test_nothing_wanted_is_all_off() -> None:
             },
         ),
         (Filter(cgroup=V2._replace(level=0)), {"filter_cgroup_first": 0, "filter_cgroup_last": 0}),
-        (Filter(cgroup=V2._replace(level=None)), {"filter_cgroup_first": 0, "filter_cgroup_last": 31}),
+        (Filter(cgroup=V2._replace(level=None)), {"filter_cgroup_first": 0, "filter_cgroup_last": (1 << 32) - 1}),
         (Filter(cgroup=V2._replace(controller="memory")), {"filter_cgroup_subsys": 14}),
         (Filter(cgroup=V2._replace(controller="blkio")), {"filter_cgroup_subsys": 3}),
         (
@@ -101,29 +110,29 @@ def test_nothing_wanted_is_all_off() -> None:
             {"filter_file": True, "filter_inode": 4711, "filter_inode_dev": 0x800001, "filter_directory_dev": 0},
         ),
         (
-            Filter(directory=FOLDER),
+            Filter(dir=FOLDER),
             {"filter_file": True, "filter_directory": 256, "filter_directory_dev": 35, "filter_inode_dev": 0},
         ),
         (
-            Filter(ops="read"),
+            Filter(op="read"),
             {
                 "filter_operation": True,
-                "filter_directions": 1,
+                "filter_directions": "DIRECTIONS_READ",
                 "filter_min_bytes": 0,
                 "filter_max_bytes": (1 << 64) - 1,
             },
         ),
-        (Filter(ops="write"), {"filter_operation": True, "filter_directions": 2}),
+        (Filter(op="write"), {"filter_operation": True, "filter_directions": "DIRECTIONS_WRITE"}),
         (
-            Filter(min_bytes=4096),
+            Filter(size=(4096, None)),
             {
                 "filter_operation": True,
-                "filter_directions": 3,
+                "filter_directions": "DIRECTIONS_BOTH",
                 "filter_min_bytes": 4096,
                 "filter_max_bytes": (1 << 64) - 1,
             },
         ),
-        (Filter(max_bytes=0), {"filter_operation": True, "filter_min_bytes": 0, "filter_max_bytes": 0}),
+        (Filter(size=(None, 0)), {"filter_operation": True, "filter_min_bytes": 0, "filter_max_bytes": 0}),
     ],
     ids=str,
 )
@@ -132,15 +141,15 @@ def test_what_is_wanted_is_written(wanted: Filter, globals_: dict[str, object]) 
     assert {name: found[name] for name in globals_} == globals_
 
 
-EVERYTHING = Filter(1, 2, "x", V2, FILE, FOLDER, "read", 1, 2)
+EVERYTHING = Filter(pid=1, tid=2, comm="x", cgroup=V2, file=FILE, dir=FOLDER, op="read", size=(1, 2))
 
 
-@pytest.mark.parametrize("field", Filter._fields)
-def test_each_kind_alone_turns_on_one_switch(field: str) -> None:
-    found = applied(Filter()._replace(**{field: getattr(EVERYTHING, field)}))
-    kind = {"file": "filter_file", "directory": "filter_file"}.get(field, "filter_task")
-    if field in ("ops", "min_bytes", "max_bytes"):
-        kind = "filter_operation"
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_each_kind_alone_turns_on_one_switch(name: str) -> None:
+    found = applied(Filter(**{name: EVERYTHING[name]}))
+    kind = {"file": "filter_file", "dir": "filter_file", "op": "filter_operation", "size": "filter_operation"}.get(
+        name, "filter_task"
+    )
     assert {name: found[name] for name in SWITCHES} == {**SWITCHES, "filtering": True, kind: True}
 
 
@@ -152,14 +161,18 @@ def test_a_filter_leaves_nothing_of_the_one_before() -> None:
     found = applied(Filter(pid=7), bss)
     assert (found["filter_tgid"], found["filter_tid"], found["filter_by_comm"], found["filter_cgroup"]) == (7, 0, 0, 0)
     applied(EVERYTHING, bss)
-    found = applied(Filter(directory=FOLDER, max_bytes=9), bss)
+    found = applied(Filter(dir=FOLDER, size=(None, 9)), bss)
     assert (found["filter_inode_dev"], found["filter_directory_dev"]) == (0, 35)
-    assert (found["filter_directions"], found["filter_min_bytes"], found["filter_max_bytes"]) == (3, 0, 9)
+    assert (found["filter_directions"], found["filter_min_bytes"], found["filter_max_bytes"]) == (
+        "DIRECTIONS_BOTH",
+        0,
+        9,
+    )
 
 
 def test_a_switch_is_written_after_what_it_switches() -> None:
     bss = Globals()
-    apply(bss, EVERYTHING)
+    filters.apply(bss, EVERYTHING, EVERY)
     order = bss.__dict__["order"]
     assert set(order) == NAMES
     for switch, values in {
@@ -179,8 +192,8 @@ def test_a_controller_that_the_kernel_does_not_know() -> None:
 
 
 def test_what_the_first_line_says() -> None:
-    assert describe(Filter()) == {}
-    assert describe(EVERYTHING) == {
+    assert describe(Filter(), EVERY) == {}
+    assert describe(EVERYTHING, EVERY) == {
         "pid": 1,
         "tid": 2,
         "comm": "x",
@@ -191,18 +204,43 @@ def test_what_the_first_line_says() -> None:
         "min_bytes": 1,
         "max_bytes": 2,
     }
-    assert describe(Filter(min_bytes=0, max_bytes=0)) == {"min_bytes": 0, "max_bytes": 0}
+    assert describe(Filter(size=(0, 0)), EVERY) == {"min_bytes": 0, "max_bytes": 0}
 
 
-def test_of_which_namespace_an_id_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where it is not the machine's own, and an id was given."""
-    bss = SimpleNamespace()
-    for number, told in (
-        (0, []),
-        (7, ["42 is an id of this pid namespace; ids that are told are those of the whole machine"]),
-    ):
-        monkeypatch.setattr(filters.tasks, "namespace", lambda number=number: number)
-        filters.look_from_here(bss)
+@pytest.mark.parametrize("one", [task.PID, task.TID, *BlockFlow.filters], ids=lambda one: one.name)
+def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told only where it is not the machine's own, and an id was given."""
+    ours = ["42 is an id of this pid namespace; ids that are told are those of the whole machine"]
+    for number, told in ((0, []), (7, ours)):
+        monkeypatch.setattr(task.tasks, "namespace", lambda number=number: number)
+        bss = SimpleNamespace()
+        filters.apply(bss, Filter(), (one,))
         assert bss.pid_namespace == number
-        assert filters.notes(42) == told
-        assert filters.notes(None) == []
+        assert [note for note in notes(Filter(**{one.name: 42}), (one,)) if "namespace" in note] == told
+        assert notes(Filter(), (one,)) == []
+
+
+def test_what_a_flow_cannot_tell_apart_is_refused() -> None:
+    """It must not be left out without a word."""
+    with pytest.raises(UsageError, match=r"^nothing of this flow is told apart by file, size$"):
+        filters.apply(Globals(), Filter(pid=1, size=(1, 2), file=FILE), CpuFlow.filters)
+
+
+def test_a_flow_without_switches_has_none_written() -> None:
+    bss = SimpleNamespace()
+    filters.apply(bss, Filter(pid=7), BlockFlow.filters)
+    assert vars(bss).keys() == {"pid_namespace", "target_tgid"}
+
+
+def test_what_is_wanted_is_a_value() -> None:
+    assert Filter(pid=None) == Filter()
+    assert not Filter()
+    assert {Filter(pid=1): "one", Filter(pid=2): "two"}[Filter(pid=1, comm=None)] == "one"
+    assert repr(Filter(pid=1, op="read")) == "Filter(pid=1, op='read')"
+    assert "comm" not in Filter(pid=1)
+
+
+@pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
+def test_a_flow_takes_all_of_what_one_test_looks_at(flow: type[Flow]) -> None:
+    """What is left out would be 0, and nothing has 0 bytes at most."""
+    assert len({"op", "size"} & {one.name for one in flow.filters}) in (0, 2)

@@ -14,13 +14,14 @@ from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells
+from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import Flow, overhead
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
 from wptrace.flows.io.fates import Events, counted, timed_out_bit
-from wptrace.kernel import blockdev
+from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
@@ -65,8 +66,8 @@ class Options(NamedTuple):
     slow_ns: int | None = None
     """Requests that took at least as long are told one by one."""
     ring_bytes: int = 1 << 20
-    pid: int = 0
-    """Only requests that this process makes; needs times of its own. 0 means all."""
+    filter: Filter = Filter()
+    """Whose requests; needs times of its own."""
     times: str = AUTO
     """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
 
@@ -107,6 +108,17 @@ def _stateful_hook(id: str, name: str, role: str, tracepoint: str) -> Hook:  # n
     )
 
 
+def _set_maker(bss: Any, process: int | None) -> None:
+    """Asked where the request is made, at G: nowhere later is it known (docs/design.md)."""
+    bss.pid_namespace = tasks.namespace()
+    bss.target_tgid = process or 0
+
+
+def _notes_of_maker(process: int) -> list[str]:
+    told = f"only requests that process {process} makes itself: others write out what it leaves in the page cache"
+    return [*task.notes(process), told]
+
+
 class BlockFlow(Flow):
     name = "io"
     level = "block"
@@ -129,6 +141,7 @@ class BlockFlow(Flow):
         _stateful_hook("request.issue", "issue of a request (D)", BOTH, "issue"),
         _stateful_hook("request.alloc", "allocation of a request (G)", START, "getrq"),
     )
+    filters = (task.PID._replace(set=_set_maker, notes=_notes_of_maker, switch=""),)
 
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
@@ -151,7 +164,7 @@ class BlockFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = devices.extents(options.devices)
-        times = OWN if options.pid else options.times
+        times = OWN if options.filter else options.times
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
         self._told: list[Event] = []
@@ -191,7 +204,7 @@ class BlockFlow(Flow):
 
     def _filters(self) -> dict[str, Any]:
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
-        return {"dev": wanted, **({"pid": self._options.pid} if self._options.pid else {})}
+        return {"dev": wanted, **filters.describe(self._options.filter, self.filters)}
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
@@ -203,9 +216,8 @@ class BlockFlow(Flow):
         if self._options.slow_ns is not None:
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
-        obj.bss.target_tgid = self._options.pid
-        filters.look_from_here(obj.bss)
-        obj.bss.trace_unlisted = not self._options.devices and not self._options.pid
+        filters.apply(obj.bss, self._options.filter, self.filters)
+        obj.bss.trace_unlisted = not self._options.devices and not self._options.filter
         obj.bss.devices = devices.table(self._extents, self._stateful)
 
     def plan(self) -> list[str]:
@@ -235,13 +247,8 @@ class BlockFlow(Flow):
             for device, below in devices.stacked(self._options.devices).items()
         ]
         notes += loaded.attempts.notes()
-        if self._options.pid:
-            notes += filters.notes(self._options.pid)
-            notes.append(
-                f"only requests that process {self._options.pid} makes itself: others write out what it leaves in the"
-                " page cache"
-            )
-        elif self._stateful and self._options.times == AUTO:
+        notes += filters.notes(self._options.filter, self.filters)
+        if not self._options.filter and self._stateful and self._options.times == AUTO:
             notes.append(
                 f"{', '.join(self._stateful)}: iostats or writeback throttling is off, so the kernel stamps no requests"
                 " and wptrace keeps times of its own, which costs more"
@@ -326,7 +333,7 @@ class BlockFlow(Flow):
         return self._sampling.whole(found, untimed)
 
     def shedder(self) -> _Shedder:
-        stateless = bool(self._stateful) and not self._options.pid
+        stateless = bool(self._stateful) and not self._options.filter
         return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.look)
 
 

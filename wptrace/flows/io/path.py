@@ -15,6 +15,10 @@ from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.filters import Filter
+from wptrace.engine.filters.cgroup import IN_CGROUP
+from wptrace.engine.filters.file import DIR, FILE
+from wptrace.engine.filters.operation import OP, SIZE
+from wptrace.engine.filters.task import COMM, PID, TID
 from wptrace.engine.flow import Flow, overhead
 from wptrace.engine.hooks import END, Field, Hook
 from wptrace.engine.resolver import Loaded, load
@@ -95,6 +99,7 @@ class PathFlow(Flow):
     kinds = KINDS
     judged = (OPERATION, REQUEST)
     hooks = HOOKS
+    filters = (PID, TID, COMM, IN_CGROUP, FILE, DIR, OP, SIZE)
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
         Field(("bio.bi_bdev", "bio.bi_disk"), "no bio can be told from another disk's"),
@@ -146,7 +151,7 @@ class PathFlow(Flow):
             syncs=loaded.way(io_hooks.SYNC).name == io_operations.CALLS,
         )
         told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
-        told.update(filters.describe(self._options.filter))
+        told.update(filters.describe(self._options.filter, self.filters))
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
         start = Start(self.name, self.level, os.uname().release, told, sources, self.kinds, self._notes(loaded))
         if self._capture is not None:
@@ -231,12 +236,11 @@ class PathFlow(Flow):
         obj.bss.devices = devices.table(self._extents, ())
         obj.bss.hidden_disks = devices.hidden_table(self._extents)
         obj.bss.file_devices = devices.file_table(self._extents)
-        filters.look_from_here(obj.bss)
-        filters.apply(obj.bss, options.filter)
+        filters.apply(obj.bss, options.filter, self.filters)
 
     def retarget(self, wanted: Filter) -> None:
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
-        filters.apply(self._running.obj.bss, wanted)
+        filters.apply(self._running.obj.bss, wanted, self.filters)
         self._options = self._options._replace(filter=wanted)
 
     def shedder(self) -> PathShedder:
@@ -246,7 +250,6 @@ class PathFlow(Flow):
             wanted.slow_ns,
             wanted.sample,
             wanted.interference,
-            wanted.filter.file is not None or wanted.filter.directory is not None,
             _TICK_NS,
             self.look,
         )
@@ -261,7 +264,7 @@ class PathFlow(Flow):
         notes += io_operations.notes(loaded.way(io_hooks.OPERATION), self._file_systems)
         if self._options.interference:
             notes += io_controllers.notes(loaded.obj)
-        notes += filters.notes(self._options.filter.tid or self._options.filter.pid)
+        notes += filters.notes(self._options.filter, self.filters)
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:

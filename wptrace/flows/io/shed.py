@@ -31,7 +31,6 @@ class PathShedder:
         slow_ns: int | None,
         sample: int,
         interference: bool,
-        by_file: bool,
         tick_ns: int,
         look: Callable[[], object],
     ) -> None:
@@ -45,7 +44,7 @@ class PathShedder:
         kinds = [INTERFERENCE] if interference else []
         kinds += [EACH] if slow_ns == 0 or 0 < sample < TOLD_ONE_IN else []
         # Only an operation knows its file: without operations, a filter for files would leave nothing.
-        kinds += [] if by_file else [FS, SAMPLE]
+        kinds += [] if loaded.obj.bss.filter_file else [FS, SAMPLE]
         self.steps = ladder(kinds)
 
     def programs(self) -> list[Program]:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user wants of what a flow follows: predicates, each with its options, its words and its globals.
+
+A predicate is in a module here beside a header in bpf_src/lib/filters/, and a flow lists those that its programs ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, NamedTuple
+
+from wptrace.errors import UsageError
+
+
+class Predicate(NamedTuple):
+    name: str
+    """That of its option, without dashes."""
+    words: str
+    """What its option does, for --help; a flow that follows something else has others."""
+    parse: Callable[[str], Any]
+    """What is given on the command line, or a UsageError."""
+    set: Callable[[Any, Any], None]
+    """Writes its globals into .bss; for None those that let everything through. What turns it on comes last."""
+    switch: str = ""
+    """The global that is on while this one is wanted, or another one with the same switch."""
+    short: str = ""
+    """Its option of one letter."""
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    describe: Callable[[Any], dict[str, Any]] | None = None
+    """For the first line of a trace, where it is not the value itself."""
+    notes: Callable[[Any], list[str]] = lambda value: []
+    """What a reader must know of what was given."""
+
+
+Predicates = tuple[Predicate, ...]
+
+
+class Filter(Mapping[str, Any]):
+    """What is wanted, by the names of predicates. All has to hold together; nothing lets everything through."""
+
+    def __init__(self, **wanted: Any) -> None:
+        self._wanted = {name: value for name, value in wanted.items() if value is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._wanted[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wanted)
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._wanted.items()))
+
+    def __repr__(self) -> str:
+        return f"Filter({', '.join(f'{name}={value!r}' for name, value in self._wanted.items())})"
+
+
+def parse(options: Mapping[str, Any], predicates: Predicates) -> Filter:
+    """From what was given on the command line."""
+    given = {one: options[one.name] for one in predicates}
+    return Filter(**{one.name: one.parse(text) for one, text in given.items() if text is not None})
+
+
+def apply(bss: Any, wanted: Filter, predicates: Predicates) -> None:
+    """Sets all globals of the .bss section, before the load or while programs run.
+
+    Switches come last, so that a filter is whole when it begins to work. A change from one filter to another takes
+    some microseconds, in which requests are judged by a mixture of both.
+    """
+    foreign = wanted.keys() - {one.name for one in predicates}
+    if foreign:
+        raise UsageError(f"nothing of this flow is told apart by {', '.join(sorted(foreign))}")
+    for one in predicates:
+        one.set(bss, wanted.get(one.name))
+    on = {one.switch for one in predicates if one.name in wanted}
+    switches = dict.fromkeys(one.switch for one in predicates if one.switch)
+    for switch in switches:
+        setattr(bss, switch, switch in on)
+    if switches:
+        bss.filtering = bool(on)
+
+
+def describe(wanted: Filter, predicates: Predicates) -> dict[str, Any]:
+    """What was asked for, for the first line of a trace."""
+    told: dict[str, Any] = {}
+    for one in predicates:
+        if one.name in wanted:
+            value = wanted[one.name]
+            told.update(one.describe(value) if one.describe else {one.name: value})
+    return told
+
+
+def notes(wanted: Filter, predicates: Predicates) -> list[str]:
+    return [note for one in predicates if one.name in wanted for note in one.notes(wanted[one.name])]

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of which file it is, or of files below which directory (bpf_src/lib/filters/file.h)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wptrace.engine.filters import Predicate
+from wptrace.kernel import mounts
+from wptrace.kernel.mounts import Place
+
+_SWITCH = "filter_file"
+
+
+def _set_file(bss: Any, wanted: Place | None) -> None:
+    bss.filter_inode = wanted.inode if wanted else 0
+    bss.filter_inode_dev = wanted.dev if wanted else 0
+
+
+def _set_directory(bss: Any, wanted: Place | None) -> None:
+    bss.filter_directory = wanted.inode if wanted else 0
+    bss.filter_directory_dev = wanted.dev if wanted else 0
+
+
+FILE = Predicate(
+    "file",
+    "only requests to this file, under any of its names",
+    mounts.file,
+    _set_file,
+    _SWITCH,
+    metavar="PATH",
+    describe=lambda wanted: {"file": wanted.path},
+)
+DIR = Predicate(
+    "dir",
+    "only requests to files below this directory",
+    mounts.directory,
+    _set_directory,
+    _SWITCH,
+    metavar="PATH",
+    describe=lambda wanted: {"dir": wanted.path},
+)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose it is: a process, a thread, threads by name (bpf_src/lib/filters/task.h)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from wptrace.engine.filters import Predicate
+from wptrace.errors import UsageError
+from wptrace.kernel import tasks
+
+SWITCH = "filter_task"
+
+
+def notes(number: int) -> list[str]:
+    """Ids that the user gives are those of this pid namespace (bpf_src/lib/pid_namespace.h)."""
+    if not tasks.namespace():
+        return []
+    return [f"{number} is an id of this pid namespace; ids that are told are those of the whole machine"]
+
+
+def _set_pid(bss: Any, process: int | None) -> None:
+    bss.pid_namespace = tasks.namespace()
+    bss.filter_tgid = process or 0
+
+
+def _set_tid(bss: Any, thread: int | None) -> None:
+    bss.pid_namespace = tasks.namespace()
+    bss.filter_tid = thread or 0
+
+
+def _comm(text: str) -> str:
+    if not text:
+        raise UsageError("a thread has a name: --comm takes at least a letter")
+    return text
+
+
+def _set_comm(bss: Any, comm: str | None) -> None:
+    """The kernel keeps 15 bytes of it, and so many are compared."""
+    bss.filter_comm = os.fsencode(comm or "")[: len(bss.view("filter_comm")) - 1]
+    bss.filter_by_comm = comm is not None
+
+
+PID = Predicate(
+    "pid", "only requests of this process", tasks.process, _set_pid, SWITCH, "p", metavar="PID", notes=notes
+)
+TID = Predicate("tid", "only requests of this thread", tasks.thread, _set_tid, SWITCH, metavar="TID", notes=notes)
+COMM = Predicate(
+    "comm",
+    "only requests of threads with this name, its first 15 bytes",
+    _comm,
+    _set_comm,
+    SWITCH,
+    metavar="NAME",
+)
