@@ -30,6 +30,7 @@ KIND = Kind(
     sized=True,
 )
 OVERHEAD = Overhead(1_400_000, 1000, 250_000_000, 30 << 20, 3 << 20, 17)
+PLAIN = Wanted()
 MS = 1_000_000
 SECOND = 1_000 * MS
 # 2023-11-14 22:13:20 UTC
@@ -120,7 +121,7 @@ def written(view: View, *results: Any) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def told(*results: Any, wanted: Wanted = Wanted()) -> list[dict[str, Any]]:
+def told(*results: Any, wanted: Wanted = PLAIN) -> list[dict[str, Any]]:
     """The same as JSON."""
     stream = io.StringIO()
     play(NdjsonOutput(stream, wanted), *results)

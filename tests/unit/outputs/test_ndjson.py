@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, book, cell, group, play, report, request, start
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, PLAIN, SECOND, book, cell, group, play, report, request, start
 from wptrace import __version__
 from wptrace.model.book import CAUSES, Book
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.registry import Wanted
 
 SDA_READ = group("sda")
 
@@ -23,7 +22,7 @@ SDA_READ = group("sda")
 def written(*results: Any) -> list[dict[str, Any]]:
     """What the output writes, each line parsed on its own."""
     stream = io.StringIO()
-    play(NdjsonOutput(stream, Wanted()), *results)
+    play(NdjsonOutput(stream, PLAIN), *results)
     text = stream.getvalue()
     assert text.isascii()
     assert text.endswith("\n")
@@ -212,7 +211,7 @@ class Unbuffered(io.StringIO):
 
 def test_every_line_leaves_at_once_but_requests_in_batches() -> None:
     stream = Unbuffered()
-    output = NdjsonOutput(stream, Wanted())
+    output = NdjsonOutput(stream, PLAIN)
 
     def batch() -> None:
         before = stream.arrived

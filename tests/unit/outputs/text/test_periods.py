@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, play, told, written
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, PLAIN, SECOND, distribution, play, told, written
 from wptrace.analysis.offenders import Offenders
 from wptrace.cli.irqoff import _output
 from wptrace.flows.irqoff import EVENT, PERIOD
@@ -51,7 +51,7 @@ def report(lengths: dict[int, list[int]], kind: str = "summary", open_now: int =
     return Report(kind, NOON, SECOND, {REQUESTS: book}, rows_of(groups, [PERIOD]), {}, OVERHEAD)
 
 
-def shown(*results: Any, wanted: Wanted = Wanted()) -> list[str]:
+def shown(*results: Any, wanted: Wanted = PLAIN) -> list[str]:
     return written(PeriodsView(wanted), START, *results)
 
 

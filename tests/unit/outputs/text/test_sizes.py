@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, SECOND, sized, told, written
+from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, PLAIN, SECOND, sized, told, written
 from wptrace.flows.size import REQUEST
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
@@ -17,7 +17,6 @@ from wptrace.model.tally import Tally
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.sizes import SizesView, exact
 
-PLAIN = Wanted()
 APART = Wanted(per_device=True)
 KIB = 1024
 

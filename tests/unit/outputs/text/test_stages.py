@@ -20,6 +20,7 @@ from wptrace.outputs.text import words as text
 from wptrace.outputs.text.stages import StagesView
 from wptrace.outputs.text.view import Forms
 
+BLOCK = start()
 SDA_READ, SDA_WRITE, SDB_READ = group("sda"), group("sda", "write"), group("sdb")
 
 
@@ -29,7 +30,7 @@ def view(of: Start, per_device: bool = True, dates: bool = False) -> StagesView:
     return made
 
 
-def lines(found: Report, width: int = 80, dates: bool = False, of: Start = start(), apart: bool = True) -> list[str]:
+def lines(found: Report, width: int = 80, dates: bool = False, of: Start = BLOCK, apart: bool = True) -> list[str]:
     shown = view(of, apart, dates)
     return [*shown.report(found, width), *shown.losses(found)]
 
@@ -311,7 +312,7 @@ def test_the_group_that_took_the_most_time_keeps_its_table() -> None:
 
 
 def test_the_level_block_has_its_tables_alone() -> None:
-    found = sections(report({SDA_READ: cell([1], [2])}), start())
+    found = sections(report({SDA_READ: cell([1], [2])}), BLOCK)
     assert set(found) == {"time", "block requests", "losses"}
     assert found["block requests"][0][0] == "sda read: 1 request, 1 /s, 0 B/s"
 
