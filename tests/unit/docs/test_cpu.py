@@ -14,7 +14,7 @@ import pytest
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
 from tests.unit.outputs.test_progs import activity, usage
-from tests.unit.outputs.text.test_cpu import cell, report, wait
+from tests.unit.outputs.text.test_turns import cell, report, wait
 from wptrace.flows import cpu
 from wptrace.flows.cpu import CpuFlow
 from wptrace.model.book import Cause

@@ -15,8 +15,8 @@ import pytest
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
-from tests.unit.outputs.text import test_iopf as faults
-from tests.unit.outputs.text import test_irqoff as periods
+from tests.unit.outputs.text import test_faults as faults
+from tests.unit.outputs.text import test_periods as periods
 from wptrace.engine.flow import Flow
 from wptrace.flows import iopf, irqoff
 from wptrace.flows.iopf import IopfFlow

@@ -255,3 +255,30 @@ def test_without_one(flow: IrqoffFlow) -> None:
     assert flow._try_counter(loaded).startswith(said)
     flow._options = Options(counter="none")
     assert flow._try_counter(loaded).startswith("software: a tick every 1000 us")
+
+
+def test_offenders_go_by_function_and_task_the_longest_in_all_first(flow: IrqoffFlow) -> None:
+    for length, comm, stack in ((20, b"dd\0", (1,)), (30, b"dd\0", (1,)), (15, b"cp\0", (1,)), (90, b"dd\0", ())):
+        flow._episodes.end(ended(length * MS, comm=comm, stack=stack))
+    assert len(flow.events()) == 4
+    assert flow.lists() == {
+        "offenders": [
+            {"comm": "dd", "function": "(user space)", "count": 1, "sum_ns": 90 * MS, "max_ns": 90 * MS},
+            {"comm": "dd", "function": "f1", "count": 2, "sum_ns": 50 * MS, "max_ns": 30 * MS},
+            {"comm": "cp", "function": "f1", "count": 1, "sum_ns": 15 * MS, "max_ns": 15 * MS},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        (["_raw_spin_unlock_irqrestore+0x19", "hold+0x20 [driver]", "ret_from_fork+0x10"], "hold"),
+        (["hold+0x1 [driver]"], "hold"),
+        (["_raw_spin_unlock_irq+0x1"], "_raw_spin_unlock_irq"),
+        (["0xffffffffc0000000"], "0xffffffffc0000000"),
+        ([], "(user space)"),
+    ],
+)
+def test_who_is_named(stack: list[str], name: str) -> None:
+    assert irqoff.offender({"comm": "dd", "stack": stack}) == ("dd", name)

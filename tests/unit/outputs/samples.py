@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, REQUESTS, Group, Kind, Label, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, Overhead, Report, Source, Start, rows_of
+from wptrace.model.report import BYTES, Event, Output, Overhead, Report, Source, Start, rows_of
+from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.output import TextOutput
+from wptrace.outputs.text.view import View
 
 G, D, C = Point("G", "request allocated"), Point("D", "issued"), Point("C", "completed")
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
@@ -23,6 +30,7 @@ KIND = Kind(
     sized=True,
 )
 OVERHEAD = Overhead(1_400_000, 1000, 250_000_000, 30 << 20, 3 << 20, 17)
+PLAIN = Wanted()
 MS = 1_000_000
 SECOND = 1_000 * MS
 # 2023-11-14 22:13:20 UTC
@@ -90,3 +98,31 @@ def report(
 def request(dev: str = "sda", queue: int = MS, device: int = 3 * MS, error: int = 0) -> Event:
     fields = {"rwbs": "WS", "sector": 123456, "bytes": 4096, "cpu": 1, "error": error}
     return Event(group(dev, "write"), NOON, queue + device, {"queue": queue, "device": device}, fields)
+
+
+def play(output: Output, *results: Any) -> None:
+    """A whole trace: each result goes where it belongs."""
+    for one in results:
+        if isinstance(one, Start):
+            output.start(one)
+        elif isinstance(one, Event):
+            output.event(one)
+        elif isinstance(one, Report):
+            (output.summary if one.kind == "summary" else output.interval)(one)
+        else:
+            output.in_flight(one, NOON)
+    output.close()
+
+
+def written(view: View, *results: Any) -> list[str]:
+    """The lines of text that it makes of them."""
+    stream = io.StringIO()
+    play(TextOutput(stream, view), *results)
+    return stream.getvalue().splitlines()
+
+
+def told(*results: Any, wanted: Wanted = PLAIN) -> list[dict[str, Any]]:
+    """The same as JSON."""
+    stream = io.StringIO()
+    play(NdjsonOutput(stream, wanted), *results)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]

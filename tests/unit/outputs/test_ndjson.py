@@ -10,22 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, book, cell, report, request, start
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, PLAIN, SECOND, book, cell, group, play, report, request, start
 from wptrace import __version__
 from wptrace.model.book import CAUSES, Book
-from wptrace.model.results import HIT, REQUEST, Finding, Group, Verdict
+from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.ndjson import NdjsonOutput
 
-SDA_READ = Group("sda", "read")
+SDA_READ = group("sda")
 
 
-def written(*results: tuple[str, Any]) -> list[dict[str, Any]]:
+def written(*results: Any) -> list[dict[str, Any]]:
     """What the output writes, each line parsed on its own."""
     stream = io.StringIO()
-    output = NdjsonOutput(stream)
-    for method, result in results:
-        getattr(output, method)(result)
-    output.close()
+    play(NdjsonOutput(stream, PLAIN), *results)
     text = stream.getvalue()
     assert text.isascii()
     assert text.endswith("\n")
@@ -35,7 +32,7 @@ def written(*results: tuple[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_start_says_what_is_traced_and_how() -> None:
-    (line,) = written(("start", start(dev=["sda"], notes=["read this"])))
+    (line,) = written(start(dev=["sda"], notes=["read this"]))
     assert line == {
         "kind": "start",
         "version": __version__,
@@ -52,7 +49,7 @@ def test_start_says_what_is_traced_and_how() -> None:
 
 
 def test_a_request_has_its_stages_in_nanoseconds() -> None:
-    (line,) = written(("request", request()))
+    (line,) = written(request())
     assert line == {
         "kind": "request",
         "ts_ns": NOON,
@@ -70,8 +67,8 @@ def test_a_request_has_its_stages_in_nanoseconds() -> None:
 
 @pytest.mark.parametrize("kind", ["interval", "summary"])
 def test_a_report_has_all_figures(kind: str) -> None:
-    found = report({SDA_READ: cell([MS], [3 * MS])}, {SDA_READ: 4096, Group("sdb", "read"): 512}, kind, failed=2)
-    (line,) = written((kind, found))
+    found = report({SDA_READ: cell([MS], [3 * MS])}, {SDA_READ: 4096, group("sdb"): 512}, kind, failed=2)
+    (line,) = written(found)
     rows = line.pop("rows")
     assert line == {
         "kind": kind,
@@ -112,7 +109,7 @@ def test_a_report_has_all_figures(kind: str) -> None:
 def test_operations_have_their_own_law_kinds_and_verdict() -> None:
     found = Verdict((Finding("idle", {"in_flight": 1}),), "it")
     report = path.report(kind="summary", lost=5, verdict=found)
-    (line,) = written(("summary", report))
+    (line,) = written(report)
     assert line["operations"] == {
         "started": 5528, "finished": 5520, "in_flight": 3, "lost": 5, "carried": 0, "failed": 3,
     }  # fmt: skip
@@ -120,26 +117,24 @@ def test_operations_have_their_own_law_kinds_and_verdict() -> None:
     assert line["loss"] == {"recursion": 10, "ring_full": 2}
     assert line["bytes"] == 700 * 4096
     kinds = {(row["kind"], row["op"]) for row in line["rows"]}
-    assert kinds == {(group.kind, group.op) for group in path.cells()}
+    assert kinds == {(group.kind.name, group.label("op")) for group in path.cells()}
     assert [row["stage"] for row in line["rows"] if row["kind"] == "hit"] == ["total"] * 2
     assert line["verdict"]["findings"] == [{"rule": "idle", "stage": "", "in_flight": 1}]
-    assert "verdict" not in written(("interval", path.report()))[0]
+    assert "verdict" not in written(path.report())[0]
 
 
 def test_a_single_one_tells_its_kind_and_all_of_its_fields() -> None:
     noise = [path.noise("irq_off", 5)]
-    ones = [path.operation(interference=noise), path.operation(HIT), path.request()]
-    for one, line in zip(ones, written(*(("request", one) for one in ones))):
-        assert line.pop("kind") == one.kind
+    ones = [path.operation(interference=noise), path.operation(path.HIT), path.request()]
+    for one, line in zip(ones, written(*ones)):
+        assert line.pop("kind") == one.group.kind.name
         assert {name: line.pop(name) for name in one.fields} == one.fields
         assert line.pop("stages") == {f"{name}_ns": value for name, value in one.stages.items()}
-        assert line == {"ts_ns": one.end_ns, "dev": one.dev, "op": one.op, "total_ns": one.total_ns}
+        assert line == {"ts_ns": one.end_ns, **one.group.fields, "total_ns": one.total_ns}
 
 
 def test_what_is_in_flight_is_one_line() -> None:
-    stream = io.StringIO()
-    NdjsonOutput(stream).in_flight([path.waiting(), path.waiting(5, REQUEST)], NOON)
-    line = json.loads(stream.getvalue())
+    (line,) = written([path.waiting(), path.waiting(5, path.REQUEST)])
     assert (line["kind"], line["ts_ns"], len(line["found"])) == ("in_flight", NOON, 2)
     assert [one["kind"] for one in line["found"]] == ["operation", "request"]
     assert [one["age_ns"] for one in line["found"]] == [12 * SECOND, 5]
@@ -148,7 +143,7 @@ def test_what_is_in_flight_is_one_line() -> None:
 
 def test_percentiles_are_those_of_the_distribution() -> None:
     stages = cell([number * 1000 for number in range(2000)], [0] * 2000)
-    (line,) = written(("interval", report({SDA_READ: stages})))
+    (line,) = written(report({SDA_READ: stages}))
     for key, percent in {"p50_ns": 50, "p90_ns": 90, "p99_ns": 99, "p999_ns": 99.9}.items():
         assert line["rows"][0][key] == stages["queue"].percentile(percent)
 
@@ -175,8 +170,8 @@ def numbers(value: Any, key: str = "") -> list[tuple[str, Any]]:
 def test_every_report_obeys_the_law_and_is_whole_numbers(
     now: Book, pairs: list[tuple[int, int]], dev: str, duration: int
 ) -> None:
-    cells = {Group(dev, "read"): cell([a for a, _ in pairs], [b for _, b in pairs])}
-    (line,) = written(("interval", report(cells, accounting=now, duration_ns=duration)))
+    cells = {group(dev): cell([a for a, _ in pairs], [b for _, b in pairs])}
+    (line,) = written(report(cells, accounting=now, duration_ns=duration))
     requests = line["requests"]
     assert requests["started"] == requests["finished"] + requests["in_flight"] + requests["lost"]
     assert requests["in_flight"] >= 0
@@ -192,18 +187,13 @@ def test_every_report_obeys_the_law_and_is_whole_numbers(
 def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
     cause = CAUSES[0]
     both = Book.read(9, 1, {cause: 3}, {cause: 2})
-    (line,) = written(("summary", report({}, accounting=both)))
+    (line,) = written(report({}, accounting=both))
     assert line["loss"] == {cause.name: 5}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_come_through(name: str) -> None:
-    group = Group(name, "read")
-    lines = written(
-        ("start", start(dev=[name], notes=[name])),
-        ("request", request(dev=name)),
-        ("interval", report({group: cell([1], [2])})),
-    )
+    lines = written(start(dev=[name], notes=[name]), request(dev=name), report({group(name): cell([1], [2])}))
     # Bytes that are no UTF-8 are named: a parser may refuse the surrogates that Python has for them.
     told = r"\xff\x80" if name == "\udcff\udc80" else name
     assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [told]
@@ -221,12 +211,12 @@ class Unbuffered(io.StringIO):
 
 def test_every_line_leaves_at_once_but_requests_in_batches() -> None:
     stream = Unbuffered()
-    output = NdjsonOutput(stream)
+    output = NdjsonOutput(stream, PLAIN)
 
     def batch() -> None:
         before = stream.arrived
         for _ in range(3):
-            output.request(request())
+            output.event(request())
         assert stream.arrived == before
         output.flush()
 

@@ -61,7 +61,7 @@ class TextOutput:
         else:
             lines = self._view.in_flight(found, at_ns, self._name_width, inflight.MOST)
             if lines:
-                self._print(["", *lines])
+                self._print(["", *lines] if self._view.spaced else lines)
 
     def interval(self, report: Report) -> None:
         self._report = report

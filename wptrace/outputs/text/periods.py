@@ -34,6 +34,8 @@ class Columns(NamedTuple):
 
 
 class PeriodsView(View):
+    spaced = False
+
     def __init__(self, wanted: Wanted) -> None:
         super().__init__(wanted)
         self._columns = Columns(wanted.dates)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from wptrace.model.kind import Kind
-from wptrace.model.report import Event, Report
-from wptrace.outputs.text import budget, histogram, story, tables, verdict, words
+from wptrace.model.report import Event, InFlight, Report
+from wptrace.outputs.text import budget, histogram, inflight, story, tables, verdict, words
 from wptrace.outputs.text.header import header, law
 from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wide
 from wptrace.outputs.text.view import Forms, View
@@ -25,6 +25,9 @@ class StagesView(View):
             yield from words.request(event, width, self.wanted.dates)
         else:
             yield from super().event(event, width, whole)
+
+    def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
+        return inflight.lines(found, at_ns, width, self.wanted.dates, most)
 
     def _as_wanted(self, report: Report) -> Report:
         return report if self.wanted.per_device else report.everywhere()

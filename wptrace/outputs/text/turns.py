@@ -11,7 +11,7 @@ from wptrace.kernel.clock import clock_time
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import CPU
-from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import header, histogram
 from wptrace.outputs.text.view import View
@@ -40,10 +40,6 @@ class TurnsView(View):
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
         yield self._wait(event)
-
-    def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
-        """All that wait or run: too many to be read."""
-        return []
 
     def _wait(self, event: Event) -> str:
         told = event.fields

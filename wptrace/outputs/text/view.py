@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from wptrace.model.kind import Kind
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import header, histogram, inflight, words
+from wptrace.outputs.text import header, histogram, words
 from wptrace.outputs.text.tables import Style
 
 Forms = Sequence[Sequence[str]]
@@ -17,6 +17,9 @@ Forms = Sequence[Sequence[str]]
 
 class View:
     """A subclass changes what is special."""
+
+    spaced = True
+    """What is in flight stands apart from the lines above it."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -34,7 +37,8 @@ class View:
         yield from words.event(event, width, self.wanted.dates)
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
-        return inflight.lines(found, at_ns, width, self.wanted.dates, most)
+        """Nothing of flows that know no single ones, and of those that know too many to be read."""
+        return []
 
     def report(self, report: Report, width: int) -> Iterator[str]:
         """An interval or a summary."""

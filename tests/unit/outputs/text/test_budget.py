@@ -3,26 +3,19 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import SECOND
+from tests.unit.outputs.samples import SECOND, told, written
 from wptrace.model import budget
 from wptrace.model.budget import Change, Cost, Spending, Step, ladder
-from wptrace.model.results import HIT, REQUEST, Group, Report
-from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.model.kind import Group
+from wptrace.model.report import UNTIMED, Report
+from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.budget import as_json, lines
-from wptrace.outputs.text.report import lines as report_lines
-from wptrace.outputs.text.report import sections
-from wptrace.outputs.text.tables import Style
-from wptrace.outputs.text.terminal import TerminalOutput, View
+from wptrace.outputs.text.stages import StagesView
 
 STEPS = ladder(budget.KINDS)
 NOTHING = dict.fromkeys(budget.KINDS, 0)
-READS = Group("nvme0n1", "read", REQUEST)
-
-
+READS = path.REQUEST.group("nvme0n1", "read")
 USUAL = Cost(0.02, 0.011)
 
 
@@ -32,7 +25,10 @@ def spending(shed: int = 0, off: dict[str, int] | None = None, cost: Cost = USUA
 
 
 def report(found: Spending | None, untimed: dict[Group, int] | None = None) -> Report:
-    return path.report()._replace(budget=found, untimed=untimed or {})
+    made = path.report()._replace(budget=found)
+    for group, count in (untimed or {}).items():
+        made.counters[group][UNTIMED] = count
+    return made
 
 
 def test_without_a_budget_nothing_is_said() -> None:
@@ -73,7 +69,7 @@ def test_what_does_not_come_back_is_said() -> None:
 def test_samples_are_marked() -> None:
     found = report(spending(7, {"sample": SECOND}), {READS: 500})
     assert list(lines(found))[-1] == "sampled: 20 of 520 requests were timed and stand for all; counts are exact"
-    text = list(report_lines(found, Style(100, False, path.TABLE)))
+    text = written(StagesView(Wanted(per_device=True)), path.start(), found)
     (title,) = [line for line in text if line.startswith("nvme0n1 read: 520 block requests")]
     assert "(20 timed)" in title
     assert len([line for line in text if "timed" in line and line.startswith("nvme0n1")]) == 1
@@ -81,19 +77,17 @@ def test_samples_are_marked() -> None:
 
 
 def test_they_are_marked_where_devices_are_added_up() -> None:
-    stream = io.StringIO()
-    output = TerminalOutput(stream, View(live=False, per_device=False, dates=False, statistics=False, hist=None))
-    output.start(path.start())
-    output.interval(report(spending(7), {READS: 500}))
-    assert "read: 520 block requests (20 timed)" in stream.getvalue()
-    assert "sampled: 20 of 520 requests" in stream.getvalue()
+    text = "\n".join(written(StagesView(Wanted()), path.start(), report(spending(7), {READS: 500})))
+    assert "read: 520 block requests (20 timed)" in text
+    assert "sampled: 20 of 520 requests" in text
 
 
 def test_the_live_screen_has_a_section_for_it() -> None:
-    style = Style(100, False, path.TABLE)
-    found = sections(report(spending(2, {"fs": SECOND}), {READS: 500}), style)["budget"]
+    view = StagesView(Wanted(per_device=True))
+    list(view.begin(path.start()))
+    found = view.sections(report(spending(2, {"fs": SECOND}), {READS: 500}), [], 100)["budget"]
     assert [len(form) for form in found] == [3, 1]
-    assert "budget" not in sections(report(None), style)
+    assert "budget" not in view.sections(report(None), [], 100)
 
 
 def test_json() -> None:
@@ -113,15 +107,11 @@ def test_json() -> None:
 
 
 def test_rows_of_a_sample_say_so_in_json() -> None:
-    stream = io.StringIO()
-    output = NdjsonOutput(stream)
-    output.start(path.start())
-    output.interval(report(spending(5), {READS: 500}))
-    line = json.loads(stream.getvalue().splitlines()[-1])
+    (line,) = told(report(spending(5), {READS: 500}))
     assert line["budget"]["request_sample"] == 16
     for row in line["rows"]:
         if (row["kind"], row["op"]) == ("request", "read"):
             assert (row["count"], row["timed"]) == (520, 20)
         else:
             assert "timed" not in row
-    assert any(row["kind"] == HIT for row in line["rows"])
+    assert any(row["kind"] == "hit" for row in line["rows"])

@@ -5,13 +5,12 @@ import pytest
 
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
-from wptrace.model.results import REQUEST
 from wptrace.outputs.text import inflight
 from wptrace.outputs.text import words as text
 
 THREE = [
     path.waiting(12 * SECOND),
-    path.waiting(3 * SECOND, REQUEST),
+    path.waiting(3 * SECOND, path.REQUEST),
     path.waiting(2 * SECOND, path="", offset=None),
 ]
 
@@ -43,7 +42,7 @@ def test_a_long_list_is_cut_to_the_oldest() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_shown_escaped(name: str) -> None:
-    one = path.waiting(comm=name, path=f"/{name}")._replace(dev=name)
+    one = path.waiting(comm=name, path=f"/{name}")._replace(group=path.OPERATION.group(name, "read"))
     lines = inflight.lines([one], NOON, 200, False)
     assert all(line.isprintable() for line in lines)
     assert lines[2].count(text.printable(name)) == 3

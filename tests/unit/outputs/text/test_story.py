@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import HOSTILE, TABLE
+from tests.unit.outputs.samples import HOSTILE
 from tests.unit.outputs.samples import request as request_of_block
-from wptrace.model.results import HIT, Request
+from wptrace.model.report import Event
 from wptrace.outputs.text import story
 from wptrace.outputs.text import words as text
 
 LONG = "/var/lib/postgresql/15/main/base/16384/pg_internal/" + "d" * 60 + "/a_file_whose_name_is_rather_long.dat"
 
 
-def full(request: Request, width: int = 80, whole: bool = False, dates: bool = False) -> list[str]:
-    return list(story.full(request, path.TABLE, width, dates, whole))
+def full(one: Event, width: int = 80, whole: bool = False, dates: bool = False) -> list[str]:
+    return list(story.full(one, width, dates, whole))
 
 
 def test_the_story_of_a_slow_read() -> None:
@@ -66,7 +66,9 @@ def test_a_sync_behind_the_commit_of_another() -> None:
         "blocks": 14,
         "most": {"pid": 812, "comm": "cp", "handles": 258, "blocks": 12},
     }
-    one = path.operation(commit=commit, offset=None, length=0, result=0, interference=[])._replace(op="sync")
+    one = path.operation(commit=commit, offset=None, length=0, result=0, interference=[])._replace(
+        group=path.OPERATION.group("nvme0n1", "sync")
+    )
     told = full(one)
     assert told[1] == "    /var/lib/postgresql/15/main/base/16384/2619"
     assert told[-3:] == [
@@ -74,9 +76,9 @@ def test_a_sync_behind_the_commit_of_another() -> None:
         "    it wrote 16 MiB in 37 requests and took 1.20 s (5.00 ms for flushes of the device's cache);",
         "    most of it by cp 812: 258 of 260 changes, 12 of 14 blocks",
     ]
-    assert list(story.short(one, path.TABLE, 200))[1].endswith("; commit filled by cp 812")
+    assert list(story.short(one, 200))[1].endswith("; commit filled by cp 812")
     own = {**commit, "most": {**commit["most"], "pid": one.fields["pid"]}}  # type: ignore[dict-item]
-    assert "filled" not in list(story.short(path.operation(commit=own), path.TABLE, 200))[1]
+    assert "filled" not in list(story.short(path.operation(commit=own), 200))[1]
     assert full(path.operation(commit={"transaction": 12}))[-1] == "    waited for commit 12"
 
 
@@ -114,9 +116,10 @@ def test_what_is_written_back_names_who_wrote_it_and_what_held_it() -> None:
 
 
 def test_a_flush_has_neither_a_sector_nor_somebody_who_made_it() -> None:
-    flush = path.request(pid=0, tid=0, comm="", rwbs="F", bytes=0, sector=(1 << 64) - 1)._replace(op="flush")
+    flush = path.request(pid=0, tid=0, comm="", rwbs="F", bytes=0, sector=(1 << 64) - 1)
+    flush = flush._replace(group=path.REQUEST.group("nvme0n1", "flush"))
     assert full(flush)[:2] == ["22:13:20.000000  flush request 3.62 ms", "    nvme0n1 F  cpu 0 -> 1 -> 1 -> 0"]
-    assert next(story.short(flush, path.TABLE, 80)) == "  22:13:20.000  flush request 3.62 ms"
+    assert next(story.short(flush, 80)) == "  22:13:20.000  flush request 3.62 ms"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_what_a_story_tells(changes: dict[str, Any], line: int, told: str) -> No
 
 def test_without_a_cpu_there_is_no_chain() -> None:
     none = {"submit": 1, "issue": None, "irq": None, "complete": None, "wake": None}
-    shown = full(path.operation(HIT, requests=0, cpus=none, cgroup="/"))
+    shown = full(path.operation(path.HIT, requests=0, cpus=none, cgroup="/"))
     assert shown[0].startswith("22:13:20.123456  read hit 3.69 ms")
     assert shown[2] == "    nvme0n1"
 
@@ -160,7 +163,7 @@ def test_without_a_cpu_there_is_no_chain() -> None:
 )
 def test_interference_in_words(item: dict[str, Any], told: str) -> None:
     assert full(path.operation(interference=[item]))[-1] == f"    {told}"
-    assert told[:30] in list(story.short(path.operation(interference=[item]), path.TABLE, 120))[1]
+    assert told[:30] in list(story.short(path.operation(interference=[item]), 120))[1]
 
 
 def test_a_long_path_loses_folders_but_never_its_name() -> None:
@@ -185,7 +188,7 @@ def test_every_line_fits_the_terminal(folders: list[str], width: int, stages: li
     for line in full(one, width):
         assert line.isprintable()
         assert text.columns(line) <= width or name in line
-    short = list(story.short(one, path.TABLE, width))
+    short = list(story.short(one, width))
     assert len(short) == 2
     assert all(text.columns(line) <= width for line in short)
 
@@ -212,7 +215,7 @@ def test_the_strip_shares_its_width() -> None:
 
 def test_the_short_form_tells_the_largest_stages_and_the_worst_interference() -> None:
     one = path.operation(interference=[path.noise("preempted", 10), path.noise("preempted", 2_000_000, "worst")])
-    assert list(story.short(one, path.TABLE, 80)) == [
+    assert list(story.short(one, 80)) == [
         "  22:13:20.123  read 3.69 ms  postgres 4711  /var/.../base/16384/2619 at 1048576",
         "    nvme0n1: device 3.20 ms 87%, queue 410 us 11%; preempted 2.00 ms by worst...",
     ]
@@ -227,7 +230,7 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
         cgroup=f"/{name}",
         interference=[path.noise(kind, 10, name) for kind in ("preempted", name)],
     )
-    shown = [*full(one, 400), *story.short(one, path.TABLE, 400), *full(path.request(comm=name))]
+    shown = [*full(one, 400), *story.short(one, 400), *full(path.request(comm=name))]
     assert all(line.isprintable() for line in shown)
     assert "\n".join(shown).count(text.printable(name)) >= 10
 
@@ -235,4 +238,3 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
 def test_requests_of_the_level_block_have_no_story() -> None:
     assert not story.is_one(request_of_block())
     assert story.is_one(path.request())
-    assert len(TABLE) == 2

@@ -7,14 +7,18 @@ import json
 
 import pytest
 
+from tests.unit.outputs.path import HIT, OPERATION, REQUEST
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND
 from wptrace.analysis import verdict as rules
-from wptrace.model.results import HIT, OPERATION, REQUEST, Finding, Group, Verdict
+from wptrace.flows.io import rules as of_io
+from wptrace.model.kind import ALL
+from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.text import verdict
 from wptrace.outputs.text import words as text
 
-READ, HITS, WRITE = Group("", "read", OPERATION), Group("", "read", HIT), Group("", "write", REQUEST)
+READ, HITS, WRITE = OPERATION.group(ALL, "read"), HIT.group(ALL, "read"), REQUEST.group(ALL, "write")
 LARGEST = {"share": 0.834, "mean_ns": 4.6 * MS, "p99_ns": 9.1 * MS, "dev_share": 0.0, "queue_depth": 31.04}
+_A_RULE = "Finding | None"
 GREW = {"factor": 4.18, "ts_ns": NOON, "duration_ns": 10 * SECOND, "mean_ns": 4.6 * MS, "rest_mean_ns": 1.1 * MS}
 TAIL = {"ratio": 12.4, "p50_ns": 2 * MS, "p99_ns": 24 * MS, "stage_p99_ns": 22 * MS}
 
@@ -25,7 +29,7 @@ def said(*findings: Finding, advice: str = "", dates: bool = False) -> list[str]
 
 def test_a_whole_verdict_has_three_lines() -> None:
     findings = (
-        Finding("largest", {**LARGEST, "dev_share": 0.9}, READ._replace(dev="nvme0n1"), "device"),
+        Finding("largest", {**LARGEST, "dev_share": 0.9}, OPERATION.group("nvme0n1", "read"), "device"),
         Finding("grew", GREW, READ, "queue"),
         Finding("tail", TAIL, READ, "device"),
         Finding("inside", {"share": 0.25, "sum_ns": 3 * SECOND}, READ, "preempted"),
@@ -37,7 +41,7 @@ def test_a_whole_verdict_has_three_lines() -> None:
         " the whole is 12x the median (24.0 ms, 2.00 ms), and device makes it (22.0 ms); preempted took 25% of the"
         " time (3.00 s) inside the stages",
         "look at: the disk itself",
-        "but: 1 of 1 system call and 3 of 2,000 requests were lost, so the figures are those of a sample",
+        "but: 1 of 1 operation and 3 of 2,000 requests were lost, so the figures are those of a sample",
     ]
 
 
@@ -59,7 +63,9 @@ def test_a_whole_verdict_has_three_lines() -> None:
             "queue takes 83% of the time of write requests (mean 4.60 ms, p99 9.10 ms, queue depth 31.0)",
         ),
         (
-            Finding("largest", {**LARGEST, "dev_share": 1.0, "queue_depth": 0.0}, WRITE._replace(dev="sda"), "queue"),
+            Finding(
+                "largest", {**LARGEST, "dev_share": 1.0, "queue_depth": 0.0}, REQUEST.group("sda", "write"), "queue"
+            ),
             "queue takes 83% of the time of write requests on sda (mean 4.60 ms, p99 9.10 ms)",
         ),
         (
@@ -79,13 +85,14 @@ def test_dates_stand_before_the_time_if_wanted() -> None:
 
 
 def test_there_are_words_for_every_rule() -> None:
-    names = {rule.__name__ for rule in (*rules.FIRST, *rules.MORE)}
+    known = {**vars(rules), **vars(of_io)}
+    names = {name for name, one in known.items() if getattr(one, "__annotations__", {}).get("return") == _A_RULE}
     assert set(verdict._WORDS) | {"lost"} == names
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_shown_escaped(name: str) -> None:
-    (line,) = said(Finding("largest", {**LARGEST, "dev_share": 1.0}, READ._replace(dev=name), "device"))
+    (line,) = said(Finding("largest", {**LARGEST, "dev_share": 1.0}, OPERATION.group(name, "read"), "device"))
     assert line.isprintable()
     assert text.printable(name) in line
 

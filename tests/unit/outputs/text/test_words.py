@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.outputs.samples import HOSTILE, MS, OVERHEAD, SECOND, TABLE, request, start
-from wptrace.model.results import Overhead
-from wptrace.model.stages import Point, Stage, StageTable
+from tests.unit.outputs.samples import HOSTILE, LABELS, MS, OVERHEAD, SECOND, request, start
+from wptrace.model.kind import Kind, Noun, Point, Stage
+from wptrace.model.report import Overhead
 from wptrace.outputs.text import words as text
 
 # --- bar and printable --------------------------------------------------------------------------------------
@@ -152,16 +152,16 @@ def test_introduction_names_the_filters() -> None:
 
 
 def test_a_request_is_a_line_and_its_stages_one_bar() -> None:
-    assert list(text.request(request(), TABLE, 80, False)) == [
+    assert list(text.request(request(), 80, False)) == [
         "22:13:20.000000  sda WS   sector 123456 +8  4.00 ms",
         "    queue 1.00 ms 25% ███▎  device 3.00 ms 75% █████████▊",
     ]
-    failed, _ = text.request(request(error=5), TABLE, 80, True)
+    failed, _ = text.request(request(error=5), 80, True)
     assert failed == "2023-11-14 22:13:20.000000  sda WS   sector 123456 +8  4.00 ms  failed (EIO)"
 
 
 def test_a_request_without_length_is_shown() -> None:
-    _, stages = text.request(request(queue=0, device=0), TABLE, 80, False)
+    _, stages = text.request(request(queue=0, device=0), 80, False)
     assert stages == "    queue 0 ns 0%  device 0 ns 0%"
 
 
@@ -169,11 +169,10 @@ def test_a_request_without_length_is_shown() -> None:
 def test_many_stages_of_a_request_take_several_lines(width: int) -> None:
     points = [Point("X", str(number)) for number in range(9)]
     names = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
-    table = StageTable(
-        Stage(name, points[i], points[i + 1], "", "") for i, name in enumerate(names)
-    )  # fmt: skip
-    one = request()._replace(total_ns=8 * 999 * MS, stages=dict.fromkeys(names, 999 * MS))
-    shown = list(text.request(one, table, width, False))[1:]
+    kind = Kind("x", Noun("x"), LABELS, [Stage(name, *points[i : i + 2], "", "") for i, name in enumerate(names)])
+    group, took = kind.group("sda", "read"), dict.fromkeys(names, 999 * MS)
+    one = request()._replace(group=group, total_ns=8 * 999 * MS, stages=took)
+    shown = list(text.request(one, width, False))[1:]
     assert all(len(line) <= width for line in shown)
     assert all(line.startswith("    ") for line in shown)
     assert [word for line in shown for word in line.split() if word in names] == list(names)
@@ -191,7 +190,7 @@ def test_own_cost_names_what_it_knows() -> None:
 def test_hostile_names_are_shown_escaped(name: str) -> None:
     shown = [
         *text.introduction(start(dev=[name, "sda"], notes=[f"{name}: no stamps"], kernel=name)),
-        *text.request(request(dev=name), TABLE, 80, False),
+        *text.request(request(dev=name), 80, False),
     ]
     assert all(line.isprintable() for line in shown)
     assert "\n".join(shown).count(text.printable(name)) == 4

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, TABLE, cell, report, request, start
-from wptrace.model.results import Finding, Group, Verdict
-from wptrace.outputs.text import report as report_text
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, cell, group, play, report, request, start, written
+from wptrace.model.report import Finding, Verdict
+from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import words as text
-from wptrace.outputs.text.tables import Style
-from wptrace.outputs.text.terminal import TerminalOutput, View
+from wptrace.outputs.text.output import TextOutput
+from wptrace.outputs.text.stages import StagesView
 
-SDA_READ, SDB_READ = Group("sda", "read"), Group("sdb", "read")
+SDA_READ, SDB_READ = group("sda"), group("sdb")
 CELLS = {SDA_READ: cell([MS], [3 * MS]), SDB_READ: cell([2 * MS], [2 * MS])}
 VERDICT = Verdict((Finding("idle", {"in_flight": 2}),), "the disk is slow")
 SIZES = {SDA_READ: 4096, SDB_READ: 8192}
@@ -32,42 +32,23 @@ class Tty(io.StringIO):
         return True
 
 
-def view(
-    live: bool = False,
-    per_device: bool = True,
-    dates: bool = False,
-    statistics: bool = False,
-    hist: str | None = None,
-) -> View:
-    return View(live, per_device, dates, statistics, hist)
+def view(per_device: bool = True, **wanted: Any) -> StagesView:
+    return StagesView(Wanted(per_device=per_device, **wanted))
 
 
-def run(stream: io.TextIOBase, wanted: View, dev: str = "sda") -> None:
+def run(stream: io.TextIOBase, wanted: StagesView, dev: str = "sda") -> None:
     """A whole trace: a start, a slow request, an interval, the summary."""
-    output = TerminalOutput(stream, wanted)  # type: ignore[arg-type]
-    cells = CELLS if dev == "sda" else {Group(dev, "read"): CELLS[SDA_READ]}
-    output.start(start(notes=[f"{dev}: read this"]))
-    output.request(request(dev=dev))
-    output.interval(report(cells, SIZES))
-    output.summary(report(cells, SIZES, kind="summary")._replace(verdict=VERDICT))
-    output.close()
+    cells = CELLS if dev == "sda" else {group(dev): CELLS[SDA_READ]}
+    play(
+        TextOutput(stream, wanted),  # type: ignore[arg-type]
+        start(notes=[f"{dev}: read this"]),
+        request(dev=dev),
+        report(cells, SIZES),
+        report(cells, SIZES, kind="summary")._replace(verdict=VERDICT),
+    )
 
 
-def run_path(stream: io.TextIOBase, wanted: View, **parts: Any) -> None:
-    """The same of whole operations."""
-    output = TerminalOutput(stream, wanted)  # type: ignore[arg-type]
-    output.start(path.start())
-    for one in parts.get("told", ()):
-        output.request(one)
-    if "waiting" in parts:
-        output.in_flight(parts["waiting"], NOON)
-    found = path.report(path.cells(interference=parts.get("interference", False)))
-    output.interval(found)
-    output.summary(found._replace(kind="summary", verdict=VERDICT))
-    output.close()
-
-
-def shown(wanted: View, dev: str = "sda") -> str:
+def shown(wanted: StagesView, dev: str = "sda") -> str:
     stream = io.StringIO()
     run(stream, wanted, dev)
     return stream.getvalue()
@@ -102,8 +83,9 @@ def test_without_a_terminal_it_is_plain_text(rich: bool, live: bool) -> None:
         "",
     ]
     width_of_a_pipe = 100
-    style = Style(width_of_a_pipe, False, TABLE)
-    assert lines[5 : lines.index("Summary") - 1] == list(report_text.lines(report(CELLS, SIZES), style))
+    found, of = report(CELLS, SIZES), view()
+    list(of.begin(start()))
+    assert lines[5 : lines.index("Summary") - 1] == [*of.report(found, width_of_a_pipe), *of.losses(found)]
     assert lines[-4:] == ["", "verdict: nothing finished, 2 in flight", "look at: the disk is slow", ""]
 
 
@@ -144,10 +126,10 @@ def test_a_live_screen_needs_rich(rich: bool) -> None:
 
 def test_a_live_screen_shows_the_last_requests_alone() -> None:
     stream = Tty()
-    output = TerminalOutput(stream, view(live=True))
+    output = TextOutput(stream, view(live=True))
     output.start(start())
     for number in range(7):
-        output.request(request(dev=f"disk{number}"))
+        output.event(request(dev=f"disk{number}"))
     output.interval(report({}))
     output.close()
     assert [f"disk{number} " in stream.getvalue() for number in range(7)] == [False, False, *[True] * 5]
@@ -155,7 +137,7 @@ def test_a_live_screen_shows_the_last_requests_alone() -> None:
 
 def test_closing_gives_the_cursor_back() -> None:
     stream = Tty()
-    output = TerminalOutput(stream, view(live=True))
+    output = TextOutput(stream, view(live=True))
     output.start(start())
     output.close()
     output.close()
@@ -218,7 +200,7 @@ def test_bars_are_drawn_in_every_encoding(encoding: str) -> None:
 
 def test_nothing_but_a_start_ends_without_a_table() -> None:
     stream = io.StringIO()
-    output = TerminalOutput(stream, view(hist="device"))
+    output = TextOutput(stream, view(hist="device"))
     output.start(start())
     output.summary(report({}, kind="summary"))
     output.close()
@@ -232,45 +214,37 @@ def test_a_reader_that_left_is_a_broken_pipe() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as stream:
-        output = TerminalOutput(stream, view())
+        output = TextOutput(stream, view())
         with pytest.raises(BrokenPipeError):
             output.start(start())
         # Nothing may be left in the stream for the interpreter to stumble on.
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
 
 
-def test_a_stage_table_is_needed_for_nothing_but_requests() -> None:
-    stream = io.StringIO()
-    output = TerminalOutput(stream, view())
-    output.request(request())
-    output.interval(report(CELLS, SIZES))
-    assert "sda read" in stream.getvalue()
-    assert TABLE.total.name == "total"
-
-
 # --- whole operations ---------------------------------------------------------------------------------------
 
 
-def plain(**parts: Any) -> list[str]:
-    stream = io.StringIO()
-    run_path(stream, view(per_device=False, hist=parts.pop("hist", None)), **parts)
-    return stream.getvalue().split("\n")
+def plain(*results: Any, hist: str = "") -> list[str]:
+    """A whole trace of operations."""
+    found = path.report()
+    summary = found._replace(kind="summary", verdict=VERDICT)
+    return written(view(per_device=False, hist=hist), path.start(), *results, found, summary)
 
 
 def test_an_operation_is_told_in_full() -> None:
-    lines = plain(told=[path.operation(), path.request()])
+    lines = plain(path.operation(), path.request())
     assert lines[2].startswith("22:13:20.123456  read 3.69 ms  postgres pid 4711")
     assert any(line.startswith("22:13:20.000000  write request 3.62 ms") for line in lines)
 
 
 def test_a_pipe_gets_names_whole_and_on_one_line() -> None:
     name = "/" + "d" * 200 + "/" + "f" * 200
-    for lines in (plain(told=[path.operation(path=name)]), plain(waiting=[path.waiting(path=name)])):
+    for lines in (plain(path.operation(path=name)), plain([path.waiting(path=name)])):
         assert sum(name in line for line in lines) == 1
 
 
 def test_what_is_in_flight_is_a_table() -> None:
-    lines = plain(waiting=[path.waiting()])
+    lines = plain([path.waiting()])
     at = lines.index("in flight at 22:13:20: 1, the oldest for 12.0 s")
     assert lines[at - 1] == ""
     assert lines[at + 2].startswith("  12.0 s  device  read  nvme0n1  postgres 4711")
@@ -306,10 +280,10 @@ def test_without_devices_operations_hits_and_requests_stay_apart() -> None:
 class Screen:
     """A live output whose screens are caught before they are drawn."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, wanted: View, columns: int = 80, lines: int = 50) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wanted: StagesView, columns: int = 80, lines: int = 50) -> None:
         self.resize(monkeypatch, columns, lines)
         self.stream = Tty()
-        self.output = TerminalOutput(self.stream, wanted)  # type: ignore[arg-type]
+        self.output = TextOutput(self.stream, wanted)  # type: ignore[arg-type]
         self.output.start(path.start())
 
     def resize(self, monkeypatch: pytest.MonkeyPatch, columns: int, lines: int) -> None:
@@ -333,7 +307,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
 def test_a_live_screen_never_scrolls(live: Screen, monkeypatch: pytest.MonkeyPatch, columns: int, lines: int) -> None:
     live.resize(monkeypatch, columns, lines)
     for one in range(9):
-        live.output.request(path.operation(interference=[path.noise("preempted", one)]))
+        live.output.event(path.operation(interference=[path.noise("preempted", one)]))
     live.output.in_flight([path.waiting()] * 30, NOON)
     live.output.interval(path.report(path.cells(interference=True), lost=5))
     assert 0 < len(live.lines) < lines
@@ -342,19 +316,19 @@ def test_a_live_screen_never_scrolls(live: Screen, monkeypatch: pytest.MonkeyPat
 
 def test_a_live_screen_has_all_of_it_where_there_is_room(live: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     live.resize(monkeypatch, 80, 200)
-    live.output.request(path.operation())
+    live.output.event(path.operation())
     live.output.in_flight([path.waiting()], NOON)
     live.output.interval(path.report(lost=5))
     firsts = [line.partition(":")[0].partition("  ")[0] for line in live.lines if line and line[0] != " "]
     assert firsts == [
         "22", "in flight at 22", "read", "write", "page-cache hits", "flush", "read", "write", "slow operations",
-        "system calls", "requests", "lost", "lost", "noted", "own cost",
+        "operations", "requests", "lost", "lost", "noted", "own cost",
     ]  # fmt: skip
 
 
 def test_slow_ones_take_two_lines_each_on_a_live_screen(live: Screen) -> None:
-    live.output.request(path.operation())
-    live.output.request(path.request())
+    live.output.event(path.operation())
+    live.output.event(path.request())
     live.output.interval(path.report({}))
     at = live.lines.index("slow operations:")
     assert live.lines[at + 1].startswith("  22:13:20.123  read 3.69 ms  postgres 4711  /var/")
@@ -363,8 +337,8 @@ def test_slow_ones_take_two_lines_each_on_a_live_screen(live: Screen) -> None:
 
 
 def test_requests_of_the_level_block_look_as_ever_on_a_live_screen(live: Screen) -> None:
-    live.output._table = TABLE
-    live.output.request(request())
+    list(live.output._view.begin(start()))
+    live.output.event(request())
     assert live.lines[:2] == ["slow requests:", "22:13:20.000000  sda WS   sector 123456 +8  4.00 ms"]
 
 
@@ -408,7 +382,7 @@ def test_a_resize_while_it_draws_is_followed_afterwards(live: Screen, monkeypatc
 
 def test_the_terminals_own_signal_is_given_back() -> None:
     before = signal.getsignal(signal.SIGWINCH)
-    output = TerminalOutput(Tty(), view(live=True))
+    output = TextOutput(Tty(), view(live=True))
     output.start(start())
     assert signal.getsignal(signal.SIGWINCH) is not before
     output.close()
@@ -426,14 +400,14 @@ def test_stages_without_time_are_dim_and_nothing_else(live: Screen) -> None:
 def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that an output keeps, after many reports and single ones."""
     monkeypatch.setenv("LINES", "20")
-    output = TerminalOutput(Null(), view(live=True, per_device=False))  # type: ignore[arg-type]
+    output = TextOutput(Null(), view(live=True, per_device=False))  # type: ignore[arg-type]
     output.start(path.start())
     cells = {group: path.cell(("device",), 2) for group in path.cells()}
     monkeypatch.setattr(output._live, "_draw", output._compose)
 
     def hour(first: int) -> None:
         for second in range(first, first + 200):
-            output.request(path.operation())
+            output.event(path.operation())
             output.in_flight([path.waiting()] * 3, NOON + second)
             output.interval(path.report(cells, ts_ns=NOON + second * SECOND))
         gc.collect()

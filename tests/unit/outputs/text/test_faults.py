@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import io
-import json
-from typing import Any
+from typing import Any, Union
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
-from wptrace.flows.iopf import IopfFlow
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, sized, told, written
+from wptrace.flows.iopf import FAULT, IopfFlow, Options
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution, index
-from wptrace.model.results import REQUEST, Group, InFlight, Report, Start, rows_of
-from wptrace.outputs.text.iopf import IopfJson, IopfText, View
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import InFlight, Report, Start, rows_of
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.faults import FaultsView
 
-TABLE = IopfFlow.stages
-VIEW = View(dates=False, statistics=False, hist="total")
+START = Start("iopf", "", "6.12", {}, [], (FAULT,), [])
+Where = tuple[str, Union[int, str, None]]
 
 
 def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
@@ -29,41 +29,30 @@ def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
     }
 
 
-def report(cells: dict[tuple[str, str], dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
-    groups = {Group(dev, op): stages for (dev, op), stages in cells.items()}
-    book = Book.read(10, 4, {STATE_FULL: 1}, {})
-    sizes = dict.fromkeys(groups, 8192)
-    return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), sizes, failed, OVERHEAD)
+def report(cells: dict[Where, dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
+    groups = {FAULT.group(*where): stages for where, stages in cells.items()}
+    books = {REQUESTS: Book.read(10, 4, {STATE_FULL: 1}, {}, failed)}
+    return Report(kind, NOON, SECOND, books, rows_of(groups, [FAULT]), sized(dict.fromkeys(groups, 8192)), OVERHEAD)
 
 
-def open_fault(group: int = 3, dev: str = "0000:75:00.0", op: str = "pasid 5", address: int = 0x7F00) -> InFlight:
-    return InFlight(REQUEST, dev, op, 2 * SECOND, "handle", {"group": group, "address": address, "faults": 2})
+def open_fault(group: int = 3, dev: str = "0000:75:00.0", address: int = 0x7F00) -> InFlight:
+    fields = {"group": group, "address": address, "faults": 2}
+    return InFlight(FAULT.group(dev, 5), 2 * SECOND, "handle", fields)
 
 
-def tell(output: IopfText | IopfJson, *events: Any) -> None:
-    output.start(Start("iopf", "", "6.12", {}, [], TABLE, []))
-    for event in events:
-        if isinstance(event, list):
-            output.in_flight(event, NOON)
-        else:
-            (output.summary if event.kind == "summary" else output.interval)(event)
-    output.close()
+def unanswered(*found: InFlight) -> dict[str, list[dict[str, Any]]]:
+    """As the flow tells them in its summary."""
+    flow = IopfFlow(Options())
+    flow.in_flight = lambda at_least_ns: list(found)  # type: ignore[method-assign]
+    return flow.lists()
 
 
-def shown(*events: Any, view: View = VIEW, unanswered: list[InFlight] | None = None) -> list[str]:
-    stream = io.StringIO()
-    tell(IopfText(stream, view, lambda: unanswered or []), *events)
-    return stream.getvalue().splitlines()
-
-
-def told(*events: Any, unanswered: list[InFlight] | None = None) -> list[dict[str, Any]]:
-    stream = io.StringIO()
-    tell(IopfJson(stream, lambda: unanswered or []), *events)
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+def shown(*results: Any, hist: str = "total") -> list[str]:
+    return written(FaultsView(Wanted(hist=hist)), START, *results)
 
 
 def test_a_table_for_each_device_and_address_space() -> None:
-    cells = {("0000:75:00.0", "pasid 5"): cell([MS, 3 * MS]), ("0000:75:00.0", "pasid -"): cell([MS])}
+    cells = {("0000:75:00.0", 5): cell([MS, 3 * MS]), ("0000:75:00.0", None): cell([MS])}
     lines = shown(report(cells, kind="interval", failed=1))
     assert lines[2:] == [
         "22:13:20  4 faults answered in 1.00 s, 16 KiB of pages, 5 in flight, 1 failed",
@@ -86,9 +75,9 @@ def test_a_table_for_each_device_and_address_space() -> None:
 
 
 def test_the_summary_draws_the_stage_that_is_wanted() -> None:
-    cells = {("a", "pasid 5"): cell([MS, 3 * MS])}
+    cells = {("a", 5): cell([MS, 3 * MS])}
     assert "a pasid 5 total:" in shown(report(cells))
-    lines = shown(report(cells), view=VIEW._replace(hist="handle"))
+    lines = shown(report(cells), hist="handle")
     at = lines.index("a pasid 5 handle:")
     # Every bucket between the first and the last: 8 to each power of two.
     assert len(lines) - at - 1 == index(3 * MS) - index(MS) + 1 == 13
@@ -96,14 +85,14 @@ def test_the_summary_draws_the_stage_that_is_wanted() -> None:
 
 
 def test_the_histograms_of_many_address_spaces_are_left_out() -> None:
-    cells = {("a", f"pasid {number}"): cell([MS] * (number + 1)) for number in range(20)}
+    cells = {("a", number): cell([MS] * (number + 1)) for number in range(20)}
     drawn = [line for line in shown(report(cells)) if line.endswith(" total:")]
     assert drawn == [f"a pasid {number} total:" for number in range(19, 11, -1)]
 
 
 def test_an_unanswered_fault_is_told_once_and_at_the_end() -> None:
     first, second = open_fault(3), open_fault(4, address=0)
-    lines = shown([first], [first], [first, second], report({}), unanswered=[first, second])
+    lines = shown([first], [first], [first, second], report({})._replace(lists=unanswered(first, second)))
     told_once = "    2.00 s  handle  0000:75:00.0 pasid 5, group 3, 2 pages from 0x7f00"
     assert lines[1:6] == [
         "",
@@ -124,13 +113,13 @@ def test_a_list_of_unanswered_faults_ends() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_move_no_cursor(name: str) -> None:
-    lines = shown([open_fault(dev=name)], report({(name, "pasid 1"): cell([MS])}))
+    lines = shown([open_fault(dev=name)], report({(name, 1): cell([MS])}))
     assert all(line.isprintable() for line in lines)
 
 
 def test_json_has_address_spaces_as_numbers() -> None:
-    cells = {("a", "pasid 5"): cell([MS]), ("a", "pasid -"): cell([MS]), ("other", "other"): cell([MS])}
-    _, in_flight, summary = told([open_fault()], report(cells), unanswered=[open_fault()])
+    cells = {("a", 5): cell([MS]), ("a", None): cell([MS]), ("other", "other"): cell([MS])}
+    in_flight, summary = told([open_fault()], report(cells)._replace(lists=unanswered(open_fault())))
     assert {(row["dev"], row["op"], row["pasid"]) for row in summary["rows"]} == {
         ("a", "fault", 5),
         ("a", "fault", None),

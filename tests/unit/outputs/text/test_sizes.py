@@ -3,23 +3,21 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, SECOND
-from wptrace.flows.size import SizeFlow
+from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, PLAIN, SECOND, sized, told, written
+from wptrace.flows.size import REQUEST
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Report, Start, rows_of
+from wptrace.model.kind import REQUESTS, Group
+from wptrace.model.report import Report, Start, rows_of
 from wptrace.model.tally import Tally
-from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.text.size import SizeOutput, View, exact
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.sizes import SizesView, exact
 
-TABLE = SizeFlow.stages
-PLAIN = View(per_device=False, dates=False, statistics=False, exact=False)
+APART = Wanted(per_device=True)
 KIB = 1024
 
 
@@ -31,21 +29,16 @@ def cell(sequential: Mapping[int, int], random: Mapping[int, int]) -> dict[str, 
 
 def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "interval", lost: int = 0) -> Report:
     count = sum(stages["total"].count for stages in cells.values())
-    sizes = {group: stages["total"].sum for group, stages in cells.items()}
-    book = Book.read(count + lost, count, {STATE_FULL: lost}, {})
-    return Report(kind, NOON, SECOND, book, rows_of(cells, TABLE), sizes, 0, OVERHEAD)
+    sizes = sized({group: stages["total"].sum for group, stages in cells.items()})
+    books = {REQUESTS: Book.read(count + lost, count, {STATE_FULL: lost}, {})}
+    return Report(kind, NOON, SECOND, books, rows_of(cells, [REQUEST]), sizes, OVERHEAD)
 
 
-def shown(view: View, found: Report) -> list[str]:
-    stream = io.StringIO()
-    output = SizeOutput(stream, view)
-    output.start(Start("size", "", "6.12", {"dev": ["sda"]}, [], TABLE, []))
-    (output.summary if found.kind == "summary" else output.interval)(found)
-    output.close()
-    return stream.getvalue().splitlines()
+def shown(wanted: Wanted, found: object) -> list[str]:
+    return written(SizesView(wanted), Start("size", "", "6.12", {"dev": ["sda"]}, [], (REQUEST,), []), found)
 
 
-SDA, SDB = Group("sda", "read"), Group("sdb", "read")
+SDA, SDB = REQUEST.group("sda", "read"), REQUEST.group("sdb", "read")
 TWO = {SDA: cell({4 * KIB: 3}, {4 * KIB: 1, 8 * KIB: 1}), SDB: cell({}, {4 * KIB: 5})}
 
 
@@ -64,7 +57,7 @@ def test_a_row_for_each_size() -> None:
 
 
 def test_each_device_by_itself() -> None:
-    lines = shown(PLAIN._replace(per_device=True), report(TWO, "summary"))
+    lines = shown(APART, report(TWO, "summary"))
     assert lines[2] == "Summary"
     assert "sda read: 5 requests, 5 /s, 24 KiB/s, 60.0% sequential" in lines
     assert "sdb read: 5 requests, 5 /s, 20 KiB/s, 0.0% sequential" in lines
@@ -83,8 +76,12 @@ def test_many_sizes_become_powers_of_two() -> None:
 
 def test_flushes_have_no_size() -> None:
     flushes = Tally({0: 7})
-    lines = shown(PLAIN, report({Group("sda", "flush"): {"total": flushes}}))
+    lines = shown(PLAIN, report({REQUEST.group("sda", "flush"): {"total": flushes}}))
     assert lines[-1] == "flush: 7 requests, 7 /s, 0 B/s"
+
+
+def test_nothing_is_said_of_single_ones_in_flight() -> None:
+    assert len(shown(PLAIN, [])) == 1
 
 
 def test_losses_and_costs_are_told() -> None:
@@ -95,7 +92,7 @@ def test_losses_and_costs_are_told() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_move_no_cursor(name: str) -> None:
-    lines = shown(PLAIN._replace(per_device=True), report({Group(name, "read"): cell({}, {512: 1})}))
+    lines = shown(APART, report({REQUEST.group(name, "read"): cell({}, {512: 1})}))
     assert all(line.isprintable() for line in lines)
 
 
@@ -119,11 +116,7 @@ def test_a_size_keeps_all_of_its_digits(size: int, text: str) -> None:
 
 
 def test_json_has_bytes_and_counts() -> None:
-    stream = io.StringIO()
-    output = NdjsonOutput(stream)
-    output.start(Start("size", "", "6.12", {"dev": []}, [], TABLE, []))
-    output.interval(report({SDA: TWO[SDA]}))
-    rows = json.loads(stream.getvalue().splitlines()[1])["rows"]
+    rows = told(report({SDA: TWO[SDA]}))[0]["rows"]
     assert [row["stage"] for row in rows] == ["sequential", "random", "total"]
     assert [row["counts"] for row in rows] == [{"4096": 3}, {"4096": 1, "8192": 1}, {"4096": 4, "8192": 1}]
     assert [row["share"] for row in rows] == [0.5, 0.5, 1.0]

@@ -1,32 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, TABLE, cell, report
+from tests.unit.outputs.path import HIT, OPERATION, REQUEST, WRITEBACK
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, cell, group, report, start
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, OPERATION, REQUEST, WRITEBACK, Group, Report, rows_of
-from wptrace.model.stages import StageTable
+from wptrace.model.kind import OPERATIONS, REQUESTS, Group
+from wptrace.model.report import Report, Start, rows_of
 from wptrace.model.units import duration
-from wptrace.outputs.text import report as report_text
+from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import words as text
-from wptrace.outputs.text.tables import Style
+from wptrace.outputs.text.stages import StagesView
+from wptrace.outputs.text.view import Forms
 
-SDA_READ, SDA_WRITE, SDB_READ = Group("sda", "read"), Group("sda", "write"), Group("sdb", "read")
-
-
-def lines(found: Report, width: int = 80, dates: bool = False, table: StageTable = TABLE) -> list[str]:
-    return list(report_text.lines(found, Style(width, dates, table)))
+BLOCK = start()
+SDA_READ, SDA_WRITE, SDB_READ = group("sda"), group("sda", "write"), group("sdb")
 
 
-def of_path(found: Report, width: int = 80) -> list[str]:
-    return lines(found, width, table=path.TABLE)
+def view(of: Start, per_device: bool = True, dates: bool = False) -> StagesView:
+    made = StagesView(Wanted(per_device=per_device, dates=dates))
+    list(made.begin(of))
+    return made
+
+
+def lines(found: Report, width: int = 80, dates: bool = False, of: Start = BLOCK, apart: bool = True) -> list[str]:
+    shown = view(of, apart, dates)
+    return [*shown.report(found, width), *shown.losses(found)]
+
+
+def of_path(found: Report, width: int = 80, apart: bool = True) -> list[str]:
+    return lines(found, width, of=path.start(), apart=apart)
+
+
+def sections(found: Report, of: Start) -> Mapping[str, Forms]:
+    return view(of).sections(found, [], 80)
 
 
 def is_table(line: str) -> bool:
@@ -78,8 +92,8 @@ def test_an_interval_without_length_has_no_rates() -> None:
 
 
 def test_groups_without_device_add_the_bytes_of_all() -> None:
-    merged = report({Group("", "read"): cell([1], [1])}, {SDA_READ: 1024, SDB_READ: 2048, SDA_WRITE: 9})
-    assert "read: 1 request, 1 /s, 3 KiB/s" in lines(merged)
+    found = report({SDA_READ: cell([1], [1])}, {SDA_READ: 1024, SDB_READ: 2048, SDA_WRITE: 9})
+    assert "read: 1 request, 1 /s, 3 KiB/s" in lines(found, apart=False)
 
 
 def test_nothing_lost_is_not_mentioned() -> None:
@@ -111,7 +125,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
             found.max,
             found.sumsq * repeated,
         )
-    rows = [row._replace(stage=stage) for row in rows_of({SDA_READ: many}, TABLE)]
+    rows = [row._replace(metric=stage) for row in rows_of({SDA_READ: many}, [SDA_READ.kind])]
     shown = [line for line in lines(report({})._replace(rows=rows), width) if is_table(line)]
     assert len(shown) == 4
     assert all(len(line) <= width for line in shown), shown
@@ -131,7 +145,7 @@ def test_bars_do_not_grow_without_end() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_shown_escaped(name: str) -> None:
-    shown = lines(report({Group(name, "read"): cell([1], [2])}))
+    shown = lines(report({group(name): cell([1], [2])}))
     assert all(line.isprintable() for line in shown)
     assert "\n".join(shown).count(text.printable(name)) == 1
 
@@ -156,7 +170,7 @@ def test_operations_hits_and_requests_have_their_sections() -> None:
         "nvme0n1 flush: 30 block requests, 30 /s, 120 KiB/s",
         "nvme0n1 read: 520 block requests, 520 /s, 2.03 MiB/s",
         "nvme0n1 write: 150 block requests, 150 /s, 600 KiB/s",
-        "system calls: 5,523 started = 5,520 finished + 3 in flight + 0 lost",
+        "operations: 5,523 started = 5,520 finished + 3 in flight + 0 lost",
         "requests: 704 started = 700 finished + 4 in flight + 0 lost",
     ]
 
@@ -169,7 +183,7 @@ def test_each_section_has_its_stages() -> None:
 
 
 def test_hits_are_one_line_for_each_operation() -> None:
-    shown = of_path(path.report(per_device_less()))
+    shown = of_path(path.report(), apart=False)
     first = shown.index(next(line for line in shown if line.startswith("page-cache hits")))
     assert shown[first : first + 4] == [
         "page-cache hits      count     mean      p50      p99      max      rate",
@@ -179,15 +193,9 @@ def test_hits_are_one_line_for_each_operation() -> None:
     ]
 
 
-def per_device_less() -> dict[Group, dict[str, Distribution]]:
-    return path.cells(dev="")
-
-
 def test_only_requests_count_for_the_bytes_of_all() -> None:
-    found = path.report(
-        {Group("sda", "read", HIT): path.hits(1 << 10), Group("sda", "read", REQUEST): path.requests(4)}
-    )
-    assert found.request_bytes == 4 * 4096
+    found = path.report({HIT.group("sda", "read"): path.hits(1 << 10), REQUEST.group("sda", "read"): path.requests(4)})
+    assert found.bytes == 4 * 4096
     assert of_path(found)[0].endswith("0 operations (3 in flight, 3 failed),")
     assert of_path(found)[1].endswith("1,024 page-cache hits, 700 requests (4 in flight, 1 failed), 16 KiB")
 
@@ -197,29 +205,29 @@ def test_stages_without_time_are_shown() -> None:
 
 
 def test_interference_stands_below_the_total_as_part_of_the_stages() -> None:
-    found = path.report({Group("sda", "read", OPERATION): path.operations(5, extra=path.NOISE)})
+    found = path.report({OPERATION.group("sda", "read"): path.operations(5, extra=path.NOISE)})
     shown = of_path(found)
     at = shown.index("  of that, inside the stages above:")
     assert shown[at - 1].split()[0] == "total"
     assert [line.split()[0] for line in shown[at + 1 : at + 5]] == list(path.NOISE)
     assert shown[at + 5] == ""
-    without = of_path(path.report({Group("sda", "read", OPERATION): path.operations(5)}))
+    without = of_path(path.report({OPERATION.group("sda", "read"): path.operations(5)}))
     assert not any("inside" in line for line in without)
 
 
 def test_time_that_no_stage_covers_has_a_row_where_there_is_some() -> None:
     cells = path.operations(5)
-    shown = of_path(path.report({Group("sda", "read", OPERATION): {**cells, "unattributed": cells["fs"]}}))
+    shown = of_path(path.report({OPERATION.group("sda", "read"): {**cells, "unattributed": cells["fs"]}}))
     names = [line.split()[0] for line in shown if is_table(line)]
     assert names[names.index("return") :][:3] == ["return", "unattributed", "total"]
 
 
-def test_the_law_is_told_of_system_calls_and_of_requests_with_what_was_lost() -> None:
+def test_the_law_is_told_of_operations_and_of_requests_with_what_was_lost() -> None:
     shown = of_path(path.report(lost=5))
     assert shown[-5:] == [
-        "system calls: 5,528 started = 5,520 finished + 3 in flight + 5 lost",
+        "operations: 5,528 started = 5,520 finished + 3 in flight + 5 lost",
         "requests: 709 started = 700 finished + 4 in flight + 5 lost",
-        "lost: 5 system calls x recursion: the kernel skipped a program that was already running on that CPU",
+        "lost: 5 operations x recursion: the kernel skipped a program that was already running on that CPU",
         "lost: 5 requests x recursion: the kernel skipped a program that was already running on that CPU",
         "noted: 2 x ring_full: the ring had no room for a record",
     ]
@@ -261,20 +269,20 @@ def test_everything_fits_whatever_the_figures(width: int, scale: float) -> None:
 
 
 def stages_of(group: Group) -> tuple[str, ...]:
-    return path.BLOCK if group.kind == REQUEST else path.NAMES
+    return path.BLOCK if group.kind is REQUEST else path.NAMES
 
 
 def noise_of(group: Group) -> tuple[str, ...]:
-    return path.NOISE if group.kind == OPERATION else ()
+    return path.NOISE if group.kind is OPERATION else ()
 
 
 def test_an_idle_interval_of_operations_is_short() -> None:
-    idle = path.report({})._replace(accounting=Book(), operations=Book(), failed=0, failed_operations=0)
+    idle = path.report({})._replace(books={OPERATIONS: Book(), REQUESTS: Book()})
     assert of_path(idle) == [
         "22:13:20  in 1.00 s: 0 operations (0 in flight), 0 page-cache hits,",
         "          0 requests (0 in flight), 0 B",
         "",
-        "system calls: 0 started = 0 finished + 0 in flight + 0 lost",
+        "operations: 0 started = 0 finished + 0 in flight + 0 lost",
         "requests: 0 started = 0 finished + 0 in flight + 0 lost",
     ]
     assert of_path(path.report()._replace(duration_ns=0))[3] == "nvme0n1 read: 500 operations"
@@ -285,7 +293,7 @@ def test_an_idle_interval_of_operations_is_short() -> None:
 
 
 def test_each_form_of_a_section_is_shorter_than_the_one_before() -> None:
-    found = report_text.sections(path.report(lost=1), Style(80, False, path.TABLE))
+    found = sections(path.report(lost=1), path.start())
     assert set(found) == {"time", "operations", "page-cache hits", "block requests", "accounting", "losses"}
     for name, forms in found.items():
         heights = list(map(len, forms))
@@ -297,21 +305,21 @@ def test_each_form_of_a_section_is_shorter_than_the_one_before() -> None:
 
 
 def test_the_group_that_took_the_most_time_keeps_its_table() -> None:
-    cells = {Group("sda", "read", OPERATION): path.operations(5), Group("sda", "write", OPERATION): path.operations(50)}
-    forms = report_text.sections(path.report(cells), Style(80, False, path.TABLE))["operations"]
+    cells = {OPERATION.group("sda", "read"): path.operations(5), OPERATION.group("sda", "write"): path.operations(50)}
+    forms = sections(path.report(cells), path.start())["operations"]
     assert forms[1][0].startswith("sda write: 50 operations")
     assert forms[1][-1].startswith("  sda read ")
 
 
 def test_the_level_block_has_its_tables_alone() -> None:
-    found = report_text.sections(report({SDA_READ: cell([1], [2])}), Style(80, False, TABLE))
+    found = sections(report({SDA_READ: cell([1], [2])}), BLOCK)
     assert set(found) == {"time", "block requests", "losses"}
     assert found["block requests"][0][0] == "sda read: 1 request, 1 /s, 0 B/s"
 
 
 def test_writeback_has_a_table_of_its_own_and_shares_out_its_own_total() -> None:
     written = {name: path.distribution([ms * MS]) for name, ms in (("dirty", 3), ("writeback", 1), ("total", 4))}
-    found = path.report({**path.cells(), Group("nvme0n1", "write", WRITEBACK): written})
+    found = path.report({**path.cells(), WRITEBACK.group("nvme0n1", "write"): written})
     shown = of_path(found)
     at = shown.index("nvme0n1 write: 1 writeback bio, 1 /s, 4 KiB/s")
     assert [line.split()[0] for line in shown[at + 2 : at + 5]] == ["dirty", "writeback", "total"]

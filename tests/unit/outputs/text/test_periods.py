@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 from pathlib import Path
@@ -10,19 +11,22 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
-from wptrace.flows.irqoff import IrqoffFlow
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, PLAIN, SECOND, distribution, play, told, written
+from wptrace.analysis.offenders import Offenders
+from wptrace.cli.irqoff import _output
+from wptrace.flows.irqoff import EVENT, PERIOD
 from wptrace.model.book import RING_FULL, Book
-from wptrace.model.results import REQUEST, Group, InFlight, Report, Request, Start, rows_of
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Event, InFlight, Report, Start, rows_of
 from wptrace.outputs.logfile import LogFile
-from wptrace.outputs.text.irqoff import IrqoffJson, IrqoffText, View, function
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.periods import PeriodsView
 
-TABLE = IrqoffFlow.stages
-VIEW = View(dates=False, statistics=False, intervals=True)
+START = Start("irqoff", "", "6.12", {"min_ns": 10 * MS}, [], (PERIOD,), ["software"])
 STACK = ["_raw_spin_unlock_irqrestore+0x19", "hold+0x20 [driver]", "ret_from_fork+0x10"]
 
 
-def period(length: int = 20 * MS, comm: str = "dd", stack: list[str] = STACK, cpu: int = 1) -> Request:
+def period(length: int = 20 * MS, comm: str = "dd", stack: list[str] = STACK, cpu: int = 1) -> Event:
     fields = {
         "start_ns": NOON - length,
         "stolen_ns": 0,
@@ -34,41 +38,34 @@ def period(length: int = 20 * MS, comm: str = "dd", stack: list[str] = STACK, cp
         "tid": 8,
         "stack": stack,
     }
-    return Request(NOON, f"cpu{cpu}", "irqoff", fields, length, {"irqoff": length}, "irqoff")
+    return Event(EVENT.group(cpu), NOON, length, {"irqoff": length}, fields)
 
 
 def report(lengths: dict[int, list[int]], kind: str = "summary", open_now: int = 0, ring_full: int = 0) -> Report:
     groups = {}
     for cpu, values in lengths.items():
         found = distribution(values)
-        groups[Group(f"cpu{cpu}", "irqoff")] = {"irqoff": found, "total": found}
+        groups[PERIOD.group(cpu)] = {"irqoff": found, "total": found}
     count = sum(map(len, lengths.values()))
     book = Book.read(count + open_now, count, {}, {RING_FULL: ring_full})
-    return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), {}, 0, OVERHEAD)
+    return Report(kind, NOON, SECOND, {REQUESTS: book}, rows_of(groups, [PERIOD]), {}, OVERHEAD)
 
 
-def tell(output: IrqoffText | IrqoffJson, *events: Any) -> None:
-    output.start(Start("irqoff", "", "6.12", {"min_ns": 10 * MS}, [], TABLE, ["software"]))
-    for event in events:
-        if isinstance(event, Request):
-            output.request(event)
-        elif isinstance(event, list):
-            output.in_flight(event, NOON)
-        else:
-            (output.summary if event.kind == "summary" else output.interval)(event)
-    output.close()
+def shown(*results: Any, wanted: Wanted = PLAIN) -> list[str]:
+    return written(PeriodsView(wanted), START, *results)
 
 
-def shown(*events: Any, view: View = VIEW, log: LogFile | None = None) -> list[str]:
-    stream = io.StringIO()
-    tell(IrqoffText(stream, view, log), *events)
+def logged(log: LogFile, *events: Event, json: bool = False) -> list[str]:
+    """What is shown beside a log; what that lost is noted as the engine does it."""
+    stream, found = io.StringIO(), report({1: [20 * MS] * len(events)})
+    output = _output(argparse.Namespace(json=json, timestamps=False, interval=None), stream, log)
+    output.start(START)
+    for one in events:
+        output.event(one)
+    for cause, count in output.losses().items():
+        found.book.note(cause, count)
+    play(output, found)
     return stream.getvalue().splitlines()
-
-
-def told(*events: Any, view: View = VIEW, log: LogFile | None = None) -> list[dict[str, Any]]:
-    stream = io.StringIO()
-    tell(IrqoffJson(stream, view, log), *events)
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_a_period_has_the_columns_and_the_stack_below() -> None:
@@ -85,7 +82,7 @@ def test_a_period_has_the_columns_and_the_stack_below() -> None:
 
 
 def test_the_columns_keep_their_places_with_dates() -> None:
-    lines = shown(period(), view=VIEW._replace(dates=True))
+    lines = shown(period(), wanted=Wanted(dates=True))
     assert lines[4] == "TIME                        CPU COMM                 TID   LAT(us)"
     assert lines[5] == "2023-11-14 22:13:19.980000    1 dd                     8     20000"
 
@@ -119,35 +116,23 @@ def test_a_quiet_time() -> None:
     assert shown(report({}))[-1] == "22:13:20  0 periods with interrupts off in 1.00 s, 0 in flight"
 
 
-def test_offenders_go_by_function_and_task_the_longest_in_all_first() -> None:
-    events = [period(20 * MS), period(30 * MS), period(15 * MS, comm="kworker/1:0"), period(90 * MS, stack=[])]
-    lines = shown(*events, report({1: [20 * MS]}))
+def test_offenders_are_told_in_their_order() -> None:
+    found = Offenders(known=1)
+    for length in (20 * MS, 30 * MS):
+        found.add(("dd", "hold"), length)
+    found.add(("cp", "hold"), 90 * MS)
+    lists = {"offenders": [one.as_dict("comm", "function") for one in found.worst(9)]}
+    lines = shown(report({1: [20 * MS]})._replace(lists=lists))
     assert lines[lines.index("worst offenders:") + 1 :] == [
-        "        1 x  90.0 ms in all,  90.0 ms at most  (user space) (dd)",
+        "        1 x  90.0 ms in all,  90.0 ms at most  others",
         "        2 x  50.0 ms in all,  30.0 ms at most  hold (dd)",
-        "        1 x  15.0 ms in all,  15.0 ms at most  hold (kworker/1:0)",
     ]
 
 
-@pytest.mark.parametrize(
-    ("stack", "name"),
-    [
-        (STACK, "hold"),
-        (["hold+0x1 [driver]"], "hold"),
-        (["_raw_spin_unlock_irq+0x1"], "_raw_spin_unlock_irq"),
-        (["0xffffffffc0000000"], "0xffffffffc0000000"),
-        ([], "(user space)"),
-    ],
-)
-def test_who_is_named(stack: list[str], name: str) -> None:
-    assert function(stack) == name
-
-
 def test_what_has_not_ended_is_told() -> None:
-    unknown = InFlight(REQUEST, "cpu3", "irqoff", 2 * SECOND, "irqoff", {"cpu": 3})
-    known = unknown._replace(
-        dev="cpu1", fields={"cpu": 1, "comm": "dd", "pid": 7, "tid": 7, "stack": ["f+0x1", "g+0x2"]}
-    )
+    unknown = InFlight(PERIOD.group(3), 2 * SECOND, "irqoff", {"cpu": 3})
+    fields = {"cpu": 1, "comm": "dd", "pid": 7, "tid": 7, "stack": ["f+0x1", "g+0x2"]}
+    known = unknown._replace(group=PERIOD.group(1), fields=fields)
     assert shown([unknown, known])[5:] == [
         "interrupts off at 22:13:20:",
         "  cpu3 for 2.00 s",
@@ -158,41 +143,41 @@ def test_what_has_not_ended_is_told() -> None:
 
 def test_an_interval_that_stands_for_the_whole_time_is_not_reported() -> None:
     events = (report({1: [20 * MS]}, kind="interval"), report({1: [20 * MS]}))
-    view = VIEW._replace(intervals=False)
+    wanted = Wanted(intervals=False)
     assert sum("1 period with" in line for line in shown(*events)) == 2
-    assert sum("1 period with" in line for line in shown(*events, view=view)) == 1
-    assert [line["kind"] for line in told(*events, view=view)] == ["start", "summary"]
+    assert sum("1 period with" in line for line in shown(*events, wanted=wanted)) == 1
+    assert [line["kind"] for line in told(*events, wanted=wanted)] == ["summary"]
 
 
 def test_json_has_the_same() -> None:
-    _, line, summary = told(period(), report({1: [20 * MS]}))
-    assert (line["kind"], line["dev"], line["cpu"], line["total_ns"]) == ("irqoff", "cpu1", 1, 20 * MS)
-    assert (line["start_ns"], line["ts_ns"], line["stack"]) == (NOON - 20 * MS, NOON, STACK)
-    assert summary["offenders"] == [
-        {"comm": "dd", "function": "hold", "count": 1, "sum_ns": 20 * MS, "max_ns": 20 * MS}
-    ]
+    offenders = [{"comm": "dd", "function": "hold", "count": 1, "sum_ns": 20 * MS, "max_ns": 20 * MS}]
+    line, summary = told(period(), report({1: [20 * MS]})._replace(lists={"offenders": offenders}))
+    assert (line["kind"], line["dev"], line["op"], line["cpu"]) == ("irqoff", "cpu1", "irqoff", 1)
+    assert (line["total_ns"], line["start_ns"], line["ts_ns"], line["stack"]) == (20 * MS, NOON - 20 * MS, NOON, STACK)
+    assert {(row["kind"], row["dev"], row["op"]) for row in summary["rows"]} == {("request", "cpu1", "irqoff")}
+    assert summary["offenders"] == offenders
     assert "verdict" not in summary
 
 
 def test_the_log_has_each_period_with_its_day(tmp_path: Path) -> None:
-    shown(period(), period(comm="cp"), report({1: [20 * MS]}), log=LogFile(tmp_path / "text"))
+    logged(LogFile(tmp_path / "text"), period(), period(comm="cp"))
     lines = (tmp_path / "text").read_text().splitlines()
     assert [line[:26] for line in lines if not line.startswith(" ")] == ["2023-11-14 22:13:19.980000"] * 2
     assert len(lines) == 2 * 4
-    printed = told(period(), report({1: [20 * MS]}), log=LogFile(tmp_path / "json"))
-    assert [json.loads(line) for line in (tmp_path / "json").read_text().splitlines()] == printed[1:2]
+    printed = logged(LogFile(tmp_path / "json"), period(), json=True)
+    assert (tmp_path / "json").read_text().splitlines() == printed[1:2]
+    assert json.loads(printed[1])["kind"] == "irqoff"
 
 
 def test_what_the_log_lost_is_noted() -> None:
-    full = Path("/dev/full")
-    lines = shown(period(), period(), report({1: [20 * MS] * 2}), log=LogFile(full))
+    lines = logged(LogFile(Path("/dev/full")), period(), period())
     assert "noted: 2 x log_lost: a period could not be written to the log: No space left on device" in lines
-    assert told(period(), period(), report({1: [20 * MS] * 2}), log=LogFile(full))[-1]["loss"]["log_lost"] == 2
+    lines = logged(LogFile(Path("/dev/full")), period(), period(), json=True)
+    assert json.loads(lines[-1])["loss"]["log_lost"] == 2
 
 
 def test_that_the_log_could_not_be_rotated_is_noted(tmp_path: Path) -> None:
     (tmp_path / "log.1").mkdir()
-    log = LogFile(tmp_path / "log", largest=10, kept=1)
-    lines = shown(period(), period(), report({1: [20 * MS] * 2}), log=log)
+    lines = logged(LogFile(tmp_path / "log", largest=10, kept=1), period(), period())
     cause = "log_unrotated: the log could not be rotated and grows beyond its size: Is a directory"
     assert f"noted: 1 x {cause}" in lines

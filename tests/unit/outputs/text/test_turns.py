@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Union
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution
-from wptrace.flows.cpu import CpuFlow
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, told, written
+from wptrace.flows.cpu import CPU, KINDS, PROCESS, THREAD
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group, Report, Request, Start, rows_of
-from wptrace.outputs.text.cpu import CpuOutput, View
+from wptrace.model.kind import REQUESTS, Task
+from wptrace.model.report import Event, InFlight, Report, Start, rows_of
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.turns import TurnsView
 
-TABLE = CpuFlow.stages
-ALL = View(by="", top=20, dates=False, statistics=False, hist=None)
+ALL = Wanted(top=20)
+BY = ALL._replace(per_device=True)
+TURN, WAIT = KINDS[CPU]
+Row = Union[int, Task]
 
 
 def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> dict[str, Distribution]:
@@ -29,38 +33,28 @@ def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> 
     }
 
 
-def report(cells: dict[str, dict[str, Distribution]], kind: str = "interval", lost: int = 0) -> Report:
-    groups = {Group(dev, "turn"): stages for dev, stages in cells.items()}
+def report(
+    cells: Mapping[Row, dict[str, Distribution]], kind: str = "interval", lost: int = 0, by: str = CPU
+) -> Report:
+    turn = KINDS[by][0]
+    groups = {turn.group(row): stages for row, stages in cells.items()}
     book = Book.read(12 + lost, 10, {STATE_FULL: lost}, {})
-    return Report(kind, NOON, SECOND, book, rows_of(groups, TABLE), {}, 0, OVERHEAD)
+    return Report(kind, NOON, SECOND, {REQUESTS: book}, rows_of(groups, [turn]), {}, OVERHEAD)
 
 
-def wait(
-    total: int = 5 * MS, comm: str = "fio", instead: tuple[str, int] | None = ("dd", 7), sleep: int = MS
-) -> Request:
+def wait(total: int = 5 * MS, comm: str = "fio", instead: tuple[str, int] | None = ("dd", 7), sleep: int = MS) -> Event:
     fields: dict[str, object] = {"comm": comm, "pid": 3, "tid": 4, "cpu": 1, "sleep_ns": sleep}
     if instead is not None:
         fields["instead"] = {"comm": instead[0], "pid": instead[1], "tid": instead[1], "run_ns": 4 * MS}
-    return Request(NOON, "cpu1", "turn", fields, total, {"wait": total}, "wait")
+    return Event(WAIT.group(1), NOON, total, {"wait": total}, fields)
 
 
-def shown(view: View, *events: Report | Request) -> list[str]:
-    stream = io.StringIO()
-    output = CpuOutput(stream, view)
-    output.start(Start("cpu", "", "6.12", {"by": "cpu"}, [], TABLE, []))
-    for event in events:
-        if isinstance(event, Request):
-            output.request(event)
-        elif event.kind == "summary":
-            output.summary(event)
-        else:
-            output.interval(event)
-    output.close()
-    return stream.getvalue().splitlines()
+def shown(wanted: Wanted, *results: object, by: str = CPU) -> list[str]:
+    return written(TurnsView(wanted), Start("cpu", "", "6.12", {"by": by}, [], KINDS[by], []), *results)
 
 
 def test_a_table_of_all() -> None:
-    cells = {"cpu0": cell([MS] * 5, [3 * MS] * 5, [9 * MS] * 5), "cpu1": cell([MS] * 5, [3 * MS] * 5, [9 * MS] * 5)}
+    cells = {cpu: cell([MS] * 5, [3 * MS] * 5, [9 * MS] * 5) for cpu in (0, 1)}
     assert shown(ALL, report(cells))[1:] == [
         "",
         "22:13:20  10 turns in 1.00 s, 2 in flight",
@@ -82,12 +76,11 @@ def rows(lines: list[str]) -> list[str]:
 
 def test_who_waited_most_comes_first() -> None:
     cells = {
-        "idle[1]": cell([10], [10]),
-        "busy[2]": cell([50 * MS] * 4, [100 * MS] * 4),
-        "some[3]": cell([MS], [MS]),
+        Task("idle", 1): cell([10], [10]),
+        Task("busy", 2): cell([50 * MS] * 4, [100 * MS] * 4),
+        Task("some", 3): cell([MS], [MS]),
     }
-    view = ALL._replace(by="process", top=2)
-    lines = shown(view, report(cells))
+    lines = shown(BY._replace(top=2), report(cells, by=PROCESS), by=PROCESS)
     assert rows(lines) == ["busy[2]", "some[3]", "and"]
     assert lines[-1] == "  and 1 more"
     # Of a second: 0.4 s on a CPU, 0.2 s waiting for one.
@@ -96,18 +89,18 @@ def test_who_waited_most_comes_first() -> None:
 
 
 def test_cpus_have_their_order() -> None:
-    cells = {f"cpu{number}": cell([number * MS], [MS]) for number in (10, 2, 0)}
-    assert rows(shown(ALL._replace(by="cpu"), report(cells))) == ["cpu0", "cpu2", "cpu10"]
+    cells = {number: cell([number * MS], [MS]) for number in (10, 2, 0)}
+    assert rows(shown(BY, report(cells))) == ["cpu0", "cpu2", "cpu10"]
 
 
 def test_lines_fit_a_hundred_columns() -> None:
     long = 80_000 * SECOND
-    cells = {"a-very-long-name-of-a-thread[4194304/4194304]": cell([long] * 9, [long] * 9, [long] * 9)}
-    assert max(map(len, shown(ALL._replace(by="thread"), report(cells))[1:])) <= 116
+    cells = {Task("a-very-long-name-of-a-thread", 4194304, 4194304): cell([long] * 9, [long] * 9, [long] * 9)}
+    assert max(map(len, shown(BY, report(cells, by=THREAD), by=THREAD)[1:])) <= 116
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("one", "words"),
     [
         (wait(), "fio[3/4] waited 5.00 ms for cpu1 after 1.00 ms of sleep; dd[7/7] had it for 4.00 ms"),
         (wait(sleep=0), "fio[3/4] waited 5.00 ms for cpu1; dd[7/7] had it for 4.00 ms"),
@@ -115,32 +108,32 @@ def test_lines_fit_a_hundred_columns() -> None:
         (wait(sleep=0, instead=None), "fio[3/4] waited 5.00 ms for cpu1"),
     ],
 )
-def test_a_wait_is_told(told: Request, words: str) -> None:
-    (line,) = shown(ALL, told)[1:]
+def test_a_wait_is_told(one: Event, words: str) -> None:
+    (line,) = shown(ALL, one)[1:]
     assert line.startswith("22:13:20.000000  fio")
     assert line.endswith(words)
 
 
 def test_the_worst_waits_are_summed_up() -> None:
     waits = [wait(total=number * MS) for number in (3, 50, 7, *range(100, 130))]
-    lines = shown(ALL, *waits, report({"cpu0": cell([MS], [MS])}, "summary"))
+    lines = shown(ALL, *waits, report({0: cell([MS], [MS])}, "summary"))
     worst = lines[lines.index("worst waits:") + 1 :][:10]
     assert [line.split("waited ")[1][:6] for line in worst[:2]] == ["129 ms", "128 ms"]
     assert all("waited" in line for line in worst)
 
 
 def test_the_verdict_is_about_the_share_of_waits() -> None:
-    calm = shown(ALL, report({"cpu0": cell([MS] * 10, [99 * MS] * 10)}, "summary"))[-1]
+    calm = shown(ALL, report({0: cell([MS] * 10, [99 * MS] * 10)}, "summary"))[-1]
     assert calm == "verdict: of the time that tasks wanted a CPU, they waited 1.0% (mean 1.00 ms, p99 1.00 ms)"
-    busy = shown(ALL, report({"cpu0": cell([MS] * 10, [MS] * 10)}, "summary"))[-1]
+    busy = shown(ALL, report({0: cell([MS] * 10, [MS] * 10)}, "summary"))[-1]
     assert "they waited 50.0%" in busy
-    assert TABLE["wait"].meaning in busy
+    assert TURN["wait"].meaning in busy
     assert shown(ALL, report({}, "summary"))[-1] == "verdict: no task left a CPU"
 
 
 def test_a_histogram() -> None:
     view = ALL._replace(hist="run")
-    lines = shown(view, report({"cpu0": cell([1], [1000]), "cpu1": cell([1], [1000])}, "summary"))
+    lines = shown(view, report({0: cell([1], [1000]), 1: cell([1], [1000])}, "summary"))
     assert lines[lines.index("run:") + 1].split()[:7] == ["512", "ns", "-", "1.02", "us", ":", "2"]
 
 
@@ -150,7 +143,20 @@ def test_losses_are_told() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_cannot_move_the_cursor(name: str) -> None:
-    view = ALL._replace(by="process")
-    told = wait(comm=name, instead=(name, 9))
-    for line in shown(view, told, report({f"{name}[1]": cell([1], [1])}), report({}, "summary")):
+    one, row = wait(comm=name, instead=(name, 9)), {Task(name, 1): cell([1], [1])}
+    for line in shown(BY, one, report(row, by=PROCESS), report({}, "summary"), by=PROCESS):
         assert line.isprintable()
+
+
+def test_nothing_is_said_of_what_is_in_flight() -> None:
+    waiting = InFlight(TURN.group(0), 5, "wait", {"pid": 1, "tid": 1, "comm": "dd"})
+    assert shown(ALL, [waiting])[1:] == shown(ALL, [])[1:] == []
+
+
+def test_json_has_what_a_row_is_about() -> None:
+    one, waited = told(report({1: cell([1], [1])}), wait())
+    assert {(row["dev"], row["op"], row["cpu"]) for row in one["rows"]} == {("cpu1", "turn", 1)}
+    assert (waited["kind"], waited["dev"], waited["op"], waited["cpu"]) == ("wait", "cpu1", "turn", 1)
+    (line,) = told(report({Task("dd", 7, 8): cell([1], [1])}, by=THREAD))
+    assert {row["dev"] for row in line["rows"]} == {"dd[7/8]"}
+    assert line["rows"][0]["task"] == {"comm": "dd", "pid": 7, "tid": 8}
