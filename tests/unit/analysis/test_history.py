@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.outputs import path
+from tests.unit.outputs.samples import KIND, group
 from wptrace.analysis.history import CAPACITY, History, Sums, _loss
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, OPERATION, Group
+from wptrace.model.kind import ALL, Group
 
 SECOND = 1_000_000_000
-SDA, SDB = Group("sda", "read"), Group("sdb", "read")
-KEY = ("request", "read")
+SDA, SDB = group("sda"), group("sdb")
+KEY = SDA.everywhere
 
 
 class Counters:
@@ -70,16 +72,16 @@ def test_devices_are_added_up_and_operations_are_not() -> None:
     made = Counters()
     made.second(1)
     made.second(2, group=SDB)
-    made.second(4, group=Group("sda", "write"))
-    made.second(8, group=Group("sda", "read", OPERATION))
+    made.second(4, group=group("sda", "write"))
+    made.second(8, group=path.OPERATION.group("sda", "read"))
     assert made.sums == [1, 2, 0, 0]
     keys = [set(one.sums) for one in made.history.stretches]
-    assert keys == [{KEY}, {KEY}, {("request", "write")}, {("operation", "read")}]
+    assert keys == [{KEY}, {KEY}, {KIND.group(ALL, "write")}, {path.OPERATION.group(ALL, "read")}]
 
 
 def test_hits_have_no_stages_to_follow() -> None:
     made = Counters()
-    made.second(1, group=Group("sda", "read", HIT))
+    made.second(1, group=path.HIT.group("sda", "read"))
     assert made.history.stretches[0].sums == {}
 
 

@@ -3,47 +3,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from tests.unit.outputs.samples import OVERHEAD, distribution
 from wptrace.analysis import growth, verdict
-from wptrace.analysis.advice import OTHERS, STAGES
 from wptrace.analysis.history import Stretch, Sums
-from wptrace.analysis.verdict import Case, judge
+from wptrace.analysis.verdict import TIMED, Case
+from wptrace.flows.io import rules as io_rules
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
+from wptrace.model import kind
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import HIT, OPERATION, REQUEST, Finding, Group, Row, rows_of
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model.kind import ALL, CPU, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.report import Finding, Report, Verdict, rows_of
 
 MS = 1_000_000
 SECOND = 1000 * MS
-E, G, D, C = Point("E", "entered"), Point("G", "got"), Point("D", "issued"), Point("C", "completed")
-TABLE = StageTable(
-    [
-        Stage("fs", E, G, "", "fs is slow"),
-        Stage("queue", G, D, "", "queue is slow"),
-        Stage("device", D, C, "", "device is slow"),
-        Stage("preempted", E, C, "", "CPUs are busy", partition=False),
-    ]
-)
-READ, WRITE = Group("sda", "read", OPERATION), Group("sda", "write", OPERATION)
-REQUESTS = Group("sda", "read", REQUEST)
-HITS = Group("sda", "read", HIT)
+READ, WRITE = OPERATION.group("sda", "read"), OPERATION.group("sda", "write")
+REQUESTS = REQUEST.group("sda", "read")
+HITS = HIT.group("sda", "read")
+RULES = io_rules.path({})
 Cells = Mapping[Group, Mapping[str, Distribution]]
-
-
-def distribution(values: Iterable[int]) -> Distribution:
-    found = Distribution()
-    for value in values:
-        found.add(value)
-    return found
 
 
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
     """So many that were all alike."""
-    whole = sum(value for name, value in stages.items() if TABLE[name].partition)
+    whole = sum(value for name, value in stages.items() if name != "preempted")
     return {name: distribution([value] * times) for name, value in {**stages, "total": whole}.items()}
 
 
@@ -51,13 +39,20 @@ def book(started: int = 0, lost: int = 0) -> Book:
     return Book.read(started, 0, {STATE_FULL: lost}, {})
 
 
-def case(cells: Cells, **more: Any) -> Case:
-    given = {"rows": rows_of(cells, TABLE), "table": TABLE, "duration_ns": SECOND, "requests": book(), **more}
-    return Case(**given)
+def case(
+    cells: Cells, duration_ns: int = SECOND, requests: Book | None = None, operations: Book | None = None, **more: Any
+) -> Case:
+    books = {kind.REQUESTS: requests or book(), **({} if operations is None else {kind.OPERATIONS: operations})}
+    report = Report("summary", 0, duration_ns, books, rows_of(cells, (OPERATION, HIT, REQUEST)), {}, OVERHEAD)
+    return Case(report, (OPERATION, REQUEST), **more)
 
 
-def rules(found: Case) -> list[str]:
-    return [finding.rule for finding in judge(found).findings]
+def judge(found: Case, behind: Mapping[str, int] | None = None) -> Verdict:
+    return verdict.judge(found, io_rules.path(behind or {}))
+
+
+def rules(found: Case, behind: Mapping[str, int] | None = None) -> list[str]:
+    return [finding.rule for finding in judge(found, behind).findings]
 
 
 def finding(rule: Any, cells: Cells, **more: Any) -> Finding:
@@ -82,20 +77,20 @@ def finding(rule: Any, cells: Cells, **more: Any) -> Finding:
     ],
 )
 def test_every_case_has_one_first_finding(cells: Cells, rule: str) -> None:
-    assert [one for one in rules(case(cells)) if one in {rule.__name__ for rule in verdict.FIRST}] == [rule]
+    assert [one for one in rules(case(cells)) if one in {rule.__name__ for rule in RULES.first}] == [rule]
 
 
 def test_idle_tells_what_is_in_flight() -> None:
     assert finding(verdict.idle, {}, requests=book(4)).figures == {"in_flight": 4}
     assert finding(verdict.idle, {}, requests=book(4), operations=book(3)).figures == {"in_flight": 7}
-    assert judge(case({})).advice == OTHERS["idle"]
+    assert judge(case({})).advice == io_rules._ADVICE["idle"]
 
 
 def test_cached_is_about_the_hits_that_took_the_most_time() -> None:
-    found = finding(verdict.cached, {HITS: {"total": distribution([2000] * 9)}, HITS._replace(op="write"): cell(99)})
-    assert found.group == Group("", "read", HIT)
+    found = finding(io_rules.cached, {HITS: {"total": distribution([2000] * 9)}, HIT.group("sda", "write"): cell(99)})
+    assert found.group == HITS.everywhere
     assert found.figures == {"count": 9, "mean_ns": 2000.0, "p99_ns": 2000}
-    assert judge(case({HITS: cell(9)})).advice == OTHERS["cached"]
+    assert judge(case({HITS: cell(9)})).advice == io_rules._ADVICE["cached"]
 
 
 def test_largest_is_the_largest_stage_of_the_heaviest_operations() -> None:
@@ -110,7 +105,7 @@ def test_largest_is_the_largest_stage_of_the_heaviest_operations() -> None:
     assert found.figures["share"] == pytest.approx(0.9)
     assert (found.figures["mean_ns"], found.figures["p99_ns"]) == (9 * MS, 9 * MS)
     assert judge(case(cells)).stage == "queue"
-    assert judge(case(cells)).advice == STAGES["queue"]
+    assert judge(case(cells)).advice.startswith("the I/O scheduler (queue/scheduler)")
 
 
 def test_without_operations_it_is_about_requests() -> None:
@@ -134,22 +129,16 @@ def test_interference_is_never_the_largest_stage() -> None:
 )
 def test_a_device_is_named_where_most_of_it_happened(times: tuple[int, ...], dev: str, share: float) -> None:
     names = ("sda", "sdb", "sdc")
-    found = finding(verdict.largest, {READ._replace(dev=name): cell(n, device=MS) for name, n in zip(names, times)})
-    assert found.group == READ._replace(dev=dev)
+    found = finding(
+        verdict.largest, {OPERATION.group(name, "read"): cell(n, device=MS) for name, n in zip(names, times)}
+    )
+    assert found.group == OPERATION.group(dev or ALL, "read")
     assert found.figures["dev_share"] == pytest.approx(share)
-
-
-def test_groups_that_a_flow_tells_apart_besides_are_added_up() -> None:
-    rows = rows_of({READ._replace(key=stack): cell(1, device=MS) for stack in range(3)}, TABLE)
-    found = verdict.largest(case({}, rows=rows))
-    assert found is not None
-    assert found.group == READ
-    assert found.figures["dev_share"] == 1.0
 
 
 def test_queue_depth_is_that_of_all_requests_by_littles_law() -> None:
     """31 requests of 10 ms in every 10 ms."""
-    cells = {REQUESTS: cell(3000, device=10 * MS), REQUESTS._replace(op="write"): cell(100, device=10 * MS)}
+    cells = {REQUESTS: cell(3000, device=10 * MS), REQUEST.group("sda", "write"): cell(100, device=10 * MS)}
     assert finding(verdict.largest, cells).figures["queue_depth"] == pytest.approx(31.0)
     assert finding(verdict.largest, cells, duration_ns=0).figures["queue_depth"] == 0.0
     assert finding(verdict.largest, {READ: cell(9, device=MS)}).figures["queue_depth"] == 0.0
@@ -158,7 +147,7 @@ def test_queue_depth_is_that_of_all_requests_by_littles_law() -> None:
 # --- the rules that are told besides ------------------------------------------------------------------------
 
 
-def stretches(*means: int, key: tuple[str, str] = ("operation", "read"), count: int = 40) -> list[Stretch]:
+def stretches(*means: int, key: Group = READ.everywhere, count: int = 40) -> list[Stretch]:
     one = [Sums(count, mean * count, mean * mean * count) for mean in means]
     return [Stretch(at, at + 1, {key: {"device": sums, "total": sums}}) for at, sums in enumerate(one)]
 
@@ -167,12 +156,12 @@ def test_grew_tells_when_and_by_how_much() -> None:
     found = finding(
         verdict.grew, {READ: cell(9, device=MS)}, stretches=stretches(MS, MS, 4 * MS, MS), wall_offset_ns=1000
     )
-    assert (found.stage, found.group) == ("device", READ._replace(dev=""))
+    assert (found.stage, found.group) == ("device", READ.everywhere)
     assert found.figures == {"factor": 4.0, "ts_ns": 1003, "duration_ns": 1, "mean_ns": 4 * MS, "rest_mean_ns": MS}
 
 
 def test_growth_is_looked_for_in_what_the_verdict_is_about() -> None:
-    other = stretches(MS, MS, 4 * MS, MS, key=("request", "read"))
+    other = stretches(MS, MS, 4 * MS, MS, key=REQUESTS.everywhere)
     assert verdict.grew(case({READ: cell(9, device=MS)}, stretches=other)) is None
     assert verdict.grew(case({REQUESTS: cell(9, device=MS)}, stretches=other)) is not None
     assert verdict.grew(case({HITS: cell(9)}, stretches=other)) is None
@@ -231,7 +220,7 @@ def test_inside_tells_what_took_the_cpu() -> None:
     assert verdict.inside(case({HITS: cell(9)})) is None
 
 
-def test_lost_counts_system_calls_and_requests() -> None:
+def test_lost_counts_operations_and_requests() -> None:
     assert finding(verdict.lost, {}, requests=book(20, 3)).figures == {"requests": 3, "requests_started": 20}
     both = finding(verdict.lost, {}, requests=book(20), operations=book(9, 1)).figures
     assert both == {"requests": 0, "requests_started": 20, "operations": 1, "operations_started": 9}
@@ -248,7 +237,7 @@ def test_all_of_them_can_be_told_together_in_this_order() -> None:
 @pytest.mark.parametrize(("waited", "told"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
 def test_who_filled_the_commits_of_others(waited: int, told: bool) -> None:
     """Of those that others waited for, who cost them most, where that is a tenth of the time of all."""
-    found = judge(case({WRITE: cell(10, fs=SECOND // 10)}, behind={"mv (pid 8)": 5, "cp (pid 7)": waited}))
+    found = judge(case({WRITE: cell(10, fs=SECOND // 10)}), {"mv (pid 8)": 5, "cp (pid 7)": waited})
     (one,) = [finding for finding in found.findings if finding.rule == "behind"] or [None]
     assert (one is not None) == told
     if one is not None:
@@ -263,16 +252,17 @@ def test_every_rule_can_be_reached() -> None:
         case({HITS: cell(9)}),
         case({REQUESTS: cell(9)}),
         case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
-        case(everything, behind={"cp (pid 7)": 100 * SECOND}),
     ]
-    reached = {rule for one in cases for rule in rules(one)}
-    assert reached == {rule.__name__ for rule in (*verdict.FIRST, *verdict.MORE)}
+    reached = {rule for one in cases for rule in rules(one, {"cp (pid 7)": 100 * SECOND})}
+    assert reached == {rule.__name__ for rule in (*RULES.first, *RULES.more)}
 
 
-def test_a_stage_of_another_flow_has_the_advice_of_its_table() -> None:
-    table = StageTable([Stage("handler", E, C, "", "a driver does too much")])
-    rows = [Row(Group("cpu0", "irq"), name, distribution([5]), 1.0) for name in ("handler", "total")]
-    assert judge(Case(rows, table, SECOND, book())).advice == "a driver does too much"
+def test_a_stage_without_advice_has_its_meaning() -> None:
+    stage = Stage("handler", Point("E", "entered"), Point("X", "left"), "", "a driver does too much")
+    irq = Kind("request", Noun("interrupt"), [Label("cpu", CPU)], [stage])
+    cells = {irq.group(0): {"handler": distribution([5]), "total": distribution([5])}}
+    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows_of(cells, [irq]), {}, OVERHEAD)
+    assert verdict.judge(Case(report, [irq]), TIMED).advice == "a driver does too much"
 
 
 def test_a_rule_of_growth_has_its_bounds() -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
+from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, sized, start
 from wptrace.bpf.ring import Reader
 from wptrace.cli import main
 from wptrace.engine.flow import Flow
@@ -15,12 +15,13 @@ from wptrace.flows.io import block as io_block
 from wptrace.flows.io import path as io_path
 from wptrace.kernel import privileges
 from wptrace.model.book import Book
-from wptrace.model.results import Group, Request, Snapshot, Start
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Event, Snapshot, Start
 
 
 class FakeFlow(Flow):
     name = "io"
-    stages = TABLE
+    kinds = judged = (KIND,)
     filters = io_path.PathFlow.filters
 
     def __init__(self, options: io_block.Options | io_path.Options) -> None:
@@ -33,12 +34,12 @@ class FakeFlow(Flow):
 
     def snapshot(self) -> Snapshot:
         self.looks += 1
-        group = Group(os.environ.get("FAKE_DEVICE", "sda"), "read")
-        book = Book.read(self.looks, self.looks, {}, {})
-        cells = {group: cell([1000] * self.looks, [3000] * self.looks)}
-        return Snapshot(time.monotonic_ns(), book, cells, {group: 4096 * self.looks}, 0, OVERHEAD)
+        found = group(os.environ.get("FAKE_DEVICE", "sda"))
+        books = {REQUESTS: Book.read(self.looks, self.looks, {}, {})}
+        cells = {found: cell([1000] * self.looks, [3000] * self.looks)}
+        return Snapshot(time.monotonic_ns(), books, cells, sized({found: 4096 * self.looks}), OVERHEAD)
 
-    def requests(self) -> list[Request]:
+    def events(self) -> list[Event]:
         if self.told:
             return []
         self.told = True

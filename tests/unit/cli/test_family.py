@@ -12,8 +12,9 @@ from tests.unit.cli.command import WPTRACE, run, sentence
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
 from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.text.size import SizeOutput
-from wptrace.outputs.text.stacks import FoldedOutput, StacksJson, StacksOutput
+from wptrace.outputs.text.output import TextOutput
+from wptrace.outputs.text.sizes import SizesView
+from wptrace.outputs.text.stacks import FoldedOutput, StacksView
 
 BAD = [
     (["size", "0"], "an interval of 0 is too short: 10ms is the least"),
@@ -58,21 +59,24 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("words", "kind"),
+    ("words", "kinds"),
     [
-        (["size"], SizeOutput),
-        (["size", "-j"], NdjsonOutput),
-        (["stacks"], StacksOutput),
-        (["stacks", "-j"], StacksJson),
-        (["stacks", "--folded", "time"], FoldedOutput),
+        (["size"], (TextOutput, SizesView)),
+        (["size", "-j"], (NdjsonOutput, None)),
+        (["stacks"], (TextOutput, StacksView)),
+        (["stacks", "-j"], (NdjsonOutput, None)),
+        (["stacks", "--folded", "time"], (FoldedOutput, StacksView)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_good_one_is_handed_to_the_runner(words: list[str], kind: type, traced: list[tuple[Any, ...]]) -> None:
+def test_a_good_one_is_handed_to_the_runner(
+    words: list[str], kinds: tuple[type, type | None], traced: list[tuple[Any, ...]]
+) -> None:
     assert main([*words, "-o", os.devnull, "0.5", "3", "--stats"]) == 0
     ((flow, output, seconds, count, statistics, _),) = traced
     assert flow.name == words[0]
-    assert type(output) is kind
+    assert type(output) is kinds[0]
+    assert kinds[1] is None or type(output._view) is kinds[1]
     assert (seconds, count, statistics) == (0.5, 3, True)
 
 
@@ -82,5 +86,5 @@ def test_a_good_one_is_handed_to_the_runner(words: list[str], kind: type, traced
 def test_json_has_all_stacks_and_text_the_first_ten(words: list[str], top: int, traced: list[tuple[Any, ...]]) -> None:
     assert main(["stacks", "-o", os.devnull, "-p", str(os.getpid()), "--min", "2ms", "--user", *words]) == 0
     ((flow, output, *_),) = traced
-    assert output._view.top == top
+    assert (output._wanted if "-j" in words else output._view.wanted).top == top
     assert (flow._options.min_ns, flow._options.wanted["pid"], flow._options.user) == (2_000_000, os.getpid(), True)

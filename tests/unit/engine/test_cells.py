@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.outputs.samples import group
 from wptrace.bpf.maps import Map
 from wptrace.engine import cells as cells_module
 from wptrace.engine.cells import Cells
 from wptrace.model.distribution import SLOTS, index
-from wptrace.model.results import Group
+from wptrace.model.kind import Group
 
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
@@ -47,7 +48,7 @@ class FakeMap:
             cell[place] += amount
 
 
-A, B, LATE = Group("a", "x"), Group("b", "x"), Group("late", "x")
+A, B, LATE = map(group, ("a", "b", "late"))
 
 
 def cells(made: FakeMap, *groups: Group) -> Cells:

@@ -16,19 +16,19 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import OVERHEAD, TABLE, cell, request, start
+from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, sized, start
 from wptrace.bpf.ring import Reader
 from wptrace.engine import run as module
 from wptrace.engine.flow import Flow
 from wptrace.engine.run import Looks, run
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
-from wptrace.model.book import Book
+from wptrace.model.book import RING_FULL, Book, Cause
 from wptrace.model.budget import Cost, Spending
-from wptrace.model.results import Group, InFlight, Report, Request, Snapshot, Start
-from wptrace.model.stages import StageTable
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Event, InFlight, Report, Snapshot, Start
 
-SDA_READ = Group("sda", "read")
+SDA_READ = group("sda")
 SECOND = 1_000_000_000
 
 
@@ -72,14 +72,14 @@ class Fake(Flow):
     """Finishes one request at each look."""
 
     name = "fake"
-    stages = TABLE
+    kinds = judged = (KIND,)
 
     def __init__(self, clock: Time, told: list[str]) -> None:
         self.clock = clock
         self.told = told
         self.looks = 0
         self.cell = cell([], [])
-        self.pending: list[Request] = []
+        self.pending: list[Event] = []
         self.waiting: list[InFlight] = []
         self.asked: list[int] = []
         self.slow_after: float = math.inf
@@ -93,10 +93,10 @@ class Fake(Flow):
     def snapshot(self) -> Snapshot:
         self.looks += 1
         self.told.append("snapshot")
-        book = Book.read(self.looks + 1, self.looks, {}, {})
+        books = {REQUESTS: Book.read(self.looks + 1, self.looks, {}, {})}
         self.grow(self.clock.now - 1000.0)
         cells = {SDA_READ: {name: found.copy() for name, found in self.cell.items()}}
-        return Snapshot(int(self.clock.now * SECOND), book, cells, {SDA_READ: 512 * self.looks}, 0, OVERHEAD)
+        return Snapshot(int(self.clock.now * SECOND), books, cells, sized({SDA_READ: 512 * self.looks}), OVERHEAD)
 
     def grow(self, seconds: float) -> None:
         """One more request in each look, and more in the device when that got slow."""
@@ -108,7 +108,7 @@ class Fake(Flow):
         self.asked.append(at_least_ns)
         return self.waiting
 
-    def requests(self) -> list[Request]:
+    def events(self) -> list[Event]:
         found, self.pending = self.pending, []
         return found
 
@@ -125,8 +125,9 @@ class Collected:
         self.told = told
         self.fail = fail
         self.reports: list[Report] = []
-        self.requests: list[Request] = []
+        self.events: list[Event] = []
         self.waiting: list[tuple[list[InFlight], int]] = []
+        self.lost: dict[Cause, int] = {}
 
     def _tell(self, what: str) -> None:
         self.told.append(f"output {what}")
@@ -136,9 +137,9 @@ class Collected:
     def start(self, start: Start) -> None:
         self._tell("start")
 
-    def request(self, request: Request) -> None:
-        self._tell("request")
-        self.requests.append(request)
+    def event(self, event: Event) -> None:
+        self._tell("event")
+        self.events.append(event)
 
     def flush(self) -> None:
         self._tell("flush")
@@ -150,6 +151,9 @@ class Collected:
     def interval(self, report: Report) -> None:
         self._tell("interval")
         self.reports.append(report)
+
+    def losses(self) -> dict[Cause, int]:
+        return self.lost
 
     def summary(self, report: Report) -> None:
         self._tell("summary")
@@ -200,28 +204,28 @@ def test_so_many_intervals_and_a_summary(world: World) -> None:
     assert [report.kind for report in world.output.reports] == ["interval"] * 3 + ["summary"]
     assert world.lengths == [0.5, 0.5, 0.5, 1.5]
     assert world.told[:3] == ["start", "snapshot", "output start"]
-    assert world.told[-7:-5] == ["stop", "output request"]
+    assert world.told[-7:-5] == ["stop", "output event"]
     assert world.told[-5:] == ["output flush", "snapshot", "output summary", "close", "output close"]
 
 
 def test_each_interval_holds_what_came_in_it(world: World) -> None:
     world.run(1.0, 2)
     first, second, summary = world.output.reports
-    assert [report.accounting.finished for report in world.output.reports] == [1, 1, 3]
-    assert [report.bytes for report in (first, second, summary)] == [{SDA_READ: 512}, {SDA_READ: 512}, {SDA_READ: 1536}]
-    assert [row.stage for row in first.rows] == ["queue", "device", "total"]
+    assert [report.book.finished for report in world.output.reports] == [1, 1, 3]
+    assert [report.bytes for report in (first, second, summary)] == [512, 512, 1536]
+    assert [row.metric for row in first.rows] == ["queue", "device", "total"]
     assert summary.rows[0].distribution.count == 3
     for report in world.output.reports:
-        book = report.accounting
+        book = report.book
         assert book.started == book.finished + book.in_flight + book.lost_total
 
 
 def test_requests_are_told_as_they_come_and_the_last_ones_before_the_summary(world: World) -> None:
     world.clock.at(0.3, lambda: world.flow.pending.append(request(dev="first")))
     world.run(1.0, 1)
-    assert [one.dev for one in world.output.requests] == ["first", "last"]
+    assert [one.group.label("dev") for one in world.output.events] == ["first", "last"]
     told = [word for word in world.told if word.startswith("output")]
-    words = ("start", "request", "flush", "interval", "request", "flush", "summary", "close")
+    words = ("start", "event", "flush", "interval", "event", "flush", "summary", "close")
     assert told == [f"output {word}" for word in words]
 
 
@@ -284,7 +288,7 @@ def test_a_reader_that_left_ends_the_trace(world: World) -> None:
     assert world.lengths == [1.0, 1.5]
 
 
-@pytest.mark.parametrize("fail", ["start", "request", "interval", "summary", "close"])
+@pytest.mark.parametrize("fail", ["start", "event", "interval", "summary", "close"])
 def test_all_is_cleaned_up_whatever_the_output_does(clock: Time, fail: str) -> None:
     world = World(clock, fail)
     before = signal.getsignal(signal.SIGTERM)
@@ -420,6 +424,17 @@ def test_a_usr1_while_it_starts_is_answered_at_once(world: World) -> None:
     assert world.told.index("output start") < world.told.index("output in_flight")
 
 
+def test_the_summary_has_what_the_output_lost_and_what_the_flow_lists(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.output.lost = {RING_FULL: 3}
+    monkeypatch.setattr(Fake, "lists", lambda _: {"offenders": [{"count": 1}]})
+    world.run(1.0, 1)
+    interval, summary = world.output.reports
+    assert (interval.book.noted, interval.lists) == ({}, {})
+    assert (summary.book.noted, summary.lists) == ({RING_FULL: 3}, {"offenders": [{"count": 1}]})
+
+
 # --- The verdict ----------------------------------------------------------------------------------------------
 
 
@@ -449,9 +464,8 @@ def test_a_summary_without_a_change_has_none(world: World) -> None:
     assert findings(world.output.reports[-1]) == ["largest"]
 
 
-def test_what_counts_something_else_than_time_has_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    bytes_ = StageTable(stage._replace(unit="bytes") for stage in TABLE)
-    monkeypatch.setattr(Fake, "stages", bytes_)
+def test_a_flow_that_has_nothing_to_judge_has_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fake, "judged", ())
     world.clock.at(200.0, interrupt)
     world.run(None, None)
     assert world.output.reports[-1].verdict is None

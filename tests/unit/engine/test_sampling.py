@@ -7,18 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.outputs.samples import distribution, group
 from wptrace.engine.sampling import Sampling
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group
 
-SDA, SDB = Group("sda", "read"), Group("sdb", "write")
+SDA, SDB = group("sda"), group("sdb", "write")
 
 
 def of(*values: int) -> Distribution:
-    made = Distribution()
-    for value in values:
-        made.add(value)
-    return made
+    return distribution(values)
 
 
 class Cell:

@@ -15,10 +15,20 @@ from wptrace.engine.hooks import BOTH, END, START, Hook
 from wptrace.flows import discover
 from wptrace.flows.io.block import _CAUSES, BlockFlow
 from wptrace.flows.io.causes import COUNTED
-from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.kinds import (
+    CONTROLLERS,
+    LAYER,
+    NOISE,
+    OPERATION,
+    REQUEST,
+    REQUEST_STAGES,
+    SPARSE,
+    WRITEBACK,
+    WRITEBACK_STAGES,
+)
 from wptrace.flows.io.records import _KINDS
-from wptrace.flows.io.kinds import CONTROLLERS, NOISE, REQUEST_STAGES, SPARSE, WRITEBACK_STAGES
 from wptrace.model.distribution import SLOTS
+from wptrace.model.kind import TOTAL, UNATTRIBUTED, names
 from wptrace.tools.doctor import _FEATURES
 
 OBJECTS = Path(__file__).resolve().parents[3] / "wptrace/objects"
@@ -44,7 +54,7 @@ def test_a_flow_is_complete(flow: type[Flow]) -> None:
     assert flow.name
     assert flow.object
     assert flow.hooks
-    stages = set(flow.stages.names)
+    stages = set(names(flow.kinds))
     for hook in flow.hooks:
         assert hook.programs
         assert hook.role in (START, END, BOTH)
@@ -55,7 +65,7 @@ def test_a_flow_is_complete(flow: type[Flow]) -> None:
     assert any(hook.required for hook in flow.hooks)
     served = {stage for hook in flow.hooks for stage in hook.serves}
     assert served == stages, "a stage that no hook serves can never be seen"
-    assert all(stage.description and stage.meaning for stage in flow.stages)
+    assert all(stage.description and stage.meaning for kind in flow.kinds for stage in kind.measured)
     assert all("." in name for field in flow.fields for name in field.names)
 
 
@@ -106,13 +116,10 @@ def enum_names(btf: Btf, enum: str) -> list[str]:
 def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
     file, btf = parsed("io_block", arch)
 
-    def names(enum: str) -> list[str]:
-        return enum_names(btf, enum)
-
-    assert names("block_stage") == [*BlockFlow.stages.names, BlockFlow.stages.total.name, "at_once"]
-    assert set(names("block_cause")) <= set(_CAUSES)
-    assert names("block_op")[:4] == ["read", "write", "flush", "discard"]
-    assert set(names("block_flag")) == {"sync", "meta", "fua", "preflush", "rahead"}
+    assert enum_names(btf, "block_stage") == [*names(BlockFlow.kinds), TOTAL, "at_once"]
+    assert set(enum_names(btf, "block_cause")) <= set(_CAUSES)
+    assert enum_names(btf, "block_op")[:4] == ["read", "write", "flush", "discard"]
+    assert set(enum_names(btf, "block_flag")) == {"sync", "meta", "fua", "preflush", "rahead"}
     hist = btf.find("hist", Struct)
     assert hist is not None
     assert btf.size(hist.id) == 5 * 8 + SLOTS * 4
@@ -122,18 +129,21 @@ def test_names_that_python_uses_are_those_of_the_object(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_names_are_those_of_the_path_object(arch: str) -> None:
     file, btf = parsed("io_path", arch)
-    table = PathFlow.stages
-    partition = [stage.name for stage in table.partition]
-    assert enum_names(btf, "op_stage") == [*partition, table.unattributed.name, table.total.name]
-    assert enum_names(btf, "request_stage") == [*REQUEST_STAGES, table.total.name]
-    assert set(SPARSE) | set(REQUEST_STAGES) < {*partition, table.unattributed.name}
+    partition = [stage.name for stage in OPERATION.stages]
+    assert enum_names(btf, "op_stage") == [*partition, UNATTRIBUTED, TOTAL]
+    assert (
+        enum_names(btf, "request_stage")
+        == [*REQUEST_STAGES, TOTAL]
+        == [*(stage.name for stage in REQUEST.stages), TOTAL]
+    )
+    assert set(SPARSE) | set(REQUEST_STAGES) < {*partition, UNATTRIBUTED}
     assert enum_names(btf, "interface") == ["call", "uring", "aio"]
     assert enum_names(btf, "noise_stage") == list(NOISE)
     assert enum_names(btf, "controller") == list(CONTROLLERS)
-    assert [*NOISE, *CONTROLLERS] == [stage.name for stage in table.inside]
-    apart = [stage.name for stage in table if stage.apart]
-    assert enum_names(btf, "writeback_stage") == [*apart, table.total.name] == [*WRITEBACK_STAGES, table.total.name]
-    assert enum_names(btf, "layer_stage") == ["layers", "device", table.total.name]
+    assert [*NOISE, *CONTROLLERS] == [metric.name for metric in OPERATION.inside]
+    assert enum_names(btf, "writeback_stage") == [*WRITEBACK_STAGES, TOTAL]
+    assert [stage.name for stage in WRITEBACK.stages] == list(WRITEBACK_STAGES)
+    assert enum_names(btf, "layer_stage") == [*(stage.name for stage in LAYER.stages), TOTAL]
     assert set(enum_names(btf, "path_cause")) == {cause.name for cause in COUNTED}
     assert enum_names(btf, "op_kind") == ["read", "write", "sync", "pagefault", "swapin"]
     assert enum_names(btf, "record_kind") == list(_KINDS)

@@ -15,8 +15,10 @@ from wptrace.bpf.elf import ObjectFile
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf
-from wptrace.flows.iopf import IopfFlow, Options, op_of, rows
+from wptrace.flows.iopf import IopfFlow, Options, _labels, rows
 from wptrace.kernel import sysdev
+from wptrace.model.kind import TOTAL
+from wptrace.model.kind import names as names_of
 
 MS = 1_000_000
 
@@ -31,9 +33,9 @@ def row(dev: bytes = b"0000:75:00.0\0\0", pasid: int = 5) -> Any:
 
 
 def test_an_address_space_has_a_number_or_none() -> None:
-    assert op_of(row()) == "pasid 5"
-    assert op_of(row(pasid=iopf._NO_PASID)) == "pasid -"
-    assert op_of(row(dev=b"\0", pasid=0)) == "other"
+    assert _labels(row()) == ("0000:75:00.0", 5)
+    assert _labels(row(pasid=iopf._NO_PASID)) == ("0000:75:00.0", None)
+    assert _labels(row(dev=b"\0", pasid=0)) == ("other", "other")
 
 
 def state(first: int, last: int = 0, handled: int = 0, **what: Any) -> Any:
@@ -70,7 +72,7 @@ def test_faults_without_an_answer_come_oldest_first_with_their_stage() -> None:
     found = flow(Options(), *states).in_flight(0)
     assert [one.stage for one in found] == ["handle", "queue", "gather"]
     assert [one.fields["group"] for one in found] == [1, 2, 0]
-    assert [one.dev for one in found] == ["0000:75:00.0"] * 3
+    assert [one.group.label("dev") for one in found] == ["0000:75:00.0"] * 3
     assert 60 * MS <= found[0].age_ns < 60_000 * MS
     assert len(flow(Options(), *states, state(now + 60_000 * MS)).in_flight(10 * MS)) == 3
 
@@ -82,8 +84,11 @@ def test_who_does_not_see_the_handling_has_the_wait_for_it_in_handle() -> None:
 
 def test_only_those_that_are_wanted() -> None:
     states = [state(1), state(1, pasid=6), state(1, dev=b"other\0")]
-    assert [one.op for one in flow(Options(devices=("0000:75:00.0",)), *states).in_flight(0)] == ["pasid 5", "pasid 6"]
-    assert [one.op for one in flow(Options(pasids=(6, 7)), *states).in_flight(0)] == ["pasid 6"]
+    assert [one.group.label("pasid") for one in flow(Options(devices=("0000:75:00.0",)), *states).in_flight(0)] == [
+        5,
+        6,
+    ]
+    assert [one.group.label("pasid") for one in flow(Options(pasids=(6, 7)), *states).in_flight(0)] == [6]
     assert len(flow(Options(devices=("other",), pasids=(5,)), *states).in_flight(0)) == 1
     name = "a-name-that-is-longer-than-programs-keep"
     assert len(flow(Options(devices=(name,)), state(1, dev=name[:31].encode())).in_flight(0)) == 1
@@ -99,7 +104,7 @@ def test_names_are_those_of_the_object(arch: str) -> None:
         prefix = f"{name.upper()}_"
         return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
 
-    assert names("iopf_stage") == [*IopfFlow.stages.names, IopfFlow.stages.total.name]
+    assert names("iopf_stage") == [*names_of(IopfFlow.kinds), TOTAL]
     assert set(names("iopf_cause")) == set(iopf._CAUSES)
 
 

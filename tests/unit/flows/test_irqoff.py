@@ -14,9 +14,10 @@ from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError
 from wptrace.flows import irqoff
-from wptrace.flows.irqoff import IrqoffFlow, Options, tick_ns
+from wptrace.flows.irqoff import EVENT, PERIOD, IrqoffFlow, Options, tick_ns
 from wptrace.kernel import cpus
 from wptrace.model.distribution import SLOTS
+from wptrace.model.kind import REQUESTS
 
 MS = 1_000_000
 ALL = 100_000
@@ -92,10 +93,10 @@ def set_cells(flow: IrqoffFlow, *cells: Any) -> None:
 
 def test_a_period_is_told_with_its_stack_at_the_end(flow: IrqoffFlow) -> None:
     flow._episodes.end(ended(stack=(9, 0, 1, 2)))
-    (request,) = flow.requests()
-    assert (request.kind, request.dev, request.op) == ("irqoff", "cpu1", "irqoff")
-    assert (request.end_ns, request.total_ns) == (1100 * MS, 20 * MS)
-    assert request.fields == {
+    (event,) = flow.events()
+    assert event.group == EVENT.group(1)
+    assert (event.end_ns, event.total_ns) == (1100 * MS, 20 * MS)
+    assert event.fields == {
         "start_ns": 1080 * MS,
         "stolen_ns": 3,
         "error_ns": MS // 2,
@@ -107,28 +108,28 @@ def test_a_period_is_told_with_its_stack_at_the_end(flow: IrqoffFlow) -> None:
         # Without the handler of the tick.
         "stack": ["f1+0x1", "f2+0x1"],
     }
-    assert flow.requests() == []
+    assert flow.events() == []
 
 
 def test_what_an_nmi_saw_inside_is_better(flow: IrqoffFlow) -> None:
     flow._episodes.see(seen(comm=b"culprit\0", stack=(5,)))
     flow._episodes.end(ended(comm=b"later\0"))
-    (request,) = flow.requests()
-    assert (request.fields["sampled"], request.fields["comm"], request.fields["stack"]) == (
+    (event,) = flow.events()
+    assert (event.fields["sampled"], event.fields["comm"], event.fields["stack"]) == (
         "inside",
         "culprit",
         ["f5+0x1"],
     )
-    assert request.total_ns == 20 * MS
+    assert event.total_ns == 20 * MS
 
 
 def test_a_cpu_that_does_not_tick_is_in_flight(flow: IrqoffFlow) -> None:
     now = time.monotonic_ns()
     set_cells(flow, cell(now, finished=3), cell(now - 5000 * MS))
-    book = flow.snapshot().accounting
+    book = flow.snapshot().books[REQUESTS]
     assert (book.started, book.finished, book.in_flight) == (4, 3, 1)
     (one,) = flow.in_flight(0)
-    assert (one.dev, one.fields) == ("cpu1", {"cpu": 1})
+    assert (one.group, one.fields) == (PERIOD.group(1), {"cpu": 1})
     assert 4999 * MS <= one.age_ns < 60_000 * MS
     assert flow.in_flight(600_000 * MS) == []
     flow._episodes.see(seen(ticked=now - 5000 * MS))
@@ -145,7 +146,7 @@ def test_a_cpu_that_is_away_or_has_not_ticked_yet_is_not(flow: IrqoffFlow, monke
 
 def test_what_is_no_period_is_noted(flow: IrqoffFlow) -> None:
     set_cells(flow, cell(causes=(1, 2, 3, 4, 5)), cell(causes=(10, 0, 0, 0, 0)))
-    book = flow.snapshot().accounting
+    book = flow.snapshot().books[REQUESTS]
     assert {cause.name: count for cause, count in book.noted.items()} == {
         "ring_full": 11,
         "nmi_ring_full": 2,
@@ -158,7 +159,7 @@ def test_what_is_no_period_is_noted(flow: IrqoffFlow) -> None:
 
 def test_a_row_for_each_cpu_that_had_a_period(flow: IrqoffFlow) -> None:
     set_cells(flow, cell(), cell(finished=2))
-    assert {group.dev: stages["total"].count for group, stages in flow.snapshot().cells.items()} == {"cpu1": 2}
+    assert {group: stages["total"].count for group, stages in flow.snapshot().cells.items()} == {PERIOD.group(1): 2}
 
 
 def test_a_cpu_that_came_is_watched(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +170,7 @@ def test_a_cpu_that_came_is_watched(flow: IrqoffFlow, monkeypatch: pytest.Monkey
     assert flow._loaded
     # 0 never moved, 1 came back, 2 is new, 3 went, 4 has not come yet.
     flow._loaded.obj.maps["moves"] = {0: 0, 1: 200, 2: 300, 3: 400, 4: 500}  # type: ignore[index]
-    flow.requests()
+    flow.events()
     assert watched == [1, 2]
 
 
@@ -184,10 +185,10 @@ def test_a_cpu_that_is_just_coming_is_watched_later(flow: IrqoffFlow, monkeypatc
     monkeypatch.setattr(cpus, "online", lambda: [0, 1])
     assert flow._loaded
     flow._loaded.obj.maps["moves"] = {1: 200}  # type: ignore[index]
-    flow.requests()
+    flow.events()
     flow._cared_at = 0
     with pytest.raises(LibbpfError):
-        flow.requests()
+        flow.events()
     assert refusals == []
 
 
@@ -197,7 +198,7 @@ def test_of_chosen_cpus_alone(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch)
     flow._options = Options(cpus=(1,))
     assert flow._loaded
     flow._loaded.obj.maps["moves"] = {0: 200, 1: 200}  # type: ignore[index]
-    flow.requests()
+    flow.events()
     assert watched == [1]
 
 

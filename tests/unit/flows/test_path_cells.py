@@ -12,14 +12,13 @@ import pytest
 
 from wptrace.bpf.maps import Map
 from wptrace.engine.cells import Cells
+from wptrace.flows.io.kinds import OPERATION, REQUEST_STAGES, SPARSE
 from wptrace.flows.io.path import PathFlow
-from wptrace.flows.io.kinds import REQUEST_STAGES, SPARSE
 from wptrace.model.distribution import SLOTS, Distribution, index
-from wptrace.model.results import OPERATION, Group
 
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
-GROUP = Group("sda", "write", OPERATION)
+GROUP = OPERATION.group("sda", "write")
 
 
 class CellMap:

@@ -7,13 +7,12 @@ import struct
 from typing import cast
 
 from wptrace.bpf.maps import Map
-from wptrace.flows.size import Sizes
+from wptrace.flows.size import REQUEST, Sizes
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Group
 from wptrace.model.tally import Tally
 
 PLACES = 4
-READ, FLUSH = Group("sda", "read"), Group("sda", "flush")
+READ, FLUSH = REQUEST.group("sda", "read"), REQUEST.group("sda", "flush")
 
 
 class Layout:

@@ -79,12 +79,14 @@ def test_as_dict_names_the_causes() -> None:
     book.finish(6)
     book.lose(STATE_FULL, 2)
     book.note(RECURSION, 3)
+    book.failed = 4
     assert book.as_dict() == {
         "started": 10,
         "carried": 0,
         "finished": 6,
         "in_flight": 2,
         "lost": 2,
+        "failed": 4,
         "lost_by_cause": {"state_full": 2},
         "noted_by_cause": {"recursion": 3},
     }
@@ -114,6 +116,7 @@ def test_total_of_several_books() -> None:
     one.lose(UNMATCHED_START)
     other.start(2)
     other.carried = 2
+    one.failed, other.failed = 1, 2
     other.lose(UNMATCHED_START)
     other.note(RING_FULL, 5)
     whole = Book.total([one, other])
@@ -123,6 +126,7 @@ def test_total_of_several_books() -> None:
         "finished": 1,
         "in_flight": 2,
         "lost": 2,
+        "failed": 3,
         "lost_by_cause": {"unmatched_start": 2},
         "noted_by_cause": {"ring_full": 5},
     }

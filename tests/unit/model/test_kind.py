@@ -1,71 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from wptrace.model.stages import Point, Stage, StageTable
+from wptrace.model import kind
+from wptrace.model.kind import ALL, CGROUP, CPU, DEVICE, PASID, Kind, Label, Metric, Noun, Point, Stage, Task, names
 
 Q, G, D, C = Point("Q", "queued"), Point("G", "got a request"), Point("D", "issued"), Point("C", "completed")
 THROTTLE = Stage("throttle", Q, G, "waits for a tag", "no free tag")
 QUEUE = Stage("queue", G, D, "waits in the scheduler", "scheduler or plug")
-DEVICE = Stage("device", D, C, "the device works", "a slow disk")
-HARDIRQ = Stage("hardirq", Q, C, "interrupts ran", "an interrupt took the CPU", partition=False)
+DEVICE_STAGE = Stage("device", D, C, "the device works", "a slow disk")
+HARDIRQ = Metric("hardirq", "interrupts ran", "an interrupt took the CPU", inside=True)
+SLEEP = Metric("sleep", "it sleeps", "nothing to do", part=False)
+NOUN = Noun("request")
+LABELS = (Label("dev", DEVICE), Label("op", kind.OPERATION))
+REQUEST = Kind("request", NOUN, LABELS, [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
 
 
-@pytest.fixture
-def table() -> StageTable:
-    return StageTable([THROTTLE, QUEUE, HARDIRQ, DEVICE])
-
-
-def test_order_and_lookup(table: StageTable) -> None:
-    assert list(table) == [THROTTLE, QUEUE, HARDIRQ, DEVICE]
-    assert len(table) == 4
-    assert table.names == ("throttle", "queue", "hardirq", "device")
-    assert table["queue"] is QUEUE
-    assert "queue" in table
-    assert "nonsense" not in table
+def test_order_and_lookup() -> None:
+    assert REQUEST.measured == (THROTTLE, QUEUE, DEVICE_STAGE, HARDIRQ, SLEEP)
+    assert names([REQUEST]) == ["throttle", "queue", "device", "hardirq", "sleep"]
+    assert names([Kind("bio", NOUN, LABELS, [QUEUE]), REQUEST])[:2] == ["queue", "throttle"]
+    assert REQUEST["queue"] is QUEUE
+    assert "queue" in REQUEST
+    assert "nonsense" not in REQUEST
     with pytest.raises(KeyError):
-        table["nonsense"]
+        REQUEST["nonsense"]
 
 
-def test_the_total_goes_from_the_first_to_the_last_point_of_the_partition(table: StageTable) -> None:
-    assert table.partition == (THROTTLE, QUEUE, DEVICE)
-    assert table.total is table["total"]
-    assert (table.total.start, table.total.end) == (Q, C)
-    assert table.total.description == "the whole, from queued to completed"
-    assert table.unattributed is table["unattributed"]
-    assert table.rows == (*table.stages, table.unattributed, table.total)
-    assert not table.total.partition
-    assert not table.unattributed.partition
-
-
-def test_the_unit_is_in_the_key(table: StageTable) -> None:
-    assert [stage.key for stage in table.rows][-2:] == ["unattributed_ns", "total_ns"]
-    assert THROTTLE._replace(unit="pages").key == "throttle_pages"
-
-
-def test_remainder_counts_the_partition_only(table: StageTable) -> None:
-    assert table.remainder(100, {"throttle": 10, "queue": 20, "device": 30, "hardirq": 15}) == 40
-    assert table.remainder(100, {"device": 100}) == 0
-    assert table.remainder(100, {"device": 101}) == -1
+def test_the_total_goes_from_the_first_to_the_last_point_of_the_stages() -> None:
+    assert REQUEST.total is REQUEST["total"]
+    assert (REQUEST.total.start, REQUEST.total.end) == (Q, C)
+    assert REQUEST.total.description == "the whole, from queued to completed"
+    assert REQUEST.unattributed is REQUEST["unattributed"]
+    assert REQUEST.rows == (*REQUEST.measured, REQUEST.unattributed, REQUEST.total)
+    assert Kind("hit", NOUN, LABELS).total.description == "the whole"
 
 
 @pytest.mark.parametrize("name", ["queue", "total", "unattributed"])
 def test_names_are_unique(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        StageTable([QUEUE, DEVICE._replace(name=name)])
+        Kind("request", NOUN, LABELS, [QUEUE, DEVICE_STAGE._replace(name=name)])
+    with pytest.raises(ValueError, match=name):
+        Kind("request", NOUN, LABELS, [QUEUE], [HARDIRQ._replace(name=name)])
 
 
-def test_interference_lies_inside_and_what_lies_outside_does_not(table: StageTable) -> None:
-    assert table.inside == (HARDIRQ,)
-    assert StageTable([QUEUE, HARDIRQ._replace(outside=True)]).inside == ()
+def test_interference_lies_inside_and_what_lies_outside_does_not() -> None:
+    assert REQUEST.inside == (HARDIRQ,)
 
 
-def test_a_table_of_something_else_than_times() -> None:
-    assert StageTable([THROTTLE, HARDIRQ]).timed
-    assert not StageTable([THROTTLE, QUEUE._replace(unit="bytes")]).timed
+def test_a_kind_of_something_else_than_times() -> None:
+    assert REQUEST.timed
+    assert not Kind("request", NOUN, LABELS, metrics=[HARDIRQ], unit="bytes").timed
 
 
-def test_a_table_needs_a_part_of_the_total() -> None:
-    with pytest.raises(ValueError, match="part of the total"):
-        StageTable([HARDIRQ])
+def test_kinds_with_the_same_name_are_not_the_same() -> None:
+    other = Kind("request", NOUN, LABELS, [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
+    assert other.group("sda", "read") != REQUEST.group("sda", "read") == REQUEST.group("sda", "read")
+
+
+def test_a_group_has_a_value_for_each_label() -> None:
+    with pytest.raises(ValueError, match="a request has 2 labels, not 1"):
+        REQUEST.group("sda")
+    group = REQUEST.group("sda", "read")
+    assert (group.label("dev"), group.label("op"), group.shown) == ("sda", "read", "sda read")
+    assert group.everywhere == group.all_of("dev") == REQUEST.group(ALL, "read")
+    assert group.all_of("op", "cpu") == REQUEST.group("sda", ALL)
+    assert (group.everywhere.shown, group.everywhere.fields) == ("read", {"dev": "", "op": "read"})
+
+
+def test_constants_are_fields_of_every_group() -> None:
+    turn = Kind("request", Noun("turn"), [Label("cpu", CPU, "dev")], [QUEUE], constants={"op": "turn"})
+    assert turn.group(3).fields == {"dev": "cpu3", "cpu": 3, "op": "turn"}
+    assert turn.group(ALL).fields == {"dev": "", "op": "turn"}
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "shown", "fields"),
+    [
+        (Label("cpu", CPU, "dev"), 12, "cpu12", {"dev": "cpu12", "cpu": 12}),
+        (Label("cpu", CPU, "dev"), "others", "others", {"dev": "others", "cpu": None}),
+        (
+            Label("task", kind.TASK, "dev"),
+            Task("fio", 7, 9),
+            "fio[7/9]",
+            {"dev": "fio[7/9]", "task": {"comm": "fio", "pid": 7, "tid": 9}},
+        ),
+        (
+            Label("task", kind.TASK, "dev"),
+            Task("fio", 7),
+            "fio[7]",
+            {"dev": "fio[7]", "task": {"comm": "fio", "pid": 7, "tid": 0}},
+        ),
+        (Label("task", kind.TASK, "dev"), "others", "others", {"dev": "others", "task": None}),
+        (Label("cgroup", CGROUP, "dev"), "/a", "/a", {"dev": "/a", "cgroup": "/a"}),
+        (Label("pasid", PASID), 5, "pasid 5", {"pasid": 5}),
+        (Label("pasid", PASID), None, "pasid -", {"pasid": None}),
+        (Label("pasid", PASID), "other", "other", {"pasid": None}),
+        (Label("dev", DEVICE), ALL, "", {"dev": ""}),
+    ],
+)
+def test_a_label_for_people_and_for_programs(label: Label, value: Any, shown: str, fields: dict[str, Any]) -> None:
+    assert label.shown(value) == shown
+    assert label.fields(value) == fields
+
+
+def test_nouns_are_counted() -> None:
+    assert [NOUN.of(count) for count in (0, 1, 2000)] == ["0 requests", "1 request", "2,000 requests"]
+    assert Noun("branch", "branches").of(2) == "2 branches"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wptrace.analysis import verdict
-from wptrace.analysis.verdict import Case, Rules
+from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.kinds import HIT, OPERATION
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import Finding
@@ -31,15 +31,18 @@ def cached(case: Case) -> Finding | None:
     return Finding("cached", {"count": total.count, "mean_ns": total.mean, "p99_ns": total.percentile(99)}, group)
 
 
-def behind(case: Case, waits: Mapping[str, int]) -> Finding | None:
-    """Whose commits others had to wait for: for how long, by who had put most into them."""
-    if not waits:
-        return None
-    whole = sum(stages[TOTAL].sum for stages in case.of_kind(OPERATION).values())
-    who = max(waits, key=waits.__getitem__)
-    if not whole or waits[who] < BEHIND_SHARE * whole:
-        return None
-    return Finding("behind", {"share": waits[who] / whole, "sum_ns": waits[who]}, stage="journal", who=who)
+def behind_whom(waits: Mapping[str, int]) -> Rule:
+    def behind(case: Case) -> Finding | None:
+        """Whose commits others had to wait for: for how long, by who had put most into them."""
+        if not waits:
+            return None
+        whole = sum(stages[TOTAL].sum for stages in case.of_kind(OPERATION).values())
+        who = max(waits, key=waits.__getitem__)
+        if not whole or waits[who] < BEHIND_SHARE * whole:
+            return None
+        return Finding("behind", {"share": waits[who] / whole, "sum_ns": waits[who]}, stage="journal", who=who)
+
+    return behind
 
 
 BLOCK = verdict.TIMED._replace(advice=_ADVICE)
@@ -50,6 +53,6 @@ def path(waits: Mapping[str, int]) -> Rules:
     """Of operations: with how long those that were told waited for commits of others, by who had filled them."""
     return Rules(
         (verdict.idle, cached, verdict.unmeasured, verdict.largest),
-        (verdict.grew, verdict.tail, verdict.inside, lambda case: behind(case, waits), verdict.lost),
+        (verdict.grew, verdict.tail, verdict.inside, behind_whom(waits), verdict.lost),
         _ADVICE,
     )

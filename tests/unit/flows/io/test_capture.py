@@ -26,11 +26,11 @@ from wptrace.cli.main import main
 from wptrace.engine.capture import Reader, Writer
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io.capture import Capture, _layout, replay
+from wptrace.flows.io.kinds import KINDS
 from wptrace.flows.io.records import Stories
-from wptrace.flows.io.kinds import STAGES
-from wptrace.model.results import Request, Source, Start
+from wptrace.model.report import Event, Source, Start
 
-START = Start("io", "path", "6.12.0", {"dev": ["sda"], "pid": 7}, [Source("fs", "fentry")], STAGES, ["a note"])
+START = Start("io", "path", "6.12.0", {"dev": ["sda"], "pid": 7}, [Source("fs", "fentry")], KINDS, ["a note"])
 BATCHES = [3, 1, 4]
 
 
@@ -64,18 +64,18 @@ def write(obj: BpfObject, path: Path, lost: int = 0, end: bool = True) -> Path:
     return path
 
 
-def told(path: Path) -> tuple[Start, list[list[Request]]]:
+def told(path: Path) -> tuple[Start, list[list[Event]]]:
     with replay(path) as found:
-        return found.start(), list(found.requests())
+        return found.start(), list(found.events())
 
 
 def test_what_was_written_is_told(file: Path) -> None:
     start, batches = told(file)
     assert start == START._replace(file=str(file))
     assert [len(batch) for batch in batches] == BATCHES
-    requests = [request for batch in batches for request in batch]
-    assert [request.total_ns for request in requests] == list(range(sum(BATCHES)))
-    assert {(request.dev, request.fields["pid"]) for request in requests} == {(NAMES[1], 7)}
+    events = [event for batch in batches for event in batch]
+    assert [event.total_ns for event in events] == list(range(sum(BATCHES)))
+    assert {(event.group.label("dev"), event.fields["pid"]) for event in events} == {(NAMES[1], 7)}
 
 
 def test_names_of_cgroups_are_those_of_the_capture(
@@ -83,7 +83,7 @@ def test_names_of_cgroups_are_those_of_the_capture(
 ) -> None:
     monkeypatch.setattr("wptrace.kernel.cgroup_names.CgroupNames.all", lambda _: {1: "/", 55: "/batch\n"})
     _, batches = told(write(obj, tmp_path / "trace.wpt"))
-    assert {request.fields["cgroup"] for batch in batches for request in batch} == {"/batch\n"}
+    assert {event.fields["cgroup"] for batch in batches for event in batch} == {"/batch\n"}
 
 
 def test_what_was_lost_is_noted(obj: BpfObject, tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_what_was_lost_is_noted(obj: BpfObject, tmp_path: Path) -> None:
 def test_a_file_that_was_cut_off_is_told_as_far_as_it_goes(obj: BpfObject, file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     _, every = told(file)
-    everything = [request for batch in every for request in batch]
+    everything = [event for batch in every for event in batch]
     cut = tmp_path / "cut.wpt"
     size, before = len(entry(obj, 0)), 0
     first = whole.index(b"\n") + 1
     for length in [*range(first, len(whole) - 1, size // 3 + 1), len(whole) - 1, len(whole)]:
         cut.write_bytes(whole[:length])
         start, batches = told(cut)
-        found = [request for batch in batches for request in batch]
+        found = [event for batch in batches for event in batch]
         assert found == everything[: len(found)]
         assert before <= len(found)
         before = len(found)
@@ -125,7 +125,7 @@ def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
     """Nothing that was not written is told: what comes before the damage is, then one sentence ends it."""
     whole = file.read_bytes()
     _, every = told(file)
-    expected = [request for batch in every for request in batch]
+    expected = [event for batch in every for event in batch]
     damaged = tmp_path / "damaged.wpt"
     chance = random.Random(1)  # noqa: S311 - the same damage each time
     first = whole.index(b"\n") + 1
@@ -134,11 +134,11 @@ def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
         data = bytearray(whole)
         data[place] ^= 1 << chance.randrange(8)
         damaged.write_bytes(data)
-        found: list[Request] = []
+        found: list[Event] = []
         try:
             with replay(damaged) as opened:
                 noted = "has no end" in "".join(opened.start().notes)
-                for batch in opened.requests():
+                for batch in opened.events():
                     found += batch
         except WptraceError as error:
             assert "is damaged" in error.message or "is no capture" in error.message  # noqa: PT017
@@ -392,7 +392,7 @@ def test_times_of_day_are_those_of_each_batch(obj: BpfObject, tmp_path: Path, mo
         capture.add(memoryview(entry(obj, 7)))
     capture.end(0)
     _, batches = told(path)
-    assert [request.end_ns for batch in batches for request in batch] == [1107, 5107]
+    assert [event.end_ns for batch in batches for event in batch] == [1107, 5107]
 
 
 def test_names_of_cgroups_that_find_no_room_are_noted(
@@ -403,7 +403,7 @@ def test_names_of_cgroups_that_find_no_room_are_noted(
     start, batches = told(write(obj, tmp_path / "trace.wpt"))
     (note,) = start.notes[1:]
     assert 0 < int(note.split()[0].replace(",", "")) < 2000
-    assert {request.fields["cgroup"] for batch in batches for request in batch} == {many[55]}
+    assert {event.fields["cgroup"] for batch in batches for event in batch} == {many[55]}
 
 
 def test_what_was_written_in_part_has_no_end(obj: BpfObject, tmp_path: Path) -> None:

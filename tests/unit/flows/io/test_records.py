@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the path flow as requests, and what its tables hold as what is in flight; layouts are the object's own."""
+"""Records of the path flow as events, and what its tables hold as what is in flight; layouts are the object's own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import pytest
 
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.flows.io import records as io_records
-from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
 from wptrace.flows.io.records import Stories, begun, in_use, path, waiting
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import kernel_dev
-from wptrace.model.results import HIT, LAYER, OPERATION, REQUEST
 
 NAMES = ["other", "sda", "sdb1"]
 NO_CPU = 0xFFFF
@@ -112,15 +111,9 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         request_op=1,
         **CHAIN,
     )
-    assert (found.kind, found.dev, found.op, found.end_ns, found.total_ns) == (
-        OPERATION,
-        "sdb1",
-        "write",
-        1_000_550,
-        450,
-    )
+    assert (found.group, found.end_ns, found.total_ns) == (OPERATION.group("sdb1", "write"), 1_000_550, 450)
     # The time before E is none of a system call's, and it waited for no journal.
-    names = [name for name in PathFlow.stages.names if name not in ("submit", "journal")]
+    names = [stage.name for stage in OPERATION.stages if stage.name not in ("submit", "journal")]
     assert found.stages == dict(zip(names, (10, 20, 30, 40, 50, 60, 70, 80, 90)))
     assert "interface" not in found.fields
     assert sum(found.stages.values()) == found.total_ns
@@ -149,7 +142,7 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     found = told(obj, monkeypatch, kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
-    assert (found.kind, found.op) == (HIT, "read")
+    assert found.group == HIT.group("other", "read")
     assert not {"sector", "bytes", "rwbs", "maj_min"} & set(found.fields)
     assert found.fields["offset"] is None
     assert found.fields["cpus"] == {"submit": 0, "issue": None, "irq": None, "complete": 0, "wake": 0}
@@ -173,7 +166,7 @@ def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.Monkey
     most = {"most_pid": 40, "most_comm": b"cp", "most_handles": 8, "most_blocks": 60}
     whole = {f"commit__{name}": value for name, value in {**known, **most, "handles": 9, "blocks": 64}.items()}
     found = told(obj, monkeypatch, **values, **whole)
-    assert (found.op, found.stages["journal"]) == ("sync", 5)
+    assert (found.group.label("op"), found.stages["journal"]) == ("sync", 5)
     assert found.fields["commit"] == {
         **known,
         "comm": "jbd2/sda-8",
@@ -208,7 +201,7 @@ def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.Mon
     # BLK_STS_MEDIUM
     stages = [0, 0, *range_of(0, 9)]
     found = told(obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7)
-    assert (found.kind, found.dev, found.op) == (REQUEST, "sda", "discard")
+    assert found.group == REQUEST.group("sda", "discard")
     assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
     assert found.fields["error"] == errno.ENODATA
     assert not {"path", "offset", "interference", "result"} & set(found.fields)
@@ -313,7 +306,7 @@ def test_nothing_is_in_flight(tables: Any) -> None:
 def test_a_request_is_where_it_was_seen_last(tables: Any, points: dict[str, int], stage: str) -> None:
     tables.put("bios", 5, **BIO, **{f"done__times__{point}": ns for point, ns in points.items()}, op_kind=1)
     (found,) = waiting(tables, NAMES, 10_000, 0)
-    assert (found.kind, found.dev, found.op, found.age_ns, found.stage) == (REQUEST, "sda", "write", 6000, stage)
+    assert (found.group, found.age_ns, found.stage) == (REQUEST.group("sda", "write"), 6000, stage)
     assert found.fields == {"pid": 20, "tid": 21, "comm": "task21"}
     assert list(in_use(tables)) == [5]
 
@@ -322,7 +315,7 @@ def test_an_operation_is_where_its_request_is(tables: Any) -> None:
     tables.put("ops", 3, **OP, op_kind=1, slot=2, made=1)
     tables.put("bios", 5, **{**BIO, "task": OP["task"], "op": 3}, done__times__issued=4200)
     operation, request = waiting(tables, NAMES, 10_000, 0)
-    assert (operation.kind, operation.dev, operation.op, operation.age_ns) == (OPERATION, "sdb1", "write", 9000)
+    assert (operation.group, operation.age_ns) == (OPERATION.group("sdb1", "write"), 9000)
     assert operation.stage == request.stage == "device"
     assert operation.fields == request.fields == {"pid": 11, "tid": 12, "comm": "task12"}
 
@@ -330,7 +323,7 @@ def test_an_operation_is_where_its_request_is(tables: Any) -> None:
 def test_an_operation_without_a_request(tables: Any) -> None:
     tables.put("ops", 3, **OP)
     (found,) = waiting(tables, NAMES, 10_000, 0)
-    assert (found.dev, found.stage) == ("", "fs")
+    assert (found.group, found.stage) == (OPERATION.group("", "read"), "fs")
 
 
 def test_an_operation_that_a_limit_holds_back(tables: Any) -> None:
@@ -345,17 +338,21 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockdev, "numbers", lambda: {0xFD00000: "dm-0", 0xFD00001: "dm-1"})
 
 
+def devices(*found: Any) -> list[str]:
+    return [one.group.label("dev") for one in found]
+
+
 # In the place after that of the operation itself.
 UPPER = {**BIO, "kind": ABOVE, "task": OP["task"], "op": 3, "done__dev": 0xFD00000, "layer": 1}
 
 
 @pytest.mark.usefixtures("numbers")
-def test_what_a_device_made_of_others_keeps_is_in_its_layer(tables: Any) -> None:
+def test_what_a_stacked_device_keeps_is_in_its_layer(tables: Any) -> None:
     tables.put("ops", 3, **OP)
     tables.put("bios", 5, **UPPER)
     operation, upper = waiting(tables, NAMES, 10_000, 0)
-    assert (operation.kind, operation.dev, operation.stage) == (OPERATION, "dm-0", "layers")
-    assert (upper.kind, upper.dev, upper.op, upper.stage, upper.age_ns) == (LAYER, "dm-0", "read", "layers", 6000)
+    assert (operation.group, operation.stage) == (OPERATION.group("dm-0", "read"), "layers")
+    assert (upper.group, upper.stage, upper.age_ns) == (LAYER.group("dm-0", "read"), "layers", 6000)
     assert upper.fields == operation.fields
     # A trace that ends does not wait for what may never be heard of again.
     assert list(in_use(tables)) == [3]
@@ -370,20 +367,20 @@ def test_what_is_under_way_below_is_with_the_device(tables: Any) -> None:
     tables.put("bios", 6, **{**UPPER, "done__dev": 0xFD00001, **below})
     operation, upper, lower = waiting(tables, NAMES, 10_000, 0)
     assert [operation.stage, upper.stage, lower.stage] == ["layers", "device", "layers"]
-    assert [operation.dev, upper.dev, lower.dev] == ["dm-1", "dm-0", "dm-1"]
+    assert devices(operation, upper, lower) == ["dm-1", "dm-0", "dm-1"]
     tables.put("bios", 7, **{**BIO, "task": OP["task"], "op": 3, **below, "above": 6}, done__times__issued=5100)
     operation, upper, lower, request = waiting(tables, NAMES, 10_000, 0)
     assert [operation.stage, upper.stage, lower.stage, request.stage] == ["device"] * 4
-    assert [operation.dev, upper.dev, lower.dev, request.dev] == ["sda", "dm-0", "dm-1", "sda"]
+    assert devices(operation, upper, lower, request) == ["sda", "dm-0", "dm-1", "sda"]
 
 
 @pytest.mark.usefixtures("numbers")
-def test_a_device_made_of_others_that_has_no_rows(tables: Any) -> None:
+def test_a_stacked_device_that_has_no_rows(tables: Any) -> None:
     """Its bios are told to nobody, but an operation that waits for one does not wait for its file system."""
     tables.put("ops", 3, **OP)
     tables.put("bios", 5, **{**UPPER, "layer": 0})
     (operation,) = waiting(tables, NAMES, 10_000, 0)
-    assert (operation.dev, operation.stage) == ("dm-0", "device")
+    assert (operation.group.label("dev"), operation.stage) == ("dm-0", "device")
 
 
 @pytest.mark.usefixtures("numbers")
@@ -391,7 +388,7 @@ def test_an_upper_bio_of_an_operation_that_is_over(tables: Any) -> None:
     tables.put("ops", 3, **{**OP, "task": OP["task"] + 64})
     tables.put("bios", 5, **UPPER)
     operation, upper = waiting(tables, NAMES, 10_000, 0)
-    assert (operation.stage, operation.dev) == ("fs", "")
+    assert (operation.stage, operation.group.label("dev")) == ("fs", "")
     assert upper.fields["tid"] == 21
 
 
