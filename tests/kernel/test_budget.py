@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wptrace.model.results import Snapshot
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, setting
@@ -30,7 +31,6 @@ from wptrace.flows.io import shed as io_shed
 from wptrace.flows.io.records import operations
 from wptrace.kernel import mounts
 from wptrace.model.budget import KINDS, RATES, Step
-from wptrace.model.results import Snapshot
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,8 +23,8 @@ from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
-from wptrace.flows.io.path import Options, PathFlow
 from wptrace.flows.io.kinds import SPARSE
+from wptrace.flows.io.path import Options, PathFlow
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")

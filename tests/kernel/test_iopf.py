@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from wptrace.model.results import Group
 
 from tests.kernel.byhand import run
 from tests.kernel.conftest import GUEST
@@ -21,7 +22,6 @@ from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf as flow_module
 from wptrace.flows.iopf import IopfFlow, Options
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, UNMATCHED_START
-from wptrace.model.results import Group
 
 NEVER = -1
 US = 1000

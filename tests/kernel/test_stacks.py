@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from wptrace.model.results import Group, Snapshot
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, null_device, total
@@ -28,7 +29,6 @@ from wptrace.bpf.ring import Reader
 from wptrace.flows import stacks
 from wptrace.flows.stacks import Options, StacksFlow
 from wptrace.model.book import RECURSION, UNMATCHED_END
-from wptrace.model.results import Group, Snapshot
 from wptrace.model.stack import Stack
 
 LATENCY_NS = 5_000_000

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Callable
 
+from wptrace.model.results import Report, Snapshot
+
 from tests.kernel.disks import Disk
 from tests.kernel.trace import Line, Told, check, kernel_counted, unskipped
 from wptrace.analysis.history import History
@@ -26,7 +28,6 @@ from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import in_use
-from wptrace.model.results import Report, Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 
 # How long what is under way at the end of a window may take.

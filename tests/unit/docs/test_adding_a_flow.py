@@ -11,15 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from wptrace.model.results import Output
+from wptrace.outputs.text.terminal import TerminalOutput
 
 from tests.unit.docs.pages import blocks, text
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.model.distribution import SLOTS
-from wptrace.model.results import Output
 from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.text.terminal import TerminalOutput
 
 PAGE = text("adding-a-flow.md")
 (SOURCE,) = blocks(PAGE, "c")

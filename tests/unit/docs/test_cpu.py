@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from wptrace.model.results import InFlight, Source, Start
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
@@ -18,7 +19,6 @@ from tests.unit.outputs.text.test_turns import cell, report, wait
 from wptrace.flows import cpu
 from wptrace.flows.cpu import CpuFlow
 from wptrace.model.book import Cause
-from wptrace.model.results import InFlight, Source, Start
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.progs import ProgsJson
 

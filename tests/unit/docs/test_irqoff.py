@@ -12,6 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from wptrace.model.results import REQUEST, InFlight, Source, Start
+from wptrace.outputs.text.iopf import IopfJson
+from wptrace.outputs.text.irqoff import IrqoffJson
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
@@ -22,11 +25,8 @@ from wptrace.flows import iopf, irqoff
 from wptrace.flows.iopf import IopfFlow
 from wptrace.flows.irqoff import IrqoffFlow
 from wptrace.model.book import Cause
-from wptrace.model.results import REQUEST, InFlight, Source, Start
 from wptrace.outputs import logfile
 from wptrace.outputs.text import irqoff as irqoff_output
-from wptrace.outputs.text.iopf import IopfJson
-from wptrace.outputs.text.irqoff import IrqoffJson
 
 SOURCE = Path(__file__).resolve().parents[3] / "bpf_src"
 PAGES = pytest.mark.parametrize(("page", "flow"), [("irqoff.md", IrqoffFlow), ("iopf.md", IopfFlow)])

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from wptrace.model.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
 
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
@@ -28,7 +29,6 @@ from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Spending, Step
 from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, HookFinding, StageFinding
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
 from wptrace.outputs.doctor import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from wptrace.model.stages import Stage, StageTable
 
 from tests.unit.docs.pages import ROOT, man_text, section, tables, text
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
-from wptrace.model.stages import Stage, StageTable
 
 BLOCK, PATH = BlockFlow.stages, PathFlow.stages
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
+from wptrace.model.stages import Point, Stage, StageTable
 
 from wptrace.engine import hooks as base_hooks
 from wptrace.engine import resolver as base
@@ -15,7 +16,6 @@ from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, END, START, Hook, Way, probe
 from wptrace.engine.resolver import Attempts, Loaded, load, missing_target, resolve
 from wptrace.errors import NotPermittedError, UnsupportedError, VerifierError
-from wptrace.model.stages import Point, Stage, StageTable
 from wptrace.tools import doctor
 
 
