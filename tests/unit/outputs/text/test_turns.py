@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Union
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,6 @@ from wptrace.outputs.text.turns import TurnsView
 ALL = Wanted(top=20)
 BY = ALL._replace(per_device=True)
 TURN, WAIT = KINDS[CPU]
-Row = Union[int, Task]
 
 
 def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> dict[str, Distribution]:
@@ -34,7 +33,7 @@ def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> 
 
 
 def report(
-    cells: Mapping[Row, dict[str, Distribution]], kind: str = "interval", lost: int = 0, by: str = CPU
+    cells: Mapping[Any, dict[str, Distribution]], kind: str = "interval", lost: int = 0, by: str = CPU
 ) -> Report:
     turn = KINDS[by][0]
     groups = {turn.group(row): stages for row, stages in cells.items()}
