@@ -118,7 +118,7 @@ class TextOutput:
         """Sentences fit the terminal; a pipe's reader wants each on one line."""
         width = self._size[0]
         for line in lines:
-            if self._stream.isatty() and len(line) > width:
+            if self._view.folds and self._stream.isatty() and len(line) > width:
                 yield from textwrap.wrap(line, width, subsequent_indent="  ", drop_whitespace=True)
             else:
                 yield line

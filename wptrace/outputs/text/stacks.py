@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, TextIO
 
 from wptrace.model import units
@@ -105,10 +105,6 @@ class FoldedOutput(TextOutput):
         self._print(f"{printable(name)} {weight}" for name, weight in sorted(weights.items()))
         for line in header.losses(report):
             print(line, file=self._complaints)
-
-    def _folded(self, lines: Iterable[str]) -> Iterator[str]:
-        """A stack is one line on a terminal as well."""
-        return iter(lines)
 
 
 VIEW = StacksView

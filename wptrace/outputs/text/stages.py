@@ -18,6 +18,8 @@ _REQUESTS = "block requests"
 
 
 class StagesView(View):
+    folds = True
+
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
         if story.is_one(event):
             yield from story.full(event, width, self.wanted.dates, whole)

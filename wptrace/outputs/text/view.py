@@ -18,6 +18,8 @@ Forms = Sequence[Sequence[str]]
 class View:
     """A subclass changes what is special."""
 
+    folds = False
+    """Its tables fit any usual terminal, so that what is longer is a sentence."""
     spaced = True
     """What is in flight stands apart from the lines above it."""
 
@@ -60,7 +62,9 @@ class View:
 
     def sections(self, report: Report | None, recent: Sequence[Event], width: int) -> Mapping[str, Forms]:
         """Of a live screen, by the names of screen.SECTIONS."""
-        found: dict[str, Forms] = {"time": [[] if report is None else list(self.report(report, width))]}
+        found: dict[str, Forms] = {}
+        if report is not None:
+            found = {"time": [list(self.report(report, width))], "losses": [list(self.losses(report)), []]}
         if recent:
             lines = [line for event in recent for line in self.event(event, width, False)]
             found["slow ones"] = [lines, []]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.faults import FaultsView
 
 START = Start("iopf", "", "6.12", {}, [], (FAULT,), [])
-Where = tuple[str, Union[int, str, None]]
 
 
 def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
@@ -29,7 +29,7 @@ def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
     }
 
 
-def report(cells: dict[Where, dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
+def report(cells: Mapping[Any, dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
     groups = {FAULT.group(*where): stages for where, stages in cells.items()}
     books = {REQUESTS: Book.read(10, 4, {STATE_FULL: 1}, {}, failed)}
     return Report(kind, NOON, SECOND, books, rows_of(groups, [FAULT]), sized(dict.fromkeys(groups, 8192)), OVERHEAD)

@@ -283,7 +283,7 @@ class Screen:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, wanted: StagesView, columns: int = 80, lines: int = 50) -> None:
         self.resize(monkeypatch, columns, lines)
         self.stream = Tty()
-        self.output = TextOutput(self.stream, wanted)  # type: ignore[arg-type]
+        self.output = TextOutput(self.stream, wanted)
         self.output.start(path.start())
 
     def resize(self, monkeypatch: pytest.MonkeyPatch, columns: int, lines: int) -> None:
@@ -400,7 +400,7 @@ def test_stages_without_time_are_dim_and_nothing_else(live: Screen) -> None:
 def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that an output keeps, after many reports and single ones."""
     monkeypatch.setenv("LINES", "20")
-    output = TextOutput(Null(), view(live=True, per_device=False))  # type: ignore[arg-type]
+    output = TextOutput(Null(), view(live=True, per_device=False))
     output.start(path.start())
     cells = {group: path.cell(("device",), 2) for group in path.cells()}
     monkeypatch.setattr(output._live, "_draw", output._compose)

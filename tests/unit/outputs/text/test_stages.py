@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.outputs import path
 from tests.unit.outputs.path import HIT, OPERATION, REQUEST, WRITEBACK
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, cell, group, report, start
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, cell, distribution, group, report, start
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, Group
@@ -318,7 +318,7 @@ def test_the_level_block_has_its_tables_alone() -> None:
 
 
 def test_writeback_has_a_table_of_its_own_and_shares_out_its_own_total() -> None:
-    written = {name: path.distribution([ms * MS]) for name, ms in (("dirty", 3), ("writeback", 1), ("total", 4))}
+    written = {name: distribution([ms * MS]) for name, ms in (("dirty", 3), ("writeback", 1), ("total", 4))}
     found = path.report({**path.cells(), WRITEBACK.group("nvme0n1", "write"): written})
     shown = of_path(found)
     at = shown.index("nvme0n1 write: 1 writeback bio, 1 /s, 4 KiB/s")

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterable, Mapping
-from typing import Union
+from typing import Any
 
 import pytest
 
@@ -15,12 +17,12 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Task
 from wptrace.model.report import Event, InFlight, Report, Start, rows_of
 from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.turns import TurnsView
 
 ALL = Wanted(top=20)
 BY = ALL._replace(per_device=True)
 TURN, WAIT = KINDS[CPU]
-Row = Union[int, Task]
 
 
 def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> dict[str, Distribution]:
@@ -34,7 +36,7 @@ def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> 
 
 
 def report(
-    cells: Mapping[Row, dict[str, Distribution]], kind: str = "interval", lost: int = 0, by: str = CPU
+    cells: Mapping[Any, dict[str, Distribution]], kind: str = "interval", lost: int = 0, by: str = CPU
 ) -> Report:
     turn = KINDS[by][0]
     groups = {turn.group(row): stages for row, stages in cells.items()}
@@ -66,6 +68,25 @@ def test_a_table_of_all() -> None:
         "  off                   10  9.00 ms  9.00 ms  9.00 ms  9.00 ms",
         "  total                 10  4.00 ms  4.00 ms  4.00 ms  4.00 ms 100.0%  ████████████████████",
     ]
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_live_screen_has_rows_in_one_line_each_and_all_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size((80, 40)))
+    stream = Tty()
+    output = TextOutput(stream, TurnsView(BY._replace(live=True)))
+    output.start(Start("cpu", "", "6.12", {"by": "cpu"}, [], KINDS[CPU], []))
+    output.event(wait())
+    output.interval(report({0: cell([MS], [MS])}, lost=4))
+    lines = output._compose()
+    output.close()
+    firsts = [line.split()[0] for line in lines if line]
+    assert firsts == ["22:13:20", "stage", "wait", "run", "off", "total", "cpu", "cpu0", "22:13:20.000000", "lost:"]
+    assert max(map(len, lines)) <= 80
 
 
 def rows(lines: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.outputs.samples import HOSTILE, LABELS, MS, OVERHEAD, SECOND, request, start
+from tests.unit.outputs.samples import HOSTILE, LABELS, MS, OVERHEAD, SECOND, C, D, G, request, start
 from wptrace.model.kind import Kind, Noun, Point, Stage
 from wptrace.model.report import Overhead
 from wptrace.outputs.text import words as text
@@ -160,6 +160,20 @@ def test_a_request_is_a_line_and_its_stages_one_bar() -> None:
     assert failed == "2023-11-14 22:13:20.000000  sda WS   sector 123456 +8  4.00 ms  failed (EIO)"
 
 
+def test_one_of_any_other_kind_tells_all_of_its_fields() -> None:
+    """And its stages where these are more than the whole."""
+    kind = Kind("packet", Noun("packet"), LABELS[:1], [Stage("way", G, D, "", ""), Stage("rest", D, C, "", "")])
+    one = request()._replace(
+        group=kind.group("e\x1bth0"), stages={"way": MS, "rest": 3 * MS}, fields={"port": 80, "to": "\n"}
+    )
+    assert list(text.event(one, 80, False)) == [
+        r"22:13:20.000000  e\x1bth0  4.00 ms  port 80, to \n",
+        "    way 1.00 ms 25% ███▎  rest 3.00 ms 75% █████████▊",
+    ]
+    whole = Kind("packet", Noun("packet"), LABELS[:1], kind.stages[:1]).group("eth0")
+    assert list(text.event(one._replace(group=whole, fields={}), 80, False)) == ["22:13:20.000000  eth0  4.00 ms"]
+
+
 def test_a_request_without_length_is_shown() -> None:
     _, stages = text.request(request(queue=0, device=0), 80, False)
     assert stages == "    queue 0 ns 0%  device 0 ns 0%"
@@ -169,7 +183,7 @@ def test_a_request_without_length_is_shown() -> None:
 def test_many_stages_of_a_request_take_several_lines(width: int) -> None:
     points = [Point("X", str(number)) for number in range(9)]
     names = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
-    kind = Kind("x", Noun("x"), LABELS, [Stage(name, *points[i : i + 2], "", "") for i, name in enumerate(names)])
+    kind = Kind("x", Noun("x"), LABELS, [Stage(name, points[i], points[i + 1], "", "") for i, name in enumerate(names)])
     group, took = kind.group("sda", "read"), dict.fromkeys(names, 999 * MS)
     one = request()._replace(group=group, total_ns=8 * 999 * MS, stages=took)
     shown = list(text.request(one, width, False))[1:]
