@@ -15,9 +15,10 @@ import pytest
 from tests.unit.docs.pages import blocks, text
 from wptrace.engine.flow import Flow
 from wptrace.model.distribution import SLOTS
-from wptrace.model.results import Output
+from wptrace.model.kind import REQUESTS, names
+from wptrace.model.report import Output
 from wptrace.outputs.ndjson import NdjsonOutput
-from wptrace.outputs.text.terminal import TerminalOutput
+from wptrace.outputs.text.output import TextOutput
 
 PAGE = text("adding-a-flow.md")
 (SOURCE,) = blocks(PAGE, "c")
@@ -44,7 +45,7 @@ def test_the_flow_has_all_that_a_flow_needs(flow: ModuleType) -> None:
     unmade = {name for name in vars(Flow) if "raise NotImplementedError" in _source_of(name)}
     assert unmade
     assert unmade <= set(vars(kind))
-    for name in ("name", "object", "stages", "hooks"):
+    for name in ("name", "object", "kinds", "hooks"):
         assert name in vars(kind)
 
 
@@ -59,7 +60,7 @@ def test_the_programs_of_the_hooks_are_those_of_the_source(flow: ModuleType) -> 
     named = {program for hook in flow.IrqFlow.hooks for program in hook.programs}
     assert named == set(re.findall(r'^SEC\("\w+/\w+"\)\nint (\w+)\(', SOURCE, re.M))
     served = {stage for hook in flow.IrqFlow.hooks for stage in hook.serves}
-    assert served == set(flow.IrqFlow.stages.names)
+    assert served == set(names(flow.IrqFlow.kinds))
 
 
 def test_the_source_has_the_fields_that_the_flow_reads(flow: ModuleType) -> None:
@@ -101,12 +102,16 @@ def test_the_flow_reads_its_cells(flow: ModuleType, monkeypatch: pytest.MonkeyPa
     made = flow.IrqFlow()
     assert made.start(None).sources == [("handler", "tp_btf/irq_handler_exit")]
     found = made.snapshot()
-    assert (found.accounting.started, found.accounting.finished, found.accounting.in_flight) == (2, 2, 0)
-    assert {group.dev: cells["handler"].max for group, cells in found.cells.items()} == {"cpu0": 3, "cpu1": 5}
+    book = found.books[REQUESTS]
+    assert (book.started, book.finished, book.in_flight) == (2, 2, 0)
+    assert {group: cells["handler"].max for group, cells in found.cells.items()} == {
+        flow.HANDLER.group(0): 3,
+        flow.HANDLER.group(1): 5,
+    }
     assert found.overhead.map_bytes == 4096
 
 
-@pytest.mark.parametrize(("words", "kind"), [([], TerminalOutput), (["-j"], NdjsonOutput)])
+@pytest.mark.parametrize(("words", "kind"), [([], TextOutput), (["-j"], NdjsonOutput)])
 def test_the_command_hands_the_flow_to_the_runner(
     flow: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], kind: type[Output]
 ) -> None:
