@@ -16,11 +16,12 @@ from tests.unit.docs.test_json import VALIDATOR, fields
 from tests.unit.outputs.samples import told
 from tests.unit.outputs.test_progs import activity, usage
 from tests.unit.outputs.text.test_turns import cell, report, wait
+from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.flows import cpu
 from wptrace.flows.cpu import CGROUP, CPU, KINDS, PROCESS, THREAD, CpuFlow
 from wptrace.model.book import Cause
 from wptrace.model.kind import ALL, Task
-from wptrace.model.report import InFlight, Source, Start
+from wptrace.model.report import InFlight, Report, Source, Start
 from wptrace.outputs.progs import ProgsJson
 
 (TURN,) = CpuFlow.kinds
@@ -68,6 +69,10 @@ def test_the_man_page_has_the_stages() -> None:
 ROWS: dict[str, Any] = {CPU: 0, PROCESS: Task("dd", 3), THREAD: Task("dd", 3, 4), CGROUP: "/x"}
 
 
+def judged(summary: Report, by: str) -> Report:
+    return summary._replace(verdict=judge(Case(summary, KINDS[by][:1]), TIMED))
+
+
 def lines() -> Iterator[dict[str, Any]]:
     sources = [Source(stage.name, "tp_btf/x") for stage in TURN.measured]
     yield from told(
@@ -76,6 +81,7 @@ def lines() -> Iterator[dict[str, Any]]:
         wait(instead=None),
         *(wait()._replace(group=KINDS[by][1].group(row)) for by, row in ROWS.items()),
         *(report({row: cell([1], [2], [3])}, by=by) for by, row in ROWS.items()),
+        *(judged(report({row: cell([1], [2], [3])}, "summary", by=by), by) for by, row in ROWS.items()),
         report({"others": cell([1], [2], [3])}, by=THREAD),
         [InFlight(TURN.group(ALL), 5, "wait", {"pid": 1, "tid": 1, "comm": "dd"})],
     )
