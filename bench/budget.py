@@ -16,13 +16,14 @@ from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.flows.io.shed import PathShedder
+from wptrace.model.kind import REQUESTS
 
 SECONDS = 1.0
 
 
 def counted(flow: PathFlow, shedder: PathShedder) -> tuple[int, int, int]:
     ran = [program.statistics() for program in shedder.programs()]
-    finished = flow.snapshot().accounting.finished
+    finished = flow.snapshot().books[REQUESTS].finished
     return sum(one.run_time_ns for one in ran), sum(one.run_count for one in ran), finished
 
 
@@ -32,7 +33,7 @@ def measured(flow: PathFlow, shedder: PathShedder, reader: Reader) -> tuple[floa
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         reader.drain()
-        flow.requests()
+        flow.events()
         time.sleep(0.005)
     spent, runs, requests = (now - then for now, then in zip(counted(flow, shedder), before))
     return (spent / requests, runs / requests) if requests else (0.0, 0.0)

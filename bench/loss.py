@@ -24,6 +24,7 @@ from tests.kernel.disks import Disk, loop_device
 from tests.kernel.trace import ROOT, wait_until
 from wptrace.bpf.ring import Reader
 from wptrace.flows.io.path import Options, PathFlow
+from wptrace.model.kind import REQUESTS
 
 Found = dict[str, Any]
 RATES = (12_500, 25_000, 50_000, 100_000, 200_000)
@@ -87,11 +88,11 @@ def _alone(disk: Disk, rate: int) -> Found:
         while not over.is_set():
             reader.wait(1.0)
             reader.drain()
-            told += len(flow.requests())
+            told += len(flow.events())
         offering.join()
         flow.stop()
         reader.drain()
-        told += len(flow.requests())
+        told += len(flow.events())
         busy = time.thread_time() - busy
         found = flow.snapshot()
         ring = flow._ring
@@ -99,7 +100,7 @@ def _alone(disk: Disk, rate: int) -> Found:
         peak = ring.peak
     finally:
         flow.close()
-    lost = sum(count for cause, count in found.accounting.noted.items() if cause.name == "ring_full")
+    lost = sum(count for cause, count in found.books[REQUESTS].noted.items() if cause.name == "ring_full")
     return _result("reader alone", rate, *made[0], told, lost, busy, peak)
 
 

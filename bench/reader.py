@@ -73,7 +73,7 @@ def _once(image: Image) -> tuple[int, float, float]:
         records = ring.read()
         middle = time.process_time()
         image.flow._take(records)
-        made = image.flow.requests()
+        made = image.flow.events()
         end = time.process_time()
         decode, join, count = decode + middle - begin, join + end - middle, count + len(made)
     assert count == ring.records

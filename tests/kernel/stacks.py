@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices made of others: device-mapper targets by dmsetup, arrays of md by sysfs."""
+"""Stacked devices: device-mapper targets by dmsetup, arrays of md by sysfs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wptrace.model.results import Snapshot
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, setting
@@ -28,9 +27,12 @@ from wptrace.errors import WptraceError
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io import path as io_path
 from wptrace.flows.io import shed as io_shed
+from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.records import operations
 from wptrace.kernel import mounts
 from wptrace.model.budget import KINDS, RATES, Step
+from wptrace.model.kind import OPERATIONS, REQUESTS
+from wptrace.model.report import UNTIMED, Snapshot
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -219,10 +221,9 @@ def attached(flow: io_path.PathFlow) -> set[str]:
 
 
 def book(found: Snapshot) -> dict[str, Any]:
-    assert found.operations is not None
-    for one in (found.accounting, found.operations):
+    for one in found.books.values():
         assert one.started == one.finished + one.in_flight + one.lost_total
-    return found.operations.as_dict()
+    return found.books[OPERATIONS].as_dict()
 
 
 def restored(flow: io_path.PathFlow, shedder: Any, step: Step) -> bool:
@@ -317,13 +318,13 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeyp
         found = flow.snapshot()
         operations = book(found)
         after = disk.completed()
-        assert near(found.accounting.started, made["read"] + made["write"])
-        assert near(found.accounting.finished, found.accounting.started)
+        assert near(found.books[REQUESTS].started, made["read"] + made["write"])
+        assert near(found.books[REQUESTS].finished, found.books[REQUESTS].started)
         for op in ("read", "write"):
             assert made[op] == after[op] - before[op]
-            group = next(group for group in found.cells if (group.kind, group.op) == ("request", op))
+            group = next(group for group in found.cells if group.kind is REQUEST and group.label("op") == op)
             assert near(found.cells[group]["total"].count, made[op])
-            assert 0 < found.untimed[group] < made[op]
+            assert 0 < found.counters[group][UNTIMED] < made[op]
         assert set(operations["lost_by_cause"]) <= {"shed"}
         assert near(-operations["lost"], 0), operations
         assert near(-operations["in_flight"], 0)
@@ -449,12 +450,14 @@ def test_flushes_are_timed_wherever_their_place_was_before(disk: Disk) -> None:
         found = flow.snapshot()
         assert count_of(found, "flush") >= 1
         assert count_of(found, "write") >= 1
-        assert found.untimed == {}
+        assert not any(counts.get(UNTIMED) for counts in found.counters.values())
 
 
 def count_of(found: Snapshot, op: str) -> int:
     return sum(
-        stages["total"].count for group, stages in found.cells.items() if (group.kind, group.op) == ("request", op)
+        stages["total"].count
+        for group, stages in found.cells.items()
+        if group.kind is REQUEST and group.label("op") == op
     )
 
 

@@ -29,7 +29,8 @@ from wptrace.engine.filters import Filter
 from wptrace.flows.cpu import BY, CGROUP, CPU, OTHERS, PROCESS, THREAD, CpuFlow, Options
 from wptrace.model.book import STATE_FULL
 from wptrace.model.distribution import Distribution
-from wptrace.model.results import Snapshot, without_device
+from wptrace.model.kind import REQUESTS, Task
+from wptrace.model.report import Snapshot, everywhere
 
 # All on one CPU, so that they wait for each other.
 PLACE = max(os.sched_getaffinity(0))
@@ -148,12 +149,12 @@ def traced(*options: Options) -> Iterator[list[CpuFlow]]:
 
 
 def noted(found: Snapshot) -> dict[str, int]:
-    return {cause.name: count for cause, count in found.accounting.noted.items()}
+    return {cause.name: count for cause, count in found.books[REQUESTS].noted.items()}
 
 
 def lossless(found: Snapshot) -> None:
     """The hardened kernel does not show each switch: what was missed there has to be counted."""
-    assert not found.accounting.lost
+    assert not found.books[REQUESTS].lost
     assert set(noted(found)) <= (set() if GUEST else {"incomplete", "unmatched_end"})
 
 
@@ -186,11 +187,11 @@ def test_it_counts_what_the_scheduler_counts(
     turns = after.turns - before.turns
     assert turns > 0
     unseen = sum(noted(found).values())
-    assert turns - unseen <= found.accounting.started == found.accounting.finished <= most
+    assert turns - unseen <= found.books[REQUESTS].started == found.books[REQUESTS].finished <= most
     # As they were counted, before what cannot be is put right.
     assert abs(book.started - book.finished) <= unseen
     (group,) = found.cells
-    assert group.dev == f"{worker.name}[{worker.pid}]"
+    assert group.label("task") == Task(worker.name, worker.pid)
     wait, run, off, total = (found.cells[group][name] for name in ("wait", "run", "off", "total"))
     assert turns - 2 * unseen <= wait.count == run.count == total.count <= most
     # When it went to sleep for the first time nobody traced yet.
@@ -214,7 +215,7 @@ def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
     with traced(*(Options(by=by, wanted=Filter(pid=worker.pid)) for by in BY)) as flows:
         worker.do("thread", 10)
         found = {flow._options.by: flow.snapshot() for flow in flows}
-    names = {by: {group.dev for group in snapshot.cells} for by, snapshot in found.items()}
+    names = {by: {group.shown for group in snapshot.cells} for by, snapshot in found.items()}
     (process,) = names[PROCESS]
     threads = sorted(names[THREAD])
     assert process == f"{worker.name}[{worker.pid}]"
@@ -239,16 +240,16 @@ def test_what_finds_no_room_is_counted(worker: Worker) -> None:
         worker.do("fork", 20)
         few_rows, few_tasks = rows.snapshot(), tasks.snapshot()
         known = len(list(rows._obj.maps["tasks"].keys()))
-    assert few_rows.accounting.lost == {}
+    assert few_rows.books[REQUESTS].lost == {}
     # Each child was seen from its birth on.
     assert noted(few_rows).get("unmatched_end", 0) < (1 if GUEST else 10)
     # Who sleeps is known and wants no CPU; who is gone is not known any more, if the kernel has shown his end.
-    assert few_rows.accounting.in_flight == 0 or not GUEST
+    assert few_rows.books[REQUESTS].in_flight == 0 or not GUEST
     assert known == 1 or not GUEST
-    (others,) = [stages for group, stages in few_rows.cells.items() if group.dev == OTHERS]
+    (others,) = [stages for group, stages in few_rows.cells.items() if group.shown == OTHERS]
     assert others["total"].count == noted(few_rows)["no_row"] >= 20
     assert len(few_rows.cells) == 2
-    book = few_tasks.accounting
+    book = few_tasks.books[REQUESTS]
     assert book.lost[STATE_FULL] >= 10
     assert book.started == book.finished + book.in_flight + book.lost_total
     assert book.in_flight == 0 or not GUEST
@@ -284,7 +285,7 @@ def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
         worker.do("work", 5)
         found = flow.in_flight(0)
         ended = time.monotonic_ns()
-        assert flow.snapshot().accounting.in_flight == len(found) or not GUEST
+        assert flow.snapshot().books[REQUESTS].in_flight == len(found) or not GUEST
         assert flow.in_flight(3_600_000_000_000) == []
     assert [one.fields["tid"] for one in found] == [other]
     assert found[0].stage in ("wait", "run")
@@ -422,4 +423,4 @@ def test_the_same_as_runqlat_and_cpudist(worker: Worker, times: bool) -> None:
 
 def whole(found: Snapshot) -> dict[str, Distribution]:
     """Of all CPUs: the worker begins on its own, but the first turn may be on another."""
-    return next(iter(without_device(found.cells.items()).values()))
+    return next(iter(everywhere(found.cells).values()))

@@ -21,6 +21,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.flows.io.ghosts import GRACE_NS
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.model.book import RECURSION
+from wptrace.model.kind import REQUESTS
 
 
 @contextmanager
@@ -65,13 +66,13 @@ def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
         read(disk, 10)
         with unseen(flow):
             read(disk, 7)
-        assert flow.snapshot().accounting.in_flight > 0
+        assert flow.snapshot().books[REQUESTS].in_flight > 0
         # Not at once: the end of a request may be on its way.
         wait_until(lambda: not flow.in_flight(0), "the end of the ghosts")
-        wait_until(lambda: not flow.snapshot().accounting.in_flight, "an account without them")
+        wait_until(lambda: not flow.snapshot().books[REQUESTS].in_flight, "an account without them")
         read(disk, 10)
         flow.stop()
-        book = flow.snapshot().accounting
+        book = flow.snapshot().books[REQUESTS]
     lost = {cause.name: count for cause, count in book.lost.items()}
     # A bio that is used again tells of one by itself.
     assert set(lost) <= {"ghost", "unmatched_start"}
@@ -86,7 +87,7 @@ def test_the_last_look_finds_them_as_well(disk: Disk) -> None:
         with unseen(flow):
             read(disk, 4)
         flow.stop()
-        book = flow.snapshot().accounting
+        book = flow.snapshot().books[REQUESTS]
     assert (book.finished, book.lost_total, book.in_flight) == (3, 4, 0)
 
 
@@ -100,7 +101,7 @@ def test_an_end_without_a_start_is_counted(disk: Disk) -> None:
             read(disk, 5)
         read(disk, 3)
         flow.stop()
-        book = flow.snapshot().accounting
+        book = flow.snapshot().books[REQUESTS]
     assert {cause.name: count for cause, count in book.noted.items()} == {"unmatched_end": 5}
     assert (book.started, book.finished, book.in_flight) == (3, 3, 0)
 
@@ -119,8 +120,8 @@ def test_what_the_device_has_stays_in_flight(path_flow: Running) -> None:
             wait_until(lambda: flow.in_flight(0), "the read")
             end = time.monotonic() + 2 * GRACE_NS / 1e9
             while time.monotonic() < end:
-                assert flow.snapshot().accounting.in_flight == 1
-                assert {one.kind for one in flow.in_flight(0)} >= {"request"}
+                assert flow.snapshot().books[REQUESTS].in_flight == 1
+                assert {one.group.kind.name for one in flow.in_flight(0)} >= {"request"}
                 time.sleep(0.5)
             assert reaped(pid) == 0
     book = trace.summary["requests"]
@@ -143,7 +144,7 @@ def test_under_load_nothing_is_taken_for_one(disk: Disk) -> None:
             time.sleep(0.01)
         assert status == 0
         flow.stop()
-        book = flow.snapshot().accounting
+        book = flow.snapshot().books[REQUESTS]
     made = completed(disk) - before
     skipped = sum(count for cause, count in book.noted.items() if cause == RECURSION)
     unskipped({"loss": {"recursion": skipped}, "requests": {"finished": book.finished}}, made)

@@ -23,8 +23,9 @@ from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
-from wptrace.flows.io.kinds import SPARSE
+from wptrace.flows.io.kinds import OPERATION, SPARSE
 from wptrace.flows.io.path import Options, PathFlow
+from wptrace.model.kind import OPERATIONS, REQUESTS
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")
@@ -286,13 +287,13 @@ def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
         second = flow.snapshot()
     finally:
         flow.close()
-    assert {group.op for group in first.cells} == {"read"}
+    assert {group.label("op") for group in first.cells} == {"read"}
     operations = {
-        group.op: stages["total"].count for group, stages in second.cells.items() if group.kind == "operation"
+        group.label("op"): stages["total"].count for group, stages in second.cells.items() if group.kind is OPERATION
     }
     assert operations["write"] == 40
-    assert operations["read"] == first.operations.finished  # type: ignore[union-attr]
-    assert second.accounting.finished == first.accounting.finished + 40
+    assert operations["read"] == first.books[OPERATIONS].finished
+    assert second.books[REQUESTS].finished == first.books[REQUESTS].finished + 40
 
 
 @pytest.mark.guest

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from wptrace.model.results import Group
 
 from tests.kernel.byhand import run
 from tests.kernel.conftest import GUEST
@@ -22,6 +21,8 @@ from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf as flow_module
 from wptrace.flows.iopf import IopfFlow, Options
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, UNMATCHED_START
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import BYTES
 
 NEVER = -1
 US = 1000
@@ -271,13 +272,17 @@ def test_more_faults_of_one_address_space_than_can_be_told_apart(started: tuple[
     flow, obj = started
     for _ in range(10):
         smmu_fault(obj, "entry_raw_tp", 5)
-    assert len(flow.in_flight(0)) == flow.snapshot().accounting.in_flight == 8
+    assert len(flow.in_flight(0)) == flow.snapshot().books[REQUESTS].in_flight == 8
     for _ in range(10):
         smmu_fault(obj, "exit_raw_tp", 5)
     found = flow.snapshot()
-    assert (found.accounting.started, found.accounting.finished, found.accounting.in_flight) == (10, 8, 0)
-    assert found.accounting.lost == {STATE_FULL: 2}
-    assert found.accounting.noted == {UNMATCHED_END: 2}
+    assert (found.books[REQUESTS].started, found.books[REQUESTS].finished, found.books[REQUESTS].in_flight) == (
+        10,
+        8,
+        0,
+    )
+    assert found.books[REQUESTS].lost == {STATE_FULL: 2}
+    assert found.books[REQUESTS].noted == {UNMATCHED_END: 2}
     assert flow.in_flight(0) == []
 
 
@@ -307,11 +312,11 @@ def test_more_address_spaces_than_there_are_rows(started: tuple[IopfFlow, BpfObj
         smmu_fault(obj, "entry_raw_tp", pasid)
         smmu_fault(obj, "exit_raw_tp", pasid)
     found = flow.snapshot()
-    assert found.accounting.finished == found.accounting.started == rows + 10
+    assert found.books[REQUESTS].finished == found.books[REQUESTS].started == rows + 10
     assert sum(stages["total"].count for stages in found.cells.values()) == rows + 10
     # Of the kernel's hash tables some keep a few elements for each CPU.
-    assert found.cells[Group("other", "other")]["total"].count >= 10
-    assert found.accounting.noted[flow_module._NO_ROW] >= 10
+    assert found.cells[flow_module.FAULT.group("other", "other")]["total"].count >= 10
+    assert found.books[REQUESTS].noted[flow_module._NO_ROW] >= 10
 
 
 def request(pasid: int | None, group: int, last: bool, requester: int = 0x7500, address: int = 0x1000) -> list[int]:
@@ -332,7 +337,7 @@ def test_requests_of_intels_iommu(started: tuple[IopfFlow, BpfObject]) -> None:
     run(obj, "request_raw_tp", *request(5, 3, last=False, address=0x7000))
     run(obj, "request_raw_tp", *request(5, 3, last=False))
     (gathering,) = flow.in_flight(0)
-    assert (gathering.stage, gathering.op, gathering.fields["faults"]) == ("gather", "pasid 5", 2)
+    assert (gathering.stage, gathering.group.label("pasid"), gathering.fields["faults"]) == ("gather", 5, 2)
     assert gathering.fields["address"] == 0x7000
     run(obj, "request_raw_tp", *request(5, 3, last=True))
     # Another group, address space, device, and none: each has its own answer.
@@ -341,21 +346,21 @@ def test_requests_of_intels_iommu(started: tuple[IopfFlow, BpfObject]) -> None:
     # Commands that are no answers to groups.
     for kind in (1, 2, 5, 8):
         run(obj, "submit_raw_tp", *response(5, 3, kind=kind))
-    assert flow.snapshot().accounting.finished == 0
+    assert flow.snapshot().books[REQUESTS].finished == 0
     run(obj, "submit_raw_tp", *response(5, 3))
-    assert {(one.op, one.fields["group"]) for one in flow.in_flight(0)} == {
-        ("pasid 5", 4),
-        ("pasid 6", 3),
-        ("pasid 5", 3),
-        ("pasid -", 3),
+    assert {(one.group.label("pasid"), one.fields["group"]) for one in flow.in_flight(0)} == {
+        (5, 4),
+        (6, 3),
+        (5, 3),
+        (None, 3),
     }
     for answer in (response(5, 4, code=1), response(6, 3), response(5, 3, requester=0x7600), response(0, 3, code=15)):
         run(obj, "submit_raw_tp", *answer)
     found = flow.snapshot()
-    assert (found.accounting.started, found.accounting.finished, found.failed) == (5, 5, 2)
-    assert not found.accounting.lost
-    assert not found.accounting.noted
-    assert sum(found.bytes.values()) == 7 * os.sysconf("SC_PAGE_SIZE")
+    assert (found.books[REQUESTS].started, found.books[REQUESTS].finished, found.books[REQUESTS].failed) == (5, 5, 2)
+    assert not found.books[REQUESTS].lost
+    assert not found.books[REQUESTS].noted
+    assert sum(counts[BYTES] for counts in found.counters.values()) == 7 * os.sysconf("SC_PAGE_SIZE")
     whole = {name: sum(stages[name].sum for stages in found.cells.values()) for name in ("gather", "handle", "total")}
     assert whole["gather"] + whole["handle"] == whole["total"] > 0
 
@@ -368,7 +373,7 @@ def test_a_number_that_is_used_again_had_no_answer(started: tuple[IopfFlow, BpfO
         run(obj, "request_raw_tp", *request(5, 3, last=True))
     run(obj, "submit_raw_tp", *response(5, 3))
     run(obj, "submit_raw_tp", *response(5, 3))
-    found = flow.snapshot().accounting
+    found = flow.snapshot().books[REQUESTS]
     assert (found.started, found.finished, found.in_flight) == (2, 1, 0)
     assert found.lost == {UNMATCHED_START: 1}
     assert found.noted == {UNMATCHED_END: 1}

@@ -373,7 +373,7 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
         flow._looks._cycles = dict.fromkeys(flow._since, 50_000)
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end and min(flow._looks._cycles.values()) < 500_000:
-            flow.requests()
+            flow.events()
             # Only a busy CPU counts cycles.
             os.sched_setaffinity(0, {int(time.monotonic() * 10) % len(flow._since)})
             sum(range(10_000))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices made of others, against the counters of each of them: rows of layers, owners from the top, nothing lost."""
+"""Stacked devices, against the counters of each of them: rows of layers, owners from the top, nothing lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices made of others, one of which is slow: whose time that is, in guests whose clock counts instructions."""
+"""Stacked devices, one of which is slow: whose time that is, in guests whose clock counts instructions."""
 
 from __future__ import annotations
 

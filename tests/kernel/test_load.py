@@ -24,6 +24,7 @@ from wptrace.errors import UnsupportedError
 from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.flows.io.operations import MODULES
+from wptrace.model.kind import REQUESTS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,9 +98,9 @@ def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytes
         found = flow.snapshot()
     finally:
         flow.close()
-    assert found.accounting.finished == total(job)
+    assert found.books[REQUESTS].finished == total(job)
     assert sum(stages["total"].count for stages in found.cells.values()) == total(job)
-    assert found.accounting.lost_total == 0
+    assert found.books[REQUESTS].lost_total == 0
 
 
 @pytest.mark.one_kernel

@@ -20,6 +20,8 @@ from tests.kernel.tracefs import traced
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.flows.size import SizeFlow
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import BYTES
 
 OPS = ("read", "write")
 
@@ -128,9 +130,9 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
         found = flow.snapshot()
     assert runs["requeue_tp_btf"] >= 10
     assert runs["issue_tp_btf"] >= 210
-    assert found.accounting.finished == total(job) == 200
+    assert found.books[REQUESTS].finished == total(job) == 200
     assert sum(stages["total"].counts[4096] for stages in found.cells.values()) == 200
-    assert not found.accounting.noted
+    assert not found.books[REQUESTS].noted
 
 
 @pytest.mark.one_kernel
@@ -154,11 +156,11 @@ def test_more_sizes_than_there_are_places(loop: Disk) -> None:
         os.close(device)
         flow.close()
     ((group, stages),) = found.cells.items()
-    (unplaced,) = found.accounting.noted.values()
+    (unplaced,) = found.books[REQUESTS].noted.values()
     assert unplaced == many - 512
-    assert stages["total"].count + unplaced == found.accounting.finished >= many
-    assert found.bytes[group] == sum(512 * sectors for sectors in range(1, many + 1))
-    assert found.accounting.lost_total == 0
+    assert stages["total"].count + unplaced == found.books[REQUESTS].finished >= many
+    assert found.counters[group][BYTES] == sum(512 * sectors for sectors in range(1, many + 1))
+    assert found.books[REQUESTS].lost_total == 0
 
 
 @pytest.mark.one_kernel
@@ -175,7 +177,7 @@ def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatc
     finally:
         flow.close()
     assert sum(stages["total"].counts[8192] for stages in found.cells.values()) == total(job)
-    assert found.accounting.lost_total == 0
+    assert found.books[REQUESTS].lost_total == 0
 
 
 def slots(output: str) -> Counter[int]:
@@ -205,7 +207,7 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
     ]
     assert len(issues) == len(requests) == total(job)
     for op in OPS:
-        (stages,) = (stages for group, stages in found.items() if group.op == op)
+        (stages,) = (stages for group, stages in found.items() if group.label("op") == op)
         assert stages["total"].counts == Counter(block.size for block in requests if block.op == op)
         assert stages["sequential"].count == in_order(requests, op)
 

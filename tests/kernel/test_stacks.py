@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from wptrace.model.results import Group, Snapshot
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, null_device, total
@@ -29,6 +28,8 @@ from wptrace.bpf.ring import Reader
 from wptrace.flows import stacks
 from wptrace.flows.stacks import Options, StacksFlow
 from wptrace.model.book import RECURSION, UNMATCHED_END
+from wptrace.model.kind import REQUESTS, Group
+from wptrace.model.report import Snapshot
 from wptrace.model.stack import Stack
 
 LATENCY_NS = 5_000_000
@@ -186,7 +187,7 @@ def run(options: Options, disk: Disk, **job: Any) -> tuple[Snapshot, dict[str, A
 @pytest.mark.one_kernel
 def test_min_leaves_quick_ones_uncharged(disk: Disk) -> None:
     found, job = run(Options((disk.path,), min_ns=3600 * 10**9), disk)
-    assert found.accounting.finished == total(job)
+    assert found.books[REQUESTS].finished == total(job)
     assert found.cells == {}
 
 
@@ -211,8 +212,10 @@ def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
         flow.close()
         for child in children:
             child.communicate()
-    names = Counter(group.key.process.partition("[")[0] for group in found.cells if isinstance(group.key, Stack))
-    assert found.accounting.finished == 151, found.accounting
+    names = Counter(
+        stack.process.partition("[")[0] for group in found.cells if isinstance(stack := group.label("stack"), Stack)
+    )
+    assert found.books[REQUESTS].finished == 151, found.books[REQUESTS]
     # Those that have ended and were not told have no name; the last one lives.
     assert names["dd"] >= 100, names
     (python,) = (name for name in names if name not in ("dd", "?"))
@@ -227,7 +230,7 @@ def test_the_fallback_charges_the_same(disk: Disk, monkeypatch: pytest.MonkeyPat
     found, job = run(Options((disk.path,)), disk, rw="randrw")
     assert started(found, "vfs_read") == job["read"]["total_ios"]
     assert started(found, "vfs_write") == job["write"]["total_ios"]
-    assert (found.accounting.in_flight, found.accounting.lost, found.accounting.noted) == (0, {}, {})
+    assert (found.books[REQUESTS].in_flight, found.books[REQUESTS].lost, found.books[REQUESTS].noted) == (0, {}, {})
 
 
 def started(found: Snapshot, function: str) -> int:
@@ -235,8 +238,9 @@ def started(found: Snapshot, function: str) -> int:
 
 
 def kernel(group: Group) -> tuple[str, ...]:
-    assert isinstance(group.key, Stack)
-    return group.key.kernel
+    stack = group.label("stack")
+    assert isinstance(stack, Stack)
+    return stack.kernel
 
 
 @pytest.mark.one_kernel
@@ -251,12 +255,12 @@ def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, mon
     seen = {name: started(found, name) for name in total_ios}
     if second_room > 1:
         assert seen == total_ios
-        assert found.accounting.noted == {}
+        assert found.books[REQUESTS].noted == {}
     else:
         assert 0 < sum(seen.values()) <= total(job)
     without = started(found, "[no stack]")
-    assert sum(seen.values()) + without == total(job) == found.accounting.finished
-    assert sum(found.accounting.noted.values()) == without
+    assert sum(seen.values()) + without == total(job) == found.books[REQUESTS].finished
+    assert sum(found.books[REQUESTS].noted.values()) == without
 
 
 @pytest.mark.one_kernel
@@ -278,15 +282,15 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
         assert hits >= 90
         runs = 0
         # If all come by a way that is new to the CPU, there is nothing to be mistaken.
-        while not flow.snapshot().accounting.noted.get(stacks._MISTAKEN) and runs < 10:
+        while not flow.snapshot().books[REQUESTS].noted.get(stacks._MISTAKEN) and runs < 10:
             fio(disk.path, number_ios=200, **job)
             runs += 1
         flow.stop()
         found = flow.snapshot()
     finally:
         flow.close()
-    assert found.accounting.noted[stacks._MISTAKEN] >= 1
-    assert found.accounting.finished == 100 + 200 * runs
+    assert found.books[REQUESTS].noted[stacks._MISTAKEN] >= 1
+    assert found.books[REQUESTS].finished == 100 + 200 * runs
     # What was mistaken once is learned anew.
     assert started(found, "vfs_read") > 100
 
@@ -331,7 +335,7 @@ def test_the_same_as_biostacks_in_the_same_run(request: pytest.FixtureRequest) -
         for place in places:
             if f"\n{place.reads}\n" in block:
                 theirs[place.reads] += sum(counts)
-    missed = found.accounting.noted.get(RECURSION, 0) + found.accounting.noted.get(UNMATCHED_END, 0)
+    missed = found.books[REQUESTS].noted.get(RECURSION, 0) + found.books[REQUESTS].noted.get(UNMATCHED_END, 0)
     for place, number in zip(places, NUMBERS):
         # 7.x skips runs of its programs as well, and it does not say how many.
         assert theirs[place.reads] == number or (GUEST == "7.2" and 0 < theirs[place.reads] < number), output

@@ -289,7 +289,7 @@ SLOW_NS = 20 * MS
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Disk, Path]]]:
-    """A disk of a driver, and one made of others whose worker makes the requests, each with an ext4."""
+    """A disk of a driver, and a stacked one whose worker makes the requests, each with an ext4."""
     top = tmp_path_factory.mktemp("slow")
     with ExitStack() as stack:
         lower = stack.enter_context(null_device("wptest_lower", memory_backed=1))

@@ -24,8 +24,11 @@ from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.flows.io import writeback as io_writeback
+from wptrace.flows.io.kinds import REQUEST, WRITEBACK
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.kernel import mounts
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import BYTES
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs") if GUEST else ("ext4",)
@@ -231,7 +234,7 @@ def test_filters_ask_who_wrote(writeback_flow: Running, disk: Disk, tmp_path: Pa
         one, two, _ = paths
         flow = writeback_flow.aim(disk).flow
         assert isinstance(flow, PathFlow)
-        lost = flow.snapshot().accounting.lost_total
+        lost = flow.snapshot().books[REQUESTS].lost_total
         try:
             for of, wanted in (
                 ("pid", {1}),
@@ -262,16 +265,16 @@ def test_filters_ask_who_wrote(writeback_flow: Running, disk: Disk, tmp_path: Pa
                 found = {kind: number - before[kind] for kind, number in _bytes(flow).items()}
                 written = sum(writers[place].bytes for place in wanted)
                 assert found == {"request": written, "writeback": written}, of
-            assert flow.snapshot().accounting.lost_total == lost
+            assert flow.snapshot().books[REQUESTS].lost_total == lost
         finally:
             flow.retarget(Filter())
 
 
 def _bytes(flow: PathFlow) -> dict[str, int]:
     found = {"request": 0, "writeback": 0}
-    for group, size in flow.snapshot().bytes.items():
-        if group.kind in found:
-            found[group.kind] += size
+    for group, counts in flow.snapshot().counters.items():
+        if group.kind.name in found:
+            found[group.kind.name] += counts.get(BYTES, 0)
     return found
 
 
@@ -321,8 +324,9 @@ def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: py
             found = flow.snapshot()
         finally:
             flow.close()
-    causes = {cause.name: number for cause, number in found.accounting.noted.items()}
+    causes = {cause.name: number for cause, number in found.books[REQUESTS].noted.items()}
     assert causes["dirty_full"] >= 128 - 64
-    assert sum(size for group, size in found.bytes.items() if (group.kind, group.op) == ("request", "write")) == made
-    assert 0 < sum(size for group, size in found.bytes.items() if group.kind == "writeback") < made
-    assert found.accounting.lost_total == 0
+    sizes = {group: counts.get(BYTES, 0) for group, counts in found.counters.items()}
+    assert sum(size for group, size in sizes.items() if group.kind is REQUEST and group.label("op") == "write") == made
+    assert 0 < sum(size for group, size in sizes.items() if group.kind is WRITEBACK) < made
+    assert found.books[REQUESTS].lost_total == 0

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Callable
 
-from wptrace.model.results import Report, Snapshot
-
 from tests.kernel.disks import Disk
 from tests.kernel.trace import Line, Told, check, kernel_counted, unskipped
 from wptrace.analysis.history import History
@@ -20,7 +18,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
-from wptrace.engine.run import _report, _requests, _with_verdict
+from wptrace.engine.run import _events, _report, _with_verdict
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import layers
 from wptrace.flows.io import path as io_path
@@ -28,7 +26,9 @@ from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import in_use
+from wptrace.model.report import Report, Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.outputs.registry import Wanted
 
 # How long what is under way at the end of a window may take.
 _MOMENT_S = 5.0
@@ -51,7 +51,7 @@ class AimedFlow(PathFlow):
     def _padded(self, names: list[str], stacked: list[str]) -> tuple[list[str], list[str]]:
         """With names for the rows that nobody has now."""
         assert len(names) <= self.DEVICES, "more devices than there are rows"
-        assert len(stacked) <= self.LAYERS, "more devices made of others than there are rows"
+        assert len(stacked) <= self.LAYERS, "more stacked devices than there are rows"
         rows = [*names, *(f"unused{number}" for number in range(len(names), self.DEVICES))]
         return [devices.OTHER, *rows], [*stacked, *(f"none{number}" for number in range(len(stacked), self.LAYERS))]
 
@@ -136,7 +136,9 @@ class Running:
             # What was told before is nobody's.
             before = self._look()
             made = kernel_counted(self._names)
-            self.flow.requests()
+            self.flow.events()
+            if isinstance(self.flow, PathFlow):
+                self.flow._behind.clear()
             if isinstance(self.flow, AimedFlow):
                 self.flow.tell(each)
             yield told
@@ -150,9 +152,9 @@ class Running:
                 self.flow.retarget(Filter())
         self._tell_skipped()
         text = io.StringIO()
-        output = NdjsonOutput(text)
+        output = NdjsonOutput(text, Wanted())
         output.start(self._start)
-        _requests(self.flow, output)
+        _events(self.flow, output)
         output.summary(self._summary(before, after))
         told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
         for line in told.lines:
@@ -163,14 +165,12 @@ class Running:
         history = History()
         for snapshot in (before, after):
             history.add(snapshot.at_ns, snapshot.cells)
-        grown = {who: ns - before.behind.get(who, 0) for who, ns in after.behind.items()}
-        behind = {who: ns for who, ns in grown.items() if ns}
-        return _with_verdict(_report("summary", self.flow, after, before, None), self.flow, history, behind)
+        return _with_verdict(_report("summary", self.flow, after, before, None), self.flow, history)
 
     def stuck(self, at_least_ns: int) -> list[Line]:
         """What `--stuck` tells now."""
         text = io.StringIO()
-        NdjsonOutput(text).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
+        NdjsonOutput(text, Wanted()).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
         (line,) = [json.loads(line) for line in text.getvalue().splitlines()]
         check(line)
         return list(line["found"])
@@ -196,7 +196,7 @@ class Running:
         if isinstance(self.flow, PathFlow) and next(in_use(self.flow._running.obj), None) is not None:
             return True
         found = self.flow.snapshot()
-        return any(book is not None and book.in_flight > 0 for book in (found.accounting, found.operations))
+        return any(book.in_flight > 0 for book in found.books.values())
 
 
 @contextmanager

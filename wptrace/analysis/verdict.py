@@ -192,5 +192,10 @@ def lost(case: Case) -> Finding | None:
     return Finding("lost", {**figures, **{f"{name}_started": book.started for name, book in books.items()}})
 
 
-TIMED = Rules((idle, unmeasured, largest), (grew, tail, inside, lost))
+_ADVICE = {
+    "idle": "whether the filters let through what you look for",
+    "unmeasured": "wptrace doctor: by what each stage is observed here",
+    "unattributed": "wptrace doctor: a hook is missing here, or the path is not known",
+}
+TIMED = Rules((idle, unmeasured, largest), (grew, tail, inside, lost), _ADVICE)
 """Of any flow that has stages."""

@@ -56,7 +56,7 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     """In the format that the user wants; how it looks as text is for the flow to say."""
     from wptrace.outputs.registry import NDJSON, TEXT, Wanted, make
 
-    shown = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
+    shown = Wanted(dates=getattr(options, "timestamps", False), statistics=getattr(options, "stats", False), **wanted)
     return make(NDJSON if options.json else TEXT, stream, view, shown)
 
 

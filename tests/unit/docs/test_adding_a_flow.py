@@ -11,15 +11,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from wptrace.model.results import Output
-from wptrace.outputs.text.terminal import TerminalOutput
 
 from tests.unit.docs.pages import blocks, text
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.model.distribution import SLOTS
+from wptrace.model.kind import REQUESTS, names
+from wptrace.model.report import Output
 from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.outputs.text.output import TextOutput
 
 PAGE = text("adding-a-flow.md")
 (SOURCE,) = blocks(PAGE, "c")
@@ -46,7 +47,7 @@ def test_the_flow_has_all_that_a_flow_needs(flow: ModuleType) -> None:
     unmade = {name for name in vars(Flow) if "raise NotImplementedError" in _source_of(name)}
     assert unmade
     assert unmade <= set(vars(kind))
-    for name in ("name", "object", "stages", "hooks"):
+    for name in ("name", "object", "kinds", "hooks"):
         assert name in vars(kind)
 
 
@@ -61,7 +62,7 @@ def test_the_programs_of_the_hooks_are_those_of_the_source(flow: ModuleType) -> 
     named = {program for hook in flow.IrqFlow.hooks for way in hook.ways for program in way.programs}
     assert named == set(re.findall(r'^SEC\("\w+/\w+"\)\nint (\w+)\(', SOURCE, re.M))
     served = {stage for hook in flow.IrqFlow.hooks for stage in hook.serves}
-    assert served == set(flow.IrqFlow.stages.names)
+    assert served == set(names(flow.IrqFlow.kinds))
 
 
 def test_the_source_has_the_fields_that_the_flow_reads(flow: ModuleType) -> None:
@@ -104,12 +105,16 @@ def test_the_flow_reads_its_cells(flow: ModuleType, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(flow, "load", lambda *_: Loaded(obj, attempts))
     assert made.start(None).sources == [("handler", "tp_btf/irq_handler_exit")]
     found = made.snapshot()
-    assert (found.accounting.started, found.accounting.finished, found.accounting.in_flight) == (2, 2, 0)
-    assert {group.dev: cells["handler"].max for group, cells in found.cells.items()} == {"cpu0": 3, "cpu1": 5}
+    book = found.books[REQUESTS]
+    assert (book.started, book.finished, book.in_flight) == (2, 2, 0)
+    assert {group: cells["handler"].max for group, cells in found.cells.items()} == {
+        flow.HANDLER.group(0): 3,
+        flow.HANDLER.group(1): 5,
+    }
     assert found.overhead.map_bytes == 4096
 
 
-@pytest.mark.parametrize(("words", "kind"), [([], TerminalOutput), (["-j"], NdjsonOutput)])
+@pytest.mark.parametrize(("words", "kind"), [([], TextOutput), (["-j"], NdjsonOutput)])
 def test_the_command_hands_the_flow_to_the_runner(
     flow: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], kind: type[Output]
 ) -> None:

@@ -10,28 +10,30 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wptrace.model.results import InFlight, Source, Start
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
+from tests.unit.outputs.samples import told
 from tests.unit.outputs.test_progs import activity, usage
 from tests.unit.outputs.text.test_turns import cell, report, wait
+from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.flows import cpu
-from wptrace.flows.cpu import CpuFlow
+from wptrace.flows.cpu import CGROUP, CPU, KINDS, PROCESS, THREAD, CpuFlow
 from wptrace.model.book import Cause
-from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.model.kind import ALL, Task
+from wptrace.model.report import InFlight, Report, Source, Start
 from wptrace.outputs.progs import ProgsJson
 
-TABLE = CpuFlow.stages
+(TURN,) = CpuFlow.kinds
 
 
 def test_the_stages_are_those_of_the_table() -> None:
     points, stages = tables(section("cpu.md", "## Stages"))
     assert stages == [
         [stage.name, f"{stage.start.letter} → {stage.end.letter}", stage.description, stage.meaning]
-        for stage in (*TABLE, TABLE.total)
+        for stage in (*TURN.measured, TURN.total)
     ]
-    letters = dict.fromkeys(point.letter for stage in TABLE for point in (stage.start, stage.end))
+    letters = dict.fromkeys(point.letter for stage in TURN.measured for point in (stage.start, stage.end))
     assert [letter for letter, _ in points] == list(letters)
 
 
@@ -59,20 +61,31 @@ def test_the_bounds_are_those_of_the_code() -> None:
 
 def test_the_man_page_has_the_stages() -> None:
     words = man_text("wptrace-cpu.1")
-    for stage in TABLE:
+    for stage in TURN.measured:
         assert stage.description in words, stage.name
         assert f"{stage.name} From " in words
 
 
+ROWS: dict[str, Any] = {CPU: 0, PROCESS: Task("dd", 3), THREAD: Task("dd", 3, 4), CGROUP: "/x"}
+
+
+def judged(summary: Report, by: str) -> Report:
+    return summary._replace(verdict=judge(Case(summary, KINDS[by][:1]), TIMED))
+
+
 def lines() -> Iterator[dict[str, Any]]:
+    sources = [Source(stage.name, "tp_btf/x") for stage in TURN.measured]
+    yield from told(
+        Start("cpu", "", "6.12", {"by": "thread", "pid": 3, "comm": "x"}, sources, (TURN,), []),
+        wait(),
+        wait(instead=None),
+        *(wait()._replace(group=KINDS[by][1].group(row)) for by, row in ROWS.items()),
+        *(report({row: cell([1], [2], [3])}, by=by) for by, row in ROWS.items()),
+        *(judged(report({row: cell([1], [2], [3])}, "summary", by=by), by) for by, row in ROWS.items()),
+        report({"others": cell([1], [2], [3])}, by=THREAD),
+        [InFlight(TURN.group(ALL), 5, "wait", {"pid": 1, "tid": 1, "comm": "dd"})],
+    )
     stream = io.StringIO()
-    output = NdjsonOutput(stream)
-    sources = [Source(stage.name, "tp_btf/x") for stage in TABLE]
-    output.start(Start("cpu", "", "6.12", {"by": "thread", "pid": 3, "comm": "x"}, sources, TABLE, []))
-    output.request(wait())
-    output.request(wait(instead=None))
-    output.interval(report({"cpu0": cell([1], [2], [3])}))
-    output.in_flight([InFlight("request", "", "turn", 5, "wait", {"pid": 1, "tid": 1, "comm": "dd"})], 5)
     ProgsJson(stream).show(activity(usage(), usage(2, own=False, attached=())))
     yield from map(json.loads, stream.getvalue().splitlines())
 
@@ -88,8 +101,8 @@ def test_lines_keep_to_the_schema(line: dict[str, Any]) -> None:
 @pytest.mark.parametrize("line", [line for line in LINES if line["kind"] in ("wait", "programs")], ids=str)
 def test_no_field_can_go_without_notice(line: dict[str, Any]) -> None:
     for path in fields(line):
-        if path == ("instead",):
-            continue  # nobody ran instead
+        if path in (("instead",), ("task",), ("cgroup",)):
+            continue  # nobody ran instead; rows are about something else
         damaged = json.loads(json.dumps(line))
         at = damaged
         for step in path[:-1]:

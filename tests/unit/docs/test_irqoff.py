@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -12,21 +11,20 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from wptrace.model.results import REQUEST, InFlight, Source, Start
-from wptrace.outputs.text.iopf import IopfJson
-from wptrace.outputs.text.irqoff import IrqoffJson
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields
+from tests.unit.outputs.samples import told
 from tests.unit.outputs.text import test_faults as faults
 from tests.unit.outputs.text import test_periods as periods
 from wptrace.engine.flow import Flow
 from wptrace.flows import iopf, irqoff
-from wptrace.flows.iopf import IopfFlow
-from wptrace.flows.irqoff import IrqoffFlow
+from wptrace.flows.iopf import FAULT, IopfFlow
+from wptrace.flows.irqoff import PERIOD, IrqoffFlow
 from wptrace.model.book import Cause
-from wptrace.outputs import logfile
-from wptrace.outputs.text import irqoff as irqoff_output
+from wptrace.model.kind import names
+from wptrace.model.report import InFlight, Source, Start
+from wptrace.outputs import log, logfile
 
 SOURCE = Path(__file__).resolve().parents[3] / "bpf_src"
 PAGES = pytest.mark.parametrize(("page", "flow"), [("irqoff.md", IrqoffFlow), ("iopf.md", IopfFlow)])
@@ -36,11 +34,12 @@ PAGES = pytest.mark.parametrize(("page", "flow"), [("irqoff.md", IrqoffFlow), ("
 def test_the_stages_are_those_of_the_table(page: str, flow: type[Flow]) -> None:
     points, stages = tables(section(page, "## Stages"))
     # One stage is the whole.
-    shown = flow.stages.stages if len(flow.stages) == 1 else (*flow.stages, flow.stages.total)
+    (kind,) = flow.kinds
+    shown = kind.stages if len(kind.stages) == 1 else (*kind.measured, kind.total)
     assert stages == [
         [stage.name, f"{stage.start.letter} → {stage.end.letter}", stage.description, stage.meaning] for stage in shown
     ]
-    named = dict.fromkeys(point for stage in flow.stages for point in (stage.start, stage.end))
+    named = dict.fromkeys(point for stage in kind.stages for point in (stage.start, stage.end))
     assert points == [[point.letter, point.name] for point in named]
 
 
@@ -58,7 +57,7 @@ def test_the_hooks_are_those_of_the_flow(page: str, flow: type[Flow]) -> None:
 @pytest.mark.parametrize(
     ("page", "modules", "lost"),
     [
-        ("irqoff.md", (irqoff, irqoff_output), set()),
+        ("irqoff.md", (irqoff, log), set()),
         ("iopf.md", (iopf,), {"state_full", "refused", "unmatched_start"}),
     ],
 )
@@ -92,34 +91,34 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert f"{int(pending):,}" in page
 
 
-@pytest.mark.parametrize("stage", IopfFlow.stages.names)
+@pytest.mark.parametrize("stage", names(IopfFlow.kinds))
 def test_the_man_page_has_the_stages(stage: str) -> None:
     words = man_text("wptrace-iopf.1")
-    assert IopfFlow.stages[stage].description in words
+    assert FAULT[stage].description in words
     assert f"{stage} From " in words
 
 
 def irqoff_lines() -> Iterator[dict[str, Any]]:
-    stream = io.StringIO()
-    output = IrqoffJson(stream, periods.VIEW)
     filters = {"min_ns": 10_000_000, "cpus": [0, 1]}
-    output.start(Start("irqoff", "", "6.12", filters, [Source("irqoff", "tp_btf/x")], IrqoffFlow.stages, ["software"]))
-    output.request(periods.period())
-    output.request(periods.period(stack=[]))
-    output.in_flight([InFlight(REQUEST, "cpu1", "irqoff", 5, "irqoff", {"cpu": 1})], 5)
-    output.interval(periods.report({1: [20_000_000]}, kind="interval"))
-    output.summary(periods.report({1: [20_000_000]}))
-    yield from map(json.loads, stream.getvalue().splitlines())
+    offenders = {"offenders": [{"comm": "dd", "function": "hold", "count": 1, "sum_ns": 5, "max_ns": 5}]}
+    yield from told(
+        Start("irqoff", "", "6.12", filters, [Source("irqoff", "tp_btf/x")], (PERIOD,), ["software"]),
+        periods.period(),
+        periods.period(stack=[]),
+        [InFlight(PERIOD.group(1), 5, "irqoff", {"cpu": 1})],
+        periods.report({1: [20_000_000]}, kind="interval"),
+        periods.report({1: [20_000_000]})._replace(lists=offenders),
+    )
 
 
 def iopf_lines() -> Iterator[dict[str, Any]]:
-    stream = io.StringIO()
-    output = IopfJson(stream, lambda: [faults.open_fault()])
-    sources = [Source(name, "") for name in IopfFlow.stages.names]
-    output.start(Start("iopf", "", "6.12", {"dev": ["a"], "pasid": [5]}, sources, IopfFlow.stages, []))
-    output.in_flight([faults.open_fault()], 5)
-    output.summary(faults.report({("a", "pasid 5"): faults.cell([5]), ("other", "other"): faults.cell([5])}))
-    yield from map(json.loads, stream.getvalue().splitlines())
+    sources = [Source(stage.name, "") for stage in FAULT.stages]
+    report = faults.report({("a", 5): faults.cell([5]), ("other", "other"): faults.cell([5])})
+    yield from told(
+        Start("iopf", "", "6.12", {"dev": ["a"], "pasid": [5]}, sources, (FAULT,), []),
+        [faults.open_fault()],
+        report._replace(lists=faults.unanswered(faults.open_fault())),
+    )
 
 
 LINES = [*irqoff_lines(), *iopf_lines()]

@@ -11,16 +11,16 @@ from typing import Any
 
 import jsonschema
 import pytest
-from wptrace.model.results import KINDS, OPERATION, Group, Overhead, Report, Request, Source, Start, rows_of
 
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
-from wptrace.analysis.verdict import Case, judge
+from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.engine import filters
 from wptrace.engine.filters import Filter
 from wptrace.flows import discover
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import causes as io_causes
+from wptrace.flows.io.kinds import KINDS
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
@@ -29,8 +29,11 @@ from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Spending, Step
 from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, HookFinding, StageFinding
 from wptrace.model.distribution import Distribution
+from wptrace.model.kind import REQUESTS, TOTAL, names
+from wptrace.model.report import BYTES, UNTIMED, Event, Overhead, Report, Source, Start, rows_of
 from wptrace.outputs.doctor import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
+from wptrace.outputs.registry import Wanted
 
 Line = dict[str, Any]
 
@@ -38,7 +41,7 @@ SCHEMA: Line = json.loads((DOCS / "schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 EXAMPLES: list[Line] = [json.loads(block) for block in blocks(text("json.md"), "json")]
 OVERHEAD = Overhead(1, 2, 3, 4, 5, 6)
-TABLE = io_block.BlockFlow.stages
+BLOCK = io_block.BlockFlow.kinds
 
 
 def test_the_schema_is_valid() -> None:
@@ -59,33 +62,33 @@ def test_each_kind_has_an_example() -> None:
 def made() -> Iterator[Line]:
     """Lines as the package writes them."""
     stream = io.StringIO()
-    output = NdjsonOutput(stream)
-    output.start(Start("io", "block", "6.12", {"dev": ["sda"]}, [Source("queue", "tp_btf/x")], TABLE, ["a note"]))
-    values = {name: Distribution() for name in (*TABLE.names, TABLE.total.name)}
+    output = NdjsonOutput(stream, Wanted())
+    output.start(Start("io", "block", "6.12", {"dev": ["sda"]}, [Source("queue", "tp_btf/x")], BLOCK, ["a note"]))
+    values = {name: Distribution() for name in (*names(BLOCK), TOTAL)}
     for found in values.values():
         found.add(1000)
-    group = Group("sda", "read")
-    book = Book.read(3, 2, {io_block._NO_CELL: 1}, {})
-    report = Report("interval", 1, 2, book, rows_of({group: values}, TABLE), {group: 4096}, 0, OVERHEAD)
+    group = BLOCK[0].group("sda", "read")
+    books = {REQUESTS: Book.read(3, 2, {io_block._NO_CELL: 1}, {})}
+    report = Report("interval", 1, 2, books, rows_of({group: values}, BLOCK), {group: {BYTES: 4096}}, OVERHEAD)
     output.interval(report)
-    verdict = judge(Case(report.rows, TABLE, 2, book))
+    verdict = judge(Case(report, BLOCK), TIMED)
     output.summary(report._replace(kind="summary", verdict=verdict))
     fields = {"sector": 8, "bytes": 4096, "rwbs": "R", "maj_min": "8:0", "complete_cpu": 0, "error": 0}
-    output.request(Request(1, "sda", "read", fields, 2, {"queue": 1, "device": 1}))
+    output.event(Event(group, 1, 2, {"queue": 1, "device": 1}, fields))
     output.start(whole_path.start())
-    few = {Group("sda", "read", OPERATION): whole_path.cell(("fs", "device"), 5, extra=("preempted",))}
+    few = {whole_path.OPERATION.group("sda", "read"): whole_path.cell(("fs", "device"), 5, extra=("preempted",))}
     whole = whole_path.report(few, "summary", lost=1)
-    book, calls = whole_path.books(lost=1)
-    verdict = judge(Case(whole.rows, whole_path.TABLE, whole.duration_ns, book, calls))
+    verdict = judge(Case(whole, (whole_path.OPERATION,)), TIMED)
     output.summary(whole._replace(verdict=verdict))
     cost = Cost(0.04, 0.01)
     changes = (Change(1, 2, Step("sample", 4), True, cost),)
     spending = Spending(0.05, cost, 0.05, (Step("fs"), Step("sample", 4)), dict.fromkeys(budget.KINDS, 1), changes)
-    requests = whole_path.report({Group("sda", "read"): whole_path.requests(5)})
-    output.interval(requests._replace(budget=spending, untimed={Group("sda", "read"): 3}))
-    output.request(whole_path.operation(interference=[whole_path.noise("irq_off", 5)]))
-    output.request(whole_path.operation("hit"))
-    output.request(whole_path.request())
+    group = whole_path.REQUEST.group("sda", "read")
+    requests = whole_path.report({group: whole_path.requests(5)})
+    output.interval(requests._replace(budget=spending, counters={group: {UNTIMED: 3}}))
+    output.event(whole_path.operation(interference=[whole_path.noise("irq_off", 5)]))
+    output.event(whole_path.operation(whole_path.HIT))
+    output.event(whole_path.request())
     output.in_flight([whole_path.waiting()._replace(fields={"pid": 1, "tid": 1, "comm": "dd"})], 5)
     yield from (json.loads(line) for line in stream.getvalue().splitlines())
     check = Check("BTF", "ok", "there")
@@ -268,4 +271,4 @@ def test_every_step_of_a_budget_is_in_the_schema_and_on_its_page() -> None:
 
 
 def test_every_kind_of_group_is_in_the_schema() -> None:
-    assert tuple(SCHEMA["$defs"]["group"]["enum"]) == KINDS
+    assert tuple(SCHEMA["$defs"]["group"]["enum"]) == tuple(kind.name for kind in KINDS)

@@ -7,16 +7,17 @@ import re
 
 from tests.unit.docs.pages import blocks, section, tables, text
 from wptrace.analysis import growth, verdict
-from wptrace.analysis.advice import OTHERS, STAGES
 from wptrace.analysis.history import CAPACITY
-from wptrace.flows.io.block import BlockFlow
+from wptrace.flows.io import block, rules
+from wptrace.flows.io.kinds import OPERATION
 
+RULES = rules.path({})
 FIRST, MORE = tables(section("verdict.md", "## Rules"))
 
 
 def test_the_rules_are_those_of_the_code_in_their_order() -> None:
-    assert [row[0] for row in FIRST] == [rule.__name__ for rule in verdict.FIRST]
-    assert [row[0] for row in MORE] == [rule.__name__ for rule in verdict.MORE]
+    assert [row[0] for row in FIRST] == [rule.__name__ for rule in RULES.first]
+    assert [row[0] for row in MORE] == [rule.__name__ for rule in RULES.more]
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
@@ -28,17 +29,18 @@ def test_the_bounds_are_those_of_the_code() -> None:
         f"{growth.FACTOR:.0f}", f"{growth.SHARE:.0%}".replace("%", " %"), f"{growth.ENOUGH}", f"{growth.ERRORS:.0f}",
     ]  # fmt: skip
     assert f"The history has {CAPACITY}\nstretches at most" in text("verdict.md")
-    assert verdict.DEVICE_SHARE == 0.5
+    assert verdict.PLACE_SHARE == 0.5
 
 
 def test_the_advice_is_that_of_the_code() -> None:
     (rows,) = tables(section("verdict.md", "## What to look at"))
-    assert dict(rows) == {**STAGES, **OTHERS}
-    assert set(OTHERS) <= {rule.__name__ for rule in verdict.FIRST}
+    stages = {stage.name: stage.advice for stage in OPERATION.stages if stage.advice}
+    assert dict(rows) == {**stages, **RULES.advice}
+    assert set(RULES.advice) <= {"unattributed", *(rule.__name__ for rule in RULES.first)}
 
 
 def test_there_is_advice_for_the_stages_of_the_block_layer() -> None:
-    assert set(BlockFlow.stages.names) <= set(STAGES)
+    assert all(stage.advice for stage in block.REQUEST.stages)
 
 
 def test_the_example_has_one_line_of_each_sort() -> None:

@@ -21,6 +21,7 @@ from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
 from wptrace.flows.io.fates import Events, counted, timed_out_bit
+from wptrace.flows.io.kinds import STAGES
 from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
@@ -83,6 +84,7 @@ REQUEST = Kind(
             _D,
             "a request waits in the plug and the I/O scheduler",
             "the scheduler holds requests back, or the device takes no more: look at the queue depth",
+            advice=STAGES["queue"].advice,
         ),
         Stage(
             "device",
@@ -90,6 +92,7 @@ REQUEST = Kind(
             _C,
             "the driver and the device work on it, and its completion is handled",
             "the disk, the fabric or the hypervisor is slow, or the completion interrupt is held up",
+            advice=STAGES["device"].advice,
         ),
     ),
     sized=True,

@@ -8,7 +8,7 @@ from wptrace.model.kind import DEVICE, OPERATIONS, Kind, Label, Metric, Noun, Po
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
-_L = Point("L", "bio queued to a device made of others")
+_L = Point("L", "bio queued to a stacked device")
 _Q = Point("Q", "bio queued")
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -30,7 +30,7 @@ SPARSE = ("submit", "journal", "layers", "unattributed")
 
 LABELS = (Label("dev", DEVICE), Label("op", kind.OPERATION))
 
-_STAGES = {
+STAGES = {
     one.name: one
     for one in (
         Stage(
@@ -63,7 +63,7 @@ _STAGES = {
             "layers",
             _L,
             _Q,
-            "devices made of others (dm, md) have the bio, before and after the requests that they make of it",
+            "stacked devices (dm, md) have the bio, before and after the requests that they make of it",
             "encryption, parity, a delay or the work queue of such a device takes the time: see its own rows",
             rare=True,
         ),
@@ -217,15 +217,15 @@ _CONTROLLERS = (
 )
 
 OPERATION = Kind(
-    "operation", Noun("operation"), LABELS, _STAGES.values(), (*_NOISE, *_CONTROLLERS), book=OPERATIONS, sized=True
+    "operation", Noun("operation"), LABELS, STAGES.values(), (*_NOISE, *_CONTROLLERS), book=OPERATIONS, sized=True
 )
 """A read or write that waited for a device."""
 HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True)
 """One that the page cache served."""
-LAYER = Kind("layer", Noun("bio"), LABELS, (_STAGES["layers"], _STAGES["device"]), book="", sized=True)
+LAYER = Kind("layer", Noun("bio"), LABELS, (STAGES["layers"], STAGES["device"]), book="", sized=True)
 """A bio of a stacked device."""
 REQUEST = Kind(
-    "request", Noun("block request"), LABELS, (_STAGES[name] for name in REQUEST_STAGES), _CONTROLLERS, sized=True
+    "request", Noun("block request"), LABELS, (STAGES[name] for name in REQUEST_STAGES), _CONTROLLERS, sized=True
 )
 """A request of the block layer."""
 WRITEBACK = Kind(

@@ -15,10 +15,9 @@ BEHIND_SHARE = 0.1
 """Commits of others that were waited for so long are told."""
 
 _ADVICE = {
+    **verdict.TIMED.advice,
     "idle": "whether the filters let through what you look for, and whether it does I/O at all",
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
-    "unmeasured": "wptrace doctor: by what each stage is observed here",
-    "unattributed": "wptrace doctor: a hook is missing here, or the path is not known",
 }
 
 

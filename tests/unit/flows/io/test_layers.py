@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table by which programs find the rows of devices made of others."""
+"""The table by which programs find the rows of stacked devices."""
 
 from __future__ import annotations
 
