@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
-from wptrace.model.stages import Point, Stage, StageTable
 
 from wptrace.engine import hooks as base_hooks
 from wptrace.engine import resolver as base
@@ -16,6 +15,7 @@ from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, END, START, Hook, Way, probe
 from wptrace.engine.resolver import Attempts, Loaded, load, missing_target, resolve
 from wptrace.errors import NotPermittedError, UnsupportedError, VerifierError
+from wptrace.model.kind import CPU, Kind, Label, Noun, Point, Stage
 from wptrace.tools import doctor
 
 
@@ -321,7 +321,14 @@ def test_a_kernel_without_kprobes_needs_no_trial_of_one(monkeypatch: pytest.Monk
 class Observing(Flow):
     name = object = "object"
     hooks = (LAST, PAIR, MORE)
-    stages = StageTable(tuple(Stage(name, Point("A", "a"), Point("B", "b"), name, name) for name in ("a", "b")))
+    kinds = (
+        Kind(
+            "request",
+            Noun("one"),
+            (Label("cpu", CPU),),
+            (Stage(name, Point("A", "a"), Point("B", "b"), name, name) for name in ("a", "b")),
+        ),
+    )
 
 
 @pytest.mark.parametrize("works", [True, False])
