@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TextIO
 
 from wptrace import __version__
@@ -28,13 +29,15 @@ class _Keys(dict[str, str]):
 
 
 _KEYS = _Keys()
+_KNOWN = 1024
 
 
 class NdjsonOutput:
     def __init__(self, stream: TextIO, wanted: Wanted) -> None:
         self._stream = stream
         self._wanted = wanted
-        self._labels: dict[Group, dict[str, Any]] = {}
+        # Of all events of a group the same; of threads there is no end.
+        self._labels = lru_cache(_KNOWN)(_labels)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._stream.write(encoded(line) + "\n")
@@ -60,14 +63,7 @@ class NdjsonOutput:
         )
 
     def event(self, event: Event) -> None:
-        self._stream.write(encoded(line_of(event, self._fields(event.group))) + "\n")
-
-    def _fields(self, group: Group) -> dict[str, Any]:
-        """Of all events of a group the same."""
-        found = self._labels.get(group)
-        if found is None:
-            found = self._labels[group] = group.fields
-        return found
+        self._stream.write(encoded(line_of(event, self._labels(event.group))) + "\n")
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._write({"kind": "in_flight", "ts_ns": at_ns, "found": [_one_in_flight(one) for one in found]})
@@ -129,6 +125,10 @@ def line_of(event: Event, labels: Mapping[str, Any]) -> dict[str, Any]:
         "stages": {keys[name]: value for name, value in event.stages.items()},
         **event.fields,
     }
+
+
+def _labels(group: Group) -> dict[str, Any]:
+    return group.fields
 
 
 def _book(book: Book) -> dict[str, int]:

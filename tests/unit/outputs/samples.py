@@ -100,6 +100,11 @@ def request(dev: str = "sda", queue: int = MS, device: int = 3 * MS, error: int 
     return Event(group(dev, "write"), NOON, queue + device, {"queue": queue, "device": device}, fields)
 
 
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def play(output: Output, *results: Any) -> None:
     """A whole trace: each result goes where it belongs."""
     for one in results:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import gc
 import io
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -230,3 +232,26 @@ def test_every_line_leaves_at_once_but_requests_in_batches() -> None:
         before = stream.arrived
         send()
         assert stream.arrived == stream.tell() > before
+
+
+def test_names_without_end_take_no_more_memory() -> None:
+    """Threads come and go all day long."""
+
+    class Null(io.StringIO):
+        def write(self, text: str) -> int:
+            return len(text)
+
+    output = NdjsonOutput(Null(), PLAIN)
+
+    def hour(first: int) -> int:
+        for number in range(first, first + 3000):
+            output.event(request(dev=f"disk{number}"))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = hour(0)
+        assert hour(3000) - before < 64 << 10
+    finally:
+        tracemalloc.stop()

@@ -14,7 +14,20 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, cell, group, play, report, request, start, written
+from tests.unit.outputs.samples import (
+    HOSTILE,
+    MS,
+    NOON,
+    SECOND,
+    Tty,
+    cell,
+    group,
+    play,
+    report,
+    request,
+    start,
+    written,
+)
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import words as text
@@ -25,11 +38,6 @@ SDA_READ, SDB_READ = group("sda"), group("sdb")
 CELLS = {SDA_READ: cell([MS], [3 * MS]), SDB_READ: cell([2 * MS], [2 * MS])}
 VERDICT = Verdict((Finding("idle", {"in_flight": 2}),), "the disk is slow")
 SIZES = {SDA_READ: 4096, SDB_READ: 8192}
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def view(per_device: bool = True, **wanted: Any) -> StagesView:

@@ -8,7 +8,19 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, play, sized, told, written
+from tests.unit.outputs.samples import (
+    HOSTILE,
+    MS,
+    NOON,
+    OVERHEAD,
+    SECOND,
+    Tty,
+    distribution,
+    play,
+    sized,
+    told,
+    written,
+)
 from wptrace.flows.stacks import IO
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, Book
 from wptrace.model.distribution import Distribution
@@ -49,11 +61,6 @@ def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "summa
 
 def shown(wanted: Wanted, *results: object) -> list[str]:
     return written(StacksView(wanted), START, *results)
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def folded(weight: str, *results: object, wanted: Wanted = PLAIN) -> tuple[list[str], list[str]]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, told, written
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, Tty, distribution, told, written
 from wptrace.flows.cpu import CPU, KINDS, PROCESS, THREAD
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
@@ -51,8 +50,12 @@ def wait(total: int = 5 * MS, comm: str = "fio", instead: tuple[str, int] | None
     return Event(WAIT.group(1), NOON, total, {"wait": total}, fields)
 
 
+def start(by: str = CPU) -> Start:
+    return Start("cpu", "", "6.12", {"by": by}, [], KINDS[by], [])
+
+
 def shown(wanted: Wanted, *results: object, by: str = CPU) -> list[str]:
-    return written(TurnsView(wanted), Start("cpu", "", "6.12", {"by": by}, [], KINDS[by], []), *results)
+    return written(TurnsView(wanted), start(by), *results)
 
 
 def test_a_table_of_all() -> None:
@@ -70,16 +73,10 @@ def test_a_table_of_all() -> None:
     ]
 
 
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_a_live_screen_has_rows_in_one_line_each_and_all_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size((80, 40)))
-    stream = Tty()
-    output = TextOutput(stream, TurnsView(BY._replace(live=True)))
-    output.start(Start("cpu", "", "6.12", {"by": "cpu"}, [], KINDS[CPU], []))
+    output = TextOutput(Tty(), TurnsView(BY._replace(live=True)))
+    output.start(start())
     output.event(wait())
     output.interval(report({0: cell([MS], [MS])}, lost=4))
     lines = output._compose()
