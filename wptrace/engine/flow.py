@@ -21,6 +21,9 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group, Kind
 from wptrace.model.report import Event, InFlight, Overhead, Snapshot, Start
 
+NEVER_NS = (1 << 64) - 1
+"""Nothing is as slow."""
+
 
 class Shedder(Protocol):
     """What a flow does less of when it costs too much."""

@@ -15,7 +15,7 @@ from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter, task
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.flow import NEVER_NS, Flow, overhead
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
@@ -52,8 +52,6 @@ _CAUSES = {
 }
 # Those that cost a request; the others are noted.
 _LOST = (STATE_FULL, _NO_CELL, RECURSION)
-
-_NEVER = (1 << 64) - 1
 
 _STAMPS = "the kernel's stamps"
 _OWN = "own times"
@@ -356,7 +354,7 @@ class _Shedder:
         obj = self._loaded.obj
         if step.kind == EACH:
             obj.bss.sample = TOLD_ONE_IN
-            obj.data.slow_ns = _NEVER
+            obj.data.slow_ns = NEVER_NS
             return
         self._look()
         obj.bss.stateless = self._stateless

@@ -7,13 +7,13 @@ import time
 from typing import Callable
 
 from wptrace.bpf.programs import Program
+from wptrace.engine.flow import NEVER_NS
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, NOISE
 from wptrace.flows.io.records import give_up, operations
 from wptrace.model.budget import EACH, FS, INTERFERENCE, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 
-NEVER = (1 << 64) - 1
 # Operations that are in flight when their hooks go get so long to end; the others are given up.
 _LAST_MOMENT_S = 0.1
 # What runs when a link goes has ended by then.
@@ -82,7 +82,7 @@ class PathShedder:
         obj = self._loaded.obj
         obj.bss.sample = max(self._sample, TOLD_ONE_IN)
         if self._slow_ns == 0:
-            obj.data.slow_ns = NEVER
+            obj.data.slow_ns = NEVER_NS
 
     def _add_each(self, step: Step) -> None:
         obj = self._loaded.obj

@@ -9,8 +9,8 @@ from wptrace.outputs.text.view import Forms
 
 # In the order from top to bottom.
 SECTIONS = (
-    "time", "stuck", "operations", "page-cache hits", "block requests", "slow ones", "accounting", "losses", "budget",
-    "own cost",
+    "time", "stuck", "operations", "page-cache hits", "layers", "block requests", "writeback", "slow ones",
+    "accounting", "losses", "budget", "own cost",
 )  # fmt: skip
 
 # These stand together.
@@ -21,13 +21,19 @@ _TOO_LOW = "(the terminal is too low for more)"
 # What gives way when it gets tight, first come first: to which form each section is cut.
 STEPS = (
     ("accounting", 1),
+    ("layers", 1),
+    ("writeback", 1),
     ("block requests", 1),
     ("slow ones", 1),
+    ("layers", 2),
+    ("writeback", 2),
     ("block requests", 2),
     ("operations", 1),
     ("stuck", 1),
     ("own cost", 1),
     ("slow ones", 2),
+    ("layers", 3),
+    ("writeback", 3),
     ("block requests", 3),
     ("page-cache hits", 1),
     ("slow ones", 3),

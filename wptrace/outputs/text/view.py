@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from wptrace.model.kind import Kind
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import header, histogram, words
+from wptrace.outputs.text import header, words
 from wptrace.outputs.text.tables import Style
 
 Forms = Sequence[Sequence[str]]
@@ -51,14 +51,7 @@ class View:
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
         """What only a summary has."""
-        for row in report.rows:
-            if row.metric == self.wanted.hist and row.distribution.count:
-                yield ""
-                yield f"{self.named(row.group.shown, report)} {row.metric}:"
-                yield from histogram.rows(row.distribution, width)
-
-    def named(self, name: str, report: Report) -> str:
-        return words.printable(name)
+        yield from ()
 
     def sections(self, report: Report | None, recent: Sequence[Event], width: int) -> Mapping[str, Forms]:
         """Of a live screen, by the names of screen.SECTIONS."""
