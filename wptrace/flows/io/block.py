@@ -184,7 +184,7 @@ class BlockFlow(Flow):
         self._ops = obj.enum("block_op")
         self._flags = obj.enum("block_flag")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
-        groups = [REQUEST.group(name, op) for name in self._names() for op in self._ops]
+        self._groups = groups = [REQUEST.group(name, op) for name in self._names() for op in self._ops]
         self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
         self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
@@ -265,7 +265,7 @@ class BlockFlow(Flow):
 
     def _take(self, records: list[Record]) -> None:
         offset = wall_offset_ns()
-        names, ops = self._names(), self._ops
+        groups, ops = self._groups, self._ops
         at = self._decode.index
         end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
             at(name)
@@ -287,7 +287,7 @@ class BlockFlow(Flow):
                 **self._events.fields(record[events]),
             }
             stages = {"queue": record[queue], "device": record[device]}
-            group = REQUEST.group(names[record[slot]], ops[record[op]])
+            group = groups[record[slot] * len(ops) + record[op]]
             self._told.append(Event(group, record[end] + offset, sum(stages.values()), stages, fields))
 
     def events(self) -> list[Event]:
