@@ -42,7 +42,7 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
 
 
 def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
-    """Those of the wanted devices that are made of others, with the ones below."""
+    """Those of the wanted devices that are stacked, with the ones below."""
     found = {name: [extent.name for extent in blockdev.requests_of(name)] for name in map(blockdev.resolve, devices)}
     return {name: below for name, below in found.items() if below != [name]}
 

@@ -53,7 +53,7 @@ def _read(path: Path) -> str | None:
 def disks(sys: Path = SYS) -> list[str]:
     """The names of all disks that have a queue of requests and a medium, in natural order.
 
-    A device made of others (dm, md) or without a queue (zram, brd) sees bios only.
+    A stacked device (dm, md) or without a queue (zram, brd) sees bios only.
     """
     try:
         found = list((sys / "block").iterdir())
@@ -147,7 +147,7 @@ def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
 
 
 def layers(sys: Path = SYS) -> list[str]:
-    """The names of all devices that are made of others, in natural order."""
+    """The names of all stacked devices, in natural order."""
     try:
         found = [path.name for path in (sys / "block").iterdir() if _below(path, sys)]
     except OSError:
@@ -157,7 +157,7 @@ def layers(sys: Path = SYS) -> list[str]:
 
 
 def layers_of(name: str, sys: Path = SYS) -> Iterator[str]:
-    """The devices made of others of which one is, from itself downwards."""
+    """The stacked devices of which one is, from itself downwards."""
     whole = _whole(name, sys)
     below = _below(whole, sys)
     if below and not (whole / "mq").is_dir():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices made of others (dm, md), whose bios have rows of their own (bpf_src/block/path/layers.h)."""
+"""Stacked devices (dm, md), whose bios have rows of their own (bpf_src/block/path/layers.h)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBES = 16
 
 
 def wanted(devices: Sequence[str]) -> list[str]:
-    """Those of the devices that are made of others, and those below them; all that there are where none is named."""
+    """Those of the devices that are stacked, and those below them; all that there are where none is named."""
     if not devices:
         return blockdev.layers()
     return list(dict.fromkeys(name for device in devices for name in blockdev.layers_of(blockdev.resolve(device))))

@@ -228,7 +228,7 @@ _REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 
 
 def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int) -> list[InFlight]:
-    """Operations, requests and bios of devices made of others, in flight for at least so long, oldest first."""
+    """Operations, requests and bios of stacked devices, in flight for at least so long, oldest first."""
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
@@ -284,7 +284,7 @@ def _stage(bio: dict[str, Any]) -> str:
     return "device" if stage == "driver" else stage
 
 
-# Of devices made of others, or not queued yet: no requests.
+# Of stacked devices, or not queued yet: no requests.
 _UPWARDS = ("above", "linked")
 
 _STRUCTS = {"ops": "op_state", "bios": "bio_state"}
