@@ -31,6 +31,8 @@ left_out = pathlib.Path(done).read_text().split("\\n") if done else []
 tests = [name for name in what if "::" in name and name not in left_out]
 passing = [f"tests/kernel/test_c.py::test_{number}" for number in range(7)]
 passing = [name for name in passing if name not in left_out]
+if not tests and runs <= int(failing_runs):
+    sys.exit(int(code))
 for name in passing:
     print(name, "PASSED [ 1%]")
 outcome = "PASSED" if runs > int(failing_runs) else "FAILED"
@@ -100,6 +102,14 @@ def test_a_guest_that_dies_twice_has_failed(tmp_path: Path) -> None:
     result = run.run(job(tmp_path, 2, *TESTS, code=DEAD, cpus=2))
     assert (result.code, result.passed, result.failed) == (DEAD, 7, 1)
     assert runs(tmp_path) == 2
+
+
+def test_a_guest_that_dies_as_it_boots_boots_again(tmp_path: Path) -> None:
+    for deaths, code in ((run.BOOTS - 1, 0), (run.BOOTS, DEAD)):
+        folder = tmp_path / str(deaths)
+        folder.mkdir()
+        result = run.run(job(folder, deaths, code=DEAD, cpus=2))
+        assert (result.code, result.boots, runs(folder)) == (code, run.BOOTS, run.BOOTS)
 
 
 def test_a_guest_of_one_cpu_that_died_has_failed(tmp_path: Path) -> None:
