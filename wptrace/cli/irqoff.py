@@ -85,13 +85,14 @@ def _cpus(text: str | None) -> tuple[int, ...]:
 
 
 def _output(options: argparse.Namespace, stream: TextIO, log: LogFile | None) -> Output:
+    from wptrace.flows.irqoff import IrqoffFlow
     from wptrace.outputs.fanout import FanOut
     from wptrace.outputs.json_line import encoded
     from wptrace.outputs.log import LogOutput
     from wptrace.outputs.ndjson import line_of
     from wptrace.outputs.text.periods import Columns
 
-    shown = common.output(options, stream, "periods", intervals=options.interval is not None)
+    shown = common.output(options, stream, IrqoffFlow.view, intervals=options.interval is not None)
     if log is None:
         return shown
 

@@ -9,6 +9,10 @@ from typing import Any
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, mounts
+from wptrace.model.kind import DEVICE, OPERATION, Label
+
+LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
+"""Of what is kept apart by the device and what is asked of it."""
 
 # As in bpf_src/lib/block.h.
 DEVICES = 256

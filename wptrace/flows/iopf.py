@@ -159,12 +159,7 @@ class IopfFlow(Flow):
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
         """Faults without an answer."""
-        return {
-            "unanswered": [
-                {**one.group.fields, "age_ns": one.age_ns, "stage": one.stage, **one.fields}
-                for one in self.in_flight(0)
-            ]
-        }
+        return {"unanswered": [one.told for one in self.in_flight(0)]}
 
     def _wanted(self, row: Any) -> bool:
         pasids = self._options.pasids

@@ -14,10 +14,9 @@ from wptrace.engine.flow import Flow, overhead
 from wptrace.engine.hooks import BOTH, START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.model import kind
 from wptrace.model.book import RECURSION, Book, Cause
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import DEVICE, REQUESTS, Group, Kind, Label, Metric, Noun
+from wptrace.model.kind import REQUESTS, Group, Kind, Metric, Noun
 from wptrace.model.report import BYTES, Snapshot, Source, Start
 from wptrace.model.tally import Tally
 
@@ -33,7 +32,7 @@ _CAUSES = {cause.name: cause for cause in (_NO_CELL, _NO_PLACE, _REQUEUES_FULL)}
 REQUEST = Kind(
     "request",
     Noun("request"),
-    (Label("dev", DEVICE), Label("op", kind.OPERATION)),
+    devices.LABELS,
     metrics=(
         Metric(
             "sequential",

@@ -16,10 +16,9 @@ from wptrace.engine.frames import Frames
 from wptrace.engine.hooks import END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.model import kind
 from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import DEVICE, REQUESTS, STACK, TOTAL, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.kind import REQUESTS, STACK, TOTAL, Group, Kind, Label, Noun, Point, Stage
 from wptrace.model.report import BYTES, Snapshot, Source, Start
 from wptrace.model.stack import Stack
 
@@ -62,7 +61,7 @@ def _start_hook(id: str, name: str, tracepoint: str, without: str) -> Hook:  # n
 IO = Kind(
     "request",
     Noun("I/O"),
-    (Label("dev", DEVICE), Label("op", kind.OPERATION), Label("stack", STACK)),
+    (*devices.LABELS, Label("stack", STACK)),
     (
         Stage(
             "io",

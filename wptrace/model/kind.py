@@ -105,6 +105,10 @@ class Stage(NamedTuple):
     def unit(self) -> str:
         return "ns"
 
+    @property
+    def part(self) -> bool:
+        return True
+
 
 class Metric(NamedTuple):
     """What else is measured, and shares out nothing."""
@@ -245,7 +249,3 @@ class Group(NamedTuple):
 def names(kinds: Iterable[Kind]) -> list[str]:
     """Of all that is measured, without totals, in the order in which it is shown."""
     return list(dict.fromkeys(one.name for kind in kinds for one in kind.measured))
-
-
-def order(kinds: Iterable[Kind]) -> dict[Kind, int]:
-    return {kind: place for place, kind in enumerate(kinds)}

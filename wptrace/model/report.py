@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -71,7 +72,7 @@ class Snapshot(NamedTuple):
     """By name; kinds say in which of them they are counted."""
     cells: dict[Group, dict[str, Distribution]]
     """Of the finished, those included that a budget had counted alone."""
-    counters: dict[Group, dict[str, int]]
+    counters: Counters
     overhead: Overhead
 
 
@@ -115,7 +116,7 @@ class Report(NamedTuple):
     duration_ns: int
     books: Mapping[str, Book]
     rows: list[Row]
-    counters: dict[Group, dict[str, int]]
+    counters: Counters
     overhead: Overhead
     verdict: Verdict | None = None
     """Of a summary alone."""
@@ -148,11 +149,9 @@ class Report(NamedTuple):
 
     def everywhere(self) -> Report:
         """The same without the first label, which says where."""
-        counters: dict[Group, dict[str, int]] = {}
+        counters: dict[Group, Counter[str]] = {}
         for group, counts in self.counters.items():
-            into = counters.setdefault(group.everywhere, {})
-            for name, count in counts.items():
-                into[name] = into.get(name, 0) + count
+            counters.setdefault(group.everywhere, Counter()).update(counts)
         kinds = list(dict.fromkeys(row.group.kind for row in self.rows))
         return self._replace(rows=rows_of(everywhere(self.cells()), kinds), counters=counters)
 
@@ -181,6 +180,11 @@ class InFlight(NamedTuple):
     """Where it is: the stage that it entered last."""
     fields: Mapping[str, Any]
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """All that is known of it, by names."""
+        return {**self.group.fields, "age_ns": self.age_ns, "stage": self.stage, **self.fields}
+
 
 class Output(Protocol):
     def start(self, start: Start) -> None: ...
@@ -201,15 +205,18 @@ class Output(Protocol):
 def rows_of(cells: Cells, kinds: Iterable[Kind]) -> list[Row]:
     """Rows in the order of places, kinds and other labels, with the share of each in the total of its group."""
     place = {kind: at for at, kind in enumerate(kinds)}
+    ranked: Counter[Kind] = Counter()
+    for group, found in cells.items():
+        if group.kind.ranked:
+            ranked[group.kind] += found[TOTAL].sum
     rows = []
     for group in sorted(cells, key=lambda group: _order(group, place, cells)):
         found, kind = cells[group], group.kind
-        whole = sum(cells[one][TOTAL].sum for one in cells if one.kind is kind) if kind.ranked else found[TOTAL].sum
+        whole = ranked[kind] if kind.ranked else found[TOTAL].sum
         for metric in kind.rows:
             if metric.name in found and not (metric.rare and not found[metric.name].sum):
                 one = found[metric.name]
-                part = whole and getattr(metric, "part", True)
-                rows.append(Row(group, metric.name, one, one.sum / whole if part else 0.0))
+                rows.append(Row(group, metric.name, one, one.sum / whole if whole and metric.part else 0.0))
     return rows
 
 

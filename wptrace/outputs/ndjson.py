@@ -66,7 +66,9 @@ class NdjsonOutput:
         self._stream.write(encoded(line_of(event, self._labels(event.group))) + "\n")
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        self._write({"kind": "in_flight", "ts_ns": at_ns, "found": [_one_in_flight(one) for one in found]})
+        self._write(
+            {"kind": "in_flight", "ts_ns": at_ns, "found": [{"kind": one.group.kind.name, **one.told} for one in found]}
+        )
 
     def interval(self, report: Report) -> None:
         if self._wanted.intervals:
@@ -139,16 +141,6 @@ def _book(book: Book) -> dict[str, int]:
         "lost": book.lost_total,
         "carried": book.carried,
         "failed": book.failed,
-    }
-
-
-def _one_in_flight(one: InFlight) -> dict[str, Any]:
-    return {
-        "kind": one.group.kind.name,
-        **one.group.fields,
-        "age_ns": one.age_ns,
-        "stage": one.stage,
-        **one.fields,
     }
 
 

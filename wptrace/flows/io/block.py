@@ -26,12 +26,11 @@ from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
-from wptrace.model import kind
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
 from wptrace.model.budget import EACH, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import DEVICE, REQUESTS, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.kind import REQUESTS, Group, Kind, Noun, Point, Stage
 from wptrace.model.report import Event, Snapshot, Source, Start
 
 _G = Point("G", "request allocated")
@@ -74,7 +73,7 @@ class Options(NamedTuple):
 REQUEST = Kind(
     "request",
     Noun("request"),
-    (Label("dev", DEVICE), Label("op", kind.OPERATION)),
+    devices.LABELS,
     (
         Stage(
             "queue",

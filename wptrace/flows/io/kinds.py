@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from wptrace.model import kind
-from wptrace.model.kind import DEVICE, OPERATIONS, Kind, Label, Metric, Noun, Point, Stage
+from wptrace.engine.devices import LABELS
+from wptrace.model.kind import OPERATIONS, Kind, Metric, Noun, Point, Stage
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
@@ -28,7 +28,6 @@ NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
 # Few operations wait for these: a row, or a part of a story, is shown where there is one.
 SPARSE = ("submit", "journal", "layers", "unattributed")
 
-LABELS = (Label("dev", DEVICE), Label("op", kind.OPERATION))
 
 STAGES = {
     one.name: one

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -344,7 +345,7 @@ class PathFlow(Flow):
             time.monotonic_ns(),
             {REQUESTS: book, OF_OPERATIONS: operations},
             found,
-            self._counted_of(),
+            self._counters(),
             overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
         )
 
@@ -371,17 +372,14 @@ class PathFlow(Flow):
         # Interference is counted before the operation itself: one may be there without the other for a moment.
         return {group: stages for group, stages in found.items() if TOTAL in stages}
 
-    def _counted_of(self) -> dict[Group, dict[str, int]]:
-        found: dict[Group, dict[str, int]] = {}
+    def _counters(self) -> dict[Group, Counter[str]]:
+        found: dict[Group, Counter[str]] = {}
         for cells in self._cells.values():
             for group, counts in counted(cells).items():
-                into = found.setdefault(group, {})
-                for name, count in counts.items():
-                    into[name] = into.get(name, 0) + count
+                found.setdefault(group, Counter()).update(counts)
         # Of an operation that made a single request both are in one cell.
         for group, counters in self._cells["only"].counters.items():
-            into = found.setdefault(Group(REQUEST, group.values), {})
-            into[BYTES] = into.get(BYTES, 0) + counters["request_bytes"]
+            found.setdefault(Group(REQUEST, group.values), Counter())[BYTES] += counters["request_bytes"]
         return found
 
     def stop(self) -> None:

@@ -32,10 +32,9 @@ class FaultsView(View):
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
         """Each once: what is not answered now may never be."""
-        fresh = [one for one in found if _identity(one.group.fields, one.fields) not in self._told]
-        self._told |= {_identity(one.group.fields, one.fields) for one in fresh}
-        told = [{**one.group.fields, "age_ns": one.age_ns, "stage": one.stage, **one.fields} for one in fresh]
-        return list(self._list(told, at_ns)) if fresh else []
+        fresh = [told for told in (one.told for one in found) if _identity(told) not in self._told]
+        self._told.update(map(_identity, fresh))
+        return list(self._list(fresh, at_ns)) if fresh else []
 
     def _list(self, found: Sequence[Mapping[str, Any]], at_ns: int) -> Iterator[str]:
         time = clock_time(at_ns, self.wanted.dates).partition(".")[0]
@@ -78,8 +77,8 @@ class FaultsView(View):
             yield from ["", *self._list(unanswered, report.ts_ns)]
 
 
-def _identity(labels: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    return labels["dev"], labels["pasid"], fields["group"], fields["address"]
+def _identity(told: Mapping[str, Any]) -> tuple[Any, ...]:
+    return told["dev"], told["pasid"], told["group"], told["address"]
 
 
 VIEW = FaultsView

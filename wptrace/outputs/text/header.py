@@ -13,7 +13,7 @@ from wptrace.model.report import Report
 from wptrace.outputs.text.tables import Style, tables, whole, wide
 from wptrace.outputs.text.words import wrapped
 
-_NOUNS = {OPERATIONS: Noun("operation"), REQUESTS: Noun("request")}
+_REQUEST = Noun("request")
 
 
 def time(report: Report, style: Style) -> str:
@@ -38,7 +38,7 @@ def header(report: Report, style: Style, kinds: tuple[Kind, ...]) -> Iterator[st
             count = kind.noun.of(sum(whole(rows).count for _, rows in tables(report, kind)))
             parts.append(f"{count}{_state(report.books[OPERATIONS])}" if not parts else count)
     parts[0] = f"in {took}: {parts[0]}"
-    parts += [f"{_NOUNS[REQUESTS].of(report.book.finished)}{_state(report.book)}", units.size(report.bytes)]
+    parts += [f"{_REQUEST.of(report.book.finished)}{_state(report.book)}", units.size(report.bytes)]
     first, *rest = wrapped(parts, style.width, " " * (len(when) + 2), ", ")
     yield from [f"{when}  {first.lstrip()}", *rest]
 

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from wptrace.model.book import Cause
 from wptrace.model.report import Event, InFlight, Report, Start
-from wptrace.outputs.text import budget, inflight, screen, words
+from wptrace.outputs.text import budget, header, inflight, screen, words
 from wptrace.outputs.text.live import Live, can_be_live
 from wptrace.outputs.text.view import Forms, View
 
@@ -101,7 +101,7 @@ class TextOutput:
 
     def _lines(self, report: Report) -> Iterator[str]:
         yield from self._view.report(report, self._size[0])
-        yield from self._view.losses(report)
+        yield from header.losses(report)
         yield from budget.lines(report)
         if self._view.wanted.statistics:
             yield words.overhead(report.overhead, report.duration_ns)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from wptrace.model.kind import Kind
 from wptrace.model.report import Event, InFlight, Report
 from wptrace.outputs.text import budget, histogram, inflight, story, tables, verdict, words
-from wptrace.outputs.text.header import header, law
+from wptrace.outputs.text.header import header, law, losses
 from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wide
 from wptrace.outputs.text.view import Forms, View
 
@@ -64,7 +64,7 @@ class StagesView(View):
     def _of_report(self, report: Report, style: Style) -> dict[str, Forms]:
         found: dict[str, Forms] = {
             "time": [list(header(report, style, self.kinds))],
-            "losses": [list(self.losses(report)), []],
+            "losses": [list(losses(report)), []],
         }
         if report.budget is not None:
             found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]

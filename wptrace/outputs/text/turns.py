@@ -79,7 +79,7 @@ class TurnsView(View):
             yield f"  {'stage':<12} {'count':>11} {'mean':>8} {'p50':>8} {'p99':>8} {'max':>8} {'share':>6}"
             for row in whole.rows:
                 found = row.distribution
-                share = f"{row.share:.1%}" if getattr(row.group.kind[row.metric], "part", True) else ""
+                share = f"{row.share:.1%}" if row.group.kind[row.metric].part else ""
                 line = f"  {row.metric:<12} {found.count:>11,}{_figures(found, 50, 99)} {share:>6}"
                 yield f"{line}  {bar(row.share, _BAR)}".rstrip()
         if self.wanted.per_device:
@@ -91,7 +91,6 @@ class TurnsView(View):
     def _rows(self, report: Report) -> Iterator[str]:
         """Whoever waited most comes first; CPUs have an order of their own."""
         rows = report.cells()
-        # CPUs have an order of their own.
         names = list(rows)
         if self.kinds[0].labels[0].type != CPU:
             names = sorted(rows, key=lambda group: (-rows[group]["wait"].sum, group.shown))

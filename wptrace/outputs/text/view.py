@@ -46,9 +46,6 @@ class View:
         """An interval or a summary."""
         raise NotImplementedError
 
-    def losses(self, report: Report) -> Iterator[str]:
-        yield from header.losses(report)
-
     def closing(self, report: Report, width: int) -> Iterator[str]:
         """What only a summary has."""
         yield from ()
@@ -57,7 +54,7 @@ class View:
         """Of a live screen, by the names of screen.SECTIONS."""
         found: dict[str, Forms] = {}
         if report is not None:
-            found = {"time": [list(self.report(report, width))], "losses": [list(self.losses(report)), []]}
+            found = {"time": [list(self.report(report, width))], "losses": [list(header.losses(report)), []]}
         if recent:
             lines = [line for event in recent for line in self.event(event, width, False)]
             found["slow ones"] = [lines, []]

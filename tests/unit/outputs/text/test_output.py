@@ -30,6 +30,7 @@ from tests.unit.outputs.samples import (
 )
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header
 from wptrace.outputs.text import words as text
 from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.stages import StagesView
@@ -93,7 +94,7 @@ def test_without_a_terminal_it_is_plain_text(rich: bool, live: bool) -> None:
     width_of_a_pipe = 100
     found, of = report(CELLS, SIZES), view()
     list(of.begin(start()))
-    assert lines[5 : lines.index("Summary") - 1] == [*of.report(found, width_of_a_pipe), *of.losses(found)]
+    assert lines[5 : lines.index("Summary") - 1] == [*of.report(found, width_of_a_pipe), *header.losses(found)]
     assert lines[-4:] == ["", "verdict: nothing finished, 2 in flight", "look at: the disk is slow", ""]
 
 

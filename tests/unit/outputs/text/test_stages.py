@@ -16,6 +16,7 @@ from wptrace.model.kind import OPERATIONS, REQUESTS, Group
 from wptrace.model.report import Report, Start, rows_of
 from wptrace.model.units import duration
 from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header
 from wptrace.outputs.text import words as text
 from wptrace.outputs.text.stages import StagesView
 from wptrace.outputs.text.view import Forms
@@ -32,7 +33,7 @@ def view(of: Start, per_device: bool = True, dates: bool = False) -> StagesView:
 
 def lines(found: Report, width: int = 80, dates: bool = False, of: Start = BLOCK, apart: bool = True) -> list[str]:
     shown = view(of, apart, dates)
-    return [*shown.report(found, width), *shown.losses(found)]
+    return [*shown.report(found, width), *header.losses(found)]
 
 
 def of_path(found: Report, width: int = 80, apart: bool = True) -> list[str]:
