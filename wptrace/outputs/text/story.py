@@ -90,7 +90,9 @@ def strip(parts: list[Part], width: int) -> str:
     if not any(shares):
         return ""
     # What rounding left over, or took too much, is least noticed there.
-    shares[shares.index(max(shares))] += room - sum(shares)
+    while rest := room - sum(shares):
+        largest = shares.index(max(shares))
+        shares[largest] = max(shares[largest] + rest, 0)
     return "".join(map(_segment, parts, shares)) + "|"
 
 

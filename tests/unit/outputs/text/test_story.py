@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.outputs import path
@@ -193,6 +193,8 @@ def test_every_line_fits_the_terminal(folders: list[str], width: int, stages: li
     assert all(text.columns(line) <= width for line in short)
 
 
+# Each of five is rounded up, and no one of them can make up for it.
+@example(stages=[0, 0, 0, 1, 1, 1, 1, 1], width=4)
 @given(stages=times, width=st.integers(1, 200))
 def test_the_strip_has_the_width_and_all_that_is_large_enough(stages: list[int], width: int) -> None:
     whole = sum(stages) or 1
