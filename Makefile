@@ -22,6 +22,9 @@ DESTDIR ?=
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 MANDIR ?= $(PREFIX)/share/man
+# What the installed command runs on, and the machine: with DESTDIR another one than this may be meant.
+INTERPRETER ?= /usr/bin/python3
+MACHINE ?= $(patsubst aarch64,arm64,$(shell uname -m))
 
 # --- How it is found --------------------------------------------------------------------------------------------------
 
@@ -40,13 +43,11 @@ system_includes = $(call once,system_includes,$(shell $(CLANG) -v -E - </dev/nul
 # A Python that is named brings the tools of lint and test along; else they come from .venv, made when first needed.
 ifdef PYTHON
 tool := $(PYTHON) -m
-install_python := $(PYTHON)
 CLANG_FORMAT ?= clang-format
 else
 PYTHON = $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 CLANG_FORMAT ?= .venv/bin/clang-format
 tool := .venv/bin/python -m
-install_python := python3
 venv := .venv/bin/pytest
 endif
 
@@ -83,18 +84,19 @@ compiled := $(foreach arch,$(ARCHES),$(patsubst %,$(BUILD)/$(arch)/%.bpf.o,$(nam
 binding := wptrace/bpf/_libbpf.py
 c_files := $(sort $(wildcard bpf_src/*.[ch] bpf_src/*/*.[ch] bpf_src/*/*/*.[ch] tests/objects/*.[ch] \
 	tests/kernel/bpf/*.[ch] tests/modules/*.[ch]))
-python_files := wptrace tests vmlinux bench
+python_files := wptrace tests vmlinux bench packaging setup.py
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
 
-.PHONY: test-all all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo install FORCE
+.PHONY: test-all all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo pictures completions dist deb rpm release-check test-packages install uninstall FORCE
 
-all: objects binding ## the BPF objects and the binding to libbpf (default)
+all: objects binding completions ## the BPF objects, the binding to libbpf and completions (default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	@echo
 	@echo '  V=1 shows the commands; ARCHES="x86_64 arm64" CLANG= VMLINUX_H= LIBBPF_CFLAGS= PYTHON= choose the parts.'
+	@echo '  PREFIX=/usr/local DESTDIR= LIBDIR= MANDIR= INTERPRETER=/usr/bin/python3 MACHINE= say where install puts them, for what.'
 
 objects: $(compiled) $(objects) ## compile the sources of bpf_src for all ARCHES into wptrace/objects
 
@@ -102,7 +104,13 @@ binding: $(binding) ## the declarations of libbpf that the Python package loads
 
 $(binding): wptrace/bpf/build_libbpf.py
 	$(call quiet,CFFI,$@)
-	$(Q)$(PYTHON) $<
+	$(Q)$(PYTHON) $< && touch $@
+
+completions: $(BUILD)/completions/made ## what completes the words of the command in bash, zsh and fish, by shtab
+
+$(BUILD)/completions/made: packaging/completions.py $(filter-out $(binding),$(shell find wptrace -name '*.py'))
+	$(call quiet,SHTAB,$(@D))
+	$(Q)$(PYTHON) packaging/completions.py $(@D)
 
 clean: ## remove what make built (not .venv)
 	rm -rf $(BUILD) $(OBJECTS) $(binding)
@@ -122,6 +130,7 @@ lint: | $(venv) ## check style and types
 	$(call quiet,MYPY,wptrace)
 	$(Q)$(tool) mypy --no-error-summary
 	$(Q)$(tool) mypy --no-error-summary vmlinux/generate.py
+	$(Q)$(tool) mypy --no-error-summary $(wildcard packaging/*.py)
 	$(call quiet,FORMAT,$(BPF_SRC))
 	$(Q)$(if $(c_files),$(CLANG_FORMAT) --dry-run -Werror $(c_files))
 
@@ -139,9 +148,15 @@ test: setup ## set up and run all tests, on this kernel and in guests: half an h
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run
 
-test-all: setup ## the same, every test on every kernel: some hours
+test-all: setup ## the same, every test on every kernel, and packages in clean roots: some hours
+	$(Q)tests/setup.sh packages
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run --all
+
+test-packages: setup ## build each package, and use it in clean roots: minutes, by debootstrap
+	$(Q)tests/setup.sh packages
+	$(Q)$(MAKE) all
+	$(Q)$(tool) pytest -q -p no:cacheprovider tests/packages
 
 bench: setup ## set up and measure what tracing costs (docs/overhead.md)
 	$(Q)$(MAKE) all
@@ -151,21 +166,33 @@ demo: setup ## set up and show what wptrace does
 	$(Q)$(MAKE) all
 	$(Q)tests/demo.sh
 
-install: all ## install into $(DESTDIR)$(PREFIX), the objects into $(DESTDIR)$(LIBDIR)/wptrace
-	$(Q)$(install_python) -c 'import setuptools, wheel, pip' 2>/dev/null || { \
-		echo '$(install_python) lacks what installs packages: install python3-pip python3-setuptools' \
-			'python3-wheel, or set PYTHON=' >&2; exit 1; }
+pictures: all | $(venv) ## draw docs/pictures anew: two from the code, the screen by a trace of a loop device (root, fio)
+	$(call quiet,DRAW,docs/pictures)
+	$(Q)$(PYTHON) packaging/pictures.py
+
+installing = $(PYTHON) packaging/install.py --destdir '$(DESTDIR)' --prefix '$(PREFIX)' --libdir '$(LIBDIR)' \
+	--mandir '$(MANDIR)'
+
+install: all ## install into $(DESTDIR)$(PREFIX), the package into $(DESTDIR)$(LIBDIR)/wptrace
 	$(call quiet,INSTALL,$(DESTDIR)$(PREFIX))
-	$(Q)install -d $(DESTDIR)$(MANDIR)/man1 && install -m 644 docs/man/*.1 $(DESTDIR)$(MANDIR)/man1/
-	$(Q)for arch in $(ARCHES); do \
-		install -d $(DESTDIR)$(LIBDIR)/wptrace/$$arch && \
-		install -m 644 $(OBJECTS)/$$arch/*.bpf.o $(DESTDIR)$(LIBDIR)/wptrace/$$arch/ || exit; \
-	done
-	$(Q)rm -rf $(BUILD)/stage && mkdir -p $(BUILD)/stage
-	$(Q)tar --create --exclude=wptrace/objects --exclude=__pycache__ pyproject.toml README.md LICENSES wptrace \
-		| tar --extract --directory $(BUILD)/stage
-	$(Q)$(install_python) -m pip install --quiet --no-deps --no-build-isolation --no-index --ignore-installed \
-		--root-user-action=ignore --root=$(or $(DESTDIR),/) --prefix=$(PREFIX) ./$(BUILD)/stage
+	$(Q)$(installing) --machine '$(MACHINE)' --interpreter '$(INTERPRETER)' --completions $(BUILD)/completions install
+
+dist: all ## sdist, wheel, tarball, SBOM and SHA256SUMS into dist/, the same bytes each time
+	$(call quiet,DIST,dist)
+	$(Q)$(PYTHON) packaging/dist.py
+
+deb: ## a package for this Debian into dist/, by dpkg-buildpackage
+	$(Q)PYTHON=$(PYTHON) packaging/deb.sh dist
+
+rpm: ## a package for this system into dist/, by rpmbuild
+	$(Q)PYTHON=$(PYTHON) packaging/rpm.sh dist
+
+release-check: ## what is missing before this version can be published
+	$(Q)$(PYTHON) packaging/release.py
+
+uninstall: ## remove what install put there
+	$(call quiet,REMOVE,$(DESTDIR)$(PREFIX))
+	$(Q)$(installing) uninstall
 
 .venv/bin/pytest:
 	$(Q)tests/setup.sh venv

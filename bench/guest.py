@@ -96,7 +96,7 @@ def _added(tool: Tool, running: rig.Running, load: rig.Load, base: Found, idle_r
     if tool.waits:
         found["added"] = [value - min(base["latency"]) for value in closest(found["latency"], options.repeats)]
     else:
-        # Its reader takes the CPU while requests are under way, so their times do not tell. The CPU time has the start
+        # Its reader takes the CPU while requests are under way, so their times mean nothing. The CPU time has the start
         # of fio in it, which is not always the same: the worst run is left out.
         found["added"] = [value - min(base["cpu"]) for value in sorted(found["cpu"])[: options.repeats]]
     found["reader"] = reader

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost at which rate: reads of cached pages, each told one by one, with the ring of the default size.
+"""What is lost at which rate: reads of cached pages, each shown one by one, with the ring of the default size.
 
 Cached, because a request of a disk costs this machine more than the record of it; the record is the same. The reader
 has a CPU of its own. It is measured alone, and as the command that writes JSON lines to a file. Both it and the load
@@ -30,7 +30,7 @@ Found = dict[str, Any]
 RATES = (12_500, 25_000, 50_000, 100_000, 200_000)
 _SECONDS = 4
 _BURST = 100
-# A read with its pause's end, about. What was really offered is told.
+# A read with its pause's end, about. What was really offered is printed.
 _TAKES_S = 3.5e-6
 _CPUS = sorted(os.sched_getaffinity(0))
 

@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 def _requests(disk: Disk) -> float:
-    """The median: whoever takes the CPU of the loop device's worker meanwhile moves the mean at will."""
+    """The median: anything that takes the CPU of the loop device's worker meanwhile moves the mean."""
     job = fio(disk.path, rw="randread", number_ios=_REQUESTS, io_size=_REQUESTS * 4096, randseed=1)
     return float(job["read"]["clat_ns"]["percentile"]["50.000000"])
 

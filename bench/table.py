@@ -18,6 +18,11 @@ _QUOTED = {"io", "io --interference", KERNEL_STAMPS, OWN_TIMES}
 _BEGIN, _END = '.\\" python3 -m bench table --write\n', '.\\" end\n'
 LOADS = {"inline": "inline", "late": "20 us", "hit": "page cache", "none": "no I/O"}
 
+RATES = (1_000, 10_000, 100_000, 1_000_000)
+INSTRUCTIONS_A_SECOND = 3e9
+"""Of a CPU of 3 GHz that does one in each cycle."""
+_COSTS = (KERNEL_STAMPS, "io", "io --interference", "io --slow 1s", "io --each --capture", "io --each")
+
 Found = dict[str, Any]
 
 # Hooks that these loads do not reach.
@@ -49,11 +54,38 @@ def write(found: Found) -> None:
         before, mark, rest = text.partition(f"<!-- {name} -->\n")
         if mark:
             text = f"{before}{mark}\n{block}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    before, mark, rest = text.partition("<!-- percent -->\n")
+    if mark:
+        text = f"{before}{mark}\n{percent(text)}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
     DOCUMENT.write_text(text)
     if "instructions" in found and {tool["name"] for tool in found["instructions"]["results"]["tools"]} >= _QUOTED:
         page = MAN.read_text()
         before, _, rest = page.partition(_BEGIN)
         MAN.write_text(f"{before}{_BEGIN}{_roff(found['instructions']['results'])}{_END}{rest.partition(_END)[2]}")
+
+
+def percent(page: str) -> str:
+    """The share of one CPU at so many requests a second, by the table of instructions that the page has."""
+    table = page.partition("<!-- instructions -->")[2].partition("<!-- end -->")[0]
+    rows = {cells[0].strip("`"): cells for cells in map(_cells, table.splitlines()) if len(cells) == len(LOADS) + 4}
+    found = []
+    for name in _COSTS:
+        cells = rows.get(f"wptrace {name}")
+        if cells is None:
+            continue
+        _, _, _, late, _, _, reader, idle = cells
+        each = _number(late) + _number(reader.rpartition(" to ")[2])
+        shares = [(rate * each + _number(idle) * 1e6) / INSTRUCTIONS_A_SECOND for rate in RATES]
+        found.append([f"`wptrace {name}`", f"{each:,.0f}", *(f"{share:.1%}".replace("%", " %") for share in shares)])
+    return _rows(["", "instructions a request", *(f"{rate:,} IOPS" for rate in RATES)], found, 1)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _number(cell: str) -> float:
+    return float(cell.replace(",", "").replace("+", ""))
 
 
 def _roff(run: Found) -> str:
@@ -133,7 +165,7 @@ def _added(one: Found | None) -> str:
 
 
 def _missing(tool: Found) -> str:
-    """What a tool that tells each one did not tell."""
+    """The events that a tool that reports each one did not report."""
     share = tool.get("untold", 0.0)
     return f"; {share:.0%} were lost" if share > 0.005 else ""
 

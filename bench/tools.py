@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the modes of wptrace and the tools of others, and what each of them tells for its cost."""
+"""What is measured: the modes of wptrace and other tools, and what each of them shows for its cost."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Tool(NamedTuple):
     tells: str
     arguments: tuple[str, ...]
     peer: str = ""
-    """The program of somebody else; empty for wptrace."""
+    """The other tool's program; empty for wptrace."""
     streams: bool = False
-    """It tells each event. So what its reader takes counts."""
+    """It reports each event, so the cost of its reader counts."""
     programs: int = 1
     """So many programs are loaded at least when it is ready; 0 for one that loads none."""
     loads: tuple[str, ...] = ALL_LOADS
@@ -32,7 +32,7 @@ class Tool(NamedTuple):
 
     @property
     def captures(self) -> bool:
-        """It writes no lines about requests, and tells in its last one how many it would be."""
+        """It writes no lines about requests; its last one says how many there would be."""
         return "--capture" in self.arguments
 
     @property
@@ -71,6 +71,19 @@ _ROOM = ("--ring-size", "32M")
 
 KERNEL_STAMPS, OWN_TIMES = "io --level block --times kernel", "io --level block --times own"
 
+
+def _flow(name: str, tells: str) -> Tool:
+    return Tool(f"flow {name}", tells, ("flow", f"bench/flows/{name}.toml"), loads=("inline",), programs=2)
+
+
+FLOWS = (
+    _flow("two", "a definition: issue to completion"),
+    _flow("row", "the same, with bytes and a row for each disk"),
+    _flow("three", "a definition: bio to request to completion, percentiles of both stages"),
+    _flow("six", "a definition: six points, two of them functions"),
+    _flow("none", "a definition whose two points filter everything out"),
+)
+
 WPTRACE = (
     _io(
         KERNEL_STAMPS,
@@ -91,6 +104,9 @@ WPTRACE = (
     ),
     _io("io", "system calls and requests: 8 stages, percentiles, page-cache hits"),
     _io("io --interference", "the same, and who took the CPU", "--interference"),
+    _io("io --by process", "the same, and a row for each process", "--by", "process"),
+    _io("io --by cgroup", "and for each cgroup", "--by", "cgroup"),
+    _io("io --by cgroup --neighbours", "and who had the device meanwhile", "--neighbours"),
     _io("io --slow 1s", "the same as io, and the story of each slow one (here: none)", "--slow", "1s"),
     _io("io --each", "the story of every one: stages, file, CPUs; to a file", "--each", *_ROOM, streams=True),
     _io(
@@ -103,6 +119,7 @@ WPTRACE = (
     Tool("stacks", "kernel stacks that start I/O, with latency", ("stacks", "DISKS"), loads=_BLOCK),
     Tool("cpu", "wait for a CPU, run time, who ran instead", ("cpu",)),
     Tool("irqoff", "periods with interrupts off, their owner's stack", ("irqoff", "--counter", "none")),
+    *FLOWS,
 )
 
 

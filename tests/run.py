@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests: style, units, objects, the running kernel, and the guests of the matrix, two of them at a time.
+"""All tests: style, units, objects, the running kernel, and the guests of the matrix, three of them at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
 With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import compileall
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -38,8 +39,8 @@ IN_GUEST = (
 )
 DISKS = ("--disk", "nvme", "--disk", "virtio=2", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
-WORKERS = 2
-# What all jobs together may take, in seconds on the clock of a machine with as many CPUs as there are workers.
+CPUS = 2
+# What all jobs together may take, in seconds on the clock of a machine with so many CPUs.
 LIMIT_S = 1800
 ONE = "6.12"
 """The guest for tests of which one kernel is enough, but which need what only guests have."""
@@ -66,6 +67,10 @@ class Job(NamedTuple):
     kernel: str = ""
     """Of the guest, if it is one's."""
     cpus: int = 1
+    timed: bool = False
+    """Its clock counts instructions, so that it does not mind who else runs."""
+    fetched: bool = False
+    """It needs the guests' kernels, though it boots none."""
 
 
 class Result(NamedTuple):
@@ -87,34 +92,37 @@ class Result(NamedTuple):
 # CPU seconds by job, roughly: what is longest begins first, and what takes much
 # longer than this is named where the whole takes too long.
 EXPECTED_S: dict[str, float] = {
-    "6.12": 524,
-    "7.2": 513,
-    "6.1": 436,
-    "5.10": 364,
-    "6.12-icount": 220,
-    "7.2-icount": 206,
-    "6.1-icount": 175,
-    "5.10-icount": 156,
-    "6.1-smp": 95,
-    "5.10-smp": 93,
-    "7.2-smp": 91,
-    "6.12-smp": 85,
-    "6.12-arm64": 77,
-    "unit": 70,
-    "running": 69,
-    "objects": 67,
-    "6.12-arm64-smp": 50,
-    "6.12-arm64-icount": 37,
-    "lint": 30,
+    "6.12": 760,
+    "7.2": 716,
+    "6.1": 566,
+    "5.10": 477,
+    "6.12-icount": 245,
+    "7.2-icount": 245,
+    "6.1-icount": 201,
+    "5.10-icount": 179,
+    "6.12-arm64": 157,
+    "unit": 85,
+    "running": 83,
+    "objects": 80,
+    "6.12-arm64-icount": 41,
+    "packages": 21,
+    "lint": 5,
+    "peers": 60,
+    "types": 4,
 }
 
 
-def here() -> list[Job]:
-    kernel = ("tests/kernel",)
+def here(every: bool = False) -> list[Job]:
+    kernel, packages = ("tests/kernel",), ("tests/packages",)
+    roots = [Job("roots", PYTEST, packages, "clean_root")] if every else []
     return [
+        *roots,
+        Job("packages", PYTEST, packages, "not clean_root"),
         Job("lint", ("make", "lint")),
         Job("unit", (*PYTEST, "tests/unit")),
         Job("objects", (*PYTEST, "tests/objects")),
+        Job("peers", (*PYTEST, "tests/peers")),
+        Job("types", (*PYTEST, "tests/types"), fetched=True),
         Job("running", (*PYTEST, "--durations=0", "--durations-min=1"), kernel, "not icount and not guest"),
     ]
 
@@ -124,12 +132,17 @@ def guests(every: bool = False) -> list[Job]:
     for kernel in KERNELS:
         if not kernel.running:
             which = "" if every else " and (guest or not one_kernel)" if kernel.name == ONE else " and not one_kernel"
-            jobs += _of_kernel(kernel, sys.executable, which, ["tests/kernel"], ["tests/kernel"])
+            jobs += _of_kernel(kernel, sys.executable, which, ["tests/kernel"])
+    if every:
+        lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", ONE)
+        pytest = ("--", sys.executable, *IN_GUEST)
+        jobs.append(Job("pages", (*lab, "--cpus", "1", "--icount=off", *pytest, "tests/pages"), kernel=ONE, timed=True))
     for kernel in OTHER_MACHINES:
-        # Python is the guest's own there. What depends on the machine is the objects, the binding and the counter of
-        # cycles, which other machines' emulation has not.
-        files = [f"tests/kernel/{file}" for file in ("test_load.py", "test_binding.py", "test_irqoff.py")]
-        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, files)
+        # Python is the guest's own there. What depends on the machine is the objects, the binding, calls of 32 bits and
+        # the counter of cycles, which other machines' emulation has not. Guests with two CPUs do not die there.
+        names = ("test_load.py", "test_binding.py", "test_irqoff.py", "test_compat.py")
+        files = [f"tests/kernel/{name}" for name in names]
+        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, 2)
     return jobs
 
 
@@ -144,19 +157,20 @@ def _with(mark: str, files: Sequence[str]) -> list[str]:
     return [file for file in every if f"mark.{mark}" in (ROOT / file).read_text()]
 
 
-def _of_kernel(kernel: Kernel, python: str, which: str, every: Sequence[str], timed: Sequence[str]) -> list[Job]:
-    """A guest with real disks, one with a second CPU for what needs it, and one whose clock counts instructions."""
+def _of_kernel(kernel: Kernel, python: str, which: str, files: Sequence[str], cpus: int = 1) -> list[Job]:
+    """A guest of two CPUs with real disks, which begins with so many, and one whose clock counts instructions."""
     lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", kernel.name)
     name, pytest = kernel.name, ("--", python, *IN_GUEST)
+    begins = ("--cpus", "2", f"--append=maxcpus={cpus}")
     return [
-        Job(name, (*lab, *DISKS, "--cpus", "1", *pytest), every, f"not icount and not smp{which}", name),
-        Job(f"{name}-smp", (*lab, *DISKS, "--cpus", "2", *pytest), _with("smp", every), f"smp{which}", name, 2),
+        Job(name, (*lab, *DISKS, *begins, *pytest), files, f"not icount{which}", name, 2),
         Job(
             f"{name}-icount",
             (*lab, "--icount=off", "--", *_LONG, *pytest[1:]),
-            _with("icount", timed),
+            _with("icount", files),
             f"icount{which}",
             name,
+            timed=True,
         ),
     ]
 
@@ -259,10 +273,14 @@ def _prepare(kernels: Sequence[str]) -> int:
 
 
 class Queue:
-    """Two guests at a time, the longest first. What runs here runs beside them: tests sleep now and then."""
+    """Two guests at a time, the longest first, and beside them what does not mind being slowed down.
+
+    They idle a fifth of their time, as tests sleep now and then. What needs no guest fills that, then guests on the
+    instruction clock.
+    """
 
     def __init__(self, jobs: Sequence[Job], variables: dict[str, str]) -> None:
-        self._jobs = sorted(jobs, key=lambda job: (not job.kernel, -EXPECTED_S.get(job.name, LIMIT_S)))
+        self._jobs = sorted(jobs, key=lambda job: (job.timed, not job.kernel, -EXPECTED_S.get(job.name, LIMIT_S)))
         self._kernels = list(dict.fromkeys(job.kernel for job in jobs if job.kernel))
         self._variables = variables
         self._free = threading.Condition()
@@ -271,7 +289,7 @@ class Queue:
         self.unprepared = 0
 
     def work(self) -> None:
-        workers = [threading.Thread(target=self._work, args=(number,)) for number in range(WORKERS + 1)]
+        workers = [threading.Thread(target=self._work, args=(number,)) for number in range(CPUS + 1)]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -283,13 +301,13 @@ class Queue:
             with self._free:
                 self.unprepared, self._ready = code, True
                 if code:
-                    self._jobs = [job for job in self._jobs if not job.kernel]
+                    self._jobs = [job for job in self._jobs if not job.kernel and not job.fetched]
                 self._free.notify_all()
-        only_here = number == WORKERS
+        patient = number == CPUS
         while True:
             with self._free:
-                self._free.wait_for(lambda: self._next(only_here) is not None or not self._coming(only_here))
-                job = self._next(only_here)
+                self._free.wait_for(lambda: self._next(patient) is not None or not self._coming(patient))
+                job = self._next(patient)
                 if job is None:
                     return
                 self._jobs.remove(job)
@@ -298,17 +316,19 @@ class Queue:
                 self.results.append(result)
                 self._free.notify_all()
 
-    def _next(self, only_here: bool) -> Job | None:
-        return next((job for job in self._jobs if not job.kernel or (self._ready and not only_here)), None)
+    def _next(self, patient: bool) -> Job | None:
+        """What runs here comes before guests on the instruction clock, and both are all that the third worker takes."""
+        found = [job for job in self._jobs if self._ready or not (job.kernel or job.fetched)]
+        return next((job for job in found if not patient or job.timed or not job.kernel), None)
 
-    def _coming(self, only_here: bool) -> bool:
+    def _coming(self, patient: bool) -> bool:
         """Whether there will be another one."""
-        return bool(self._jobs) and not only_here
+        return any(not patient or job.timed or not job.kernel for job in self._jobs)
 
 
 def table(results: Sequence[Result]) -> list[str]:
     """A line for each job, the longest tests, and what ran once more."""
-    order = [job.name for job in (*here(), *guests())]
+    order = [job.name for job in (*here(every=True), *guests(every=True))]
     lines = [f"{'job':<18}{'':<7}{'passed':>7}{'seconds':>9}{'CPU s':>8}{'boots':>7}{'starts':>8}{'loads':>7}"]
     for result in sorted(results, key=lambda one: order.index(one.job.name)):
         verdict = "ok" if result.code == 0 else "FAILED"
@@ -332,11 +352,11 @@ def table(results: Sequence[Result]) -> list[str]:
 
 def too_long(results: Sequence[Result]) -> list[str]:
     """The jobs to blame where all of them take longer than they may."""
-    whole = sum(result.cpu_s for result in results) / WORKERS
+    whole = sum(result.cpu_s for result in results) / CPUS
     if whole <= LIMIT_S:
         return []
     grown = sorted(results, key=lambda one: EXPECTED_S.get(one.job.name, 0) - one.cpu_s)
-    return [f"all jobs take {whole:.0f} s on {WORKERS} CPUs, more than the {LIMIT_S} s that they may:"] + [
+    return [f"all jobs take {whole:.0f} s on {CPUS} CPUs, more than the {LIMIT_S} s that they may:"] + [
         f"  {one.job.name}: {one.cpu_s:.0f} CPU seconds, expected are {EXPECTED_S.get(one.job.name, 0):.0f}"
         for one in grown[:3]
     ]
@@ -345,12 +365,15 @@ def too_long(results: Sequence[Result]) -> list[str]:
 def main(words: Sequence[str]) -> int:
     every = "--all" in words
     names = [word for word in words if word != "--all"]
-    known = {job.name: job for job in (*here(), *guests(every))}
+    known = {job.name: job for job in (*here(every), *guests(every))}
     if set(names) - set(known):
         unknown = ", ".join(sorted(set(names) - set(known)))
         print(f"run: no such job: {unknown} (there are {', '.join(sorted(known))})", file=sys.stderr)
         return 2
     LOGS.mkdir(parents=True, exist_ok=True)
+    # Who starts it in the background may ignore these, and so would what it starts: tests interrupt commands.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     start = time.monotonic()
     queue = Queue([known[name] for name in names or known], {"WPTRACE_TESTS_ALL": "1"} if every else {})
     queue.work()

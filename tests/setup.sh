@@ -3,12 +3,17 @@
 # Make a bare Debian machine ready to build and test wptrace; quick where nothing is missing.
 #
 #   tests/setup.sh          the packages, then .venv
+#   tests/setup.sh packages what builds packages, and clean roots to try them in
 #   tests/setup.sh venv     only .venv
 set -eu
 cd "$(dirname "$0")/.."
 
 packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-arm kmod zstd xz-utils busybox-static
-	python3-venv make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs"
+	python3-venv make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs
+	python3-cffi-backend python3-pyelftools python3-rich patchelf rpm mandoc zsh fish
+	chromium mdadm cryptsetup-bin jq"
+# Only for the tests of whole packages.
+package_tools="debootstrap dpkg-dev debhelper dh-python lintian rpmlint python3-cffi python3-shtab zstd"
 
 as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -16,11 +21,11 @@ as_root() {
 
 install_packages() {
 	if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-		echo "setup: this is not Debian; install the counterparts of:" $packages >&2
+		echo "setup: this is not Debian; install the counterparts of:" $1 >&2
 		return
 	fi
 	missing=
-	for package in $packages; do
+	for package in $1; do
 		status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=
 		[ "$status" = installed ] || missing="$missing $package"
 	done
@@ -52,12 +57,13 @@ make_venv() {
 
 case "${1:-all}" in
 all)
-	install_packages
+	install_packages "$packages"
 	make_venv
 	;;
+packages) install_packages "$package_tools" ;;
 venv) make_venv ;;
 *)
-	echo "usage: tests/setup.sh [venv]" >&2
+	echo "usage: tests/setup.sh [packages | venv]" >&2
 	exit 2
 	;;
 esac

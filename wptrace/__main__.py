@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point. Until the command itself is there, Ctrl-C just ends the process, which has nothing to tell yet."""
+"""The entry point. Until the command itself is there, Ctrl-C just ends the process, which has nothing to report yet."""
 
-import signal
+# What `signal` is made of: that would have to be imported first, and meanwhile Ctrl-C is an exception.
+import _signal  # type: ignore[import-not-found]
 
 # As a job in the background that a shell started, it is ignored, and stays so.
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from wptrace.cli.main import run
 

@@ -13,7 +13,10 @@ Each class has the exit code of the command line; each error may carry a hint: w
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+REBUILD: Final = "rebuild it with make, or reinstall wptrace"
+"""The hint where a file of wptrace itself is not what it should be."""
 
 
 class WptraceError(Exception):

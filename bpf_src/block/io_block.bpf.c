@@ -2,7 +2,7 @@
 /*
  * Block requests from G (a request was allocated) over D (issued to the driver) to C (completed).
  *
- * Where the kernel's own stamps hold, one program at the completion tells all. Where they do not (iostats or
+ * Where the kernel's own stamps hold, one program at the completion sees everything. Where they do not (iostats or
  * writeback throttling off), G and D are taken here and kept per request; which of the two is decided per device.
  */
 #include "lib/wptrace.h"
@@ -161,7 +161,7 @@ static __always_inline bool is_told(void)
 
 /*
  * Only requests of this process, 0 for all. Who owns a request is known where it is made, so this works with own times
- * alone: what has no start is somebody else's.
+ * alone: what has no start belongs to another process.
  */
 __u32 target_tgid;
 
@@ -184,10 +184,12 @@ static __always_inline int on_request_alloc(struct bio *bio, bool trusted)
 	__u64 key = (__u64)bio;
 	__u64 now;
 	__u32 dev = bio_disk(bio, trusted);
+	/* It asks for a flush alone. */
+	bool empty = !FIELD(trusted, bio, bi_iter.bi_size);
 
 	if (target_tgid && target_tgid != current_ids() >> 32)
 		return 0;
-	if (!find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), false).stateful)
+	if (!find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty).stateful)
 		return 0;
 	if (request_sample && !target_tgid && !is_timed())
 		return 0;
@@ -427,12 +429,33 @@ static __always_inline void count(struct block_cell *cell, __u32 bytes, int erro
 		cell->failed++;
 }
 
+/* A sequence of flushes ends: its data and its flushes were requests of their own. Without data it was asked for alone. */
+static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful)
+{
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	struct block_cell *cell;
+	__u64 key = (__u64)bio;
+
+	if (!bio)
+		return 0;
+	if (stateful && bpf_map_delete_elem(&bios, &key) && target_tgid)
+		return 0; /* somebody else's */
+	/* That it has no bytes left says nothing. A clone shares the pages, and does not count them. */
+	if (BPF_CORE_READ(bio, bi_io_vec) && (BPF_CORE_READ(bio, bi_vcnt) || BPF_CORE_READ(bio, bi_iter.bi_sector)))
+		return 0;
+	cell = cell_of(slot, BLOCK_OP_FLUSH);
+	if (cell)
+		cell->fate.asked++;
+	return 0;
+}
+
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 flags = FIELD(trusted, rq, cmd_flags);
 	enum block_op op = request_op(flags);
 	__u64 key = (__u64)rq;
+	bool empty = !bytes && op <= BLOCK_OP_WRITE;
 	__u64 start, issued, queue, device;
 	struct device_match match;
 	struct block_cell *cell;
@@ -446,15 +469,11 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	dev = request_disk(rq, trusted);
 	if (!dev)
 		return 0; /* a command to a controller, not to a disk */
-	match = find_device(dev, FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH);
+	match = find_device(dev, FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH || empty);
 	if (!match.found)
 		return 0;
-	if (!bytes && op <= BLOCK_OP_WRITE) {
-		/* A flush sequence ends: its data and its flushes were requests of their own. */
-		if (match.stateful)
-			forget_start(rq, trusted);
-		return 0;
-	}
+	if (empty)
+		return end_sequence(rq, match.slot, match.stateful);
 	if (match.stateful) {
 		struct request_state *state = bpf_map_lookup_elem(&requests, &key);
 

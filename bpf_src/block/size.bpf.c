@@ -21,7 +21,7 @@ enum size_cause {
 EXPORT_ENUM(size_cause);
 EXPORT_ENUM(block_op);
 
-/* How many requests had one size, exactly. They wrap; whoever reads takes differences. */
+/* How many requests had one size, exactly. They wrap; the reader takes differences. */
 struct size_place {
 	__u32 key; /* the size and 1; 0: free */
 	__u32 random;

@@ -80,7 +80,7 @@ struct {
 	__type(value, struct totals);
 } totals SEC(".maps");
 
-/* A process is told when it is first seen, so that its memory maps can be read while it lives. */
+/* A process is reported when it is first seen, so that its memory maps can be read while it lives. */
 struct process_record {
 	__u32 tgid;
 	char comm[16];
@@ -152,7 +152,7 @@ static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 	state.key.slot = match.slot;
 	/* A flush comes as a write of nothing. */
 	state.key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;
-	/* What is called at the end of a bio tells who made it. */
+	/* What is called at the end of a bio shows who made it. */
 	state.key.kernel = kernel_stack_id(ctx, (void *)FIELD(trusted, bio, bi_end_io), flags);
 	state.key.user = -1;
 	state.bytes = bytes;
@@ -233,7 +233,7 @@ __noinline int finish(__u64 bio, __u64 now)
 
 /* A request of 1,280 KiB, the largest by default, can be made of so many bios of a page, and a few are rare. */
 #define BIOS 320
-/* Operations from here on are passed through by somebody who makes requests himself, without G. */
+/* Operations from here on are passed through by a caller that makes requests itself, without G. */
 #define PASSED_THROUGH 32
 
 static __always_inline int on_request_complete(struct request *rq, __u32 bytes, bool trusted)

@@ -3,7 +3,7 @@
  * I/O page faults: a device that uses a process's addresses meets a page that is not there, and waits.
  *
  * The driver of the IOMMU reports each page to the kernel (R). Pages may come in groups, of which the last one asks for
- * the answer. The kernel handles the group (H), and answers the device (A). Three sources tell of it: tracepoints of the
+ * the answer. The kernel handles the group (H), and answers the device (A). Three sources report it: tracepoints of the
  * SMMU that some kernels have, the functions of the kernel's own queue, and tracepoints of Intel's IOMMU.
  */
 #include "lib/wptrace.h"
@@ -45,7 +45,7 @@ struct iopf_state {
 	char dev[DEVICE_NAME];
 };
 
-#define NO_PASID 0xffffffff
+CONSTANT(NO_PASID, 0xffffffff);
 
 /* What figures are kept apart by: no pointer, because a device that goes leaves its memory to another. */
 struct iopf_row {
@@ -213,7 +213,7 @@ static __noinline void report(struct iopf_key *key, void *device, __u32 pasid, _
 		COUNT(loss[IOPF_CAUSE_STATE_FULL]);
 }
 
-/* The kernel did not take the fault: nobody handles it, and the driver answers the device by itself. */
+/* The kernel did not take the fault: it has no handler, and the driver answers the device by itself. */
 static __always_inline void refuse(struct iopf_key *key)
 {
 	struct iopf_state *state = bpf_map_lookup_elem(&pending, key);

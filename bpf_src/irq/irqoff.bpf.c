@@ -222,7 +222,7 @@ static __always_inline int on_timer_expire(void *ctx)
 	cell->asleep_ns = asleep;
 	cell->stolen_ns = stolen;
 	cell->ticks++;
-	/* Half a period is as near as one can come to a beginning that nobody saw. */
+	/* Half a period is as near as one can come to a beginning that was not seen. */
 	late = before && now - before >= min_ns + period_ns / 2;
 	if (held->due_ns && (late || settled(held, stolen, now)))
 		finish(cell, held, stolen);
@@ -264,7 +264,7 @@ struct task_struct___count {
 } __attribute__((preserve_access_index));
 #endif
 
-/* On x86 counters interrupt by NMI. On arm64 they do on a kernel that was told to (irqchip.gicv3_pseudo_nmi=1). */
+/* On x86 counters interrupt by NMI. On arm64 they do with irqchip.gicv3_pseudo_nmi=1. */
 static __always_inline bool in_nmi(void)
 {
 #ifdef __TARGET_ARCH_arm64

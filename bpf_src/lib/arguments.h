@@ -7,7 +7,7 @@
  * Tracepoints of the block layer hand over the queue first, before
  * commit a54895fa057c ("block: remove the request_queue to argument request based tracepoints", v5.11) and
  * commit e8a676d61c07 ("block: simplify and extend the block_bio_merge tracepoint class", v5.11).
- * Stable kernels took one of the two back to 5.10, so nobody may ask for the version: Python asks BTF, for each tracepoint.
+ * Stable kernels took one of the two back to 5.10, so the version says nothing: Python asks BTF, for each tracepoint.
  */
 
 /* One argument or another one; the verifier forbids to compute the place. */

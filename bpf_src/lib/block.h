@@ -155,6 +155,7 @@ enum event_below {
 	EVENT_BELOW = 1, /* a stacked device made it of another one */
 	EVENT_SAME_BIO = 2, /* such a device sent on the bio that it got */
 };
+EXPORT_ENUM(event_below);
 
 /* A single request's counts are small, and stay at their end. */
 #define SEVERAL 255
@@ -190,11 +191,22 @@ static __always_inline __u32 portable_flags(__u32 flags)
 }
 
 /*
+ * Tables by the number of a device, which Python fills (wptrace/engine/devices.py): a search begins where the hash says, and
+ * ends behind so many places.
+ */
+CONSTANT(DEVICE_HASH, 0x9e3779b1);
+CONSTANT(DEVICE_PROBES, 16);
+
+static __always_inline __u32 device_place(__u32 dev, __u32 places)
+{
+	return dev * DEVICE_HASH >> (32 - __builtin_ctz(places));
+}
+
+/*
  * The devices to trace, an open-addressed table by disk number. A partition is a range of sectors on its disk, which
  * holds on every kernel, also where a request does not know its partition (iostats off).
  */
 #define DEVICES 256
-#define DEVICE_PROBES 16
 
 struct device_entry {
 	__u32 dev; /* 0: free */
@@ -219,8 +231,7 @@ struct device_match {
 static __always_inline struct device_match find_device(__u32 dev, __u64 sector, bool any_sector)
 {
 	struct device_match match = {};
-	/* Also in wptrace/engine/devices.py. */
-	__u32 at = (dev * 0x9e3779b1u) >> 24;
+	__u32 at = device_place(dev, DEVICES);
 	int probe;
 
 	for (probe = 0; probe < DEVICE_PROBES; probe++) {

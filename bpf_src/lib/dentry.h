@@ -23,7 +23,7 @@ struct file_range {
 	const struct path *path;
 } __attribute__((preserve_access_index));
 
-/* The path by which whoever opened it knows it: of another inode than the file's own if it lies below. */
+/* The path by which it was opened: of another inode than the file's own if it lies below. */
 static __always_inline struct path *opened_path(struct file *file)
 {
 	struct path *behind = (void *)file + bpf_core_type_size(struct file);

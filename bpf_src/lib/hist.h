@@ -62,7 +62,7 @@ static __always_inline __u32 hist_index(__u64 value)
 	return before + hist_buckets[value];
 }
 
-/* Without the squares, which whoever reads estimates from the buckets. Only for memory that no other CPU writes. */
+/* Without the squares, which the reader estimates from the buckets. Only for memory that no other CPU writes. */
 static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 {
 	__u32 index;

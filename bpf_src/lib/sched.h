@@ -66,7 +66,7 @@ static __always_inline bool left_for_good(struct task_struct *prev, bool trusted
 	return task_state(prev, trusted) == TASK_STATE_DEAD;
 }
 
-/* A task that somebody else's record names: who ran instead, who woke it. The idle task is tid 0. */
+/* A task that another task's record names: who ran instead, who woke it. The idle task is tid 0. */
 struct task_name {
 	__u32 tid;
 	__u32 tgid;

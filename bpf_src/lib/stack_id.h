@@ -25,7 +25,7 @@ struct {
  * Stacks lie where their hash says, and a place is never given up. One whose place is taken gets a second chance without
  * one more frame, which gives it another hash: the first ones are the program and what calls it.
  */
-#define SECOND_CHANCE (1 << 30)
+CONSTANT(SECOND_CHANCE, 1 << 30);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
@@ -70,7 +70,7 @@ struct known_stack {
 #define KNOWN_CHECK 128 /* one of so many is walked all the same */
 #define KNOWN_LEARN 64 /* one of so many that are not known replaces one that is */
 
-/* By CPU, so that nobody reads what another one learns. */
+/* By CPU, so that none reads what another one learns. */
 struct known_set {
 	struct known_stack ways[KNOWN_WAYS];
 	__u32 misses;

@@ -27,20 +27,14 @@
 /* Python reads names and values of an enum from BTF, which only has types that something refers to. */
 #define EXPORT_ENUM(name) enum name *export_##name __attribute__((unused))
 
+/* A constant that Python reads as well. */
+#define CONSTANT(name, value) \
+	enum constant_##name{name = value}; \
+	EXPORT_ENUM(constant_##name)
+
 /* A counter that several CPUs write, seldom. The sum is not used: fetching atomics came with 5.12. */
 #define COUNT_MORE(counter, more) ((void)__sync_fetch_and_add(&(counter), more))
 #define COUNT(counter) COUNT_MORE(counter, 1)
-
-/*
- * Takes a place for what has this key, if it is still what it was before: two CPUs that want the same one at once do not
- * both get it. Kernels before
- * commit 5ffa25502b5a ("bpf: Add instructions for atomic_[cmp]xchg", v5.12) have no such instruction, and get a plain
- * store (wptrace/bpf/atomics.py): there the second look finds most of those that came second.
- */
-static __always_inline bool take_place(__u64 *place, __u64 before, __u64 key)
-{
-	return __sync_val_compare_and_swap(place, before, key) == before && *(volatile __u64 *)place == key;
-}
 
 /* The verifier does not let a pointer be handed to a global function, but a copy is a number. */
 static __always_inline __u64 number_of(__u64 pointer)

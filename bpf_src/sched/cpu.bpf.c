@@ -105,7 +105,7 @@ struct {
 	__type(value, struct book);
 } books SEC(".maps");
 
-/* One wait that was long enough to be told. */
+/* One wait that was long enough to be shown. */
 struct cpu_record {
 	__u64 woken_ns;
 	__u64 ran_ns;
@@ -122,7 +122,7 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-/* Who ran last on each CPU, kept only if waits are told: whoever reads of a wait finds here who ran meanwhile. */
+/* Who ran last on each CPU, kept only if waits are shown: the reader of a wait finds here who ran meanwhile. */
 #define RUNS 2048
 
 struct run {
@@ -220,7 +220,7 @@ static __always_inline struct cpu_cell *find_cell(struct task_struct *task, bool
 	return bpf_map_lookup_elem(&others, &zero);
 }
 
-/* A turn begins. All programs here run with interrupts off, so nobody else counts in this CPU's book. */
+/* A turn begins. All programs here run with interrupts off, so no other one counts in this CPU's book. */
 static __always_inline void start(void)
 {
 	__u32 zero = 0;

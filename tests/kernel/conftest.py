@@ -17,11 +17,13 @@ from _pytest.runner import runtestprotocol
 
 from tests.kernel.disks import Disk, loop_device, null_device
 from tests.kernel.loads import hierarchy
+from tests.kernel.modules import Module, inserted
 from tests.kernel.trace import KernelSkippedError, commands, object_path
 from tests.kernel.window import Running, Shared
 from wptrace.bpf.object import BpfObject
 
 GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
+ONE_CPU = "maxcpus=1" in Path("/proc/cmdline").read_text().split()
 
 
 MARKS = {
@@ -33,7 +35,7 @@ MARKS = {
 }
 
 # So often a test runs whose traces the kernel skipped programs of, and what is `realclock` in `make test-all`.
-_TRIES, _ROUNDS = 5, 20
+_TRIES, _ROUNDS = 20, 20
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,8 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what passed in a guest that died then (tests/run.py)."""
-    # Tests that share a trace come last: it would run beside the commands of others.
-    items.sort(key=_shared_trace)
+    # Tests that share a trace come last: it would run beside the commands of others. Those that need a second CPU come
+    # first: it is there for them alone, as the others cost an emulated machine less without it.
+    items.sort(key=lambda item: (item.get_closest_marker("smp") is None, _shared_trace(item)))
     if "WPTRACE_TESTS_DONE" not in os.environ:
         return
     done = set(Path(os.environ["WPTRACE_TESTS_DONE"]).read_text().split("\n"))
@@ -69,8 +72,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """A test runs once more only where the kernel or an emulated CPU is to blame, and each time that is told."""
+    """A test runs once more only where the kernel or an emulated CPU is to blame, and each time is reported."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    _set_cpus(item.get_closest_marker("smp") is not None)
     everything = "WPTRACE_TESTS_ALL" in os.environ
     realclock = item.get_closest_marker("realclock") is not None
     rounds = _ROUNDS if everything and realclock and GUEST else 1
@@ -96,6 +100,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+_second = ExitStack()
+
+
+def _set_cpus(two: bool) -> None:
+    """Main guests begin with one of their two CPUs (tests/run.py)."""
+    if ONE_CPU and two != (os.cpu_count() == 2):
+        _second.enter_context(_second_cpu()) if two else _second.close()
 
 
 _RETRIES = pytest.StashKey[list[str]]()
@@ -133,6 +146,18 @@ def _needs_root() -> None:
 def loop(tmp_path: Path) -> Iterator[Disk]:
     with loop_device(tmp_path / "disk.img") as disk:
         yield disk
+
+
+@pytest.fixture
+def smmu() -> Iterator[Module]:
+    with inserted("smmu") as module:
+        yield module
+
+
+@pytest.fixture
+def iopf() -> Iterator[Module]:
+    with inserted("iopf") as module:
+        yield module
 
 
 KINDS = ("nvme", "virtio", "scsi", "null_blk") if GUEST else ("loop",)
@@ -225,6 +250,16 @@ def _nvme_has_no_scheduler() -> None:
         scheduler.write_text("none")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _counters_may_overflow_often() -> None:
+    """An emulated CPU is so slow at it that the kernel takes away the right to."""
+    if GUEST:
+        # A rate cannot be set while it is not watched, which it is not when a test is tried again.
+        Path("/proc/sys/kernel/perf_cpu_time_max_percent").write_text("25")
+        Path("/proc/sys/kernel/perf_event_max_sample_rate").write_text("100000")
+        Path("/proc/sys/kernel/perf_cpu_time_max_percent").write_text("0")
+
+
 # What CPUs run into all the time, and flows trace.
 _BUSY = (
     *(f"sched/{name}" for name in ("sched_switch", "sched_wakeup", "sched_wakeup_new", "sched_process_exit")),
@@ -233,22 +268,25 @@ _BUSY = (
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _tracepoints_stay_on(_filesystems: None) -> Iterator[None]:
+@contextmanager
+def _second_cpu() -> Iterator[None]:
     """The first and the second one at a tracepoint make the kernel patch its code, on which emulated CPUs may die.
 
-    So two are there all the time, in a guest of several CPUs: buffers that take nothing.
+    So two are there all the time: buffers that take nothing.
     """
+    switch = Path("/sys/devices/system/cpu/cpu1/online")
     folders = [_TRACING / "instances" / f"wptest_{number}" for number in range(2)]
-    if not GUEST or os.cpu_count() == 1:
-        folders = []
     for folder in folders:
         folder.mkdir()
         (folder / "tracing_on").write_text("0")
         (folder / "buffer_size_kb").write_text("4")
         for event in _BUSY:
             (folder / "events" / event / "enable").write_text("1")
-    yield
-    for folder in folders:
-        (folder / "events" / "enable").write_text("0")
-        folder.rmdir()
+    switch.write_text("1")
+    try:
+        yield
+    finally:
+        switch.write_text("0")
+        for folder in folders:
+            (folder / "events" / "enable").write_text("0")
+            folder.rmdir()

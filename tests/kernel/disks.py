@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,12 @@ class Disk(NamedTuple):
 
     def completed(self) -> dict[str, int]:
         return completed([self])[self.name]
+
+    def in_flight(self) -> list[int]:
+        """Reads and writes that the kernel has begun and not ended; none of a device that is gone."""
+        with suppress(FileNotFoundError):
+            return [int(word) for word in Path("/sys/class/block", self.name, "inflight").read_text().split()]
+        return []
 
     def counted(self) -> dict[str, int]:
         """What the kernel has counted so far (Documentation/block/stat.rst)."""

@@ -77,7 +77,7 @@ _MADE_BY_OLD_TOOLS = ("--unsupported", "-f", "-m", "reflink=0")
 
 
 def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
-    """What is on a disk already. A journal commits when somebody asks, and not every five seconds."""
+    """What is on a disk already. A journal commits when asked to, and not every five seconds."""
     words = ["mount", "-t", kind, disk.path, str(folder), "-o"]
     quiet = ",".join((*(["commit=300"] if kind == "ext4" else []), *options, "rw"))
     # Where a thread reads bitmaps ahead in the first seconds, an option stops it; 5.10 has neither.
@@ -196,7 +196,7 @@ class Burst(NamedTuple):
 
 
 class Hog:
-    """A process that takes its CPU from everybody else, in bursts; it is real-time, so nobody has it meanwhile."""
+    """A process that takes its CPU from all others, in bursts; it is real-time, so no other task runs meanwhile."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

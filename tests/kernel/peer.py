@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tool of somebody else that runs beside ours."""
+"""Another tool that runs beside ours."""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ def observes(engine: str, trace: Told, module: str = "") -> bool:
     unseen = [note for note in trace.lines[0]["notes"] if note.startswith("asynchronous operations (")]
     says = not any({"libaio": "AIO", "io_uring": "io_uring"}[engine] in note for note in unseen)
     if not GUEST:
-        # This machine may let nobody observe functions.
+        # This machine may not let functions be traced.
         return says
     if engine == "libaio":
         # By functions of its own where those of the file system cannot be observed.
         assert says
         return True
-    # Before 5.11 (36e68442d1af) nobody may observe those of modules.
+    # Before 5.11 (36e68442d1af) those of modules cannot be traced.
     arguments = vmlinux().tracepoint("io_uring_complete") or ()
     assert says == (arguments[1:2] == ("void *",) and (not module or Path("/sys/kernel/btf", module).exists()))
     return says

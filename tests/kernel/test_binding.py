@@ -24,7 +24,7 @@ from wptrace.bpf.ring import Reader, Ring
 from wptrace.errors import LibbpfError, NotPermittedError, UsageError, VerifierError, WptraceError
 from wptrace.model.distribution import Distribution, index
 
-# getpgid(2) takes a number, does nothing with a wrong one, and nobody else calls it here.
+# getpgid(2) takes a number, does nothing with a wrong one, and nothing else calls it here.
 GETPGID = {"x86_64": 121, "aarch64": 155}[os.uname().machine]
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.argtypes = [ctypes.c_long, ctypes.c_long]

@@ -30,7 +30,7 @@ def events(summary: Line, name: str, op: str | None = None) -> int:
 
 
 def told(trace: Told, name: str) -> int:
-    """The same by the single ones. Operations whose bios were merged into one request tell all of that request."""
+    """The same by the records. Operations whose bios were merged into one request tell all of that request."""
     total = 0
     shared: dict[int | None, tuple[int, int]] = {}  # by sector: until when they were under way, and the most they tell
     for line in sorted(single(trace), key=lambda one: one["ts_ns"] - one["total_ns"]):
@@ -156,6 +156,9 @@ def test_merges(disk: Disk, flows: Flows) -> None:
         assert told(trace, "merged") == merged
         assert count(trace.summary, op="read") == seen.grown["read"] == READS - merged
         assert trace.summary["bytes"] == READS * 4096
+        (device,) = [one for one in trace.summary["devices"] if one["dev"] == disk.name]
+        assert device["merged"] == {"read": merged}
+        assert device["queue_depth"] > 0
 
 
 def test_splits(disk: Disk, flows: Flows) -> None:

@@ -29,8 +29,9 @@ from wptrace.flows.io import path as io_path
 from wptrace.flows.io import shed as io_shed
 from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.records import operations
+from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.kernel import mounts
-from wptrace.model.budget import KINDS, RATES, Step
+from wptrace.model.budget import Step
 from wptrace.model.kind import OPERATIONS, REQUESTS
 from wptrace.model.report import UNTIMED, Snapshot
 
@@ -44,7 +45,7 @@ def _statistics_stay_on() -> Iterator[None]:
 
 # Nothing that does anything costs so little.
 TINY = "0.001%"
-ALL = [("interference", 1), ("each", 1), ("fs", 1), *(("sample", rate) for rate in RATES)]
+ALL = [(one.name, rate) for one in SAVINGS for rate in one.rates or (1,)]
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def _functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(io_operations, "_are_known", lambda kinds: False)
 
 
-# A tracer that comes or goes hides completions from others for a moment (docs/kernels.md); in a guest there is none.
+# A hardened kernel shows to nobody what interrupts some of its tasks (docs/kernels.md); in a guest there are none.
 HIDDEN = 0 if GUEST else 64
 # Each takes a guest a quarter of a minute.
 ROUNDS = 4 if "WPTRACE_TESTS_ALL" in os.environ else 2
@@ -131,8 +132,8 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     summary = trace.summary
     assert changes(trace.lines) == ALL
     spent = summary["budget"]
-    assert spent["shed"] == list(KINDS)
-    assert spent["request_sample"] == RATES[-1]
+    assert spent["shed"] == [one.name for one in SAVINGS]
+    assert spent["request_sample"] == SAMPLE.rates[-1]
     assert spent["cost"] > spent["limit"]
     assert spent["programs"] > 0
     assert spent["worst"] >= spent["cost"] >= spent["reader"] > 0
@@ -231,7 +232,7 @@ def restored(flow: io_path.PathFlow, shedder: Any, step: Step) -> bool:
     try:
         shedder.restore(step)
     except WptraceError as error:
-        print(f"{step.kind} stays off: {error.message}")
+        print(f"{step.kind.name} stays off: {error.message}")
         assert any("fentry" in program.section for program in flow._running.programs), "nothing that attaches once"
         return False
     return True
@@ -345,7 +346,7 @@ def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_
         # Of which device an operation is shows when it ends: others would be given up as well.
         with flow_of(io_path.Options((disk.name,), filter=Filter(pid=os.getpid()))) as flow:
             shedder = flow.shedder()
-            fs = next(step for step in shedder.steps if step.kind == "fs")
+            fs = next(step for step in shedder.steps if step.kind is FS)
             with held_up(folder) as writer:
                 wait_until(lambda: flow.in_flight(50_000_000), "the write")
                 shedder.shed(fs)
@@ -392,7 +393,7 @@ def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, t
         wanted = Filter(pid=os.getpid(), op="read")
         with flow_of(io_path.Options((disk.name,), filter=wanted)) as flow:
             shedder = flow.shedder()
-            fs = next(step for step in shedder.steps if step.kind == "fs")
+            fs = next(step for step in shedder.steps if step.kind is FS)
             with held_up(folder, lambda: read_direct(Path(disk.path), 10)):
                 wait_until(lambda: any(True for _ in operations(flow._running.obj)), "the write")
                 shedder.shed(fs)
@@ -466,4 +467,4 @@ def test_with_a_filter_for_files_operations_stay(disk: Disk, tmp_path: Path) -> 
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         place = mounts.directory(str(folder))
         with flow_of(io_path.Options((disk.name,), filter=Filter(dir=place), interference=True)) as flow:
-            assert [step.kind for step in flow.shedder().steps] == ["interference"]
+            assert [step.kind for step in flow.shedder().steps] == [INTERFERENCE]

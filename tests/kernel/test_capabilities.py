@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,12 @@ from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
 # Without what the process had before, root or not. Before 5.11 maps count as locked memory.
 UNLIMITED = ("sh", "-c", 'ulimit -l unlimited 2>/dev/null; exec "$@"', "sh")
 BOTH = (*UNLIMITED, "setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all")
+# A user who is not root: the way of packaging/wptrace-io.service.
+_THESE = "-all,+bpf,+perfmon"
+AS_USER = (
+    *(*UNLIMITED, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    *(f"--inh-caps={_THESE}", f"--ambient-caps={_THESE}", f"--bounding-set={_THESE}"),
+)
 
 pytestmark = pytest.mark.one_kernel
 
@@ -33,7 +42,16 @@ class StacksWithBoth(Trace):
     before = BOTH
 
 
-@pytest.mark.parametrize("kind", [PathWithBoth, BlockWithBoth, StacksWithBoth])
+class SizeWithBoth(Trace):
+    command = "size"
+    before = BOTH
+
+
+class PathOfUser(Trace):
+    before = AS_USER
+
+
+@pytest.mark.parametrize("kind", [PathWithBoth, BlockWithBoth, StacksWithBoth, SizeWithBoth, PathOfUser])
 def test_both_are_enough(kind: type[Trace], loop: Disk) -> None:
     """Objects name types of other kernels, which libbpf would seek in all modules: that takes CAP_SYS_ADMIN."""
     with kind("--dev", loop.name) as trace:
@@ -41,7 +59,7 @@ def test_both_are_enough(kind: type[Trace], loop: Disk) -> None:
         trace.stop()
     assert lossless(trace.summary)
     assert trace.summary["requests"]["finished"] == total(job)
-    if kind is PathWithBoth:
+    if kind in (PathWithBoth, PathOfUser):
         assert trace.summary["operations"]["finished"] == total(job)
 
 
@@ -60,15 +78,64 @@ def test_what_takes_more_says_so(command: tuple[str, ...], sentence: str) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (3, "", sentence)
 
 
+def test_doctor_is_for_users_too() -> None:
+    """tracefs is closed to them, which is said and ends nothing."""
+    done = run(*AS_USER, sys.executable, "-m", "wptrace", "doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["io_works"]
+    tracefs = next(check for check in found["system"] if check["name"] == "tracefs")
+    assert tracefs["state"] == ("ok" if Path("/sys/kernel/tracing").stat().st_mode & 0o005 else "degraded")
+
+
+def test_what_costs_something_is_named_by_its_capability(loop: Disk) -> None:
+    done = run(
+        *BOTH, sys.executable, "-m", "wptrace", "io", "--dev", loop.name, "--budget", "50%", "--json", "0.1", "1"
+    )
+    assert done.returncode == 0, done.stderr
+    notes = json.loads(done.stdout.splitlines()[0])["notes"]
+    assert "the budget covers only the reader: run times take CAP_SYS_ADMIN, which is missing" in notes
+    done = run(*BOTH, sys.executable, "-m", "wptrace", "stacks", "--dev", loop.name, "--user", "--json", "0.1", "1")
+    assert done.returncode == 0, done.stderr
+    notes = json.loads(done.stdout.splitlines()[0])["notes"]
+    assert "names in user stacks of other users take CAP_SYS_PTRACE, which is missing" in notes
+    if Path("/proc/sys/kernel/kptr_restrict").read_text() == "1\n":
+        assert any("CAP_SYSLOG, which is missing" in note for note in notes)
+
+
+def shown_line(command: str) -> str:
+    """A line of docs/rights.md that shows how to run it without root."""
+    page = (ROOT / "docs" / "rights.md").read_text()
+    (line,) = re.findall(rf"^sudo {command} .*$", page, re.MULTILINE)
+    return line.removeprefix("sudo ")
+
+
+@pytest.mark.parametrize("command", ["capsh", "setpriv"])
+def test_ways_without_root_are_those_of_the_page(command: str, loop: Disk, tmp_path: Path) -> None:
+    """For a user who may read the tree, by a Python that he may execute."""
+    python = next(
+        path for path in (sys.executable, "/usr/bin/python3") if not os.path.realpath(path).startswith("/root")
+    )
+    line = shown_line(command).replace("nvme0n1", f"{loop.name} --level block 0.1 1")
+    line = line.replace("wptrace io", f"{python} -m wptrace io")
+    done = run(*UNLIMITED, "bash", "-c", line, USER="nobody", PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
+    assert f"Tracing io (level block) on {loop.name}" in done.stdout
+
+
 @pytest.mark.parametrize(("held", "lacking"), [("bpf", "CAP_PERFMON"), ("perfmon", "CAP_BPF")])
 def test_the_hint_asks_for_what_is_not_there(held: str, lacking: str) -> None:
     done = run("setpriv", f"--bounding-set=-all,+{held}", "--inh-caps=-all", sys.executable, "-m", "wptrace", "io")
     assert done.returncode == 3
+    assert done.stderr.startswith(f"wptrace: tracing takes {lacking}, which is missing\n")
     assert done.stderr.endswith(f"hint: run it with sudo, or grant {lacking} as well\n")
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT, env=environment
+    )
 
 
 def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp_path: Path) -> None:

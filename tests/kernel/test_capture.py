@@ -1,17 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --capture` and `wptrace replay`: what is told later is what was counted."""
+"""`wptrace io --capture` and `wptrace replay`: what is shown later is what was counted."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import signal
+import subprocess
+import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.disks import Disk, fio
-from tests.kernel.trace import Line, Trace, check, lossless, programs, rows, same_as_told, wait_until, wptrace
+from tests.kernel.modules import inserted
+from tests.kernel.test_flow import BLOCK, definition
+from tests.kernel.trace import (
+    BlockTrace,
+    Line,
+    Trace,
+    check,
+    lossless,
+    programs,
+    rows,
+    same_as_told,
+    wait_until,
+    wptrace,
+)
+from wptrace.capture.frames import Kind, Reader
 
 pytestmark = pytest.mark.one_kernel
 
@@ -33,19 +52,135 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
         trace.stop()
     assert lossless(trace.summary)
     assert trace.operations == trace.requests == []
-    start, *told = replayed(file)
+    start, *told, summary = replayed(file)
     assert start == trace.lines[0] | {"file": str(file)}
+    # Counts, sums, percentiles, verdict, costs: all of it.
+    assert summary == trace.summary
+    assert replayed(file, "--summary")[1:] == [summary]
     assert Counter((one["kind"], one["op"]) for one in told) == {
         ("operation", op): job[op]["total_ios"] for op in ("read", "write")
     }
     for op in ("read", "write"):
         same_as_told(rows(trace.summary, "operation", op, disk.name), told, disk.name, op)
     assert {(one["comm"], one["path"], one["length"]) for one in told} == {("fio", disk.path, 4096)}
-    # Those that it does not tell are the shorter ones.
+    with closing(Reader(file)) as reader:
+        assert sum(frame.length for frame in reader.frames() if frame.kind == Kind.RECORDS) < 120 * len(told)
+    # Of single ones, those that it does not tell are the shorter ones.
     times = sorted(one["total_ns"] for one in told)
-    assert [one["total_ns"] for one in replayed(file, f"--slow={times[300]}ns")[1:]] == [
+    assert [one["total_ns"] for one in replayed(file, f"--slow={times[300]}ns")[1:-1]] == [
         one["total_ns"] for one in told if one["total_ns"] >= times[300]
     ]
+    # The same as lines.
+    table = list(csv.DictReader(io.StringIO(wptrace("replay", str(file), "--csv").stdout)))
+    fields = ("ts_ns", "op", "comm", "pid", "offset", "length", "sector", "total_ns")
+    assert [[row[name] for name in fields] for row in table] == [[str(one[name]) for name in fields] for one in told]
+    assert all(row[f"{row['largest']}_ns"] == str(max(one["stages"].values())) for row, one in zip(table, told))
+    titles, *lines = wptrace("replay", str(file), "--line").stdout.splitlines()
+    assert [line.split()[1:7] for line in lines] == [
+        ["fio", str(one["pid"]), "O", disk.name, one["op"], str(one["offset"])] for one in told
+    ]
+    assert titles.split()[1:7] == ["COMM", "PID", "T", "DEV", "OP", "OFFSET/SECTOR"]
+    # By labels, the rows of the capture; by what single ones tell, rows of those.
+    reads = replayed(file, "--op=read")
+    assert [one["op"] for one in reads[1:-1]] == ["read"] * job["read"]["total_ios"]
+    assert reads[-1]["rows"] == [row for row in summary["rows"] if row["op"] == "read"]
+    of_all = replayed(file, f"--pid={told[0]['pid']}", "--summary")[-1]
+    assert of_all["operations"]["finished"] == 400
+    figures = ("count", "sum_ns", "min_ns", "max_ns", "p50_ns", "p99_ns", "p999_ns")
+    assert [[row[name] for name in figures] for row in of_all["rows"]] == [
+        [row[name] for name in figures] for row in summary["rows"] if row["kind"] == "operation"
+    ]
+    assert replayed(file, "--comm=nobody")[-1]["rows"] == []
+    # Intervals add up to the whole.
+    assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
+
+
+class Captured:
+    """A command with a capture, and what a replay makes of it."""
+
+    def __init__(self, file: Path, command: str, *options: str) -> None:
+        self.file = file
+        kind = type("Other", (Trace,), {"command": command})
+        self.trace: Trace = kind(*options, f"--capture={file}")
+
+    def stop(self) -> Line:
+        """All lines of a replay are those of the trace; its summary."""
+        self.trace.stop()
+        lines = self.trace.lines
+        found = replayed(self.file)
+        assert found == [lines[0] | {"file": str(self.file)}, *lines[1:]]
+        done = wptrace("replay", str(self.file))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout.partition("Summary\n")[2].splitlines()) > 4
+        return found[-1]
+
+
+@pytest.mark.parametrize("words", [["size"], ["stacks"], ["io", "--by=process", "--neighbours"]])
+def test_a_capture_of_each_flow_has_its_summary(words: list[str], disk: Disk, tmp_path: Path) -> None:
+    captured = Captured(tmp_path / "trace.wpt", *words, f"--dev={disk.name}")
+    with captured.trace:
+        fio(disk.path, rw="randrw", number_ios=200)
+        summary = captured.stop()
+    assert summary["requests"]["finished"] >= 200
+
+
+def test_a_capture_of_requests_alone(disk: Disk, tmp_path: Path) -> None:
+    file = tmp_path / "trace.wpt"
+    with BlockTrace("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randrw", number_ios=200)
+        trace.stop()
+    _, *told, summary = replayed(file)
+    assert summary == trace.summary
+    assert len(told) == summary["requests"]["finished"] >= 200
+    same_as_told(rows(summary, "request", "read", disk.name), told, disk.name, "read")
+    done = wptrace("replay", str(file), "--pid=1")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "wptrace: --pid cannot be answered: this capture does not tell it of single ones\n",
+    )
+
+
+def test_a_capture_of_a_definition(disk: Disk, tmp_path: Path) -> None:
+    captured = Captured(tmp_path / "trace.wpt", "flow", definition(tmp_path, BLOCK, disk), "--each")
+    with captured.trace:
+        made = fio(disk.path, rw="randread", number_ios=100)["read"]["total_ios"]
+        summary = captured.stop()
+    assert summary["requests"]["finished"] == made
+    assert replayed(captured.file, "--comm=fio", "--summary")[-1]["requests"]["finished"] == made
+
+
+@pytest.mark.guest
+def test_a_capture_of_turns(tmp_path: Path) -> None:
+    captured = Captured(tmp_path / "trace.wpt", "cpu", "--by=process", "--slow=1us")
+    with captured.trace:
+        subprocess.run([sys.executable, "-c", "for one in range(100000): pass"], check=True)
+        summary = captured.stop()
+    rows_of_python = replayed(captured.file, "--comm=python", "--summary")[-1]["rows"]
+    assert rows_of_python == [row for row in summary["rows"] if (row["task"] or {}).get("comm") == "python"]
+
+
+@pytest.mark.guest
+def test_a_capture_of_periods(tmp_path: Path) -> None:
+    with inserted("irqoff") as module:
+        captured = Captured(tmp_path / "trace.wpt", "irqoff", "--min=20ms")
+        with captured.trace:
+            module.run(0, 100_000)
+            summary = captured.stop()
+    assert summary["requests"]["finished"] >= 1
+    assert summary["offenders"]
+
+
+@pytest.mark.guest
+def test_a_capture_of_faults(tmp_path: Path) -> None:
+    with inserted("smmu") as module:
+        captured = Captured(tmp_path / "trace.wpt", "iopf")
+        with captured.trace:
+            module.run(0, 1, 20, 100)
+            module.run(1, 7, 5, 100)
+            summary = captured.stop()
+    assert summary["requests"]["finished"] == 25
+    (first, *_) = replayed(captured.file, "--dev=0000:75:00.0", "--summary")[-1]["rows"]
+    assert (first["pasid"], first["count"]) == (1, 20)
 
 
 def test_what_a_full_ring_lost_is_said(disk: Disk, tmp_path: Path) -> None:
@@ -56,10 +191,10 @@ def test_what_a_full_ring_lost_is_said(disk: Disk, tmp_path: Path) -> None:
         trace.process.send_signal(signal.SIGCONT)
         trace.stop()
     lost = trace.summary["loss"]["ring_full"]
-    start, *told = replayed(file)
+    _, *told, summary = replayed(file)
     assert lost > 0
     assert len(told) + lost == trace.summary["operations"]["finished"] == 300
-    assert start["notes"][-1] == f"the ring had no room for {lost:,} records: they are missing"
+    assert summary["loss"]["ring_full"] == lost
 
 
 def test_a_killed_trace_leaves_what_it_wrote(disk: Disk, tmp_path: Path) -> None:
@@ -69,7 +204,7 @@ def test_a_killed_trace_leaves_what_it_wrote(disk: Disk, tmp_path: Path) -> None
         fio(disk.path, number_ios=2000)
         wait_until(lambda: file.stat().st_size > begun + 4096, "some of it in the file")
         trace.kill()
-    start, *told = replayed(file)
+    start, *told, _ = replayed(file)
     assert 0 < len(told) <= 2000
     assert start["notes"][-1].startswith("the capture has no end")
 

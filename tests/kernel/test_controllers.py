@@ -44,7 +44,7 @@ def flow(disks: dict[str, Disk], v2: Path) -> Iterator[Running]:
 
 
 def held(trace: Told) -> dict[str, int]:
-    """Nanoseconds by controller, of all single ones."""
+    """Nanoseconds by controller, of all records."""
     found: dict[str, int] = {}
     for line in trace.operations + trace.requests:
         for one in line.get("throttled_by", ()):
@@ -57,7 +57,7 @@ def rows(trace: Told, kind: str, stage: str) -> list[Line]:
 
 
 def named(trace: Told, controller: str, job: dict[str, Any], besides: str = "") -> None:
-    """It is what throttle consists of, with another one behind it; rows, single ones and the verdict agree."""
+    """It is what throttle consists of, with another one behind it; rows, records and the verdict agree."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert len(trace.operations) == total(job)
     found = held(trace)

@@ -18,10 +18,13 @@ LACKING = {"5.10": {"task_storage", "exchange"}, "": {"fentry", "fexit", "kprobe
 
 
 def test_doctor_tells_what_works() -> None:
-    done = wptrace("doctor", "--json")
+    # All of a machine is watched, so only where it is a guest.
+    watch = ["--watch=500ms"] if GUEST else []
+    done = wptrace("doctor", "--json", *watch)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     check(found)
+    _was_seen(found, bool(watch))
     assert found["kernel"] == os.uname().release
     assert found["permitted"]
     assert found["io_works"]
@@ -43,6 +46,21 @@ def test_doctor_tells_what_works() -> None:
         for hook in flow["hooks"]:
             assert hook["state"] != "missing" or all(way["reason"] for way in hook["ways"] if way["works"] is False)
             assert (hook["state"] == "missing") == (True not in {way["works"] for way in hook["ways"]})
+
+
+def _was_seen(found: dict[str, Any], watched: bool) -> None:
+    if not watched:
+        assert (found["seen"], found["watched_s"]) == ([], 0)
+        return
+    counts: dict[tuple[str, str], int] = {}
+    for one in found["seen"]:
+        assert one["times"] is not None, one
+        counts[one["flow"], one["point"]] = counts.get((one["flow"], one["point"]), 0) + one["times"]
+    works = {one["name"] for one in found["definitions"] if one["state"] != "missing"}
+    assert {flow for flow, _ in counts} == works
+    # There is always a timer, and a task that waits for it.
+    for place in (("timer", "expired"), ("runqueue", "woken")):
+        assert counts[place] > 0, place
 
 
 def _knows_the_arguments(flows: list[dict[str, Any]]) -> None:

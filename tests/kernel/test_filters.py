@@ -348,7 +348,7 @@ def test_the_controllers_are_numbered_in_the_order_in_which_the_kernel_lists_the
     assert "blkio" in rows
     assert numbers == sorted(set(numbers))
     assert subsystem(None) == -1
-    with pytest.raises(UnsupportedError, match="does not tell the cgroups of the controller nonsense"):
+    with pytest.raises(UnsupportedError, match="does not show the cgroups of the controller nonsense"):
         subsystem("nonsense")
 
 

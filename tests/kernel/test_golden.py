@@ -249,6 +249,41 @@ def test_io_level_block(loop: Disk) -> None:
     keeps("io-block", trace.lines, {loop.name: "DISK"})
 
 
+class FlowTrace(Trace):
+    command = "flow"
+
+
+DEFINITION = """
+name = "golden"
+noun = ["request", "requests"]
+[[point]]
+name = "D"
+at = "tp:block_rq_issue"
+key = "request"
+stage = "device"
+value = "request->__data_len"
+filter = ["request->q->disk->disk_name | request->rq_disk->disk_name == 'NAME'"]
+labels = [{ name = "disk", value = "request->q->disk->disk_name | request->rq_disk->disk_name" }]
+[[point]]
+name = "C"
+at = "tp:block_rq_complete"
+key = "request"
+outcome = "done"
+"""
+
+
+def test_flow(loop: Disk, tmp_path: Path) -> None:
+    file = tmp_path / "golden.toml"
+    file.write_text(DEFINITION.replace("NAME", loop.name))
+    with FlowTrace(str(file), "--each", "--stats", "--stuck=1h", "100ms") as trace:
+        fio(loop.path, rw="randrw", number_ios=100)
+        trace.process.send_signal(signal.SIGUSR1)
+        trace.wait_for('"kind":"in_flight"')
+        trace.wait_for('"kind":"interval"')
+        trace.stop()
+    keeps("flow", trace.lines, {loop.name: "DISK"})
+
+
 class StacksTrace(Trace):
     command = "stacks"
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -164,7 +165,7 @@ def test_a_disk_without_stamps_gets_own_times(disk: Disk, switch: str) -> None:
 
 
 def test_stale_stamps_are_never_shown(disk: Disk) -> None:
-    """Who insists on stamps that the disk may not make gets counts without stages, and is told so."""
+    """With stamps that the disk may not make there are counts without stages, and a note says so."""
     with ExitStack() as stack:
         for switch in ("iostats", "wbt_lat_usec"):
             stack.enter_context(setting(disk.queue / switch, "0"))
@@ -193,15 +194,42 @@ def test_merged_requests_count_once(disk: Disk) -> None:
 @BOTH
 def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
     """Each is one write, and the flushes that the cache of the device makes needed are requests of their own."""
+    before = disk.completed()
     with BlockTrace("--dev", disk.name, "--times", times) as trace:
         job = fio(disk.path, rw="write", sync="dsync", number_ios=50)
         trace.stop()
     assert count(trace.summary, op="write") == total(job)
+    # What asks for a flush alone the kernel counts as a write.
+    assert total(job) + asked(trace) == disk.completed()["write"] - before["write"]
     flushes = count(trace.summary, op="flush")
     cached = (disk.queue / "write_cache").read_text().startswith("write back")
     assert flushes >= total(job) if cached else flushes == 0
     assert trace.summary["requests"]["finished"] == total(job) + flushes
     assert trace.summary["requests"]["in_flight"] == 0
+
+
+def asked(trace: BlockTrace) -> int:
+    """Flushes without data."""
+    found = [row.get("events", {}) for row in trace.summary["rows"] if row["op"] == "flush"]
+    return sum(events.get("asked", 0) for events in found)
+
+
+@pytest.mark.one_kernel
+def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk) -> None:
+    """What the block layer makes of them is nobody's."""
+    fd = os.open(disk.path, os.O_WRONLY)
+    sync = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); [os.fsync(fd) for _ in range(3)]"
+    with BlockTrace("--dev", disk.name, "--pid", str(os.getpid())) as trace:
+        for number in range(5):
+            os.pwrite(fd, bytes(4096), 4096 * (number % 2))
+            os.fsync(fd)
+        for _ in range(4):
+            os.fsync(fd)
+        subprocess.run([sys.executable, "-c", sync, disk.path], check=True)
+        trace.stop()
+    os.close(fd)
+    assert (asked(trace), count(trace.summary, op="flush"), count(trace.summary, op="write")) == (9, 0, 5)
+    assert lossless(trace.summary)
 
 
 @pytest.mark.one_kernel
@@ -252,7 +280,7 @@ def test_a_stack_is_shown_on_the_disk_below(disk: Disk) -> None:
 
 
 def _node(name: str) -> str:
-    """Device nodes are made by whoever runs udev, which a guest may not."""
+    """Device nodes are made by udev, which a guest may not run."""
     path = Path("/dev", name)
     if not path.exists():
         major, minor = Path("/sys/class/block", name, "dev").read_text().split(":")

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from tests.kernel.disks import Disk, fio, loop_device, null_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
+from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.kinds import OPERATION, SPARSE
@@ -258,7 +261,8 @@ READS = "fio --name=j --direct=1 --size=1M --norandommap --number_ios=60 --outpu
 @contextmanager
 def cgroup() -> Iterator[Path]:
     """One below another one."""
-    if not Path("/sys/fs/cgroup/cgroup.procs").exists():
+    over = not Path("/sys/fs/cgroup/cgroup.procs").exists()
+    if over:
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
     group = Path("/sys/fs/cgroup/wptrace-test/below")
     group.mkdir(parents=True)
@@ -267,6 +271,8 @@ def cgroup() -> Iterator[Path]:
     finally:
         group.rmdir()
         group.parent.rmdir()
+        if over:
+            subprocess.run(["umount", "/sys/fs/cgroup"], check=True)
 
 
 def in_cgroup(group: Path, command: str) -> None:
@@ -297,6 +303,7 @@ def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
 
 
 @pytest.mark.guest
+@pytest.mark.one_kernel
 def test_without_a_device_all_are_traced() -> None:
     """Also one that appears while tracing, which has no row of its own."""
     with Trace("--comm=fio") as trace:
@@ -317,3 +324,30 @@ def test_sigusr1_lists_what_is_in_flight(disks: list[Disk]) -> None:
         fio(disks[0].path, number_ios=50)
         trace.stop()
     assert count(trace.summary, kind="operation") == 50
+
+
+def _call_of_32_bits(number: int, first: int, second: int) -> int:
+    """As programs of 32 bits enter the kernel on x86, which those of 64 may as well; the third argument is 0."""
+    # push rbx; mov ebx, edi; mov ecx, esi; xor edx, edx; mov eax, NUMBER; int 0x80; pop rbx; ret
+    code = b"\x53\x89\xfb\x89\xf1\x31\xd2\xb8" + struct.pack("<I", number) + b"\xcd\x80\x5b\xc3"
+    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    memory.write(code)
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int)
+    return int(function(ctypes.addressof(ctypes.c_char.from_buffer(memory)))(first, second))
+
+
+@pytest.mark.one_kernel
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="it has instructions of x86")
+def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disks: list[Disk]) -> None:
+    """Their lseek has the number of readv, which matters where operations are found by their calls."""
+    lseek, disk = 19, disks[0]
+    fd = os.open(disk.path, os.O_RDONLY)
+    os.pread(fd, 4096, 0)
+    with path_flow.aim(disk).window(Filter(pid=os.getpid())) as trace:
+        for offset in range(20):
+            assert _call_of_32_bits(lseek, fd, offset) == offset
+        for _ in range(3):
+            os.pread(fd, 4096, 0)
+    os.close(fd)
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert trace.summary["operations"]["finished"] == count(trace.summary, op="read", kind="hit") == 3

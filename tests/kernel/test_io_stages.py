@@ -107,7 +107,7 @@ class Stages:
         self._lawful(trace)
 
     def _lawful(self, trace: Told) -> None:
-        """Each operation is told and in each stage, and each of its nanoseconds is in one of them."""
+        """Each operation is shown and in each stage, and each of its nanoseconds is in one of them."""
         assert lossless(trace.summary), trace.summary
         assert all(sum(line["stages"].values()) == line["total_ns"] for line in self.told)
         assert {self.rows[stage]["count"] for stage in PARTITION} == {len(self.told)}

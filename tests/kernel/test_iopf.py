@@ -12,14 +12,15 @@ import pytest
 
 from tests.kernel.byhand import run
 from tests.kernel.conftest import GUEST
-from tests.kernel.modules import Event, Module, inserted
+from tests.kernel.modules import Event, Module
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.ring import Reader
+from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf as flow_module
-from wptrace.flows.iopf import IopfFlow, Options
+from wptrace.flows.iopf import IopfFlow
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, UNMATCHED_START
 from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES
@@ -38,18 +39,6 @@ class IopfTrace(Trace):
             row for row in self.summary["rows"] if (row["dev"], row["pasid"], row["stage"]) == (dev, pasid, stage)
         ]
         return found
-
-
-@pytest.fixture
-def smmu() -> Iterator[Module]:
-    with inserted("smmu") as module:
-        yield module
-
-
-@pytest.fixture
-def iopf() -> Iterator[Module]:
-    with inserted("iopf") as module:
-        yield module
 
 
 def mean(values: list[int]) -> float:
@@ -77,7 +66,7 @@ def smmu_times(module: Module) -> dict[tuple[str, int], list[int]]:
 
 @pytest.mark.guest
 def test_smmu_faults_of_several_address_spaces_at_once(smmu: Module) -> None:
-    """Also two of one address space: which is which nobody tells, but there are as many and they take as long."""
+    """Also two of one address space: which is which is unknown, but there are as many and they take as long."""
     faults = 20
     delays = [(0, 1, 100), (0, 2, 1000), (0, 7, 5000), (1, 1, 2000), (1, 1, 3000), (1, 9, 10_000)]
     wanted = [(device, pasid, faults, us) for device, pasid, us in delays]
@@ -255,7 +244,7 @@ def started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return Loaded(obj, attempts)
 
     monkeypatch.setattr(flow_module, "load", load)
-    flow = IopfFlow(Options())
+    flow = IopfFlow(Filter())
     flow.start(Reader())
     assert flow._loaded
     yield flow, flow._loaded.obj

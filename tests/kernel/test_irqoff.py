@@ -114,7 +114,7 @@ def test_nothing_is_found_in_a_quiet_minute() -> None:
 @pytest.mark.smp
 @pytest.mark.guest
 def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
-    """It is held until an interval has told of it."""
+    """It is held until an interval has shown it."""
     # Where it never was nobody waits for its CPU, as for the end of a mapping.
     with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
         with module.held(1):

@@ -19,6 +19,7 @@ from tests.kernel.loads import mounted
 from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, suspended, thin
 from tests.kernel.trace import PATIENCE, Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.window import Running
+from wptrace.engine.filters import Filter
 
 pytestmark = pytest.mark.guest
 
@@ -140,7 +141,7 @@ def same_as_counted(found: Watched, layers: Sequence[Disk], disks: Sequence[Disk
 
 
 def owned(found: Watched, number: int, requests: int = 1) -> None:
-    """Operations at the top have the requests below, whoever sent them."""
+    """Operations at the top have the requests below, whichever task sent them."""
     mine = found.mine()
     assert len(mine) == number
     assert {one["requests"] for one in mine} == {requests}, [one["requests"] for one in mine][:10]
@@ -153,7 +154,7 @@ def sends_by_name() -> bool:
 
 
 def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk], path_flow: Running) -> None:
-    """It is told of the device that keeps it, and of no file system."""
+    """It is shown for the device that keeps it, and for no file system."""
     with ExitStack() as stack:
         below = stack.enter_context(linear(nulls[0]))
         top = stack.enter_context(linear(below))
@@ -182,6 +183,17 @@ def hanging(flow: Running, pid: int, number: int) -> list[Line]:
 
     wait_until(told, "what hangs")
     return found
+
+
+def test_a_stranger_s_bio_that_dm_cuts(nulls: list[Disk], path_flow: Running) -> None:
+    """The page cache's bios have no bi_private, where a front says what it was cut from."""
+    border, size = 48 << 20, 64 << 10
+    with linear(*nulls[:2]) as top:
+        before = completed(nulls[:2])
+        with path_flow.aim(top).window(Filter(pid=1)) as trace, Path(top.path).open("rb", buffering=0) as disk:
+            assert len(os.pread(disk.fileno(), size, border - size // 2)) == size
+        assert all(after["read"] > before[name]["read"] for name, after in completed(nulls[:2]).items()), "not cut"
+    assert trace.summary["rows"] == []
 
 
 def test_a_multipath_of_nvme(nulls: list[Disk], path_flow: Running) -> None:
@@ -216,6 +228,7 @@ def waited_for_mirror(found: Watched, late: Disk, prompt: Disk, slow: Disk, numb
     return mine
 
 
+@pytest.mark.one_kernel
 def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
     """On a real clock either leg may be the later one."""
     prompt, slow, _ = nulls

@@ -31,18 +31,6 @@ def irqoff() -> Iterator[Module]:
         yield module
 
 
-@pytest.fixture
-def smmu() -> Iterator[Module]:
-    with inserted("smmu") as module:
-        yield module
-
-
-@pytest.fixture
-def iopf() -> Iterator[Module]:
-    with inserted("iopf") as module:
-        yield module
-
-
 def lasted(event: Event) -> int:
     return int(event["end_ns"]) - int(event["start_ns"])
 

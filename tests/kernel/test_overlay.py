@@ -111,9 +111,31 @@ def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
             trace.stop()
     # Else AIO is watched on all of them.
     assert trace.summary["loss"].get("unentered", 0) == (made if watched() else 0)
+    assert trace.summary["loss"].get("unwatched", 0) == (1 if watched() else 0)
     assert count(trace.summary, op="read", dev="vda", kind="operation") >= 30
     assert count(trace.summary, op="read", dev="sda") >= 30
     assert watched() or count(trace.summary, op="read", dev="sda", kind="operation") >= 30
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_files_of_what_is_mounted_later_have_rows(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
+    """Its number is that of no device, and no request tells where the data in the page cache is from."""
+    flow = path_flow.aim(disk)
+    with mounted(disk, "btrfs", tmp_path / "late") as late:
+        (late / "data").write_bytes(bytes(1 << 20))
+        settle()
+        fd = os.open(late / "data", os.O_RDONLY)
+        with flow.window(Filter(pid=os.getpid())) as trace:
+            for number in range(20):
+                assert len(os.pread(fd, 4096, 4096 * number)) == 4096
+            for _ in range(3):
+                os.fsync(fd)
+        os.close(fd)
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert count(trace.summary, op="read", dev=disk.name, kind="hit") == 20
+    syncs = [count(trace.summary, op="sync", dev=disk.name, kind=kind) for kind in ("hit", "operation")]
+    assert sum(syncs) == 3
 
 
 def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
@@ -200,4 +222,4 @@ def test_ids_are_those_of_the_namespace_of_who_asks(disk: Disk, option: str) -> 
     assert done.returncode == 0, done.stderr
     child, operations, notes = json.loads(done.stdout)
     assert operations == 30
-    assert f"{child} is an id of this pid namespace; ids that are told are those of the whole machine" in notes
+    assert f"{child} is an id of this pid namespace; ids in the output are those of the whole machine" in notes

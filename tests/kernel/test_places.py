@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, null_device
+from tests.kernel.disks import Disk, null_device, setting
 from tests.kernel.stacks import linear, suspended
 from tests.kernel.test_async import observes
 from tests.kernel.test_binding import GETPGID
@@ -23,10 +23,6 @@ from wptrace.bpf import atomics, trial
 from wptrace.bpf.object import BpfObject
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def exchanges() -> bool:
-    return trial.attempt("features", "exchange", without_maps=("ring", "storage"), attach=False).works
 
 
 def hammer(seconds: float) -> None:
@@ -49,10 +45,13 @@ while time.monotonic() < end:
 
 
 @pytest.mark.smp
-def test_a_place_has_one_owner() -> None:
-    if not exchanges():
-        pytest.skip("this kernel has no atomic exchange: there two tasks may get one place")
-    with BpfObject(object_path("places")) as obj:
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "count"])
+def test_a_place_has_one_owner(exchange: bool) -> None:
+    """Also where nothing can be exchanged: then who wants it counts itself in."""
+    if exchange and not trial.exchanges():
+        pytest.skip("this kernel has no atomic exchange")
+    with BpfObject(object_path("places"), None if exchange else atomics.as_stores) as obj:
+        obj.rodata.without_exchange = not exchange
         obj.bss.target_call = GETPGID
         obj.load()
         obj.attach()
@@ -63,11 +62,26 @@ def test_a_place_has_one_owner() -> None:
                 break
         assert obj.bss.tried - obj.bss.taken > 1000, "they were never there at once"
         assert (obj.bss.disturbed, obj.bss.place, obj.bss.inside) == (0, 0, 0)
+        assert not any(obj.bss.claims)
+
+
+@pytest.mark.smp
+def test_what_two_contexts_count_at_once_is_counted_twice() -> None:
+    """A task and an interrupt may count in one row: that something was counted is never lost, nor are bytes."""
+    with BpfObject(object_path("cells")) as obj:
+        obj.bss.target_call = GETPGID
+        obj.load()
+        obj.attach()
+        hammer(1.0)
+        row, tried = obj.bss.row, list(obj.bss.tried)
+    assert len([one for one in tried if one > 1000]) >= 2, "not on two CPUs"
+    assert (row.finished, row.bytes, sum(row.stage.slots)) == (sum(tried), 3 * sum(tried), sum(tried))
 
 
 def test_kernels_without_an_exchange_take_the_store() -> None:
-    """Every kernel takes what those get that have none, and it works as long as nobody else is there."""
+    """Every kernel takes what those get that have none, and nobody is refused as long as nobody else is there."""
     with BpfObject(object_path("places"), atomics.as_stores) as obj:
+        obj.rodata.without_exchange = True
         obj.bss.target_call = GETPGID
         obj.load()
         obj.attach()
@@ -102,7 +116,13 @@ def waiting(pid: int) -> int:
 def test_no_operation_of_two_thousand_threads_is_lost(path_flow: Running) -> None:
     """Tasks lie in slabs, and their addresses are alike: a bad choice of places has room for few hundred of them."""
     threads = 2000
-    with null_device() as null, linear(null) as top, path_flow.aim(top).window(each=False) as trace:
+    with (
+        null_device() as null,
+        # They are sent together, and may lie side by side.
+        setting(null.queue / "nomerges", "2"),
+        linear(null) as top,
+        path_flow.aim(top).window(each=False) as trace,
+    ):
         # None ends before all have begun.
         with suspended(top):
             reader = subprocess.Popen([sys.executable, "-c", _READERS, top.path, str(threads)])

@@ -22,7 +22,7 @@ from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, wri
 from tests.kernel.loads import delayed, joined, mount, mounted, scsi_device
 from tests.kernel.patience import said
 from tests.kernel.test_io_path import settle, sums_up
-from tests.kernel.trace import PATIENCE, Told, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, Told, count, lossless, rows, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
@@ -113,6 +113,21 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> N
 
 
 @pytest.mark.one_kernel
+def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk, bare: Running) -> None:
+    """Also where nobody asks for what the block layer makes of them, which is nobody's."""
+    fd = os.open(disk.path, os.O_WRONLY)
+    with bare.window(Filter(pid=os.getpid())) as trace:
+        for _ in range(9):
+            os.fsync(fd)
+        sync = "import os, sys; os.fsync(os.open(sys.argv[1], os.O_WRONLY))"
+        subprocess.run([sys.executable, "-c", sync, disk.path], check=True)
+    os.close(fd)
+    flushes = rows(trace.summary, "request", "flush", disk.name)["total"]
+    assert (flushes["count"], flushes["events"]) == (0, {"asked": 9})
+    assert (trace.summary["requests"]["finished"], trace.summary["operations"]["finished"]) == (0, 9)
+
+
+@pytest.mark.one_kernel
 @pytest.mark.guest
 def test_more_journals_than_are_remembered_at_a_time(path_flow: Running, tmp_path: Path) -> None:
     """The one that was used the longest ago makes room, again and again."""
@@ -148,7 +163,7 @@ sys.stdin.readline()
 
 @contextmanager
 def dirty(path: Path, blocks: int) -> Iterator[int]:
-    """Somebody who wrote so many blocks of 64 KiB and did not sync them."""
+    """A task that wrote this many blocks of 64 KiB and did not sync them."""
     command = [sys.executable, "-c", _BIG, str(path), WRITER, str(blocks)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert said(process) == "ready\n"
@@ -181,7 +196,7 @@ def test_a_sync_behind_the_commit_of_another(path_flow: Running, disk: Disk, tmp
     assert commit["bytes"] >= 256 * 65536
     assert commit["comm"].startswith(f"jbd2/{disk.name}")
     assert (commit["most"]["pid"], commit["most"]["comm"]) == (pid, WRITER)
-    # The requests of the commit are told as well, by whom they are.
+    # The requests of the commit are shown as well, with their task.
     of_journal = [request for request in trace.requests if request["pid"] == commit["pid"]]
     assert sum(request["bytes"] for request in of_journal) >= commit["bytes"]
     assert WRITER in trace.summary["verdict"]["text"]
@@ -268,10 +283,10 @@ def test_swapped_pages_are_read_again(disk: Disk, bare: Running, tmp_path: Path)
     whole(trace)
     found = [one for one in trace.operations if one["op"] == "swapin"]
     read = after["read"] - before["read"]
-    # How much of it comes back, and whether somebody else wants some of it, is memory management's own affair.
+    # How much of it comes back, and whether others want some of it, is up to memory management.
     assert count(trace.summary, op="read", dev=disk.name) == read > 0
     assert (after["read_sectors"] - before["read_sectors"]) * 512 == pages * PAGE
-    # Each belongs to a swap-in, or is told by itself.
+    # Each belongs to a swap-in, or is shown by itself.
     otherwise = len([one for one in trace.requests if one["op"] == "read"])
     assert sum(one["requests"] for one in found) + otherwise == read
     # Of that process the kernel knows for which swap-ins it had to read.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ring of io_uring, for what fio does not do: links, and requests whose success nobody hears of."""
+"""A ring of io_uring, for what fio does not do: links, and requests without a completion event on success."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Callable
 
 from tests.kernel.disks import Disk
-from tests.kernel.trace import Line, Told, check, kernel_counted, unskipped
+from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, kernel_counted, unskipped
 from wptrace.analysis.history import History
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
@@ -30,7 +30,7 @@ from wptrace.model.report import Report, Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
 
-# How long what is under way at the end of a window may take.
+# How long what is under way at the end of a window may take, from when the kernel has nothing in flight any more.
 _MOMENT_S = 5.0
 RING = 1 << 24
 _ALL, _NONE = 0, (1 << 64) - 1
@@ -71,12 +71,13 @@ class AimedFlow(PathFlow):
         self._extents = devices.extents(names, hidden=True)
         stacked = layers.wanted(names)
         self._names, self._layers = self._padded([extent.name for extent in self._extents], stacked)
+        self._loads = devices.Loads([*self._names, *self._layers])
         self._stories.names = self._names
-        obj.bss.layers = layers.table(stacked)
+        obj.bss.layers = layers.table(obj, stacked)
         obj.bss.stacked = obj.bss.holding = bool(stacked)
-        obj.bss.devices = devices.table(self._extents, ())
-        obj.bss.hidden_disks = devices.hidden_table(self._extents)
-        obj.bss.file_devices = devices.file_table(self._extents)
+        obj.bss.devices = devices.table(obj, self._extents, ())
+        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
+        obj.bss.file_devices = devices.file_table(obj, self._extents, devices.below_files())
         # What was counted before has other names from now on, and is no part of a window.
         self._cells = self._counted(obj)
 
@@ -141,7 +142,13 @@ class Running:
                 self.flow._behind.clear()
             if isinstance(self.flow, AimedFlow):
                 self.flow.tell(each)
-            yield told
+            skipped = self._skipped()
+            try:
+                yield told
+            except AssertionError as error:
+                if more := self._skipped() - skipped:
+                    raise KernelSkippedError(f"the kernel skipped {more} runs of programs before: {error}") from error
+                raise
             self._settle()
             after = self._look()
         finally:
@@ -150,7 +157,6 @@ class Running:
             if wanted is not None:
                 assert isinstance(self.flow, PathFlow)
                 self.flow.retarget(Filter())
-        self._tell_skipped()
         text = io.StringIO()
         output = NdjsonOutput(text, Wanted())
         output.start(self._start)
@@ -179,21 +185,24 @@ class Running:
         self._reader.drain()
         return self.flow.snapshot()
 
-    def _tell_skipped(self) -> None:
-        """For who reads why a test failed: which programs the kernel skipped so far."""
-        obj = self.flow._obj
-        for program in obj.progs.values():
-            if program.autoload and (misses := program.statistics().recursion_misses):
-                print(f"skipped {program.name} {misses} times")
+    def _skipped(self) -> int:
+        """So often the kernel skipped a program: what a test waits for or looks at may not be there."""
+        return sum(
+            program.statistics().recursion_misses for program in self.flow._obj.progs.values() if program.autoload
+        )
 
     def _settle(self) -> None:
-        """Waits for what is under way, as the end of a trace does."""
-        end = time.monotonic() + _MOMENT_S
-        while time.monotonic() < end and self._is_busy():
+        """Waits for what is under way, as the end of a trace does. A machine that stands still ends no request."""
+        start = since = time.monotonic()
+        while (now := time.monotonic()) < min(since + _MOMENT_S, start + PATIENCE) and self._is_busy():
+            if any(sum(disk.in_flight()) for disk in self._disks):
+                since = now
             time.sleep(_MOMENT_S / 100)
 
     def _is_busy(self) -> bool:
         if isinstance(self.flow, PathFlow) and next(in_use(self.flow._running.obj), None) is not None:
+            # As each look does: a request whose end no program saw is not under way for ever.
+            self.flow._ghosts.sweep()
             return True
         found = self.flow.snapshot()
         return any(book.in_flight > 0 for book in found.books.values())

@@ -14,7 +14,7 @@ from typing import IO
 
 from tests.lab.errors import LabError
 
-GUESTS_AT_ONCE = 2
+GUESTS_AT_ONCE = 3
 
 
 def directory() -> Path:

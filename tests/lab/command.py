@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read the output has enough; the interpreter must not write what is left at its end.
+        # The reader of the output has enough; the interpreter must not write what is left at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -67,6 +67,13 @@ def parser() -> argparse.ArgumentParser:
         help="nvme, virtio or scsi; repeatable; OPTIONS are properties of QEMU's device",
     )
     sub.add_argument("--disk-size", default="256M", metavar="SIZE", help="of each disk (default 256M)")
+    sub.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE[,OPTIONS]",
+        help="of the next disk, instead of an empty one; OPTIONS are properties of QEMU's drive; repeatable",
+    )
     sub.add_argument("--cpus", type=int, metavar="N", help="default 2; 1 with --icount")
     sub.add_argument("--memory", default="2G", metavar="SIZE", help="default 2G")
     sub.add_argument(
@@ -126,11 +133,15 @@ def guest_from(options: argparse.Namespace) -> Guest:
         raise UsageError(f"--console {options.console}: no such directory")
     if re.search(r"\s", "".join(str(directory.absolute()) for directory in options.share)):
         raise UsageError("--share: a path with blanks cannot be shared")
+    disks = tuple(disk for text in options.disk for disk in qemu.parse_disk(text))
+    if len(options.image) > len(disks):
+        raise UsageError("--image: there are more of them than disks")
     return Guest(
         kernel=matrix.find(options.kernel),
         machine=qemu.Machine(cpus, _checked_size(options.memory), icount, options.append),
-        disks=tuple(disk for text in options.disk for disk in qemu.parse_disk(text)),
+        disks=disks,
         disk_size=size(options.disk_size),
+        images=tuple(map(qemu.parse_image, options.image)),
         timeout=seconds(options.timeout),
         share=tuple(directory.absolute() for directory in options.share),
         console=options.console,

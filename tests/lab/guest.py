@@ -49,6 +49,8 @@ class Guest:
     machine: qemu.Machine = field(default_factory=qemu.Machine)
     disks: tuple[qemu.Disk, ...] = ()
     disk_size: int = 256 << 20
+    images: tuple[qemu.Image, ...] = ()
+    """What the first disks are of, instead of empty files."""
     timeout: float = 600.0
     share: tuple[Path, ...] = ()
     """Directories in which files that the guest writes stay."""
@@ -198,9 +200,10 @@ class _Run:
 
     def _arguments(self, command: Sequence[str], ports: Sequence[_Port]) -> list[str]:
         guest, installed, directory = self.guest, self.installed, self.directory
-        images = [directory / f"disk{number}" for number in range(len(guest.disks))]
-        for image in images:
-            with image.open("wb") as file:
+        images = list(guest.images)
+        for number in range(len(images), len(guest.disks)):
+            images.append(qemu.Image(directory / f"disk{number}"))
+            with images[-1].path.open("wb") as file:
                 file.truncate(guest.disk_size)
         shares = [qemu.Share(f"share{number}", path, "rw") for number, path in enumerate(guest.share)]
         built = modules.directory(installed)

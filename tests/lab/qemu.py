@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab import tsc
 from tests.lab.errors import UsageError
 
 KERNEL_PARAMETERS = (
@@ -46,6 +47,15 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class Image:
+    """What a disk is of."""
+
+    path: Path
+    options: str = ""
+    """More properties of QEMU's drive, as `cache=none,aio=native`."""
+
+
+@dataclass(frozen=True)
 class Share:
     """A directory of this machine that a guest sees."""
 
@@ -74,6 +84,14 @@ def parse_disk(text: str) -> list[Disk]:
     return [Disk(match["kind"], match["options"] or "")] * count
 
 
+def parse_image(text: str) -> Image:
+    """FILE[,OPTIONS]; a comma in the name of a file is not possible."""
+    path, _, options = text.partition(",")
+    if not Path(path).exists():
+        raise UsageError(f"--image {path}: no such file")
+    return Image(Path(path).absolute(), options)
+
+
 def disk_names(disks: Iterable[Disk]) -> list[str]:
     """What the guest's kernel calls them."""
     seen: Counter[str] = Counter()
@@ -86,14 +104,15 @@ def disk_names(disks: Iterable[Disk]) -> list[str]:
     return names
 
 
-def disk_arguments(disks: Sequence[Disk], images: Sequence[Path]) -> list[str]:
+def disk_arguments(disks: Sequence[Disk], images: Sequence[Image]) -> list[str]:
     arguments: list[str] = []
     if any(disk.kind == "scsi" for disk in disks):
         arguments += ["-device", "virtio-scsi-pci,id=scsi"]
     for number, (disk, image) in enumerate(zip(disks, images)):
         arguments += [
             "-drive",
-            f"file={quoted(image)},if=none,id=disk{number},format=raw,discard=unmap",
+            f"file={quoted(image.path)},if=none,id=disk{number},format=raw,discard=unmap"
+            + (f",{image.options}" if image.options else ""),
             "-device",
             f"{_DEVICES[disk.kind]},drive=disk{number},serial=lab{number}"
             + (",bus=scsi.0" if disk.kind == "scsi" else "")
@@ -138,7 +157,10 @@ def machine_arguments(machine: Machine, arch: str) -> list[str]:
 
 
 def kernel_arguments(machine: Machine, arch: str, image: Path, initrd: Path, console: Path) -> list[str]:
-    line = " ".join(word for word in (*_MACHINES[arch][1], *KERNEL_PARAMETERS, machine.append) if word)
+    # On the instruction clock it counts nanoseconds, and what the guest measures is what there is.
+    khz = tsc.khz() if arch == "amd64" and not machine.icount else None
+    measured = f"tsc_early_khz={khz}" if khz else ""
+    line = " ".join(word for word in (*_MACHINES[arch][1], *KERNEL_PARAMETERS, measured, machine.append) if word)
     return [
         *("-chardev", f"file,id=console,path={quoted(console)}", "-serial", "chardev:console"),
         *("-kernel", str(image), "-initrd", str(initrd), "-append", line),

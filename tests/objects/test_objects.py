@@ -47,7 +47,7 @@ def test_each_header_of_the_path_includes_what_it_needs(tmp_path: Path) -> None:
     for path in (tree / "bpf_src/block/path").glob("*.h"):
         source = f'#include "block/path/{path.name}"\nchar LICENSE[] SEC("license") = "GPL";\n'
         (tree / "bpf_src/lib" / f"alone_{path.stem}.bpf.c").write_text(source)
-    # Functions that nobody calls are no fault here.
+    # Functions without a caller are no fault here.
     built(tmp_path, "ARCHES=x86_64", "WERROR=-Werror=implicit-function-declaration", source=tree)
 
 

@@ -3,8 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from wptrace.bpf.object import BpfObject, open_object
 
 # A machine that does other work as well must not fail a test: examples have no deadline.
 settings.register_profile("wptrace", deadline=None)
 settings.load_profile("wptrace")
+
+
+@pytest.fixture(scope="session")
+def obj() -> Iterator[BpfObject]:
+    """That of the path flow, opened and not loaded: that takes no privilege."""
+    with open_object("io_path") as found:
+        yield found

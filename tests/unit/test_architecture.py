@@ -30,11 +30,12 @@ MAY_IMPORT = {
     "kernel": {"kernel", "errors"},
     "analysis": {"analysis", *_PURE},
     "correlation": {"correlation", *_PURE},
-    "engine": {"engine", "bpf", "kernel", *_FINDS},
-    "flows": {"flows", "engine", "bpf", "kernel", "wptrace", *_FINDS},
+    "capture": {"capture", "bpf", "kernel", "wptrace", "analysis", *_PURE},
+    "engine": {"engine", "capture", "bpf", "kernel", *_FINDS},
+    "flows": {"flows", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
     "outputs": {"outputs", "kernel", "wptrace", *_FINDS},
-    "tools": {"tools", "engine", "flows", "bpf", "kernel", *_PURE},
-    "cli": {"cli", "tools", "flows", "outputs", "engine", "bpf", "kernel", "wptrace", *_FINDS},
+    "tools": {"tools", "engine", "capture", "flows", "bpf", "kernel", "analysis", *_PURE},
+    "cli": {"cli", "tools", "flows", "outputs", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
 }
 
 

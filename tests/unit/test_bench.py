@@ -88,6 +88,22 @@ def test_tables_go_between_their_marks(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert text.endswith("after\n")
 
 
+def test_the_page_begins_with_per_cent_of_its_own_figures() -> None:
+    page = (table.DOCS / "overhead.md").read_text()
+    assert page.partition("<!-- percent -->")[2].partition("<!-- end -->")[0].strip() == table.percent(page)
+    rows = table.percent(page).splitlines()[2:]
+    assert len(rows) == len(table._COSTS)
+
+
+def test_per_cent_are_instructions_over_those_of_a_second() -> None:
+    head = "| a | b | c | d | e | f | g | h |"
+    row = "| `wptrace io` | all | +100 | +2,000 | +5 | +1 | 500 to 1,000 | 30.0 |"
+    (found,) = table.percent(f"<!-- instructions -->\n{head}\n{row}\n<!-- end -->").splitlines()[2:]
+    # 3,000 a request, and a hundredth of a CPU always.
+    cells = [cell.strip() for cell in found.strip("|").split("|")]
+    assert cells == ["`wptrace io`", "3,000", "1.1 %", "2.0 %", "11.0 %", "101.0 %"]
+
+
 def test_every_tool_says_what_it_tells() -> None:
     names = [tool.name for tool in tools.TOOLS]
     assert len(names) == len(set(names))

@@ -120,7 +120,7 @@ def _joined(first: Stretch, second: Stretch) -> Stretch:
 
 
 def _loss(first: Stretch, second: Stretch) -> tuple[float, int]:
-    """How much time would be told of the wrong stretch; among those that lose as much, the shortest go first."""
+    """How much time would be attributed to the wrong stretch; among those that lose as much, the shortest go first."""
     moved = 0.0
     for key in first.sums.keys() & second.sums.keys():
         other = second.sums[key]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 Key = tuple[str, ...]
 
-# A cause that comes when so many are known shares a place with all such.
+# A cause that comes when this many are known shares one place with all later ones.
 _KNOWN = 10_000
 OTHERS: Key = ()
 

@@ -552,6 +552,38 @@ class _Parser:
         return TypeTag(head.id, head.name, self._ref(head.extra))
 
 
+class Builder(_Parser):
+    """Makes single types from a blob whose names a caller has parsed."""
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        super().__init__(b"", None)
+        self._read_name = name
+
+    def _name(self, offset: int) -> str:
+        name = self._names.get(offset)
+        if name is None:
+            name = self._names[offset] = self._read_name(offset)
+        return name
+
+    @staticmethod
+    def words(info: int) -> int:
+        """How many words of 32 bits follow the three with which a type begins; `info` is the second of them."""
+        fixed, each, _ = _KINDS[_kind_of(info)]
+        return fixed + each * (info & 0xFFFF)
+
+    def build(self, type_id: int, head: tuple[int, int, int], rest: tuple[int, ...]) -> Type:
+        name_offset, info, extra = head
+        made = _Head(type_id, self._name(name_offset), info & 0xFFFF, info >> 31 == 1, extra)
+        return _KINDS[_kind_of(info)][2](self, made, rest)
+
+
+def _kind_of(info: int) -> int:
+    kind = info >> 24 & 0x1F
+    if not 0 < kind < len(_KINDS):
+        raise UnsupportedError(f"BTF has a type of the unknown kind {kind}")
+    return kind
+
+
 def _string(strings: bytes, base: Btf | None, offset: int) -> str:
     if base is not None:
         if offset < base.strings_end:

@@ -53,6 +53,7 @@ int bpf_program__set_autoload(struct bpf_program *program, _Bool autoload);
 int bpf_program__type(const struct bpf_program *program);
 int bpf_program__fd(const struct bpf_program *program);
 size_t bpf_program__insn_cnt(const struct bpf_program *program);
+const void *bpf_program__insns(const struct bpf_program *program);
 int bpf_program__set_log_level(struct bpf_program *program, __u32 level);
 int bpf_program__set_log_buf(struct bpf_program *program, char *buffer, size_t size);
 int bpf_program__set_attach_target(struct bpf_program *program, int fd, const char *function);
@@ -72,6 +73,7 @@ __u32 bpf_map__key_size(const struct bpf_map *map);
 __u32 bpf_map__value_size(const struct bpf_map *map);
 __u32 bpf_map__max_entries(const struct bpf_map *map);
 int bpf_map__set_max_entries(struct bpf_map *map, __u32 entries);
+int bpf_map__set_value_size(struct bpf_map *map, __u32 size);
 int bpf_map__set_autocreate(struct bpf_map *map, _Bool autocreate);
 __u32 bpf_map__btf_key_type_id(const struct bpf_map *map);
 __u32 bpf_map__btf_value_type_id(const struct bpf_map *map);
@@ -89,6 +91,32 @@ int bpf_map_delete_elem(int fd, const void *key);
 int bpf_map_get_next_key(int fd, const void *key, void *next_key);
 int bpf_map_lookup_batch(int fd, void *in_batch, void *out_batch, void *keys, void *values, __u32 *count,
                          const struct bpf_map_batch_opts *opts);
+
+struct bpf_prog_load_opts {
+    size_t sz;
+    int attempts;
+    int expected_attach_type;
+    __u32 prog_btf_fd;
+    __u32 prog_flags;
+    __u32 prog_ifindex;
+    __u32 kern_version;
+    __u32 attach_btf_id;
+    __u32 attach_prog_fd;
+    __u32 attach_btf_obj_fd;
+    const int *fd_array;
+    const void *func_info;
+    __u32 func_info_cnt;
+    __u32 func_info_rec_size;
+    const void *line_info;
+    __u32 line_info_cnt;
+    __u32 line_info_rec_size;
+    __u32 log_level;
+    __u32 log_size;
+    char *log_buf;
+};
+int bpf_prog_load(int type, const char *name, const char *license, const void *instructions, size_t count,
+                  const struct bpf_prog_load_opts *opts);
+int bpf_raw_tracepoint_open(const char *name, int program);
 
 struct bpf_prog_info {
     __u32 type;

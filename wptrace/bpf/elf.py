@@ -15,9 +15,7 @@ from typing import Any, Final
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from wptrace.errors import WptraceError
-
-REBUILD: Final = "rebuild it with make, or reinstall wptrace"
+from wptrace.errors import REBUILD, WptraceError
 
 
 class ObjectFile:

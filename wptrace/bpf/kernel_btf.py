@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from functools import cache, lru_cache
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from wptrace.bpf.lib import libbpf, require_kernel_btf
+from wptrace.errors import UnsupportedError
 
 # BTF kinds asked for by name (include/uapi/linux/btf.h)
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _FUNC = 2, 4, 5, 6, 8, 12
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")
 _WORD = struct.Struct("<I")
+_LONGEST_NAME = 64
 _MODIFIERS = (9, 10, 11, 18)  # volatile, const, restrict, type tag
 
 
@@ -96,7 +99,7 @@ class KernelBtf:
         return None
 
     def tracepoint(self, name: str) -> tuple[str, ...] | None:
-        """The types of a tracepoint's arguments ("request *"), or None where there is no such tracepoint here."""
+        """The types of a tracepoint's arguments ("request *"), or None if this kernel lacks the tracepoint."""
         typedef = self._find(f"btf_trace_{name}", _TYPEDEF)
         if typedef is None:
             return None
@@ -151,3 +154,26 @@ def module(name: str) -> KernelBtf | None:
 @cache
 def _module(name: str) -> KernelBtf:
     return KernelBtf(name, vmlinux())
+
+
+def module_descriptor(name: str) -> int:
+    """A descriptor of a module's type information, which its caller closes."""
+    lib = libbpf()
+    ffi = lib.ffi
+    number = ffi.new("__u32 *", 0)
+    refused = False
+    while (fd := lib.lib.bpf_btf_get_next_id(number[0], number)) == 0:
+        fd = lib.lib.bpf_btf_get_fd_by_id(number[0])
+        if fd < 0:
+            refused |= fd == -errno.EPERM
+            continue
+        text = ffi.new("char[]", _LONGEST_NAME)
+        info = ffi.new("struct bpf_btf_info *", {"name": int(ffi.cast("uintptr_t", text)), "name_len": _LONGEST_NAME})
+        size = ffi.new("__u32 *", ffi.sizeof("struct bpf_btf_info"))
+        known = lib.lib.bpf_obj_get_info_by_fd(fd, info, size) == 0
+        if known and info.kernel_btf and bytes(ffi.string(text)).decode() == name:
+            return int(fd)
+        os.close(fd)
+    refused |= fd == -errno.EPERM
+    why = "it takes CAP_SYS_ADMIN, which is missing" if refused else None
+    raise UnsupportedError(f"the type information of the module {name} cannot be had", why)

@@ -310,6 +310,9 @@ class Aggregate(Codec):
         self.names = tuple(_names(places))
         self.record: type[Record] = type(name.split(" ")[-1], (Record,), {})
 
+    def member(self, name: str) -> Codec:
+        return next(place.codec for place in self.places if place.name == name)
+
     def read(self, buffer: Any, offset: int) -> Record:
         record = self.record()
         record.__dict__.update(self.items(buffer, offset))

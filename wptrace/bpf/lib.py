@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import re
+import sys
 from collections import deque
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -31,6 +32,10 @@ _HINTS = (
 )
 
 
+# cffi frees a callback with its last reference, and libbpf keeps calling the last one that it was given.
+_PRINTERS: list[Any] = []
+
+
 class Libbpf:
     """The opened library. `call` turns libbpf's error returns into exceptions."""
 
@@ -38,6 +43,11 @@ class Libbpf:
         try:
             from wptrace.bpf import _libbpf
         except ImportError as error:
+            if error.name == "_cffi_backend":
+                raise WptraceError(
+                    f"Python {sys.version_info.major}.{sys.version_info.minor} ({sys.executable}) has no cffi",
+                    hint="install it (Debian, Ubuntu, Fedora: python3-cffi)",
+                ) from error
             raise WptraceError(
                 "the libbpf binding is not built", hint="run make in the source tree, or reinstall wptrace"
             ) from error
@@ -52,8 +62,9 @@ class Libbpf:
         if self.version < (1, 0):
             raise LibbpfError(f"{self.path} is libbpf {major}.{self.version[1]}; 1.0 or newer is needed", _INSTALL)
         self.recent: deque[str] = deque(maxlen=64)
-        # cffi frees a callback with its last reference, and libbpf keeps calling it.
-        self._printer = self.ffi.callback("int(int, const char *, void *)", self._print)
+        self._interrupted = False
+        self._printer = self.ffi.callback("int(int, const char *, void *)", self._print, onerror=self._failed)
+        _PRINTERS.append(self._printer)
         self.lib.libbpf_set_print(self._printer)
 
     def _print(self, level: int, form: Any, arguments: Any) -> int:
@@ -65,6 +76,18 @@ class Libbpf:
             self.recent.append(text)
         log.log(severity, "%s", text)
         return 0
+
+    def _failed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        """No exception leads through libbpf. Ctrl-C is one wherever Python runs next, which may be here."""
+        if issubclass(kind, KeyboardInterrupt):
+            self._interrupted = True
+        else:
+            log.error("a message of libbpf cannot be shown: %s", kind.__name__)
+
+    def _interrupt(self) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
     def _format(self, form: Any, arguments: Any) -> str:
         # vsnprintf uses its va_list up, and the length is known only after a first pass, so it gets a copy. A
@@ -95,12 +118,14 @@ class Libbpf:
 
     def check(self, result: int, what: str) -> int:
         """Returns `result`, or raises for a negative one."""
+        self._interrupt()
         if result < 0:
             self.fail(-result, what)
         return result
 
     def pointer(self, result: Any, what: str) -> Any:
         """Returns `result`, or raises for NULL."""
+        self._interrupt()
         if result == self.ffi.NULL:
             self.fail(self.ffi.errno, what)
         return result

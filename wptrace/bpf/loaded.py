@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BPF is in the kernel, whoever brought it there: programs, maps and links by their ids.
+"""All BPF in the kernel, from any process: programs, maps and links by their ids.
 
-What goes while it is being read is left out. A field that this kernel does not tell is 0 or empty.
+Anything that goes away while it is read is left out. A field that this kernel lacks is 0 or empty.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _info(fd: int, kind: str, **given: int) -> Any:
     lib = libbpf()
     info = lib.ffi.new(f"{kind} *", given)
     size = lib.ffi.new("__u32 *", lib.ffi.sizeof(kind))
-    lib.check(lib.lib.bpf_obj_get_info_by_fd(fd, info, size), f"the kernel tells nothing of a {kind}")
+    lib.check(lib.lib.bpf_obj_get_info_by_fd(fd, info, size), f"the kernel says nothing about a {kind}")
     return info
 
 
@@ -232,7 +232,7 @@ def _string(fd: int, member: str, field: str) -> str:
 
 
 def _trace(tracing: Any) -> str:
-    """The target is a type of the kernel's BTF, or of a module's; before 5.13 the kernel does not tell."""
+    """The target is a type of the kernel's BTF, or of a module's; unknown before 5.13."""
     kind = _TRACES.get(tracing.attach_type) or _word("attach", tracing.attach_type)
     if kind == "freplace":
         return f"{kind}/program {tracing.target_obj_id}"

@@ -70,6 +70,16 @@ class Map:
         result = self._lib.bpf_map__set_max_entries(self._handle, entries)
         self._libbpf.check(result, f"map {self.name} cannot be made {entries} entries large")
 
+    @property
+    def value_size(self) -> int:
+        return int(self._lib.bpf_map__value_size(self._handle))
+
+    @value_size.setter
+    def value_size(self, size: int) -> None:
+        """Of a map whose values have no type, before the load."""
+        result = self._lib.bpf_map__set_value_size(self._handle, size)
+        self._libbpf.check(result, f"values of map {self.name} cannot have {size} bytes")
+
     def disable(self) -> None:
         """Leaves the map out of the load."""
         self._libbpf.check(

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, TypeVar
@@ -13,7 +15,7 @@ from wptrace.bpf.lib import libbpf, require_kernel_btf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.programs import Program
 from wptrace.bpf.sections import Section
-from wptrace.errors import UnsupportedError, WptraceError
+from wptrace.errors import REBUILD, UnsupportedError, WptraceError
 
 Item = TypeVar("Item")
 
@@ -89,13 +91,15 @@ class BpfObject:
 
     def _unreadable(self) -> WptraceError:
         """What is wrong with the file, more exactly than libbpf says."""
-        from wptrace.bpf.elf import REBUILD, ObjectFile
-
         self._libbpf.recent.clear()
-        try:
-            ObjectFile(self.path)
-        except WptraceError as error:
-            return error
+        # Without pyelftools it is only less exact.
+        with suppress(ImportError):
+            from wptrace.bpf.elf import ObjectFile
+
+            try:
+                ObjectFile(self.path)
+            except WptraceError as error:
+                return error
         return UnsupportedError(
             f"libbpf {self._libbpf.version[0]}.{self._libbpf.version[1]} cannot open {self.path}", REBUILD
         )
@@ -127,12 +131,25 @@ class BpfObject:
             self._sections.append(section)
             setattr(self, name[1:], section)
 
-    def view(self, name: str) -> memoryview:
-        """The bytes of a variable where they lie, in whichever section: the programs go on writing them."""
+    def _section(self, name: str) -> Section:
         section = next((section for section in self._sections if name in dir(section)), None)
         if section is None:
             raise KeyError(f"{self.path.name} has no variable {name}")
-        return section.view(name)
+        return section
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of a variable where they lie, in whichever section: the programs go on writing them."""
+        return self._section(name).view(name)
+
+    def length(self, name: str) -> int:
+        """Of an array among the variables."""
+        return self._section(name).length(name)
+
+    @cached_property
+    def constants(self) -> Named[int]:
+        """The values of all enums, by their names in C."""
+        enums = (entry for entry in self.btf if isinstance(entry, Enum))
+        return Named("constant", {one.name: one.value for entry in enums for one in entry.values})
 
     def enum(self, name: str) -> list[str]:
         """The names of an enum that counts from 0, without what they share with its name: BLOCK_OP_READ is read."""
@@ -201,35 +218,24 @@ def machine() -> str:
     return known[name]
 
 
-def folders() -> list[Path]:
-    """Where objects are looked for, in order."""
-    import os
-    import sysconfig
-
-    package = Path(__file__).resolve().parent.parent
-    named = os.environ.get("WPTRACE_BPF_DIR")
-    # Beside the Python that the package was installed for, which may be below another prefix than the running one.
-    own = package.parents[min(2, len(package.parents) - 1)]
-    library = sysconfig.get_config_var("LIBDIR") or "/usr/lib"
-    system = [
-        own,
-        Path(library),
-        Path("/usr/lib64"),
-        Path(f"/usr/lib/{os.uname().machine}-linux-gnu"),
-        Path("/usr/lib"),
-    ]
-    places = [package / "objects" / machine(), package.parent / "build" / machine()]
-    places += [base / "wptrace" / machine() for base in dict.fromkeys(system)]
-    return ([Path(named)] if named else []) + places
-
-
-def find(name: str) -> Path:
-    """The object file `name`.bpf.o."""
+def named_folder() -> Path | None:
+    """That of WPTRACE_BPF_DIR, which has to be there: otherwise it would be other objects than were meant that run."""
     import os
 
     named = os.environ.get("WPTRACE_BPF_DIR")
     if named and not os.path.isdir(named):  # noqa: PTH112
         raise WptraceError(f"WPTRACE_BPF_DIR names {named}, which is no folder", hint="name one with objects, or none")
+    return Path(named) if named else None
+
+
+def folders() -> list[Path]:
+    """Where objects are looked for, in order."""
+    named = named_folder()
+    return [*([named] if named else []), Path(__file__).resolve().parent.parent / "objects" / machine()]
+
+
+def find(name: str) -> Path:
+    """The object file `name`.bpf.o."""
     looked = folders()
     for folder in looked:
         path = folder / f"{name}.bpf.o"

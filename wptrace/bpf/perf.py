@@ -35,11 +35,15 @@ CYCLES = Event("cycles", 0, 0)
 
 def open_event(event: Event, cpu: int, period: int, pid: int = -1, pinned: bool = False) -> int:
     """A descriptor of an event that overflows after every `period` on a CPU, or in a process on any (cpu -1)."""
-    lib = libbpf()
     attribute = bytearray(_ATTRIBUTE_SIZE)
     fields = ((0, 4, event.type), (4, 4, _ATTRIBUTE_SIZE), (8, 8, event.config), (16, 8, period))
     for offset, size, value in (*fields, (40, 8, _PINNED if pinned else 0)):
         attribute[offset : offset + size] = value.to_bytes(size, "little")
+    return _open(attribute, pid, cpu, f"an event of {event.name} on CPU {cpu} cannot be opened")
+
+
+def _open(attribute: bytearray, pid: int, cpu: int, what: str) -> int:
+    lib = libbpf()
     number = _PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         raise UnsupportedError(f"perf events are not known on {os.uname().machine}")
@@ -47,8 +51,56 @@ def open_event(event: Event, cpu: int, period: int, pid: int = -1, pinned: bool 
     arguments = [ffi.cast("long", value) for value in (pid, cpu, -1, _CLOSE_ON_EXEC)]
     fd = lib.lib.syscall(number, ffi.from_buffer(attribute), *arguments)
     if fd < 0:
-        lib.fail(ffi.errno, f"an event of {event.name} on CPU {cpu} cannot be opened")
+        lib.fail(ffi.errno, what)
     return int(fd)
+
+
+class Probe(NamedTuple):
+    """Where a program runs that is attached to such an event: a function, or a tracepoint by its number."""
+
+    name: str
+    type: int
+    config: int
+    function: str = ""
+
+
+_ADDRESS = 56  # of config1, the last field of the smallest attribute
+_ENABLE, _SET_PROGRAM = 0x2400, 0x40042408  # PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF
+_KPROBES = Path("/sys/bus/event_source/devices/kprobe")
+_TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
+
+
+def function_probe(function: str, on_return: bool) -> Probe:
+    try:
+        kind = int((_KPROBES / "type").read_text())
+        place = int((_KPROBES / "format" / "retprobe").read_text().partition(":")[2])
+    except (OSError, ValueError):
+        raise UnsupportedError("this kernel has no kprobes") from None
+    return Probe(f"{'kretprobe' if on_return else 'kprobe'}/{function}", kind, on_return << place, function)
+
+
+def tracepoint_probe(event: str, number: int) -> Probe:
+    return Probe(f"tracepoint/{event}", _TRACEPOINT, number)
+
+
+def run_at(probe: Probe, program: int) -> int:
+    """A descriptor: the program runs there, on all CPUs, until it is closed."""
+    lib = libbpf()
+    ffi = lib.ffi
+    name = ffi.new("char[]", probe.function.encode())
+    attribute = bytearray(_ATTRIBUTE_SIZE)
+    address = int(ffi.cast("uintptr_t", name)) if probe.function else 0
+    fields = ((0, 4, probe.type), (4, 4, _ATTRIBUTE_SIZE), (8, 8, probe.config), (_ADDRESS, 8, address))
+    for offset, size, value in fields:
+        attribute[offset : offset + size] = value.to_bytes(size, "little")
+    fd = _open(attribute, -1, 0, f"program cannot be attached to {probe.name}")
+    try:
+        fcntl.ioctl(fd, _SET_PROGRAM, program)
+        fcntl.ioctl(fd, _ENABLE, 0)
+    except OSError as error:
+        os.close(fd)
+        lib.fail(error.errno or 0, f"program cannot be attached to {probe.name}")
+    return fd
 
 
 def open_clock(cpu: int, period_ns: int, pid: int = -1) -> int:

@@ -13,6 +13,8 @@ from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
 
 _BPF_STATS_RUN_TIME = 0
+INSTRUCTION = 8
+"""Bytes."""
 
 
 class Statistics(NamedTuple):
@@ -83,6 +85,12 @@ class Program:
     def instructions(self) -> int:
         return int(self._lib.bpf_program__insn_cnt(self._handle))
 
+    @property
+    def code(self) -> bytes:
+        """Its instructions: after the load those that the kernel got, with the descriptors of maps in them."""
+        start = self._lib.bpf_program__insns(self._handle)
+        return bytes(self._libbpf.ffi.buffer(start, self.instructions * INSTRUCTION))
+
     def run_on(self, event: perf.Event, period: int, cpus: Iterable[int]) -> None:
         """Says what a program of the section `perf_event` attaches to: an event on each of these CPUs."""
         self._event = (event, period, tuple(cpus))
@@ -142,25 +150,23 @@ class Program:
         return link
 
     def statistics(self) -> Statistics:
-        ffi = self._libbpf.ffi
-        info = ffi.new("struct bpf_prog_info *")
-        size = ffi.new("__u32 *", ffi.sizeof("struct bpf_prog_info"))
-        result = self._lib.bpf_obj_get_info_by_fd(self.fd, info, size)
-        self._libbpf.check(result, f"the kernel tells nothing of program {self.name}")
-        return Statistics(
-            info.id,
-            info.run_cnt,
-            info.run_time_ns,
-            info.recursion_misses,
-            info.verified_insns,
-            info.xlated_prog_len,
-        )
+        return statistics_of(self.fd, self.name)
 
     def close(self) -> None:
         for link in self.links:
             link.close()
         self.links.clear()
         self._on_cpus.clear()
+
+
+def statistics_of(fd: int, name: str) -> Statistics:
+    lib = libbpf()
+    info = lib.ffi.new("struct bpf_prog_info *")
+    size = lib.ffi.new("__u32 *", lib.ffi.sizeof("struct bpf_prog_info"))
+    lib.check(lib.lib.bpf_obj_get_info_by_fd(fd, info, size), f"the kernel says nothing about program {name}")
+    return Statistics(
+        info.id, info.run_cnt, info.run_time_ns, info.recursion_misses, info.verified_insns, info.xlated_prog_len
+    )
 
 
 class run_statistics:  # noqa: N801 - a context manager reads as a function

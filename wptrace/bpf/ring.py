@@ -230,13 +230,26 @@ class Reader:
         self.hung_up = False
         self._wake = wake
         self._watched = -1
+        self._listened = -1
+        self.heard = False
+        """Somebody has something to say at the descriptor of `listen`."""
         if wake is not None:
             self._poll.register(wake, select.POLLIN)
 
     def watch_hangup(self, fd: int) -> None:
-        """Ends waits and sets `hung_up` when nobody reads the pipe or socket `fd` any more."""
+        """Ends waits and sets `hung_up` when the pipe or socket `fd` has no reader any more."""
         self._watched = fd
         self._poll.register(fd, 0)
+
+    def listen(self, fd: int) -> None:
+        """Ends waits as well when there is something to read; another one than before, or none where it is negative."""
+        if fd == self._listened:
+            return
+        if self._listened >= 0:
+            self._poll.unregister(self._listened)
+        self._listened = fd
+        if fd >= 0:
+            self._poll.register(fd, select.POLLIN)
 
     def add(
         self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False, rate: float | None = None
@@ -263,10 +276,13 @@ class Reader:
         timeout = at_most
         if self._rings:
             timeout = min(timeout, self._pace.after(max(ring.fill for ring, _ in self._rings)))
+        self.heard = False
         for fd, event in self._poll.poll(min(max(timeout, 0), _LONGEST_POLL) * 1000):
             if fd == self._watched:
                 # A pipe without a reader polls as an error, a socket as hung up.
                 self.hung_up = bool(event & (select.POLLERR | select.POLLHUP))
+            elif fd == self._listened:
+                self.heard = True
             elif fd == self._wake:
                 # A byte left there would end every wait to come; the signal may be one that asks for no end.
                 os.read(fd, 4096)

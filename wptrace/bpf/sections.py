@@ -79,6 +79,10 @@ class Section:
         offset, codec = self._find(name)
         return self._memory[offset : offset + codec.size]
 
+    def length(self, name: str) -> int:
+        """How many elements an array has."""
+        return int(self._find(name)[1].count)
+
     def __dir__(self) -> list[str]:
         return sorted(self._fields)
 

@@ -31,11 +31,12 @@ def open_here(name: str) -> BpfObject:
 
 
 def _fitting(data: bytes) -> bytes:
-    return atomics.as_stores(data) if atomics.exchanges(data) and not _exchanges() else data
+    return atomics.as_stores(data) if atomics.exchanges(data) and not exchanges() else data
 
 
 @functools.lru_cache(maxsize=1)
-def _exchanges() -> bool:
+def exchanges() -> bool:
+    """Whether programs may compare and exchange; where not, a global says so (bpf_src/lib/place.h)."""
     return attempt(FEATURES, "exchange", without_maps=("ring", "storage"), attach=False).works
 
 

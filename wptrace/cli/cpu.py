@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
 
-SUMMARY = "tell how long tasks wait for a CPU, run on it, and who ran instead"
-
-_LIVE_S = 1.0
+SUMMARY = "show how long tasks wait for a CPU, run on it, and who ran instead"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,12 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_filters(which, CpuFlow.filters)
     show = parser.add_argument_group("what to show")
     show.add_argument("--by", choices=("cpu", "process", "thread", "cgroup"), help="a row for each of them")
-    show.add_argument("--top", default="20", metavar="N", help="that many rows, longest waits first (20); JSON has all")
-    show.add_argument("--slow", metavar="DURATION", help="also tell each wait of at least so long (5ms), and who ran")
+    show.add_argument("--top", default="20", metavar="N", help="this many rows, longest waits first (20); JSON has all")
+    show.add_argument("--slow", metavar="DURATION", help="also show each wait of at least this long (5ms), and who ran")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
+    common.add_capture(show)
+    common.add_exports(show)
     common.add_output(show)
-    parser.add_argument("--ring-size", default="256K", metavar="SIZE", help="room for waits that are told (256K)")
+    parser.add_argument("--ring-size", default="256K", metavar="SIZE", help="size of the ring buffer for waits (256K)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,12 +35,9 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.engine.run import run as trace
     from wptrace.flows.cpu import CPU, CpuFlow, Options
     from wptrace.kernel.privileges import require_tracing
-    from wptrace.model.kind import TOTAL, names
 
     seconds, count = common.interval(options)
-    drawn = (*names(CpuFlow.kinds), TOTAL)
-    if options.hist is not None and options.hist not in drawn:
-        raise UsageError(f"there is no stage {options.hist}; there are {', '.join(drawn)}")
+    common.require_stage(options.hist, CpuFlow.kinds)
     if not options.top.isdecimal() or not int(options.top):
         raise UsageError(f"--top takes a whole number above 0, not {options.top!r}")
     slow_ns = None if options.slow is None else parse_duration(options.slow)
@@ -48,18 +45,13 @@ def run(options: argparse.Namespace) -> int:
     wanted = filters.parse(vars(options), CpuFlow.filters)
     flow = CpuFlow(Options(options.by or CPU, wanted, slow_ns, ring))
     require_tracing()
-    with common.stream(options) as stream:
-        live = not options.json and stream.isatty()
-        if live and seconds is None:
-            seconds = _LIVE_S
+    with common.stream(options, options.capture) as stream:
+        live, seconds = common.live(options, stream, seconds)
+        shown: dict[str, Any] = {"per_device": options.by is not None, "hist": options.hist or ""}
         output = common.output(
-            options,
-            stream,
-            flow.view,
-            live=live,
-            per_device=options.by is not None,
-            top=0 if options.json else int(options.top),
-            hist=options.hist or "",
+            options, stream, flow.view, live=live, top=0 if options.json else int(options.top), **shown
         )
-        trace(flow, output, seconds, count, options.stats, stream.fileno())
+        controls = common.controls(output)
+        output, seconds = common.captured(options, flow, output, seconds, top=int(options.top), **shown)
+        trace(flow, output, seconds, count, options.stats, stream.fileno(), controls=controls)
     return 0

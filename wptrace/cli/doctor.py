@@ -5,11 +5,20 @@ from __future__ import annotations
 
 import argparse
 
-SUMMARY = "tell what this kernel lets wptrace see, and what to do about the rest"
+SUMMARY = "show what this kernel lets wptrace see, and what to do about the rest"
+
+
+# The flow that the exit code is about.
+_FIRST = "io"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", "--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument(
+        "--watch",
+        metavar="DURATION",
+        help="also count for this long how often each point of the flows by definition is passed (1s)",
+    )
 
 
 def _told(doing: str) -> None:
@@ -21,20 +30,35 @@ def _told(doing: str) -> None:
         sys.stderr.flush()
 
 
+def _watch(text: str | None) -> float:
+    from wptrace.errors import UsageError
+    from wptrace.kernel.privileges import require_admin
+    from wptrace.model.units import NS_PER, parse_duration
+
+    if text is None:
+        return 0.0
+    found = parse_duration(text, default_unit="s") / NS_PER["s"]
+    if not 0.01 <= found <= 3600:
+        raise UsageError(f"--watch takes from 10ms to an hour, not {text}")
+    require_admin("--watch")
+    return found
+
+
 def run(options: argparse.Namespace) -> int:
     from wptrace.errors import NotPermittedError, UnsupportedError
     from wptrace.outputs import doctor as show
     from wptrace.outputs.json_line import encoded
     from wptrace.tools.doctor import diagnose
 
+    watch_s = _watch(options.watch)
     try:
-        found = diagnose(_told)
+        found = diagnose(_told, watch_s)
     finally:
         _told("")
     if options.json:
-        print(encoded(show.as_json(found)))
+        print(encoded(show.as_json(found, _FIRST)))
     else:
         print("\n".join(show.lines(found, options.verbose)))
-    if found.io_works:
+    if found.works(_FIRST):
         return 0
     return UnsupportedError.exit_code if found.permitted else NotPermittedError.exit_code

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 from wptrace import __version__
@@ -59,26 +60,46 @@ def command_names() -> list[str]:
     return sorted({path.stem for path in Path(__file__).parent.glob("[a-z]*.py")} - _OTHERS)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    words = joined(sys.argv[1:] if arguments is None else arguments)
-    parser = Parser(prog="wptrace", description="Follow I/O requests through the Linux kernel, stage by stage.")
-    parser.add_argument("--version", action="version", version=f"wptrace {__version__}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    known = command_names()
-    asked = next((word for word in words if not word.startswith("-")), "")
-    # One command is imported to be run, all of them to be listed, which takes no arguments and so no flows.
-    for name in [asked] if asked in known else known:
+def parser(names: Sequence[str], whole: Sequence[str]) -> Parser:
+    """The command line with these commands; those that are `whole` have their arguments, the others are only listed."""
+    made = Parser(prog="wptrace", description="Follow I/O requests through the Linux kernel, stage by stage.")
+    made.add_argument("--version", action="version", version=f"wptrace {__version__}")
+    commands = made.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for name in names:
         module = importlib.import_module(f"wptrace.cli.{name}")
         command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
-        if name == asked:
+        if name in whole:
             module.add_arguments(command)
         command.set_defaults(run=module.run)
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: libbpf's debug log")
-    options, unknown = parser.parse_known_args(words)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = joined(sys.argv[1:] if arguments is None else arguments)
+    known = command_names()
+    asked = next((word for word in words if not word.startswith("-")), "")
+    # One command is imported to be run, all of them to be listed, which takes no arguments and so no flows.
+    options, unknown = parser([asked] if asked in known else known, [asked]).parse_known_args(words)
+    unknown = _placed(options, unknown)
     if unknown:
-        commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        Parser(prog=f"wptrace {options.command}").error(f"unrecognized arguments: {' '.join(unknown)}")
     _log(options.verbose)
+    if "WPTRACE_BPF_DIR" in os.environ:
+        from wptrace.bpf.object import named_folder
+
+        # Even if this command opens no object, as in a dry run, which says what would be done with them.
+        named_folder()
     return int(options.run(options))
+
+
+def _placed(options: argparse.Namespace, words: list[str]) -> list[str]:
+    """Without those that are an interval or a count: argparse takes none that stand behind options and a first word."""
+    left = list(words)
+    for name in ("interval", "count"):
+        if left and not left[0].startswith("-") and getattr(options, name, "") is None:
+            setattr(options, name, left.pop(0))
+    return left
 
 
 def _log(verbosity: int) -> None:
@@ -89,9 +110,16 @@ def _log(verbosity: int) -> None:
 def run() -> NoReturn:
     """What the entry point calls."""
     _open_streams()
+    _name_process()
     code = _ended()
     _flush_errors()
     sys.exit(code)
+
+
+def _name_process() -> None:
+    """`pkill -USR1 -x wptrace` finds it, whichever interpreter, shell or launcher started it."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text("wptrace")
 
 
 def _ended() -> int:
@@ -120,11 +148,25 @@ def _interruptible() -> Iterator[None]:
     """Ctrl-C is an exception in between, so that what was written is kept; before and after it ends the process."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = _unraisable
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Once: a second Ctrl-C does not wait for the first one to finish."""
+    signal.signal(number, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def _unraisable(error: sys.UnraisableHookArgs) -> None:
+    """The import system and the garbage collector have callbacks, out of which no exception leads."""
+    if issubclass(error.exc_type, KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    sys.__unraisablehook__(error)
 
 
 def _main() -> int:
@@ -151,7 +193,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def _flush_errors() -> None:
-    """Where nobody can be told what went wrong, the exit code still does."""
+    """If standard error cannot be written, the exit code still reports the failure."""
     try:
         sys.stderr.flush()
     except OSError:

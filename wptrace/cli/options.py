@@ -8,19 +8,27 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from wptrace.engine.filters import Predicates
-    from wptrace.model.report import Output
+    from wptrace.engine.flow import Flow
+    from wptrace.model.kind import Kind
+    from wptrace.model.report import Controls, Output
+    from wptrace.outputs.registry import Wanted
 
-# Nobody means more digits, and int() refuses thousands of them.
+_LIVE_S = 1.0
+# A report without an interval of the user's has a column of time for each second.
+_COLUMN_S = 1.0
+# What a person can take in; --each and --sample have no limit unless one is named.
+_SLOW_LIMIT = 1000
+# More digits are a mistake, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,18})?)%?")
 
@@ -29,13 +37,149 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "interval", nargs="?", metavar="INTERVAL", help="seconds between reports (or a duration such as 500ms)"
     )
-    parser.add_argument("count", nargs="?", metavar="COUNT", help="end after so many reports")
+    parser.add_argument("count", nargs="?", metavar="COUNT", help="end after this many reports")
 
 
-def add_output(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("-j", "--json", action="store_true", help="one JSON object a line")
+def add_output(parser: argparse._ActionsContainer, stats: bool = True) -> None:
+    parser.add_argument("-T", "--timestamps", action="store_true", help="show the date with every time of day")
+    parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of the terminal")
-    parser.add_argument("--stats", action="store_true", help="tell what the tracing itself costs")
+    if stats:
+        parser.add_argument("--stats", action="store_true", help="show what the tracing itself costs")
+
+
+def add_capture(show: argparse._ActionsContainer) -> None:
+    show.add_argument(
+        "--capture", metavar="FILE", help="also write it to FILE, for wptrace replay, which then tells the single ones"
+    )
+
+
+def captured(
+    options: argparse.Namespace, flow: Flow, output: Output, seconds: float | None, each: bool = False, **shown: Any
+) -> tuple[Output, float | None]:
+    """The output and the interval, with a capture besides where one is wanted; `shown` is what `output` was made of."""
+    if options.capture is None:
+        return output, seconds
+    from wptrace.capture.writer import About, CaptureOutput
+    from wptrace.outputs.fanout import FanOut
+
+    about = About(
+        flow.view,
+        [Path(sys.argv[0]).name, *sys.argv[1:]],
+        flow.judged,
+        each,
+        options.interval is not None,
+        {name: value for name, value in shown.items() if name in ("per_device", "exact", "hist", "top")},
+    )
+    flow.recorder = CaptureOutput(named(options.capture, "--capture"), about)
+    # A trace that is killed leaves the figures of all but its last second.
+    return FanOut(flow.recorder, output), seconds or _LIVE_S
+
+
+def add_told(show: argparse._ArgumentGroup) -> None:
+    """Which records are shown."""
+    single = show.add_mutually_exclusive_group()
+    single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
+    single.add_argument("--each", action="store_true", help="also show every one")
+    show.add_argument("--sample", metavar="1/N", help="also show one in N, however long it took")
+    show.add_argument(
+        "--limit",
+        metavar="COUNT",
+        help=f"show at most this many a second, count the others (default: {_SLOW_LIMIT} with --slow, else 0 for all)",
+    )
+    show.add_argument("--stuck", metavar="DURATION", help="list what has been in flight for at least this long")
+
+
+def add_lines(show: argparse._ActionsContainer) -> None:
+    """Records as lines of columns."""
+    lines = show.add_mutually_exclusive_group()
+    lines.add_argument(
+        "--line", action="store_true", help="a line for each (with --slow or --sample: only those); the rest to stderr"
+    )
+    lines.add_argument("--csv", action="store_true", help="the same as CSV, with every stage")
+
+
+def add_exports(show: argparse._ActionsContainer) -> None:
+    """Files of other formats, beside what is shown."""
+    from wptrace.outputs.export import FORMATS
+
+    show.add_argument(
+        "--report", metavar="FILE", help="also write a page for any browser; short for --export html=FILE"
+    )
+    show.add_argument(
+        "--export",
+        action="append",
+        default=[],
+        metavar="FORMAT=FILE",
+        help=f"also write a file for other programs; repeatable: {', '.join(FORMATS)}",
+    )
+
+
+def exports(options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Formats and files, each of its own."""
+    from wptrace.outputs.export import FORMATS
+
+    wanted = [("html", options.report, "--report")] if getattr(options, "report", None) is not None else []
+    for word in getattr(options, "export", ()):
+        name, equals, path = word.partition("=")
+        if not equals or name not in FORMATS:
+            raise UsageError(f"--export takes FORMAT=FILE with one of {', '.join(FORMATS)}, not {word!r}")
+        wanted.append((name, path, "--export"))
+    found = [(name, named(path, option)) for name, path, option in wanted]
+    places = [os.path.realpath(path) for _, path in found]
+    for at, place in enumerate(places):
+        taken = [*places[:at], *(os.path.realpath(one) for one in _files(options))]
+        if place in taken:
+            raise UsageError(f"{found[at][1]} is named twice: one would overwrite the other")
+    return found
+
+
+def _files(options: argparse.Namespace) -> list[str]:
+    """What else is written."""
+    names = ("output", "capture", "log")
+    return [found for found in (getattr(options, name, None) for name in names) if found is not None]
+
+
+def require_one_form(options: argparse.Namespace) -> None:
+    form = "--line" if options.line else "--csv"
+    if options.json and (options.line or options.csv):
+        raise UsageError(f"{form} and --json are two forms of the same: choose one")
+
+
+class Told(NamedTuple):
+    slow_ns: int | None
+    sample: int
+    limit: int
+    stuck_ns: int | None
+
+    @property
+    def every(self) -> bool:
+        """Nothing is left out."""
+        return self.slow_ns == 0 and not self.limit
+
+
+def told(options: argparse.Namespace) -> Told:
+    limit = number(options.limit, "--limit") if options.limit is not None else None
+    every = options.each or ((options.line or options.csv) and options.slow is None and options.sample is None)
+    if limit is None:
+        limit = _SLOW_LIMIT if options.slow is not None and options.sample is None else 0
+    return Told(
+        0 if every else None if options.slow is None else parse_duration(options.slow),
+        sample(options.sample) if options.sample is not None else 0,
+        limit,
+        None if options.stuck is None else parse_duration(options.stuck),
+    )
+
+
+def add_costs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget", metavar="PERCENT", help="do less before tracing costs more than this share of busy CPU time (5%%)"
+    )
+    parser.add_argument("--ring-size", default="4M", metavar="SIZE", help="size of the ring for records (default: 4M)")
+
+
+def budget(options: argparse.Namespace) -> float | None:
+    return None if options.budget is None else percent(options.budget, "--budget")
 
 
 def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
@@ -44,7 +188,7 @@ def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
     if options.interval is not None:
         seconds = parse_duration(options.interval, default_unit="s") / NS_PER["s"]
         if seconds < 0.01:
-            raise UsageError(f"an interval of {options.interval} is too short: 10ms is the least")
+            raise UsageError(f"an interval of {options.interval} is too short: the minimum is 10ms")
     if options.count is None:
         return seconds, None
     if not _NUMBER.fullmatch(options.count) or int(options.count) == 0:
@@ -53,26 +197,74 @@ def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
 
 
 def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any) -> Output:
-    """In the format that the user wants; how it looks as text is for the flow to say."""
-    from wptrace.outputs.registry import NDJSON, TEXT, Wanted, make
+    """In the format that the user wants, with the exports; how it looks as text is for the flow to say."""
+    from wptrace.outputs.registry import CSV, LINES, NDJSON, TEXT, Wanted, make
 
-    shown = Wanted(dates=getattr(options, "timestamps", False), statistics=getattr(options, "stats", False), **wanted)
-    return make(NDJSON if options.json else TEXT, stream, view, shown)
+    line, csv = (getattr(options, name, False) for name in ("line", "csv"))
+    if "intervals" not in wanted and (getattr(options, "capture", None) is not None or exports(options)):
+        # Intervals are the file's, unless somebody asked for some.
+        wanted["intervals"] = options.interval is not None
+    how = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
+    shown = make(CSV if csv else LINES if line else NDJSON if options.json else TEXT, stream, view, how)
+    return exported(options, shown, view, how)
+
+
+def exported(options: argparse.Namespace, shown: Output, view: str, how: Wanted) -> Output:
+    """What is shown, and the files that the user wants besides."""
+    files = exports(options)
+    if not files:
+        return shown
+    from wptrace.outputs import export
+    from wptrace.outputs.fanout import FanOut
+
+    return FanOut(shown, *(export.make(name, path, view, how._replace(live=False)) for name, path in files))
+
+
+def controls(output: Output) -> Controls | None:
+    """Keys of a live screen, where there are some."""
+    from wptrace.outputs.fanout import FanOut
+    from wptrace.outputs.text.output import TextOutput
+
+    shown = output.first if isinstance(output, FanOut) else output
+    return shown.controls if isinstance(shown, TextOutput) else None
+
+
+def paced(options: argparse.Namespace, seconds: float | None) -> float | None:
+    """How often there is a report: what an export is made of comes in columns of time."""
+    return _COLUMN_S if seconds is None and exports(options) else seconds
+
+
+def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:
+    """Something of this name is measured of them."""
+    from wptrace.model.kind import TOTAL, names
+
+    drawn = (*names(kinds), TOTAL)
+    if name is not None and name not in drawn:
+        raise UsageError(f"there is no stage {name}; there are {', '.join(drawn)}")
+
+
+def live(options: argparse.Namespace, stream: TextIO, seconds: float | None) -> tuple[bool, float | None]:
+    """Whether a screen is drawn in place, and how often there is a report: then every second by default."""
+    lines = options.json or getattr(options, "line", False) or getattr(options, "csv", False)
+    is_live = not lines and stream.isatty()
+    return is_live, _LIVE_S if is_live and seconds is None else paced(options, seconds)
 
 
 @contextmanager
-def stream(options: argparse.Namespace, other: str | None = None) -> Iterator[TextIO]:
+def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]:
     """Where results go. A file that cannot be written is found out before anything is attached.
 
-    `other` is a file that is read or written besides, which may not be the same one.
+    `others` are files that are read or written besides, of which none may be the same one.
     """
     if options.output is None:
-        _keep_apart(sys.stdout, "the output", other)
+        for other in others:
+            _keep_apart(sys.stdout, "the output", other)
         yield sys.stdout
         return
     named(options.output, "-o")
-    if other and not Path(other).exists() and os.path.realpath(options.output) == os.path.realpath(other):
-        raise _same(f"-o {options.output}", other)
+    for other in others:
+        if other and not Path(other).exists() and os.path.realpath(options.output) == os.path.realpath(other):
+            raise _same(f"-o {options.output}", other)
     try:
         # It is not cut before it is known which file it is.
         fd = os.open(options.output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -80,12 +272,13 @@ def stream(options: argparse.Namespace, other: str | None = None) -> Iterator[Te
     except OSError as error:
         raise WptraceError(f"{options.output} cannot be written: {error.strerror}") from None
     try:
-        _keep_apart(file, f"-o {options.output}", other)
+        for other in others:
+            _keep_apart(file, f"-o {options.output}", other)
         if stat.S_ISREG(os.fstat(fd).st_mode):
             file.truncate(0)
         yield file
     finally:
-        # Its reader may have left: whoever wrote last has noticed.
+        # Its reader may have left: the last write has noticed.
         with suppress(BrokenPipeError):
             file.close()
 
@@ -93,7 +286,7 @@ def stream(options: argparse.Namespace, other: str | None = None) -> Iterator[Te
 def named(path: str, option: str) -> Path:
     """What an option says a file is called."""
     if not path:
-        raise UsageError(f"{option} takes the name of a file")
+        raise UsageError(f"{option} needs the name of a file")
     return Path(path)
 
 
@@ -143,10 +336,23 @@ def percent(text: str, option: str) -> float:
     return found
 
 
+def add_devices(parser: argparse._ActionsContainer) -> None:
+    """They are no predicate: rows are made for them at the start (docs/decisions/filters.md)."""
+    parser.add_argument(
+        "-d",
+        "--dev",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="a disk, partition or stacked device: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
+    )
+
+
 def add_filters(parser: argparse._ActionsContainer, predicates: Predicates) -> None:
     for one in predicates:
         flags = (f"-{one.short}", f"--{one.name}") if one.short else (f"--{one.name}",)
-        parser.add_argument(*flags, metavar=one.metavar, choices=one.choices, help=one.words)
+        action = "append" if one.repeatable else "store"
+        parser.add_argument(*flags, action=action, metavar=one.metavar, choices=one.choices, help=one.words)
 
 
 def joined(words: Sequence[str]) -> list[str]:

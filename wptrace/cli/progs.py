@@ -7,16 +7,14 @@ import argparse
 
 from wptrace.cli import options as common
 
-SUMMARY = "list the BPF programs and maps of this machine, with what they cost"
+SUMMARY = "list the BPF programs and maps on this machine and what they cost"
 
 _INTERVAL_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
-    parser.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
-    parser.add_argument("-j", "--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of the terminal")
+    common.add_output(parser, stats=False)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,32 +4,144 @@
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
+from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import parse_duration
 
-SUMMARY = "tell what wptrace io --capture wrote to a file"
+if TYPE_CHECKING:
+    from wptrace.capture.reader import Head
+    from wptrace.capture.selection import Selection
+    from wptrace.model.report import Output
+
+SUMMARY = "show what a command wrote with --capture"
+
+_TIME = re.compile(r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ])?([0-9]{1,2}:[0-9]{2})(?::([0-9]{2})(\.[0-9]{1,9})?)?")
+_VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="what wptrace io --capture wrote")
-    parser.add_argument("--slow", metavar="DURATION", help="only those that took at least so long (5ms)")
-    parser.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
-    parser.add_argument("-j", "--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of the terminal")
+    from wptrace.capture.selection import QUESTIONS
+
+    parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture")
+    which = parser.add_argument_group("what of it")
+    for one in QUESTIONS:
+        flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
+        which.add_argument(*flags, action="append" if one.repeatable else "store", metavar=one.metavar, help=one.words)
+    which.add_argument("--since", metavar="TIME", help="from then on: a time of day, or so long after its begin (30s)")
+    which.add_argument("--until", metavar="TIME", help="up to then")
+    show = parser.add_argument_group("what to show")
+    single = show.add_mutually_exclusive_group()
+    single.add_argument("--slow", metavar="DURATION", help="of single ones those that took at least that long (5ms)")
+    single.add_argument("--summary", action="store_true", help="no single ones")
+    common.add_lines(show)
+    show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
+    show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
+    show.add_argument("--neighbours", action="store_true", help="who had the device, where the capture has that")
+    show.add_argument("--top", metavar="COUNT", help="so many rows, where they are ranked; 0: all")
+    show.add_argument("--exact", action="store_true", help="of sizes a row for each")
+    show.add_argument("--folded", choices=("time", "count"), help="of stacks a line for each, for flame graphs")
+    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    common.add_exports(show)
+    common.add_output(show)
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io.capture import replay
+    from wptrace.capture.reader import Capture
+    from wptrace.outputs.lines import LineOutput
+    from wptrace.tools.replay import KINDS, Wanted, replay
 
+    common.require_one_form(options)
     slow_ns = 0 if options.slow is None else parse_duration(options.slow)
-    with replay(Path(options.file)) as found, common.stream(options, options.file) as stream:
-        output = common.output(options, stream, "stages", per_device=True)
-        output.start(found.start())
-        for batch in found.events():
-            for event in batch:
-                if event.total_ns >= slow_ns:
-                    output.event(event)
-        output.close()
+    selection = _selection(options)
+    capture = Capture(Path(options.capture_file), KINDS)
+    try:
+        head = capture.head
+        _require(options, head)
+        wanted = Wanted(
+            selection,
+            slow_ns,
+            None if options.since is None else _moment(options.since, head.began_ns, "--since"),
+            None if options.until is None else _moment(options.until, head.began_ns, "--until"),
+            singles=not options.summary and not options.folded,
+            intervals=head.intervals or bool(common.exports(options)),
+        )
+        with common.stream(options, options.capture_file) as stream:
+            output = _output(options, stream, head)
+            replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
+            output.close()
+    finally:
+        capture.close()
     return 0
+
+
+def _selection(options: argparse.Namespace) -> Selection:
+    from wptrace.capture.selection import QUESTIONS, Selection
+
+    found = {}
+    for one in QUESTIONS:
+        given = getattr(options, one.name)
+        if given is None:
+            continue
+        values = tuple(given) if one.repeatable else (given,)
+        for value in values:
+            if one.number and not re.fullmatch(r"[0-9]{1,10}", value):
+                raise UsageError(f"--{one.name} takes a number, not {value!r}")
+        found[one.name] = values
+    return Selection(found)
+
+
+def _require(options: argparse.Namespace, head: Head) -> None:
+    """What the capture does not have cannot be shown."""
+    filters = head.start.filters
+    if head.view not in _VIEWS:
+        raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
+    if options.by is not None and filters.get("by") != options.by:
+        has = f"its rows are by {filters['by']}" if "by" in filters else "it was made without --by"
+        raise UsageError(f"--by {options.by} cannot be answered: {has}")
+    if options.neighbours and not filters.get("neighbours"):
+        raise UsageError("--neighbours cannot be answered: the capture was made without --neighbours")
+    if options.folded and head.view != "stacks":
+        raise UsageError("--folded needs a capture of wptrace stacks")
+    if options.exact and head.view != "sizes":
+        raise UsageError("--exact needs a capture of wptrace size")
+    common.require_stage(options.hist, head.start.kinds)
+
+
+def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
+    from wptrace.outputs.registry import Wanted
+    from wptrace.outputs.text.stacks import FoldedOutput, StacksView
+
+    shown = {**head.shown, "intervals": head.intervals}
+    if options.per_device:
+        shown["per_device"] = True
+    if options.exact:
+        shown["exact"] = True
+    if options.hist is not None:
+        shown["hist"] = options.hist
+    if options.top is not None:
+        shown["top"] = common.number(options.top, "--top")
+    elif options.json:
+        shown["top"] = 0
+    if options.folded:
+        how = Wanted(per_device=bool(shown.get("per_device")))
+        return common.exported(options, FoldedOutput(stream, StacksView(how), options.folded), head.view, how)
+    return common.output(options, stream, head.view, **shown)
+
+
+def _moment(text: str, began_ns: int, option: str) -> int:
+    """A time of day in nanoseconds since 1970: of the day of the capture, unless a date stands before it."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        return began_ns + parse_duration(text)
+    date, minute, seconds, part = found.groups()
+    day = date or time.strftime("%Y-%m-%d", time.localtime(began_ns // 1_000_000_000))
+    try:
+        at = time.mktime(time.strptime(f"{day} {minute}:{seconds or '00'}", "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} takes a time such as 14:03:05 or 30s, not {text!r}") from None
+    return int(at) * 1_000_000_000 + (int(f"{part[1:]:0<9}") if part else 0)

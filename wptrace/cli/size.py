@@ -12,19 +12,13 @@ SUMMARY = "count the sizes of requests, and how many are sequential"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
-    parser.add_argument(
-        "-d",
-        "--dev",
-        action="append",
-        default=[],
-        metavar="DEVICE",
-        help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
-    )
+    common.add_devices(parser)
     parser.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     parser.add_argument("--exact", action="store_true", help="a row for each size, however many there are")
-    parser.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
+    common.add_capture(parser)
+    common.add_exports(parser)
     common.add_output(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, and end")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,7 +32,10 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(flow.plan()))
         return 0
-    with common.stream(options) as stream:
-        output = common.output(options, stream, flow.view, per_device=options.per_device, exact=options.exact)
+    with common.stream(options, options.capture) as stream:
+        shown = {"per_device": options.per_device, "exact": options.exact}
+        output = common.output(options, stream, flow.view, **shown)
+        output, seconds = common.captured(options, flow, output, seconds, **shown)
+        seconds = common.paced(options, seconds)
         trace(flow, output, seconds, count, options.stats, stream.fileno())
     return 0

@@ -14,7 +14,7 @@ from wptrace.model.units import parse_duration
 if TYPE_CHECKING:
     from wptrace.model.report import Output
 
-SUMMARY = "tell which stacks start block I/O, how much, and how long it takes"
+SUMMARY = "show which stacks start block I/O, how much, and how long it takes"
 
 _TOP = 10
 
@@ -24,26 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
-    which.add_argument(
-        "-d",
-        "--dev",
-        action="append",
-        default=[],
-        metavar="DEVICE",
-        help="a disk, partition or stack of them: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
-    )
+    common.add_devices(which)
     common.add_filters(which, StacksFlow.filters)
-    which.add_argument("--min", metavar="DURATION", help="charge stacks only with I/O that took at least so long (5ms)")
-    which.add_argument("--user", action="store_true", help="the stack of the process below that of the kernel")
+    which.add_argument(
+        "--min", metavar="DURATION", help="charge stacks only with I/O that took at least this long (5ms)"
+    )
+    which.add_argument("--user", action="store_true", help="also the stack of the process, below that of the kernel")
     show = parser.add_argument_group("what to show")
     show.add_argument(
-        "--top", metavar="N", help=f"so many stacks, most time first; 0 is all (default: {_TOP}, all as JSON)"
+        "--top", metavar="N", help=f"this many stacks, by their time; 0 shows all (default: {_TOP}, all as JSON)"
     )
     show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs: ns or I/Os")
     show.add_argument("-D", "--per-device", action="store_true", help="stacks of each device apart")
-    show.add_argument("-T", "--timestamps", action="store_true", help="the date with every time of day")
+    common.add_capture(show)
+    common.add_exports(show)
     common.add_output(show)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, and end")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,8 +60,12 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(flow.plan()))
         return 0
-    with common.stream(options) as stream:
-        trace(flow, _output(options, stream, flow.view), seconds, count, options.stats, stream.fileno())
+    with common.stream(options, options.capture) as stream:
+        top = int(options.top) if options.top is not None else _TOP
+        shown = {"per_device": options.per_device, "top": top}
+        output, seconds = common.captured(options, flow, _output(options, stream, flow.view), seconds, **shown)
+        seconds = common.paced(options, seconds)
+        trace(flow, output, seconds, count, options.stats, stream.fileno())
     return 0
 
 
@@ -74,6 +74,7 @@ def _output(options: argparse.Namespace, stream: TextIO, view: str) -> Output:
     from wptrace.outputs.text.stacks import FoldedOutput, StacksView
 
     if options.folded:
-        return FoldedOutput(stream, StacksView(Wanted(per_device=options.per_device)), options.folded)
+        how = Wanted(per_device=options.per_device)
+        return common.exported(options, FoldedOutput(stream, StacksView(how), options.folded), view, how)
     top = int(options.top) if options.top is not None else 0 if options.json else _TOP
     return common.output(options, stream, view, per_device=options.per_device, top=top)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wptrace.bpf.programs import Program, run_statistics
-from wptrace.engine.flow import Shedder
-from wptrace.errors import WptraceError
-from wptrace.kernel import cpus
+from wptrace.bpf.programs import run_statistics
+from wptrace.engine.flow import Counted, Shedder
+from wptrace.errors import NotPermittedError, WptraceError
+from wptrace.kernel import cpus, privileges
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model import budget
 from wptrace.model.budget import Change, Cost, Costs, Policy, Spending, Step
@@ -35,13 +35,13 @@ class _Reading(NamedTuple):
 class Meter:
     """What the programs cost in a short time, and this process since the time before it."""
 
-    def __init__(self, programs: Sequence[Program]) -> None:
+    def __init__(self, programs: Sequence[Counted]) -> None:
         self._programs = programs
         self._statistics: run_statistics | None = None
         self._begin: _Reading | None = None
         self._last = self._read()
         self.refused = ""
-        """Why the kernel tells no run times."""
+        """Why the kernel gives no run times."""
 
     def begin(self) -> None:
         if not self.refused:
@@ -50,7 +50,8 @@ class Meter:
                 statistics.__enter__()
                 self._statistics = statistics
             except WptraceError as error:
-                self.refused = error.message
+                lacking = isinstance(error, NotPermittedError) and "CAP_SYS_ADMIN" not in privileges.effective()
+                self.refused = "run times take CAP_SYS_ADMIN, which is missing" if lacking else error.message
         self._begin = self._read()
 
     def end(self) -> Cost:
@@ -89,7 +90,7 @@ class Keeper:
         self._last = Cost(None, 0.0)
         self._refused = ""
         self.due = now
-        # The first one tells whether the kernel lets us.
+        # The first one shows whether the kernel lets us.
         self.look(now)
 
     def look(self, now: float) -> None:
@@ -118,8 +119,8 @@ class Keeper:
         try:
             self._shedder.restore(step)
         except WptraceError as error:
-            log.info("%s stays off: %s", step.kind, error.message)
-            self._refused = f"{step.kind}: {error.message}"
+            log.info("%s stays off: %s", step.kind.name, error.message)
+            self._refused = f"{step.kind.name}: {error.message}"
             self._policy.keep()
             return
         self._note(step, False, cost, now)
@@ -129,11 +130,11 @@ class Keeper:
         self._changes.append(Change(at_ns, at_ns + wall_offset_ns(), step, shed, cost))
 
     def notes(self) -> list[str]:
-        order = ", ".join(dict.fromkeys(_WORDS[step.kind] for step in self._steps))
+        order = ", ".join(dict.fromkeys(step.kind.less for step in self._steps))
         limit = f"{self._policy.limit * 100:.3g}%"
-        found = [f"a budget of {limit} of the busy CPU time: to keep it, less is done of {order}, in this order"]
+        found = [f"a budget of {limit} of the busy CPU time: to keep it, wptrace does less of {order}, in this order"]
         if self._meter.refused:
-            found.append(f"the budget watches the reader alone: {self._meter.refused}")
+            found.append(f"the budget covers only the reader: {self._meter.refused}")
         return found
 
     def spending(self, since_ns: int, until_ns: int, whole: bool) -> Spending:
@@ -143,20 +144,13 @@ class Keeper:
             costs.mean() or self._last,
             costs.worst,
             self._steps[: self._policy.shed],
-            budget.off_ns(self._changes, since_ns, until_ns),
+            budget.off_ns(self._shedder.savings, self._changes, since_ns, until_ns),
             tuple(change for change in self._changes if since_ns <= change.at_ns < until_ns),
             self._refused,
+            self._policy.shed == len(self._steps),
         )
         self._recent = Costs()
         return found
 
     def close(self) -> None:
         self._meter.close()
-
-
-_WORDS = {
-    budget.INTERFERENCE: "interference",
-    budget.EACH: f"single ones (1/{budget.TOLD_ONE_IN} are left)",
-    budget.FS: "operations and page-cache hits",
-    budget.SAMPLE: f"times of requests (of one in {', '.join(map(str, budget.RATES))})",
-}

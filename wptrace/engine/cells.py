@@ -8,10 +8,9 @@ are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
-from wptrace.bpf.maps import Map
 from wptrace.errors import WptraceError
 from wptrace.kernel.barrier import everywhere
 from wptrace.model.distribution import SLOTS, Distribution
@@ -22,6 +21,39 @@ _ORDERED = os.uname().machine == "x86_64"
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
 _BUCKET = (1 << 32) - 1
+
+
+class Elements(Protocol):
+    """A per-CPU map, or as much of its values as there is."""
+
+    @property
+    def value_codec(self) -> Any: ...
+
+    def raw(self, key: Any) -> memoryview | None: ...
+
+
+class Changes:
+    """The elements of a map, of each CPU, as they were when they were read last."""
+
+    def __init__(self, cells: Elements) -> None:
+        self._map = cells
+        self._struct = cells.value_codec.struct
+        self._before: dict[tuple[int, int], bytes] = {}
+        self._nothing = bytes(self._struct.size)
+
+    def read(self, keys: Iterable[Any]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Of what changed, which of the keys it is of, its values, and those before."""
+        size = self._struct.size
+        for place, key in enumerate(keys):
+            memory = self._map.raw(key)
+            if memory is None:
+                continue
+            for cpu in range(len(memory) // size):
+                now = bytes(memory[cpu * size : (cpu + 1) * size])
+                before = self._before.get((place, cpu), self._nothing)
+                if now != before:
+                    self._before[place, cpu] = now
+                    yield place, self._struct.unpack(now), self._struct.unpack(before)
 
 
 class Cells:
@@ -36,7 +68,7 @@ class Cells:
     """
 
     def __init__(
-        self, cells: Map, groups: list[Group], stages: list[str], sparse: bool = False, absent: Iterable[str] = ()
+        self, cells: Elements, groups: list[Group], stages: list[str], sparse: bool = False, absent: Iterable[str] = ()
     ) -> None:
         self._map = cells
         self._sparse = sparse
@@ -52,8 +84,7 @@ class Cells:
             name: ([places[f"stages[{number}].{field}"] for field in _HIST], places[f"stages[{number}].slots[0]"])
             for number, name in enumerate(stages)
         }
-        self._before: dict[tuple[int, int], bytes] = {}
-        self._nothing = bytes(self._struct.size)
+        self._changes = Changes(cells)
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
         self.shrunk = 0
@@ -65,17 +96,8 @@ class Cells:
     def read(self) -> None:
         # What is not counted yet in the first look cannot be short of a stage in the second.
         timed = None if _ORDERED or not self._sparse else self._timed_now()
-        size = self._struct.size
-        for place, (key, group) in enumerate(self._followed):
-            memory = self._map.raw(key)
-            if memory is None:
-                continue
-            for cpu in range(len(memory) // size):
-                now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((place, cpu), self._nothing)
-                if now != before:
-                    self._before[place, cpu] = now
-                    self._add(group, self._struct.unpack(now), self._struct.unpack(before))
+        for place, now, was in self._changes.read(key for key, _ in self._followed):
+            self._add(self._followed[place][1], now, was)
         if self._sparse:
             self._add_zeros(timed)
 

@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
+from wptrace.bpf.object import BpfObject
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, mounts
-from wptrace.model.kind import DEVICE, OPERATION, Label
+from wptrace.model.kind import DEVICE, OPERATION, Group, Label
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
 """Of what is kept apart by the device and what is asked of it."""
 
-# As in bpf_src/lib/block.h.
-DEVICES = 256
-PROBES = 16
-HASH = 0x9E3779B1
+# The slot of those that are not in the table.
 UNLISTED = 0
+_HINT = "name those of interest with --dev"
 # Disks that appear while tracing share a row until the next start.
 OTHER = "other"
 
@@ -34,13 +37,8 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
     if not hidden and any(extent.hidden for extent in found):
         paths = ", ".join(extent.name for extent in found if extent.hidden)
         raise UsageError(
-            f"{paths} of an NVMe multipath can be told from other disks by the whole path alone",
+            f"{paths} of an NVMe multipath can be told apart from other disks only at level path",
             hint="use wptrace io without --level",
-        )
-    if len(found) > DEVICES // 2:
-        raise UsageError(
-            f"{len(found)} devices are more than wptrace can tell apart at once ({DEVICES // 2})",
-            hint="name those of interest with --dev",
         )
     return found
 
@@ -54,6 +52,22 @@ def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
 def names(found: Iterable[blockdev.Extent]) -> list[str]:
     """What each slot of the table is called in rows."""
     return [OTHER, *(extent.name for extent in found)]
+
+
+class Loads:
+    """How busy devices were so far, as the kernel counts it for all of their requests."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._counts = {name: Counter[str]() for name in names if name != OTHER}
+
+    def counters(self) -> dict[Group, Counter[str]]:
+        for name, counts in self._counts.items():
+            busy = blockdev.busy_ms(name)
+            counts[LOOKS] += 1
+            if busy is not None:
+                counts[STAMPED] += 1
+                counts[BUSY_MS] = busy
+        return {LOAD.group(name): counts.copy() for name, counts in self._counts.items()}
 
 
 def notes(devices: Iterable[str]) -> list[str]:
@@ -70,87 +84,113 @@ def plan(found: Iterable[blockdev.Extent], hooks: Iterable[Hook]) -> list[str]:
     return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 
 
-def table(wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict[str, int]]:
+class Table:
+    """An array of the programs that is searched by numbers of devices (`device_place` in bpf_src/lib/block.h)."""
+
+    def __init__(self, obj: BpfObject, name: str) -> None:
+        self.entries: list[dict[str, int]] = [{} for _ in range(obj.length(name))]
+        self._hash, self._probes = obj.constants["DEVICE_HASH"], obj.constants["DEVICE_PROBES"]
+
+    def places(self, dev: int) -> list[int]:
+        """Where a device may be, in the order of the search."""
+        length = len(self.entries)
+        start = (dev * self._hash & 0xFFFFFFFF) * length >> 32
+        return [(start + probe) % length for probe in range(self._probes)]
+
+    def put(self, dev: int, **entry: int) -> bool:
+        """False if there is no place left."""
+        place = next((place for place in self.places(dev) if not self.entries[place]), None)
+        if place is not None:
+            self.entries[place] = {"dev": dev, **entry}
+        return place is not None
+
+
+def table(obj: BpfObject, wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict[str, int]]:
     """The table for the BPF side; the first slot is for disks that are not in it."""
-    entries: list[dict[str, int]] = [{} for _ in range(DEVICES)]
-    for slot, extent in enumerate(wanted, start=UNLISTED + 1):
-        if extent.hidden:
-            continue
-        start = (extent.dev * HASH & 0xFFFFFFFF) >> 24
-        places = [(start + probe) % DEVICES for probe in range(PROBES)]
-        place = next((place for place in places if not entries[place]), None)
-        if place is None:
-            raise _no_room(extent, [entries[place]["dev"] for place in places])
-        entries[place] = {
-            "dev": extent.dev,
-            "slot": slot,
-            "stateful": extent.disk in stateful,
-            "first": extent.first,
-            "end": extent.end,
-        }
-    return entries
+    found = Table(obj, "devices")
+    most = len(found.entries) // 2
+    if len(wanted) > most:
+        raise UsageError(f"{len(wanted)} devices are more than wptrace can follow at once ({most})", hint=_HINT)
+    for slot, one in enumerate(wanted, start=UNLISTED + 1):
+        room = one.hidden or found.put(one.dev, slot=slot, stateful=one.disk in stateful, first=one.first, end=one.end)
+        if not room:
+            raise _no_room(one, [found.entries[place]["dev"] for place in found.places(one.dev)])
+    return found.entries
 
 
 def _no_room(extent: blockdev.Extent, taken: list[int]) -> UsageError:
     """Partitions of a disk share its number, by which the search begins."""
     what = f"there is no room left for {extent.name} among so many devices"
     if any(dev != extent.dev for dev in taken):
-        return UsageError(what, hint="name those of interest with --dev")
+        return UsageError(what, hint=_HINT)
     return UsageError(
-        f"{what}: of a disk, {PROBES} partitions can be told apart at once",
+        f"{what}: at most {len(taken)} partitions of a disk can be followed at once",
         hint=f"name fewer of them, or the whole disk: --dev {extent.disk}",
     )
 
 
-# As in bpf_src/block/path/hidden.h.
-HIDDEN = 32
-
-
-def hidden_table(wanted: list[blockdev.Extent]) -> list[dict[str, Any]]:
+def hidden_table(obj: BpfObject, wanted: list[blockdev.Extent]) -> list[dict[str, Any]]:
     """The same for those that the BPF side finds by their names."""
+    most = obj.length("hidden_disks")
     found = [
         {"name": extent.name.encode(), "slot": slot}
         for slot, extent in enumerate(wanted, start=UNLISTED + 1)
         if extent.hidden
     ]
-    if len(found) > HIDDEN:
+    if len(found) > most:
         raise UsageError(
-            f"{len(found)} paths of NVMe multipaths are more than wptrace can tell apart at once ({HIDDEN})",
-            hint="name those of interest with --dev",
+            f"{len(found)} paths of NVMe multipaths are more than wptrace can follow at once ({most})", hint=_HINT
         )
-    return found + [{} for _ in range(HIDDEN - len(found))]
+    return found + [{} for _ in range(most - len(found))]
 
 
-# As in bpf_src/block/path/state.h.
-FILE_DEVICES = 1024
-_FILE_SHIFT = 22
+def below_files() -> dict[int, str]:
+    """Of what files lie on, the device by the number that the file knows."""
+    return {**mounts.block_devices(), **blockdev.numbers()}
 
 
-def file_table(wanted: list[blockdev.Extent]) -> list[dict[str, int]]:
-    """The rows of files by what they lie on, for operations that no request tells it of.
+def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path = blockdev.SYS) -> None:
+    """Of a file on another device nothing would be seen.
 
-    What has no place left is not found: its page-cache hits are not counted, its requests are.
+    One that is a device itself is let through, and so is what may lie on several (btrfs, an overlay): its file system
+    has no device's number.
     """
-    entries: list[dict[str, int]] = [{} for _ in range(FILE_DEVICES)]
-    below = {**mounts.block_devices(), **blockdev.numbers()}
+    major, minor = file.dev >> blockdev.MINOR_BITS, file.dev & (1 << blockdev.MINOR_BITS) - 1
+    if not major or stat.S_ISBLK(file.mode):
+        return
+    try:
+        name = blockdev.resolve(f"{major}:{minor}", sys)
+        below = list(blockdev.requests_of(name, sys))
+    except UsageError:
+        return  # it has no requests, or is gone
+    if any(one.disk == other.disk and one.first < other.end and other.first < one.end
+           for one in below for other in wanted):  # fmt: skip
+        return
+    raise UsageError(f"{file.path} lies on {name}, which is not one of the devices of --dev", hint=f"--dev {name}")
+
+
+def file_table(obj: BpfObject, wanted: list[blockdev.Extent], below: Mapping[int, str]) -> list[dict[str, int]]:
+    """The rows of files by the device they lie on, for operations without a request.
+
+    What has no place left is not found: its page-cache hits are not counted, its requests are. Those that come first
+    have their places whatever comes behind.
+    """
+    found = Table(obj, "file_devices")
     for dev, name in below.items():
         slot = _slot_of(name, wanted)
-        start = (dev * HASH & 0xFFFFFFFF) >> _FILE_SHIFT
-        places = [(start + probe) % FILE_DEVICES for probe in range(PROBES)]
-        place = next((place for place in places if not entries[place]), None)
-        if slot and place is not None:
-            entries[place] = {"dev": dev, "slot": slot}
-    return entries
+        if slot:
+            found.put(dev, slot=slot)
+    return found.entries
 
 
-def file_systems(wanted: list[blockdev.Extent]) -> set[str]:
-    """The kinds of what is mounted on the wanted devices, as far as this process sees it.
+def file_systems(wanted: list[blockdev.Extent]) -> dict[int, str]:
+    """The kind of each file system that is mounted on the wanted devices, as far as this process sees it.
 
     An overlay is none: what is asked of it those below do.
     """
     below = mounts.block_devices()
     every = [one for one in mounts.mounts() if one.dev in below and one.kind != mounts.OVERLAY]
-    return {one.kind for one in every if _slot_of(below[one.dev], wanted)}
+    return {one.dev: one.kind for one in every if _slot_of(below[one.dev], wanted)}
 
 
 def _slot_of(name: str, wanted: list[blockdev.Extent]) -> int:

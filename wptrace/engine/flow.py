@@ -3,63 +3,87 @@
 
 from __future__ import annotations
 
+import os
 import resource
-from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wptrace.analysis.verdict import TIMED, Rules
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.programs import Program, Statistics
+from wptrace.bpf.programs import Statistics
 from wptrace.bpf.ring import Reader, Ring
 from wptrace.engine.filters import Predicates
 from wptrace.engine.hooks import Field, Hook
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import WptraceError
-from wptrace.model.budget import Step
+from wptrace.model.book import Book
+from wptrace.model.budget import Saving, Step
 from wptrace.model.diagnosis import Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group, Kind
-from wptrace.model.report import Event, InFlight, Overhead, Snapshot, Start
+from wptrace.model.report import Counters, Event, InFlight, Overhead, Snapshot, Source, Start
+
+if TYPE_CHECKING:
+    from wptrace.capture.writer import CaptureOutput
 
 NEVER_NS = (1 << 64) - 1
 """Nothing is as slow."""
+
+
+class Counted(Protocol):
+    """A program whose runs the kernel counts."""
+
+    def statistics(self) -> Statistics: ...
 
 
 class Shedder(Protocol):
     """What a flow does less of when it costs too much."""
 
     @property
+    def savings(self) -> tuple[Saving, ...]:
+        """All that flows like this one may have."""
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """In the order in which they are shed."""
 
-    def programs(self) -> list[Program]: ...
+    def programs(self) -> Sequence[Counted]: ...
     def shed(self, step: Step) -> None: ...
     def restore(self, step: Step) -> None:
         """Raises where the kernel does not let it come back; then it is shed as before."""
 
 
 class Flow:
-    """One traced path. A subclass is all that a module in flows/ has to hold; it is found by itself."""
+    """One traced path. A subclass is all that a module in flows/ has to hold; it is found by itself.
 
-    name: ClassVar[str]
-    level: ClassVar[str] = ""
-    object: ClassVar[str]
+    What it is are attributes of the class, its spec; an instance may have others of its own, by its options or because
+    it was made of a file. What it does from the start to the end are methods.
+    """
+
+    name: str
+    level: str = ""
+    object: str
     kinds: tuple[Kind, ...]
     """What it follows, in the order in which it is shown."""
-    view: ClassVar[str] = "stages"
+    view: str = "stages"
     """How it looks as text: a module of outputs/text/."""
     judged: tuple[Kind, ...] = ()
     """What the verdict is about: the first of these that anything happened to; without them there is none."""
-    hooks: ClassVar[tuple[Hook, ...]]
+    hooks: tuple[Hook, ...]
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
-    filters: ClassVar[Predicates] = ()
+    filters: Predicates = ()
     """What can be asked for, in the order of --help."""
-    fields: ClassVar[tuple[Field, ...]] = ()
+    fields: tuple[Field, ...] = ()
+
+    recorder: CaptureOutput | None = None
+    """Who takes records as they lie in the ring; set before the start."""
 
     _loaded: Loaded | None = None
     """From the start to the end."""
     _ring: Ring | None = None
+    _map_bytes: int
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
@@ -86,8 +110,14 @@ class Flow:
         """The cells of a snapshot, where they can be had without the rest of it."""
         return self.snapshot().cells
 
+    def folded(
+        self, cells: dict[Group, dict[str, Distribution]], counters: Counters
+    ) -> tuple[dict[Group, dict[str, Distribution]], Counters]:
+        """What came in an interval, with the rows that a report has."""
+        return cells, counters
+
     def events(self) -> list[Event]:
-        """The single ones that came since the last call; a flow that tells none has none."""
+        """The records that came since the last call; a flow without records has none."""
         return []
 
     @property
@@ -96,11 +126,11 @@ class Flow:
         return TIMED
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """What else the summary tells, by its name in JSON."""
+        """What else the summary shows, by its name in JSON."""
         return {}
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
-        """What is in flight for at least so long, oldest first; a flow that keeps no state of single ones has none."""
+        """What is in flight for at least that long, oldest first; a flow without state of each has none."""
         return []
 
     def shedder(self) -> Shedder | None:
@@ -124,6 +154,24 @@ class Flow:
         if self._loaded is None:
             raise WptraceError("the flow has not been started")
         return self._loaded
+
+    def _begun(self, told: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
+        """What a start returns; `told` is what the user asked for."""
+        self._map_bytes = sum(found.memory() for found in self._obj.maps.values())
+        return Start(self.name, self.level, os.uname().release, told, sources, self.kinds, notes)
+
+    def _taken(
+        self,
+        books: Mapping[str, Book],
+        cells: dict[Group, dict[str, Distribution]],
+        counters: Counters,
+        ran: Iterable[Statistics],
+        records: int | None = None,
+    ) -> Snapshot:
+        """What a snapshot returns; `records` are those of its ring, unless it says so."""
+        if records is None:
+            records = self._ring.records if self._ring is not None else 0
+        return Snapshot(time.monotonic_ns(), books, cells, counters, overhead(ran, self._map_bytes, records))
 
     @property
     def _obj(self) -> BpfObject:

@@ -7,14 +7,12 @@ import os
 import re
 
 from wptrace.bpf.layout import text
-from wptrace.bpf.maps import Map
+from wptrace.bpf.object import BpfObject
+from wptrace.kernel import privileges
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
 from wptrace.kernel.tasks import name_of
 from wptrace.kernel.user_symbols import ProcessSymbols
 from wptrace.model.stack import Stack
-
-# As in bpf_src/block/stacks.bpf.c.
-SECOND_CHANCE = 1 << 30
 
 _NONE = ("[no stack]",)
 # What takes the stack lies on top of it, with the program itself, which has a name or none.
@@ -23,8 +21,9 @@ _TOP = 6
 
 
 class Frames:
-    def __init__(self, stacks: Map, more_stacks: Map) -> None:
-        self._stacks, self._more_stacks = stacks, more_stacks
+    def __init__(self, obj: BpfObject) -> None:
+        self._stacks, self._more_stacks = obj.maps["stacks"], obj.maps["more_stacks"]
+        self._second_chance = obj.constants["SECOND_CHANCE"]
         self._kernel = KernelSymbols()
         self._processes: dict[int, tuple[str, ProcessSymbols]] = {}
         self._known: dict[tuple[int, int, int], Stack] = {}
@@ -32,12 +31,12 @@ class Frames:
     def notes(self, user: bool) -> list[str]:
         notes = []
         if not self._kernel.known:
-            notes.append(
-                "the kernel shows no addresses in /proc/kallsyms (kernel.kptr_restrict; or CAP_SYSLOG is missing): "
-                "stacks have no names"
-            )
+            why = privileges.hidden_addresses()
+            notes.append(f"stacks have no names: /proc/kallsyms shows no addresses ({why})")
         if user:
             notes.append("user stacks follow frame pointers: code that was built without them shows few frames")
+            if "CAP_SYS_PTRACE" not in privileges.effective():
+                notes.append("names in user stacks of other users take CAP_SYS_PTRACE, which is missing")
         return notes
 
     def meet(self, tgid: int, comm: bytes) -> None:
@@ -59,7 +58,7 @@ class Frames:
         if not tgid:
             return Stack(inside)
         if tgid not in self._processes:
-            # There was no room to tell it; if it has ended since, nobody knows any more.
+            # There was no room to report it; if it has ended since, its name is lost.
             self.meet(tgid, os.fsencode(name_of(tgid)) or b"?")
         process, symbols = self._processes[tgid]
         outside = [symbols.name(address) for address in _calls(self._addresses(user))]
@@ -70,8 +69,8 @@ class Frames:
     def _addresses(self, stack_id: int) -> list[int]:
         if stack_id < 0:
             return []
-        place = self._more_stacks if stack_id & SECOND_CHANCE else self._stacks
-        memory = place.raw((stack_id & ~SECOND_CHANCE).to_bytes(4, "little"))
+        place = self._more_stacks if stack_id & self._second_chance else self._stacks
+        memory = place.raw((stack_id & ~self._second_chance).to_bytes(4, "little"))
         return [address for address in memory.cast("Q") if address] if memory is not None else []
 
 

@@ -55,7 +55,7 @@ class Attempts:
         ]
 
     def notes(self, *others: str) -> list[str]:
-        """What the result lacks, and why; of hooks with these ids the flow tells by itself."""
+        """What the result lacks, and why; for hooks with these ids the flow has its own note."""
         missing = [hook for hook in self.hooks if not self.left(hook) and hook.id not in others]
         return [f"{hook.without} ({hook.name} cannot be observed here: {self.reason(hook.id)})" for hook in missing]
 
@@ -208,9 +208,9 @@ def _choose(attempts: Attempts) -> dict[str, Way]:
 
 
 def missing_target(section: str, *modules: str) -> str:
-    """Why a program of this section cannot work, as far as BTF tells; empty where it may.
+    """Why a program of this section cannot work, as far as BTF shows; empty if it may.
 
-    Loading would tell as well, but only one program at a time, and each of them takes opening the object anew.
+    Loading would show it as well, but only for one program at a time, and each attempt has to open the object again.
     """
     kind, _, target = section.partition("/")
     if kind in ("kprobe", "kretprobe"):
@@ -253,5 +253,5 @@ def _check(attempts: Attempts, last: WptraceError | None) -> None:
                 raise last
             raise UnsupportedError(
                 f"this kernel offers no way to observe {hook.name}: {attempts.reason(hook.id)}",
-                hint="wptrace doctor tells what this kernel allows",
+                hint="wptrace doctor says what this kernel allows",
             ) from last

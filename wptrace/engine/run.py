@@ -8,6 +8,7 @@ import math
 import os
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from wptrace.analysis.history import History
@@ -21,7 +22,7 @@ from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.book import INCONSISTENT
 from wptrace.model.kind import REQUESTS
-from wptrace.model.report import Output, Report, Snapshot, rows_of, since
+from wptrace.model.report import Controls, Output, Report, Snapshot, Start, rows_of, since
 
 # The cells' 32-bit buckets are added up at least this often, far below what a CPU can count in.
 _LONGEST_WAIT = 60.0
@@ -65,89 +66,165 @@ def run(
     watch_fd: int = -1,
     stuck_ns: int | None = None,
     limit: float | None = None,
+    controls: Controls | None = None,
 ) -> None:
     """`watch_fd` is the output's descriptor: where it is a pipe, its reader's end is noticed without a write.
 
-    With `stuck_ns`, what is in flight for at least so long is told at each interval, or every second without one.
+    With `stuck_ns`, what has been in flight that long is shown at each interval, or every second without one.
     `limit` is the share of the busy CPU time that the tracing may cost; a flow that costs more does less.
+    `controls` is who may ask for something meanwhile.
     """
+    run_all([(flow, output)], interval_s, count, statistics, watch_fd, stuck_ns, limit, controls)
+
+
+def run_all(
+    pairs: Sequence[tuple[Flow, Output]],
+    interval_s: float | None,
+    count: int | None,
+    statistics: bool,
+    watch_fd: int = -1,
+    stuck_ns: int | None = None,
+    limit: float | None = None,
+    controls: Controls | None = None,
+) -> None:
+    """Several at once, each with reports of its own; they share the limit."""
     with Stop() as stop, ExitStack() as cleanup:
-        cleanup.callback(output.close)
+        for _, output in pairs:
+            cleanup.callback(output.close)
         if statistics:
             require_admin("--stats")
             cleanup.enter_context(run_statistics())
-        cleanup.callback(flow.close)
+        for flow, _ in pairs:
+            cleanup.callback(flow.close)
         reader = Reader(stop.fd)
         if watch_fd >= 0 and _is_pipe(watch_fd):
             reader.watch_hangup(watch_fd)
-        _run(flow, output, reader, stop, interval_s, count, stuck_ns, limit, cleanup)
+        if controls is not None:
+            stop.ending = controls.leave
+        share = None if limit is None else limit / len(pairs)
+        traces = [_Trace(flow, output, interval_s, stuck_ns) for flow, output in pairs]
+        for trace in traces:
+            trace.start(reader, share, cleanup)
+        collect_seldom()
+        _run(traces, reader, stop, interval_s, count, controls)
 
 
 def _run(
-    flow: Flow,
-    output: Output,
+    traces: Sequence[_Trace],
     reader: Reader,
     stop: Stop,
     interval_s: float | None,
     count: int | None,
-    stuck_ns: int | None,
-    limit: float | None,
-    cleanup: ExitStack,
+    controls: Controls | None,
 ) -> None:
-    start = flow.start(reader)
-    collect_seldom()
-    first = latest = flow.snapshot()
-    keeper = _keeper(flow, limit)
-    if keeper is not None:
-        cleanup.callback(keeper.close)
-        start = start._replace(notes=[*start.notes, *keeper.notes()])
-    output.start(start)
-    history = History()
-    history.add(first.at_ns, first.cells)
     done = 0
-    now = time.monotonic()
-    looks = Looks(now, bool(flow.judged))
-    due = now + interval_s if interval_s else math.inf
-    stuck_due = now + (interval_s or _STUCK_EVERY) if stuck_ns is not None else math.inf
+    due = time.monotonic() + interval_s if interval_s else math.inf
+    for trace in traces:
+        trace.begin()
     while not stop.asked and not reader.hung_up and (count is None or done < count):
-        reader.wait(min(due, stuck_due, looks.due, keeper.due if keeper is not None else math.inf) - time.monotonic())
+        if controls is not None:
+            reader.listen(controls.fd)
+        reader.wait(min(due, *(trace.due for trace in traces)) - time.monotonic())
         reader.drain()
-        _events(flow, output)
-        if stop.take_list():
-            output.in_flight(flow.in_flight(0), time.time_ns())
+        for trace in traces:
+            trace.tell()
+        if controls is not None and reader.heard and not controls.take():
+            controls.leave()
+            break
+        asked = stop.take_list()
         now = time.monotonic()
-        if stuck_ns is not None and now >= stuck_due:
-            stuck_due = _next(stuck_due, interval_s or _STUCK_EVERY, now)
-            stuck = flow.in_flight(stuck_ns)
-            if stuck:
-                output.in_flight(stuck, time.time_ns())
-        if keeper is not None and now >= keeper.due:
-            keeper.look(now)
-        if now < min(due, looks.due):
-            continue
-        before = time.process_time()
-        if now < due:
-            at_ns, cells = int(now * 1e9), flow.look()
-        else:
-            taken = flow.snapshot()
-            at_ns, cells = taken.at_ns, taken.cells
-        if looks.taken(now, time.process_time() - before):
-            history.add(at_ns, cells)
-        if now < due or interval_s is None:
-            continue
-        output.interval(_report("interval", flow, taken, latest, keeper))
-        latest = taken
-        done += 1
-        due = _next(due, interval_s, now)
-    flow.stop()
+        for trace in traces:
+            trace.look(now, asked, now >= due)
+        if now >= due and interval_s is not None:
+            done += 1
+            due = _next(due, interval_s, now)
+    for trace in traces:
+        trace.flow.stop()
     reader.drain()
-    _events(flow, output)
-    last = flow.snapshot()
-    history.add(last.at_ns, last.cells)
-    report = _report("summary", flow, last, first, keeper)
-    for cause, count in output.losses().items():
-        report.book.note(cause, count)
-    output.summary(_with_verdict(report, flow, history)._replace(lists=flow.lists()))
+    for trace in traces:
+        trace.tell()
+        trace.sum_up()
+
+
+class _Trace:
+    """A flow while it runs, and what is made of it."""
+
+    _first: Snapshot
+    _latest: Snapshot
+    _start: Start
+    _looks: Looks
+
+    def __init__(self, flow: Flow, output: Output, interval_s: float | None, stuck_ns: int | None) -> None:
+        self.flow = flow
+        self._output = output
+        self._interval_s = interval_s
+        self._stuck_ns = stuck_ns
+        self._stuck_due = math.inf
+        self._keeper: Keeper | None = None
+        self._history = History()
+
+    def start(self, reader: Reader, limit: float | None, cleanup: ExitStack) -> None:
+        flow = self.flow
+        start = flow.start(reader)
+        self._first = self._latest = first = flow.snapshot()
+        self._keeper = keeper = _keeper(flow, limit)
+        if keeper is not None:
+            cleanup.callback(keeper.close)
+            start = start._replace(notes=[*start.notes, *keeper.notes()])
+        self._start = start
+        self._history.add(first.at_ns, first.cells)
+
+    def begin(self) -> None:
+        """Once all are attached, so that who reads of a start knows that nothing is missed."""
+        self._output.start(self._start)
+        now = time.monotonic()
+        self._looks = Looks(now, bool(self.flow.judged))
+        if self._stuck_ns is not None:
+            self._stuck_due = now + (self._interval_s or _STUCK_EVERY)
+
+    @property
+    def due(self) -> float:
+        return min(self._stuck_due, self._looks.due, self._keeper.due if self._keeper is not None else math.inf)
+
+    def tell(self) -> None:
+        _events(self.flow, self._output)
+
+    def look(self, now: float, asked: bool, over: bool) -> None:
+        """With `asked`, the user wants to see what is in flight; an interval may be `over`."""
+        if asked:
+            self._output.in_flight(self.flow.in_flight(0), time.time_ns())
+        self._look_for_stuck(now)
+        if self._keeper is not None and now >= self._keeper.due:
+            self._keeper.look(now)
+        if not over and now < self._looks.due:
+            return
+        before = time.process_time()
+        if over:
+            taken = self.flow.snapshot()
+            at_ns, cells = taken.at_ns, taken.cells
+        else:
+            at_ns, cells = int(now * 1e9), self.flow.look()
+        if self._looks.taken(now, time.process_time() - before):
+            self._history.add(at_ns, cells)
+        if over:
+            self._output.interval(_report("interval", self.flow, taken, self._latest, self._keeper))
+            self._latest = taken
+
+    def _look_for_stuck(self, now: float) -> None:
+        if self._stuck_ns is None or now < self._stuck_due:
+            return
+        self._stuck_due = _next(self._stuck_due, self._interval_s or _STUCK_EVERY, now)
+        stuck = self.flow.in_flight(self._stuck_ns)
+        if stuck:
+            self._output.in_flight(stuck, time.time_ns())
+
+    def sum_up(self) -> None:
+        last = self.flow.snapshot()
+        self._history.add(last.at_ns, last.cells)
+        report = _report("summary", self.flow, last, self._first, self._keeper)
+        for cause, count in self._output.losses().items():
+            report.book.note(cause, count)
+        self._output.summary(_with_verdict(report, self.flow, self._history)._replace(lists=self.flow.lists()))
 
 
 def _keeper(flow: Flow, limit: float | None) -> Keeper | None:
@@ -175,7 +252,7 @@ def _events(flow: Flow, output: Output) -> None:
 
 
 def _report(kind: str, flow: Flow, now: Snapshot, earlier: Snapshot, keeper: Keeper | None) -> Report:
-    cells, counters = since(now, earlier)
+    cells, counters = flow.folded(*since(now, earlier))
     books = {name: book.interval(earlier.books[name]) for name, book in now.books.items()}
     shrunk = sum(found.shrunk for stages in cells.values() for found in stages.values())
     if shrunk:

@@ -6,10 +6,14 @@ from __future__ import annotations
 import os
 import signal
 from types import FrameType
-from typing import Any
+from typing import Any, Callable
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LIST = signal.SIGUSR1
+
+
+def _nothing() -> None:
+    """Where nobody wants to know."""
 
 
 class Stop:
@@ -18,6 +22,9 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
         self._list_asked = False
+        self._asked_by: set[int] = set()
+        self.ending: Callable[[], None] = _nothing
+        """Called at once by the first signal that ends: the second one ends without another word."""
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[int, Any] = {}
         self._woken = -1
@@ -32,15 +39,20 @@ class Stop:
         return self
 
     def _end(self, number: int, frame: FrameType | None) -> None:
+        # A second signal means not to wait for the summary; it may come before this is over.
+        again = number in self._asked_by
+        self._asked_by.add(number)
         self.asked = True
-        # Whoever asks twice does not want to wait for the summary.
+        self.ending()
         signal.signal(number, signal.SIG_DFL)
+        if again:
+            os.kill(os.getpid(), number)
 
     def _list(self, number: int, frame: FrameType | None) -> None:
         self._list_asked = True
 
     def take_list(self) -> bool:
-        """Whether somebody asked, since the last call, for what is in flight."""
+        """Whether there was a request, since the last call, to list what is in flight."""
         asked, self._list_asked = self._list_asked, False
         return asked
 

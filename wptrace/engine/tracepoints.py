@@ -7,7 +7,7 @@ from wptrace.bpf.kernel_btf import vmlinux
 
 
 def argument(tracepoint: str, kind: str) -> int:
-    """The place, from 0, of the argument of this type ("bio *"); 0 where there is no such tracepoint or argument.
+    """The place, from 0, of the argument of this type ("bio *"); 0 if the tracepoint or the argument is missing.
 
     A wrong guess would read garbage without an error.
     """

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.task import COMM, PID, TID
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -51,8 +50,6 @@ OTHERS = "others"
 _TASKS = 32768
 _ROWS = 1024
 _ROW_BYTES = 64 << 20
-# As in bpf_src/sched/cpu.bpf.c: the last ones on each CPU.
-_RUNS = 2048
 
 _INCOMPLETE = Cause("incomplete", "a turn ended whose way to a CPU was not seen: counted, and in no stage")
 _OFF_UNKNOWN = Cause("off_unknown", "the table of tasks had no room: a time off the CPU is in no stage")
@@ -69,7 +66,7 @@ class Options(NamedTuple):
     by: str = CPU
     wanted: Filter = Filter()
     slow_ns: int | None = None
-    """Waits of at least so long are told one by one."""
+    """Waits of at least this long are shown one by one."""
     ring_bytes: int = 1 << 18
     tasks: int = _TASKS
     rows: int = 0
@@ -89,7 +86,7 @@ _STAGES = (
         _R,
         _L,
         "the task has a CPU, interrupts on it included",
-        "the time goes into work: a profiler (perf top) tells which",
+        "the time goes into work: a profiler (perf top) shows which",
     ),
 )
 _OFF = Metric(
@@ -103,7 +100,7 @@ _OFF = Metric(
 
 
 def _kinds(label: Label) -> tuple[Kind, Kind]:
-    """Turns, and waits that are told one by one."""
+    """Turns, and waits that are shown one by one."""
     turn = Kind("request", Noun("turn"), (label,), _STAGES, (_OFF,), constants={"op": "turn"})
     return turn, Kind("wait", Noun("wait"), (label,), _STAGES[:1], constants={"op": "turn"})
 
@@ -142,7 +139,7 @@ class CpuFlow(Flow):
         COMM._replace(words="only threads with this name, its first 15 bytes"),
         IN_CGROUP._replace(words="only tasks of this cgroup and those below it"),
     )
-    fields = (Field(("task_struct.__state", "task_struct.state"), "who leaves a CPU to sleep cannot be told"),)
+    fields = (Field(("task_struct.__state", "task_struct.state"), "sleep cannot be distinguished from preemption"),)
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -163,20 +160,15 @@ class CpuFlow(Flow):
         else:
             self._cells = Cells(obj.maps["rows"], [], stages)
         self._others = Cells(obj.maps["others"], [self._turn.group(OTHERS)], stages)
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
             layout = obj.struct("cpu_record")
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take)
         told = filters.describe(self._options.wanted, self.filters)
-        return Start(
-            self.name,
-            self.level,
-            os.uname().release,
+        return self._begun(
             {"by": self._options.by, **told},
             [Source(stage.name, loaded.serving(stage.name)) for stage in self._turn.measured],
-            self.kinds,
             [*loaded.attempts.notes(), *filters.notes(self._options.wanted, self.filters)],
         )
 
@@ -229,13 +221,14 @@ class CpuFlow(Flow):
 
     def _history(self, cpu: int, since_ns: int) -> list[Run]:
         """Who ran on a CPU since then. A run that is just being written is later than what anybody asks for."""
-        memory = self._obj.maps["histories"].raw(cpu)
+        histories = self._obj.maps["histories"]
+        memory = histories.raw(cpu)
         if memory is None:
             return []
         layout = self._obj.struct("run")
         start, end = layout.fields.index("start_ns"), layout.fields.index("end_ns")
         found = []
-        for values in layout.struct.iter_unpack(memory[: layout.size * _RUNS]):
+        for values in layout.struct.iter_unpack(memory[: histories.value_codec.member("runs").size]):
             if values[end] > since_ns:
                 run = dict(zip(layout.fields, values))
                 found.append(Run(values[start], values[end], Task(**_task(run, "task"))))
@@ -271,12 +264,11 @@ class CpuFlow(Flow):
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk + self._others.shrunk
-        return Snapshot(
-            time.monotonic_ns(),
+        return self._taken(
             {REQUESTS: Book.read(book.started, book.finished, lost, noted)},
             {**self._cells.copy(), **self._others.copy()},
             {},
-            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+            ran,
         )
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
+from wptrace.engine import filters
 from wptrace.engine.cells import Cells
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.filters import Filter, Predicate
+from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Hook, Way
 from wptrace.engine.resolver import Loaded, load
-from wptrace.errors import UnsupportedError
+from wptrace.errors import UnsupportedError, UsageError
 from wptrace.kernel import sysdev
 from wptrace.model.book import (
     INCONSISTENT,
@@ -37,9 +39,6 @@ _A = Point("A", "answered")
 # Kernel memory for rows is this at most, but for the fewest rows.
 _CELLS_BYTES = 32 << 20
 _FEWEST, _MOST = 32, 256
-# As in bpf_src/iommu/iopf.bpf.c.
-_NO_PASID = 0xFFFFFFFF
-_NAME_BYTES = 32
 
 _REFUSED = Cause("refused", "the kernel did not take a fault: nobody handles the address space that it is in")
 _NO_ROW = Cause("no_row", "a device and PASID found no row of their own: counted under other")
@@ -53,12 +52,6 @@ _NOTHING = (
     "this kernel shows no I/O page faults: it has neither the SMMU's tracepoints, nor iommu_report_device_fault to"
     " probe, nor the tracepoints of Intel's IOMMU"
 )
-
-
-class Options(NamedTuple):
-    devices: tuple[str, ...] = ()
-    """By name, such as 0000:75:00.0; none means all."""
-    pasids: tuple[int, ...] = ()
 
 
 FAULT = Kind(
@@ -93,6 +86,13 @@ FAULT = Kind(
 )
 
 
+def _pasid(text: str) -> int:
+    # It has 20 bits.
+    if not text.isascii() or not text.isdecimal() or len(text) > 7 or int(text) >= 1 << 20:
+        raise UsageError(f"{text!r} is not a PASID: it is a number below {1 << 20}")
+    return int(text)
+
+
 class IopfFlow(Flow):
     name = "iopf"
     object = "iopf"
@@ -122,25 +122,33 @@ class IopfFlow(Flow):
             required=False,
         ),
     )
+    # Asked of rows, which are few: the programs follow all.
+    filters = (
+        Predicate(
+            "dev",
+            "a device by its name in sysfs, such as 0000:75:00.0; repeatable (default: all)",
+            sysdev.named,
+            short="d",
+            metavar="DEVICE",
+            repeatable=True,
+        ),
+        Predicate("pasid", "an address space by its number; repeatable", _pasid, metavar="PASID", repeatable=True),
+    )
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
         """A size that fits the machine."""
         obj.maps["cells"].max_entries = rows(obj.maps["blank"].value_codec.size, libbpf().cpus)
 
-    def __init__(self, options: Options) -> None:
-        for device in options.devices:
-            sysdev.require(device)
-        # As far as the programs keep a name.
-        self._devices = {name[: _NAME_BYTES - 1] for name in options.devices}
-        self._options = options
+    def __init__(self, wanted: Filter) -> None:
+        self._filter = wanted
         self._groups: set[Group] = set()
 
     def start(self, reader: Reader) -> Start:
         try:
             self._loaded = loaded = load(self.object, self.hooks, self.configure)
         except UnsupportedError as error:
-            raise UnsupportedError(_NOTHING, hint="wptrace doctor -v tells what was tried") from error
+            raise UnsupportedError(_NOTHING, hint="wptrace doctor -v says what was tried") from error
         obj = loaded.obj
         if loaded.way(_FAULT).name in (_SMMU, _INTEL):
             # Tracepoints alone have other keys than the kernel's queue, so H would never find its fault.
@@ -149,26 +157,34 @@ class IopfFlow(Flow):
         obj.maps["cells"][{}] = [{}] * libbpf().cpus
         self._cells = Cells(obj.maps["cells"], [], obj.enum("iopf_stage"))
         self._causes = [_CAUSES[name] for name in obj.enum("iopf_cause")]
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
         whole, part = loaded.sections(_FAULT), loaded.sections(_HANDLING)
         hows = {"gather": whole, "queue": part, "handle": whole}
-        asked = {"dev": list(self._options.devices), "pasid": list(self._options.pasids)}
-        filters: dict[str, Any] = {name: values for name, values in asked.items() if values}
+        told = filters.describe(self._filter, self.filters)
         sources = [Source(name, hows[name]) for name in names(self.kinds)]
-        return Start(self.name, self.level, os.uname().release, filters, sources, self.kinds, _notes(loaded))
+        return self._begun(told, sources, _notes(loaded))
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
         """Faults without an answer."""
         return {"unanswered": [one.told for one in self.in_flight(0)]}
 
     def _wanted(self, row: Any) -> bool:
-        pasids = self._options.pasids
-        return (not self._devices or text(row.dev) in self._devices) and (not pasids or row.pasid in pasids)
+        devices, pasids = self._filter.get("dev"), self._filter.get("pasid")
+        # As far as the programs keep a name.
+        kept = self._obj.struct("iopf_row").member("dev").size - 1
+        return not (devices and text(row.dev) not in [name[:kept] for name in devices]) and not (
+            pasids and row.pasid not in pasids
+        )
+
+    def _group(self, row: Any) -> Group:
+        """The device and its address space."""
+        if not text(row.dev):
+            return FAULT.group(_OTHER, _OTHER)
+        return FAULT.group(text(row.dev), None if row.pasid == self._obj.constants["NO_PASID"] else row.pasid)
 
     def _follow(self) -> None:
         """Rows come with the first fault of a device and address space."""
         for row in self._obj.maps["cells"]:
-            group = FAULT.group(*_labels(row))
+            group = self._group(row)
             if group not in self._groups and self._wanted(row):
                 self._groups.add(group)
                 self._cells.follow(row, group)
@@ -181,12 +197,11 @@ class IopfFlow(Flow):
         ran = [program.statistics() for program in self._running.programs]
         lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: causes.pop(STATE_FULL)}
         noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran), INCONSISTENT: self._cells.shrunk}
-        return Snapshot(
-            time.monotonic_ns(),
+        return self._taken(
             {REQUESTS: Book.read(total("started"), total("finished"), lost, noted, total("failed"))},
             self._cells.copy(),
             {group: {BYTES: page * count["faults"]} for group, count in self._cells.counters.items()},
-            overhead(ran, self._map_bytes, records=0),
+            ran,
         )
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
@@ -202,7 +217,7 @@ class IopfFlow(Flow):
                 continue
             stage = "handle" if state.handled_ns else waiting if state.last_ns else "gather"
             fields = {"group": key.group, "address": state.address, "faults": state.faults}
-            found.append(InFlight(FAULT.group(*_labels(state)), age, stage, fields))
+            found.append(InFlight(self._group(state), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
 
@@ -211,19 +226,12 @@ def rows(cell_bytes: int, cpus: int) -> int:
     return min(max(_CELLS_BYTES // (cell_bytes * cpus), _FEWEST), _MOST)
 
 
-def _labels(row: Any) -> tuple[str, int | str | None]:
-    """The device and its address space."""
-    if not text(row.dev):
-        return _OTHER, _OTHER
-    return text(row.dev), None if row.pasid == _NO_PASID else row.pasid
-
-
 def _notes(loaded: Loaded) -> list[str]:
     source = loaded.way(_FAULT).name
     if source == _SMMU:
-        return ["the tracepoints of the SMMU tell of no groups and of no handling: all of a fault is in handle"]
+        return ["the tracepoints of the SMMU know neither groups nor handling: all of a fault is in handle"]
     if source == _INTEL:
-        return ["the tracepoints of Intel's IOMMU tell of no handling: queue is in handle"]
+        return ["the tracepoints of Intel's IOMMU know no handling: queue is in handle"]
     if not loaded.sections(_HANDLING):
         return [f"this kernel shows no handling of a fault: queue is in handle ({loaded.attempts.reason(_HANDLING)})"]
     return ["who handles faults by other means than the kernel's shared virtual addressing has queue in handle"]

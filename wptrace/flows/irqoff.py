@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
@@ -17,12 +16,14 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.paced import Paced, run_on_cycles
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.correlation.episodes import Episodes
+from wptrace.engine import filters
 from wptrace.engine.cells import distribution
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.filters import Filter, Predicate
+from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Field, Hook, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError, WptraceError
-from wptrace.kernel import cpus
+from wptrace.kernel import cpus, privileges, symbols
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.entry import interrupted
 from wptrace.kernel.symbols import KernelSymbols
@@ -63,11 +64,10 @@ _LOOK = "look_perf_event"
 
 class Options(NamedTuple):
     min_ns: int = 10_000_000
-    """Periods at least so long."""
+    """Periods at least that long."""
     counter: str = AUTO
     """CYCLES: stacks from inside a period or not at all, NONE: from its end, AUTO: the former where that works."""
-    cpus: tuple[int, ...] = ()
-    """None means all that are online."""
+    wanted: Filter = Filter()
     ring_bytes: int = 1 << 20
 
 
@@ -84,7 +84,17 @@ _STAGES = (
 _NOUN = Noun("period with interrupts off", "periods with interrupts off")
 PERIOD = Kind("request", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"})
 EVENT = Kind("irqoff", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"})
-"""One of them, told by itself."""
+"""One of them, shown by itself."""
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(dict.fromkeys(cpus.ranges(text)))
+    except ValueError:
+        found = ()
+    if not found:
+        raise UsageError(f"{text!r} is not a list of CPUs such as 0-3,8")
+    return found
 
 
 class IrqoffFlow(Flow):
@@ -111,6 +121,16 @@ class IrqoffFlow(Flow):
         ),
         probe(_TICKS, "tick of a timer (N)", "expire", ("irqoff",), "no period can be seen"),
     )
+    # By who gets a tick at all.
+    filters = (
+        Predicate(
+            "cpu",
+            "only these CPUs, such as 0-3,8 (default: all)",
+            _cpus,
+            metavar="LIST",
+            describe=lambda chosen: {"cpus": list(chosen)},
+        ),
+    )
     fields = (Field(("rq.prev_steal_time",), "time that a hypervisor takes reads as a period"),)
 
     @staticmethod
@@ -123,15 +143,19 @@ class IrqoffFlow(Flow):
         try:
             ticks.start(cpus.online()[0])
         except WptraceError as error:
-            return [Check("tick", MISSING, error.message, "sysctl kernel.perf_event_paranoid=2, or run it as root")]
+            return [
+                Check(
+                    "tick", MISSING, error.message, "a policy (seccomp, an LSM) keeps perf_event_open from this process"
+                )
+            ]
         finally:
             ticks.close()
         return [Check("tick", OK, f"a clock event of perf, {perf.most_a_second():,} times a second at most")]
 
     def __init__(self, options: Options) -> None:
         if options.min_ns < SHORTEST_NS:
-            raise UsageError("periods shorter than 1ms cannot be told from late ticks")
-        absent = set(options.cpus) - set(cpus.online())
+            raise UsageError("periods shorter than 1ms cannot be distinguished from late ticks")
+        absent = set(options.wanted.get("cpu", ())) - set(cpus.online())
         if absent:
             raise UsageError(f"there is no CPU {min(absent)} online")
         self._options = options
@@ -153,11 +177,10 @@ class IrqoffFlow(Flow):
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
         for cpu in self._wanted():
             self._watch(obj, cpu)
         notes = [self._try_counter(loaded), *loaded.attempts.notes(_LOOKS)]
-        # Periods before samples: whoever has read the end of a period finds its sample in the other ring.
+        # Periods before samples: once the end of a period is read, its sample is in the other ring.
         for name, record, handle in (
             ("records", "irqoff_record", self._episodes.end),
             ("samples", "irqoff_sample", self._episodes.see),
@@ -166,14 +189,14 @@ class IrqoffFlow(Flow):
             ring = Ring.of(obj.maps[name], layout.struct)
             self._rings.append(ring)
             reader.add(ring, _each(layout.fields, handle))
+        if not symbols.shown():
+            notes.append(f"stacks have no names: /proc/kallsyms shows no addresses ({privileges.hidden_addresses()})")
         if cpus.hypervisor() and not cpus.stolen():
-            notes.append("this machine is virtual, and its hypervisor tells nothing of the time that it takes")
+            notes.append("this machine is virtual, and its hypervisor does not report the time that it takes")
         how = f"{loaded.sections(_TICKS)} with ticks of cpu-clock"
         how += f", {loaded.sections(_LOOKS)}" if self._looks is not None else ""
-        filters: dict[str, Any] = {"min_ns": self._options.min_ns}
-        if self._options.cpus:
-            filters["cpus"] = list(self._options.cpus)
-        return Start(self.name, self.level, os.uname().release, filters, [Source("irqoff", how)], self.kinds, notes)
+        told = {"min_ns": self._options.min_ns, **filters.describe(self._options.wanted, self.filters)}
+        return self._begun(told, [Source("irqoff", how)], notes)
 
     def _hooks(self) -> tuple[Hook, ...]:
         if self._options.counter == NONE:
@@ -182,7 +205,7 @@ class IrqoffFlow(Flow):
         return tuple(hook._replace(required=hook.required or must) for hook in self.hooks)
 
     def _wanted(self) -> list[int]:
-        return list(self._options.cpus) or cpus.online()
+        return list(self._options.wanted.get("cpu", ())) or cpus.online()
 
     def _watch(self, obj: BpfObject, cpu: int) -> None:
         self._ticks.start(cpu)
@@ -201,7 +224,7 @@ class IrqoffFlow(Flow):
         obj.maps["samples"].max_entries = _SAMPLE_BYTES
 
     def _try_counter(self, loaded: Loaded) -> str:
-        """That the counter is there is not enough: it has to run, and by NMI, which no table tells."""
+        """That the counter is there is not enough: it has to run, and by NMI, which no table shows."""
         ticks = f"a tick every {self._tick_ns // 1000} us"
         late = f"software: {ticks}, stacks from the end of a period"
         if self._options.counter == NONE:
@@ -328,12 +351,12 @@ class IrqoffFlow(Flow):
         noted[_FOREIGN] = sum(ring.foreign for ring in self._rings)
         finished = sum(cell.finished for cell in cells)
         late = len(self._late()) if self._open is None else self._open
-        return Snapshot(
-            time.monotonic_ns(),
+        return self._taken(
             {REQUESTS: Book.read(finished + late, finished, {}, noted)},
             found,
             {},
-            overhead(ran, self._map_bytes, sum(ring.records for ring in self._rings)),
+            ran,
+            sum(ring.records for ring in self._rings),
         )
 
     # --- Care for what changes while it runs --------------------------------------------------------------------------
@@ -351,14 +374,13 @@ class IrqoffFlow(Flow):
         """The kernel takes its events from a CPU that goes, and gives none to one that comes."""
         present = set(cpus.online())
         for cpu, moved in self._obj.maps["moves"].items():
-            wanted = not self._options.cpus or cpu in self._options.cpus
-            if wanted and moved > self._since.get(cpu, 0) and cpu in present:
+            if cpu in self._options.wanted.get("cpu", [cpu]) and moved > self._since.get(cpu, 0) and cpu in present:
                 try:
                     if self._looks is not None:
                         self._looks.attach(cpu)
                     self._watch(self._obj, cpu)
                 except LibbpfError as error:
-                    # It is on its way up, or down again: another look will tell.
+                    # It is on its way up, or down again: the next look decides.
                     if error.errno != errno.ENODEV:
                         raise
 

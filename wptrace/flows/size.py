@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.cells import Changes
+from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
@@ -71,7 +69,7 @@ class SizeFlow(Flow):
         probe("request.issue", "issue of a request (D)", "issue", ("sequential", "random"), "no request can be seen"),
     )
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
         Field(("request.state",), "a request that the driver gives back counts again each time it is issued"),
     )
 
@@ -94,15 +92,10 @@ class SizeFlow(Flow):
         groups = [REQUEST.group(name, op) for name in devices.names(self._extents) for op in obj.enum("block_op")]
         self._sizes = Sizes(obj.maps["cells"], groups)
         self._causes = [_CAUSES[name] for name in obj.enum("size_cause")]
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
         sections = ", ".join(program.section for program in loaded.programs)
-        return Start(
-            self.name,
-            self.level,
-            os.uname().release,
+        return self._begun(
             {"dev": [extent.name for extent in self._extents] if self._wanted else []},
             [Source(metric.name, sections) for metric in REQUEST.metrics],
-            self.kinds,
             [*devices.notes(self._wanted), *loaded.attempts.notes()],
         )
 
@@ -110,7 +103,7 @@ class SizeFlow(Flow):
         self.configure(obj)
         obj.maps["cells"].max_entries = (len(self._extents) + 1) * len(obj.enum("block_op"))
         obj.bss.trace_unlisted = not self._wanted
-        obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.devices = devices.table(obj, self._extents, ())
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
@@ -120,12 +113,11 @@ class SizeFlow(Flow):
         lost = {_NO_CELL: causes.pop(_NO_CELL), RECURSION: loaded.misses(ran, BOTH)}
         # A request is counted in the moment that it is seen: nothing is ever in flight here.
         finished = self._sizes.count
-        return Snapshot(
-            time.monotonic_ns(),
+        return self._taken(
             {REQUESTS: Book.read(finished + sum(lost.values()), finished, lost, causes)},
             self._sizes.copy(),
             {group: {BYTES: count} for group, count in self._sizes.bytes.items()},
-            overhead(ran.values(), self._map_bytes, records=0),
+            ran.values(),
         )
 
 
@@ -133,32 +125,20 @@ class Sizes:
     """The cells of all CPUs added up. Their counts have 32 bits and wrap, so it is differences that are added."""
 
     def __init__(self, cells: Map, groups: list[Group]) -> None:
-        self._map = cells
+        self._changes = Changes(cells)
         self._groups = groups
-        self._struct = cells.value_codec.struct
         fields = cells.value_codec.fields
         place = [name for name in fields if name.startswith("places[0].")]
         first, step = fields.index(place[0]), len(place)
         self._columns = {name.partition(".")[2]: slice(first + at, None, step) for at, name in enumerate(place)}
         self._unplaced, self._unplaced_bytes = fields.index("unplaced"), fields.index("unplaced_bytes")
-        self._before: dict[tuple[int, int], bytes] = {}
-        self._nothing = bytes(self._struct.size)
         self._found: dict[Group, tuple[Tally, Tally]] = {}
         self.count = 0
         self.bytes: dict[Group, int] = {}
 
     def read(self) -> None:
-        size = self._struct.size
-        for key, group in enumerate(self._groups):
-            memory = self._map.raw(key)
-            if memory is None:
-                continue
-            for cpu in range(len(memory) // size):
-                now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((key, cpu), self._nothing)
-                if now != before:
-                    self._before[key, cpu] = now
-                    self._add(group, self._struct.unpack(now), self._struct.unpack(before))
+        for key, now, was in self._changes.read(range(len(self._groups))):
+            self._add(self._groups[key], now, was)
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         tallies = self._found.setdefault(group, (Tally(), Tally()))

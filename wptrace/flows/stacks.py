@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import Any, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine import devices, filters
 from wptrace.engine.filters.task import PID
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.flow import Flow
 from wptrace.engine.frames import Frames
 from wptrace.engine.hooks import END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
@@ -97,8 +95,8 @@ class StacksFlow(Flow):
     )
     filters = (PID._replace(words="only I/O that this process starts itself"),)
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
-        Field(("bio.bi_bdev", "bio.bi_disk"), "no I/O can be told from another disk's"),
+        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "I/O cannot be assigned to disks"),
         Field(("request.end_io",), "a write with flushes ends with its data"),
     )
 
@@ -120,8 +118,7 @@ class StacksFlow(Flow):
         obj = loaded.obj
         self._names, self._ops = devices.names(self._extents), obj.enum("block_op")
         self._causes = [_CAUSES[name] for name in obj.enum("stacks_cause")]
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
-        self._frames = Frames(obj.maps["stacks"], obj.maps["more_stacks"])
+        self._frames = Frames(obj)
         if self._options.user:
             layout = obj.struct("process_record")
             self._place = layout.fields.index("tgid"), layout.fields.index("comm")
@@ -130,13 +127,9 @@ class StacksFlow(Flow):
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
         least = {"min_ns": self._options.min_ns} if self._options.min_ns else {}
         how = ", ".join(program.section for program in loaded.programs)
-        return Start(
-            self.name,
-            self.level,
-            os.uname().release,
+        return self._begun(
             {"dev": wanted, **filters.describe(self._options.wanted, self.filters), **least},
             [Source(stage.name, how) for stage in IO.stages],
-            self.kinds,
             [
                 *devices.notes(self._options.devices),
                 *loaded.attempts.notes(),
@@ -155,7 +148,7 @@ class StacksFlow(Flow):
             obj.maps[name].max_entries = size
         obj.bss.min_ns = self._options.min_ns
         obj.bss.trace_unlisted = not self._options.devices
-        obj.bss.devices = devices.table(self._extents, ())
+        obj.bss.devices = devices.table(obj, self._extents, ())
         filters.apply(obj.bss, self._options.wanted, self.filters)
 
     def _meet(self, records: list[Record]) -> None:
@@ -176,7 +169,7 @@ class StacksFlow(Flow):
         cells: dict[Group, dict[str, Distribution]] = {}
         sizes: dict[Group, dict[str, int]] = {}
         counted = list(obj.maps["cells"].items())
-        # A process is told before its first I/O is charged, and a row keeps the name that it gets now.
+        # A process is reported before its first I/O is charged, and a row keeps the name that it gets now.
         if self._ring is not None:
             self._meet(self._ring.read())
         for key, cell in counted:
@@ -185,12 +178,11 @@ class StacksFlow(Flow):
             found.add_counts(cell.slots, cell.count, cell.sum, cell.min, cell.max, 0)
             size = sizes.setdefault(group, {BYTES: 0})
             size[BYTES] += cell.bytes
-        return Snapshot(
-            time.monotonic_ns(),
+        return self._taken(
             {REQUESTS: Book.read(totals.started, totals.finished, lost, causes)},
             cells,
             sizes,
-            overhead(ran, self._map_bytes, self._ring.records if self._ring is not None else 0),
+            ran,
         )
 
     def _stack(self, key: Any) -> Stack:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block devices as sysfs tells them: disks, partitions, stacks, and what the kernel stamps on their requests."""
+"""Block devices as sysfs shows them: disks, partitions, stacks, and what the kernel stamps on their requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Extent(NamedTuple):
     first: int
     end: int
     hidden: bool = False
-    """A path of an NVMe multipath: its number is 0 here, as the kernel does not tell it."""
+    """A path of an NVMe multipath: its number is 0 here, as the kernel does not show it."""
 
     def covers(self, other: Extent) -> bool:
         return self.disk == other.disk and self.first <= other.first and other.end <= self.end
@@ -189,6 +189,18 @@ def in_flight(name: str, sys: Path = SYS) -> int:
     """How many requests are with the driver now, as the kernel counts them."""
     counts = _read(sys / "class" / "block" / name / "inflight")
     return sum(int(count) for count in counts.split()) if counts else 0
+
+
+# Documentation/block/stat.rst
+_IO_TICKS = 9
+
+
+def busy_ms(name: str, sys: Path = SYS) -> int | None:
+    """For how long the device has had requests, to a tick of the kernel; None if it is gone, or keeps no statistics."""
+    fields = (_read(sys / "class" / "block" / name / "stat") or "").split()
+    if len(fields) <= _IO_TICKS or _read(_whole(name, sys) / "queue" / "iostats") != "1":
+        return None
+    return int(fields[_IO_TICKS])
 
 
 def numbers(sys: Path = SYS) -> dict[int, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control groups of the v2 hierarchy by their ids, which are what the kernel's objects have."""
+"""Control groups of the v2 hierarchy by their ids, as the kernel's objects have them."""
 
 from __future__ import annotations
 

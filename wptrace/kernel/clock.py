@@ -13,8 +13,12 @@ def wall_offset_ns() -> int:
     return wall - (before + time.monotonic_ns()) // 2
 
 
-def clock_time(wall_ns: int, date: bool) -> str:
-    """Local time to the microsecond, 12:03:44.123456, with the date before it if wanted."""
-    seconds, rest = divmod(wall_ns, 1_000_000_000)
+def clock_seconds(wall_ns: int, date: bool) -> str:
+    """Local time to the second, 12:03:44, with the date before it if wanted."""
     form = "%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S"
-    return f"{time.strftime(form, time.localtime(seconds))}.{rest // 1000:06d}"
+    return time.strftime(form, time.localtime(wall_ns // 1_000_000_000))
+
+
+def clock_time(wall_ns: int, date: bool) -> str:
+    """The same to the microsecond, 12:03:44.123456."""
+    return f"{clock_seconds(wall_ns, date)}.{wall_ns % 1_000_000_000 // 1000:06d}"

@@ -31,13 +31,13 @@ def ranges(text: str) -> list[int]:
 
 
 def hypervisor(proc: Path = PROC) -> bool:
-    """Whether the CPUs say that they are virtual; those of arm64 do not tell."""
+    """Whether the CPUs say that they are virtual; those of arm64 do not say."""
     flags = next((line for line in procfs.lines(proc / "cpuinfo") if line.startswith(b"flags")), b"")
     return b"hypervisor" in flags.split()
 
 
 def stolen(proc: Path = PROC) -> int:
-    """What a hypervisor took of all CPUs since the start, in ticks of 10 ms; 0 as well where it does not tell."""
+    """What a hypervisor took of all CPUs since the start, in ticks of 10 ms; also 0 if it does not report any."""
     words = (proc / "stat").read_text().split(maxsplit=9)
     return int(words[8])
 

@@ -55,7 +55,7 @@ class Functions:
 
 
 def functions(fd: int) -> Functions | None:
-    """Of an open file; None where it is no such file, or tells of none."""
+    """Of an open file; None if it is not an ELF file, or has none."""
     head = os.pread(fd, _HEADER.size, 0)
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +79,9 @@ def _process(folder: Path) -> Process:
 
 
 def is_wptrace(words: list[str]) -> bool:
-    """By the command line: the script, or the package as `python -m wptrace`."""
+    """By the command line: the script, as it is or behind its interpreter, or the package as `python -m wptrace`."""
+    if words and os.path.basename(words[0]).startswith("python"):  # noqa: PTH119
+        words = [words[0], *dropwhile(lambda word: word in ("-I", "-B"), words[1:])]
     if any(os.path.basename(word) == "wptrace" for word in words[:2]):  # noqa: PTH119
         return True
     return any(words[place : place + 2] == ["-m", "wptrace"] for place in range(len(words)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ OVERLAY = "overlay"
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo. `dev` is the superblock's s_dev, which stat(2) does not tell for btrfs."""
+    """A line of mountinfo. `dev` is the superblock's s_dev, which stat(2) does not show for btrfs."""
 
     id: int
     dev: int
@@ -60,6 +61,28 @@ def registered(proc: Path = PROC) -> set[str]:
     return {os.fsdecode(line.split(b"\t")[-1]) for line in lines}
 
 
+class Changes:
+    """Whether anything was mounted or unmounted; the kernel reports it once, and nothing is read for it."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._poll = select.poll()
+        try:
+            self._fd = os.open(proc / "self" / "mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no /proc
+            self._fd = -1
+            return
+        self._poll.register(self._fd, select.POLLPRI)
+
+    def __bool__(self) -> bool:
+        return bool(self._poll.poll(0))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._poll = select.poll()
+
+
 def _mount(line: str) -> Mount:
     # The source may be empty, so the blanks count. Optional fields end with a dash.
     fields = line.split(" ")
@@ -90,7 +113,7 @@ def find(path: str, proc: Path = PROC) -> Place:
         os.close(fd)
     mount = next((mount for mount in mounts(proc) if str(mount.id) == mount_id), None)
     dev = mount.dev if mount else blockdev.kernel_dev(os.major(found.st_dev), os.minor(found.st_dev))
-    # Since 5.14 (3845f256a8b5) the kernel tells i_ino; an overlay over several file systems has another st_ino.
+    # Since 5.14 (3845f256a8b5) the kernel shows i_ino; an overlay over several file systems has another st_ino.
     return Place(real, dev, int(inode or found.st_ino), found.st_mode, mount)
 
 

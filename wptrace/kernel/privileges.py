@@ -10,7 +10,14 @@ from wptrace.errors import NotPermittedError
 from wptrace.kernel import procfs
 
 # include/uapi/linux/capability.h
-CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38, "CAP_BPF": 39}
+CAPABILITIES = {
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,
+    "CAP_SYSLOG": 34,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
 
 
 def effective(status: Path = Path("/proc/self/status")) -> set[str]:
@@ -24,8 +31,11 @@ def may_trace(held: set[str]) -> bool:
 
 
 def require_tracing() -> None:
-    if not may_trace(effective()):
-        raise NotPermittedError("tracing needs root, or CAP_BPF and CAP_PERFMON", hint=advice())
+    held = effective()
+    if not may_trace(held):
+        lacking = _lacking(held)
+        missing = "are" if len(lacking) == 2 else "is"
+        raise NotPermittedError(f"tracing takes {' and '.join(lacking)}, which {missing} missing", hint=advice())
 
 
 def require_admin(what: str) -> None:
@@ -34,22 +44,33 @@ def require_admin(what: str) -> None:
         raise NotPermittedError(f"{what} takes CAP_SYS_ADMIN, which is missing", hint="run it with sudo")
 
 
+def hidden_addresses() -> str:
+    """Why /proc/kallsyms shows this process no addresses (kallsyms_show_value in kernel/ksyms_common.c)."""
+    if "CAP_SYSLOG" in effective():
+        return "kernel.kptr_restrict hides them from all"
+    return "it takes CAP_SYSLOG, which is missing, and kernel.kptr_restrict below 2"
+
+
+def _lacking(held: set[str]) -> list[str]:
+    return [name for name in ("CAP_BPF", "CAP_PERFMON") if name not in held]
+
+
 def advice() -> str:
     """What to do where the kernel permits something not."""
     held = effective()
     if not may_trace(held):
-        lacking = [name for name in ("CAP_BPF", "CAP_PERFMON") if name not in held]
+        lacking = _lacking(held)
         both = len(lacking) == 2
         return f"run it with sudo, or grant {'both capabilities' if both else f'{lacking[0]} as well'}"
     if "CAP_SYS_ADMIN" not in held:
-        known = "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it"
+        known = "it takes CAP_SYS_ADMIN, which is missing, or a policy (lockdown, an LSM) refuses it"
         more = "; before Linux 5.11 it may be the limit of locked memory (ulimit -l)"
         return known + (more if memlock() >= 0 and "CAP_SYS_RESOURCE" not in held else "")
     return "this kernel's policy (lockdown, an LSM) refuses it: see wptrace doctor"
 
 
 def lockdown(path: Path = Path("/sys/kernel/security/lockdown")) -> str | None:
-    """The lockdown mode in force ("none", "integrity", "confidentiality"); None where the kernel does not tell."""
+    """The lockdown mode in force ("none", "integrity", "confidentiality"); None if the kernel does not show it."""
     try:
         text = path.read_text()
     except OSError:

@@ -17,6 +17,8 @@ _ADDRESS, _KIND, _NAME = slice(0, 16), slice(17, 18), 19
 _FUNCTIONS = b"tTwW"
 # No function is longer: an address so far behind the last one was in a module that has left since.
 _LONGEST = 1 << 20
+# Variables of CPUs stand first, at 0 and behind; functions of the kernel itself are not far.
+_HEAD = 1 << 18
 # What surely has the next symbol that is no other name of the same function.
 _LINES = 1 << 12
 
@@ -77,6 +79,15 @@ def code(names: Iterable[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int
         end = next((address for address in behind if address > match[1]), match[1])
         found.setdefault(match[2].decode(), (int(match[1], 16), int(end, 16) - int(match[1], 16)))
     return found
+
+
+def shown(kallsyms: Path = KALLSYMS) -> bool:
+    """Whether functions have addresses: without reading all of them."""
+    try:
+        with kallsyms.open("rb") as file:
+            return re.search(rb"^(?!0{16})[0-9a-f]{16} [tT] ", file.read(_HEAD), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> bytes:

@@ -10,12 +10,12 @@ from wptrace.errors import UsageError
 SYS = Path("/sys")
 
 
-def require(name: str, sys: Path = SYS) -> None:
-    """The name must be that of a device: it would be waited for in vain."""
+def named(name: str, sys: Path = SYS) -> str:
+    """The name, if it is that of a device: another one would be waited for in vain."""
     # "" and ".." are folders as well.
     known = name not in ("", ".", "..") and "/" not in name
     if known and ((sys / "devices" / name).is_dir() or any(sys.glob(f"bus/*/devices/{_literal(name)}"))):
-        return
+        return name
     raise UsageError(f"there is no device {name or repr(name)}", hint="ls /sys/bus/*/devices lists the devices")
 
 

@@ -39,6 +39,19 @@ def _leader(text: str, kind: str, proc: Path) -> str:
     return leader or text
 
 
+def children(pid: int, proc: Path = PROC) -> list[int]:
+    """The living processes that this one started."""
+    found = []
+    for folder in proc.glob("[0-9]*"):
+        try:
+            parent = procfs.field(folder / "status", "PPid")
+        except OSError:
+            continue  # it just went
+        if parent == str(pid):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
 # PROC_PID_INIT_INO of include/linux/proc_ns.h.
 _FIRST_NAMESPACE = 0xEFFFFFFC
 

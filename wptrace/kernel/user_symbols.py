@@ -113,7 +113,7 @@ def _opened(path: str, region: Region | None = None) -> int:
 
 
 def _is_mapped(found: os.stat_result, region: Region) -> bool:
-    """btrfs and overlayfs tell stat(2) a device of their own, one without a driver: there the inode has to do."""
+    """btrfs and overlayfs show stat(2) a device of their own, one without a driver: there the inode has to do."""
     return found.st_ino == region.inode and (found.st_dev == region.dev or not os.major(found.st_dev))
 
 

@@ -21,39 +21,53 @@ PROBATION = 3
 ENTRY_NS = 40
 """What the way into a program and out of it costs, which the kernel's run time does not contain."""
 
-INTERFERENCE, EACH, FS, SAMPLE = "interference", "each", "fs", "sample"
-KINDS = (INTERFERENCE, EACH, FS, SAMPLE)
+
+class Saving(NamedTuple):
+    """What a flow can do less of."""
+
+    name: str
+    less: str
+    """In words, before it happens."""
+    gone: str = ""
+    """And once it has, if that is something else."""
+    rates: tuple[int, ...] = ()
+    """It goes in several steps: of one in so many something is left."""
+
+
 TOLD_ONE_IN = 100
 """What is left of `each`."""
-RATES = (4, 16, 64, 256)
-"""The steps of `sample`: one in so many requests is timed."""
+EACH = Saving("each", f"records (1/{TOLD_ONE_IN} are kept)", f"records but 1/{TOLD_ONE_IN}")
+_RATES = (4, 16, 64, 256)
+
+
+def times_of(many: str) -> Saving:
+    """What is counted still, and not timed."""
+    return Saving("sample", f"times of {many} (of one in {', '.join(map(str, _RATES))})", f"times of {many}", _RATES)
 
 
 class Step(NamedTuple):
     """What can be shed at a time."""
 
-    kind: str
+    kind: Saving
     one_in: int = 0
-    """Of `sample`."""
+    """Of its rates."""
 
 
-def ladder(kinds: Iterable[str]) -> tuple[Step, ...]:
-    """The steps of those that a trace has, in the order in which they go."""
-    there = set(kinds)
-    steps = [Step(kind) for kind in KINDS if kind in there and kind != SAMPLE]
-    return (*steps, *(Step(SAMPLE, rate) for rate in RATES if SAMPLE in there))
+def ladder(savings: Iterable[Saving]) -> tuple[Step, ...]:
+    """Their steps, in this order."""
+    return tuple(Step(one, rate) for one in savings for rate in one.rates or (0,))
 
 
 def rate_before(steps: Sequence[Step], step: Step) -> int:
-    """One in how many requests was timed before this step; 0: all."""
-    return max((one.one_in for one in steps if one.kind == SAMPLE and one.one_in < step.one_in), default=0)
+    """Of one in how many was something left before this step; 0: all."""
+    return max((one.one_in for one in steps if one.kind == step.kind and one.one_in < step.one_in), default=0)
 
 
 class Cost(NamedTuple):
     """What the tracing cost: shares of the time that the CPUs were busy."""
 
     programs: float | None
-    """None: this kernel does not tell."""
+    """None: this kernel does not measure it."""
     reader: float
 
     @property
@@ -141,11 +155,13 @@ class Spending(NamedTuple):
     worst: float
     shed: tuple[Step, ...]
     """At its end."""
-    off_ns: dict[str, int]
-    """By kind of step: how long it was off, or sampled."""
+    off_ns: dict[Saving, int]
+    """How long each was off, or sampled."""
     changes: tuple[Change, ...]
     refused: str = ""
     """Why what is shed does not come back; empty where it may."""
+    exhausted: bool = False
+    """There is nothing left to shed."""
 
     @property
     def one_in(self) -> int:
@@ -153,11 +169,11 @@ class Spending(NamedTuple):
         return self.shed[-1].one_in or 1 if self.shed else 1
 
 
-def off_ns(changes: Sequence[Change], since_ns: int, until_ns: int) -> dict[str, int]:
-    """How long each kind of step was shed between two moments."""
-    found = dict.fromkeys(KINDS, 0)
-    began: dict[str, int] = {}
-    depth: dict[str, int] = {}
+def off_ns(savings: Iterable[Saving], changes: Sequence[Change], since_ns: int, until_ns: int) -> dict[Saving, int]:
+    """How long each of them was shed between two moments."""
+    found = dict.fromkeys(savings, 0)
+    began: dict[Saving, int] = {}
+    depth: dict[Saving, int] = {}
     for change in changes:
         kind, at = change.step.kind, min(max(change.at_ns, since_ns), until_ns)
         depth[kind] = depth.get(kind, 0) + (1 if change.shed else -1)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace doctor` finds: plain data between whoever looks and whoever shows it."""
+"""What `wptrace doctor` finds: plain data between the code that looks and the code that shows it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 OK, DEGRADED, MISSING = "ok", "degraded", "missing"
@@ -30,7 +31,7 @@ class HookFinding(NamedTuple):
     hook: str
     state: str
     arguments: tuple[str, ...] | None
-    """Of its tracepoint, where BTF tells."""
+    """Of its tracepoint, if BTF has it."""
     ways: list[Attempt]
 
 
@@ -54,6 +55,16 @@ class FlowFinding(NamedTuple):
     checks: list[Check]
 
 
+class Seen(NamedTuple):
+    """A point of a flow by definition, and how often it was passed while watching."""
+
+    flow: str
+    point: str
+    section: str
+    times: int | None
+    """None: nothing could be attached there."""
+
+
 class Diagnosis(NamedTuple):
     kernel: str
     machine: str
@@ -62,7 +73,11 @@ class Diagnosis(NamedTuple):
     system: list[Check]
     features: list[Check]
     flows: list[FlowFinding]
+    definitions: list[Check]
+    """The flows by definition that come along."""
+    seen: Sequence[Seen] = ()
+    """Of those, in the order of their points, where the user wanted to watch them."""
+    watched_s: float = 0.0
 
-    @property
-    def io_works(self) -> bool:
-        return any(found.works for found in self.flows if found.flow == "io")
+    def works(self, flow: str) -> bool:
+        return any(found.works for found in self.flows if found.flow == flow)

@@ -158,7 +158,7 @@ class Distribution:
         return recent
 
     def scaled(self, count: int) -> Distribution:
-        """One of so many values that are spread like these. Extremes stay: nobody knows others."""
+        """One of this many values that are spread like these. Extremes stay: there are no better ones."""
         made = Distribution()
         if not self.count or not count:
             return made

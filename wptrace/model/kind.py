@@ -25,6 +25,13 @@ class _All:
 ALL = _All()
 
 DEVICE, OPERATION, CPU, TASK, CGROUP, PASID, STACK = "device", "operation", "cpu", "task", "cgroup", "pasid", "stack"
+COMM, FILE, CALL = "comm", "file", "call"
+OWNER = "owner"
+"""Another name of the label that says whose something is."""
+OTHERS = "others"
+"""In the place of a label's value: all that found no row of their own."""
+NOBODY = "nobody"
+"""What is the kernel's own, or of which it is not known whose it is."""
 
 
 class Label(NamedTuple):
@@ -50,8 +57,10 @@ class Label(NamedTuple):
         """As programs read it."""
         if value is ALL:
             return {self.alias or self.name: ""}
-        plain = value._asdict() if hasattr(value, "_asdict") else value
-        if isinstance(value, str) and self.type in (CPU, TASK, PASID):
+        plain = value.comm if isinstance(value, Comm) else value._asdict() if hasattr(value, "_asdict") else value
+        if isinstance(value, str) and (
+            self.type in (CPU, TASK, PASID) or (self.alias == OWNER and value in (OTHERS, NOBODY))
+        ):
             # What stands for all that found no row of its own.
             plain = None
         return {**({self.alias: self.shown(value)} if self.alias else {}), self.name: plain}
@@ -66,6 +75,15 @@ class Task(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.comm}[{self.pid}/{self.tid}]" if self.tid else f"{self.comm}[{self.pid}]"
+
+
+class Comm(NamedTuple):
+    """All threads of a name."""
+
+    comm: str
+
+    def __str__(self) -> str:
+        return self.comm
 
 
 class Noun(NamedTuple):
@@ -130,7 +148,7 @@ Measured = Union[Stage, Metric]
 
 
 class Kind:
-    """Such as an operation, a request, a packet, a period. It is one object, and compared as such."""
+    """Such as an operation, a request, a packet, a period. It is one object, and compared by identity."""
 
     def __init__(
         self,
@@ -146,12 +164,13 @@ class Kind:
         sized: bool = False,
         squares: bool = True,
         constants: Mapping[str, str] | None = None,
+        nested: bool = False,
     ) -> None:
         """`book` is the one in which it is counted, if in any; `unit` that of the total where there are no stages.
 
         `sized` ones have bytes. Where rows are `ranked`, those with the most come first, and their shares are those of
-        all of them together. Without `squares` nobody knows a standard deviation. In JSON all have the fields of
-        `constants`.
+        all of them together. Without `squares` there is no standard deviation. In JSON all have the fields of
+        `constants`; `nested` labels, whose names may be any, are in a field of their own.
         """
         self.name = name
         self.noun = noun
@@ -163,6 +182,7 @@ class Kind:
         self.sized = sized
         self.squares = squares
         self.constants = dict(constants or {})
+        self.nested = nested
         self.place = {label.name: place for place, label in enumerate(self.labels)}
         start, end = (self.stages[0].start, self.stages[-1].end) if self.stages else (None, None)
         way = f", from {start.name} to {end.name}" if start and end else ""
@@ -209,10 +229,6 @@ class Kind:
     def inside(self) -> tuple[Metric, ...]:
         return tuple(metric for metric in self.metrics if metric.inside)
 
-    @property
-    def timed(self) -> bool:
-        return self.total.unit == "ns"
-
 
 class Group(NamedTuple):
     """What has the same labels, and one row."""
@@ -231,7 +247,7 @@ class Group(NamedTuple):
     @property
     def everywhere(self) -> Group:
         """Its first label says where it is."""
-        return Group(self.kind, (ALL, *self.values[1:]))
+        return Group(self.kind, (ALL, *self.values[1:]) if self.values else ())
 
     @property
     def shown(self) -> str:
@@ -243,7 +259,7 @@ class Group(NamedTuple):
         found: dict[str, Any] = {}
         for label, value in zip(self.kind.labels, self.values):
             found.update(label.fields(value))
-        return {**found, **self.kind.constants}
+        return {**({"labels": found} if self.kind.nested else found), **self.kind.constants}
 
 
 def names(kinds: Iterable[Kind]) -> list[str]:

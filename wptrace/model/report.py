@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flow tells the outputs: how it observes, what each interval held, single events."""
+"""What a flow reports to the outputs: how it observes, what each interval held, single events."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Protocol
 
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Spending
@@ -39,7 +39,7 @@ class Start(NamedTuple):
     notes: list[str]
     """What the reader must know to read the figures: stages that degrade, and why."""
     file: str = ""
-    """From which it is told, and not from a kernel."""
+    """The file it comes from, instead of a kernel."""
 
 
 class Overhead(NamedTuple):
@@ -93,13 +93,15 @@ class Finding(NamedTuple):
     group: Group | None = None
     stage: str = ""
     who: str = ""
-    """The task that it blames, if any."""
+    """The task, or other owner, that it blames, if any."""
+    advice: str = ""
+    """What to look at for this one; may be empty."""
 
 
 class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     advice: str
-    """What to look at next; may be empty."""
+    """What to look at next, for the first of them; may be empty."""
 
     @property
     def stage(self) -> str:
@@ -122,7 +124,7 @@ class Report(NamedTuple):
     """Of a summary alone."""
     budget: Spending | None = None
     lists: Mapping[str, Sequence[Mapping[str, Any]]] = {}
-    """What else a flow tells in its summary, by the name in JSON."""
+    """What else a flow has in its summary, by the name in JSON."""
 
     @property
     def book(self) -> Book:
@@ -149,11 +151,18 @@ class Report(NamedTuple):
 
     def everywhere(self) -> Report:
         """The same without the first label, which says where."""
+        return self._merged(lambda group: group.everywhere)
+
+    def without(self, names: Collection[str], kinds: Collection[Kind] | None = None) -> Report:
+        """The same without these labels (of these kinds): what they keep apart is added up."""
+        return self._merged(lambda group: group.all_of(*names) if kinds is None or group.kind in kinds else group)
+
+    def _merged(self, into: Callable[[Group], Group]) -> Report:
         counters: dict[Group, Counter[str]] = {}
         for group, counts in self.counters.items():
-            counters.setdefault(group.everywhere, Counter()).update(counts)
+            counters.setdefault(into(group), Counter()).update(counts)
         kinds = list(dict.fromkeys(row.group.kind for row in self.rows))
-        return self._replace(rows=rows_of(everywhere(self.cells()), kinds), counters=counters)
+        return self._replace(rows=rows_of(merged(self.cells(), into), kinds), counters=counters)
 
 
 class Event(NamedTuple):
@@ -202,6 +211,20 @@ class Output(Protocol):
     def close(self) -> None: ...
 
 
+class Controls(Protocol):
+    """A user in front of an output, who asks for something while it runs."""
+
+    @property
+    def fd(self) -> int:
+        """Readable when something was asked; negative while nobody can."""
+
+    def take(self) -> bool:
+        """Answers it; False where it is to end."""
+
+    def leave(self) -> None:
+        """Nobody can ask any more. A signal handler may call it."""
+
+
 def rows_of(cells: Cells, kinds: Iterable[Kind]) -> list[Row]:
     """Rows in the order of places, kinds and other labels, with the share of each in the total of its group."""
     place = {kind: at for at, kind in enumerate(kinds)}
@@ -223,8 +246,8 @@ def rows_of(cells: Cells, kinds: Iterable[Kind]) -> list[Row]:
 def _order(group: Group, place: Mapping[Kind, int], cells: Cells) -> tuple[Any, ...]:
     first, *others = map(_sortable, group.values) if group.values else ((),)
     if group.kind.ranked:
-        return -cells[group][TOTAL].sum, first, *others
-    return first, place[group.kind], *others
+        return 1, place[group.kind], -cells[group][TOTAL].sum, first, *others
+    return 0, first, place[group.kind], *others
 
 
 def _sortable(value: object) -> tuple[Any, ...]:
@@ -235,27 +258,36 @@ def _sortable(value: object) -> tuple[Any, ...]:
 
 
 def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, dict[str, int]]]:
-    """Distributions and counters that came between two snapshots; groups in which nothing happened are left out."""
-    cells: dict[Group, dict[str, Distribution]] = {}
-    for group, stages in now.cells.items():
-        before = earlier.cells.get(group, {})
-        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
-        if any(found.count or found.shrunk for found in grown.values()):
-            cells[group] = grown
+    """Distributions and counters that came between two snapshots; groups in which nothing happened are left out.
+
+    Something may happen to what is not over yet, or to what has no times at all, as a flush that is asked for.
+    """
     counters: dict[Group, dict[str, int]] = {}
     for group, counts in now.counters.items():
         was = earlier.counters.get(group, {})
         new = {name: count - was.get(name, 0) for name, count in counts.items() if count != was.get(name, 0)}
         if new:
             counters[group] = new
+    cells: dict[Group, dict[str, Distribution]] = {}
+    for group, stages in now.cells.items():
+        before = earlier.cells.get(group, {})
+        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
+        happened = counters.get(group, {}).keys() - {BYTES, UNTIMED}
+        if happened or any(found.count or found.shrunk for found in grown.values()):
+            cells[group] = grown
     return cells, counters
 
 
 def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:
     """The same without the first label, added up."""
-    merged: dict[Group, dict[str, Distribution]] = {}
+    return merged(cells, lambda group: group.everywhere)
+
+
+def merged(cells: Cells, into: Callable[[Group], Group]) -> dict[Group, dict[str, Distribution]]:
+    """Those that become one group, added up."""
+    sums: dict[Group, dict[str, Distribution]] = {}
     for group, stages in cells.items():
-        into = merged.setdefault(group.everywhere, {})
+        of_all = sums.setdefault(into(group), {})
         for name, found in stages.items():
-            into.setdefault(name, type(found)()).merge(found)
-    return merged
+            of_all.setdefault(name, type(found)()).merge(found)
+    return sums

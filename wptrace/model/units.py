@@ -51,7 +51,7 @@ def rate(per_second: float) -> str:
 
 
 def parse_bytes(text: str) -> int | None:
-    """Bytes from 64K, 1M or a plain number. Nobody means more digits, and int() refuses thousands of them."""
+    """Bytes from 64K, 1M or a plain number. More digits are a mistake, and int() refuses thousands of them."""
     number, unit = (text[:-1], _SIZES[text[-1:].upper()]) if text[-1:].upper() in _SIZES else (text, 1)
     return int(number) * unit if re.fullmatch(r"[0-9]{1,18}", number) else None
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wptrace import __version__
+from wptrace.model import units
 from wptrace.model.diagnosis import DEGRADED, MISSING, OK, Check, Diagnosis, FlowFinding
 from wptrace.outputs.text.words import printable
 
@@ -24,11 +25,15 @@ def _lines(found: Diagnosis, verbose: bool) -> Iterator[str]:
     yield f"wptrace {__version__} on Linux {found.kernel} ({found.machine})"
     yield ""
     if not found.permitted:
-        yield "what works cannot be told without privileges: run it as root"
+        yield "nothing can be tried without privileges: run it as root"
     elif not found.flows:
         yield "nothing works without what is missing below"
     for flow in found.flows:
         yield from _verdict(flow, verbose)
+    if found.definitions:
+        yield from _definitions(found.definitions, verbose)
+    if found.watched_s:
+        yield from _seen(found, verbose)
     yield ""
     yield "system"
     for check in found.system:
@@ -66,6 +71,41 @@ def _verdict(flow: FlowFinding, verbose: bool) -> Iterator[str]:
                 yield f"            -> {check.advice}"
 
 
+def _definitions(found: Sequence[Check], verbose: bool) -> Iterator[str]:
+    yield ""
+    yield "wptrace flow"
+    whole = [one.name for one in found if one.state == OK]
+    if whole and not verbose:
+        yield f"  {_MARKS[OK]}  {', '.join(whole)}"
+    for one in found:
+        if verbose or one.state != OK:
+            yield f"  {_MARKS[one.state]}  {one.name:<14} {one.detail}"
+
+
+def _seen(found: Diagnosis, verbose: bool) -> Iterator[str]:
+    """Points with the same name are branches, and added up unless each is wanted."""
+    yield ""
+    yield f"seen in {units.duration(int(found.watched_s * 1e9))}"
+    flows = dict.fromkeys(one.flow for one in found.seen)
+    for flow in flows:
+        mine = [one for one in found.seen if one.flow == flow]
+        if verbose:
+            yield f"  {flow}"
+            for one in mine:
+                yield f"        {one.point:<12} {_count(one.times):>10}  {one.section}"
+            continue
+        points = dict.fromkeys(one.point for one in mine)
+        counts = [
+            (point, [one.times for one in mine if one.point == point and one.times is not None]) for point in points
+        ]
+        told = [f"{point} {_count(sum(found) if found else None)}" for point, found in counts]
+        yield f"        {flow:<14} {', '.join(told)}"
+
+
+def _count(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
 def _flow(flow: FlowFinding) -> Iterator[str]:
     yield ""
     yield _name(flow)
@@ -83,8 +123,9 @@ def _flow(flow: FlowFinding) -> Iterator[str]:
         yield from _check(check)
 
 
-def as_json(found: Diagnosis) -> dict[str, Any]:
-    return {"kind": "doctor", "version": __version__, "io_works": found.io_works, **_plain(found)}
+def as_json(found: Diagnosis, first: str) -> dict[str, Any]:
+    """`first` is the flow without which there is nothing to be had."""
+    return {"kind": "doctor", "version": __version__, f"{first}_works": found.works(first), **_plain(found)}
 
 
 def _plain(value: Any) -> Any:

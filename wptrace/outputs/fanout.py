@@ -14,6 +14,10 @@ class FanOut:
     def __init__(self, *outputs: Output) -> None:
         self._outputs = outputs
 
+    @property
+    def first(self) -> Output:
+        return self._outputs[0]
+
     def start(self, start: Start) -> None:
         for one in self._outputs:
             one.start(start)

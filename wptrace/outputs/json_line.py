@@ -34,5 +34,5 @@ def _sound(value: Any) -> Any:
 
 def _byte(match: re.Match[str]) -> str:
     number = ord(match[0])
-    # Another one comes from a capture that somebody made.
+    # Any other comes from a forged capture.
     return f"\\x{number - 0xDC00:02x}" if _FIRST_BYTE <= number <= _LAST_BYTE else "\ufffd"

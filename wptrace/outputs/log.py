@@ -40,7 +40,7 @@ class LogOutput:
         """It is written at once."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """What is not over will be told when it is."""
+        """A period that is not over is reported when it ends."""
 
     def interval(self, report: Report) -> None:
         """The same."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log that is kept within a size, and that no full disk and nobody who moves it away brings down."""
+"""A log of bounded size that survives a full disk, and being moved away."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 from wptrace import __version__
+from wptrace.analysis import load, neighbours
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start
@@ -36,12 +37,13 @@ class NdjsonOutput:
     def __init__(self, stream: TextIO, wanted: Wanted) -> None:
         self._stream = stream
         self._wanted = wanted
+        self._title = {"flow": wanted.title} if wanted.title else {}
         # Of all events of a group the same; of threads there is no end.
-        self._labels = lru_cache(_KNOWN)(_labels)
+        self._labels = lru_cache(_KNOWN)(self._labels_of)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._stream.write(encoded(line) + "\n")
-        # Whoever reads the pipe sees each line when it comes; events may be many, and come in batches.
+        # A reader of the pipe sees each line at once; events may be many, and come in batches.
         self._stream.flush()
 
     def flush(self) -> None:
@@ -65,9 +67,17 @@ class NdjsonOutput:
     def event(self, event: Event) -> None:
         self._stream.write(encoded(line_of(event, self._labels(event.group))) + "\n")
 
+    def _labels_of(self, group: Group) -> dict[str, Any]:
+        return {**self._title, **group.fields}
+
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._write(
-            {"kind": "in_flight", "ts_ns": at_ns, "found": [{"kind": one.group.kind.name, **one.told} for one in found]}
+            {
+                "kind": "in_flight",
+                **self._title,
+                "ts_ns": at_ns,
+                "found": [{"kind": one.group.kind.name, **one.told} for one in found],
+            }
         )
 
     def interval(self, report: Report) -> None:
@@ -89,13 +99,16 @@ class NdjsonOutput:
         self._write(
             {
                 "kind": report.kind,
+                **self._title,
                 "ts_ns": report.ts_ns,
                 "duration_ns": report.duration_ns,
                 **{name: _book(report.books[name]) for name in (REQUESTS, OPERATIONS) if name in report.books},
                 "loss": {cause.name: count for cause, count in causes.items()},
-                "rows": [_row(row, report) for row in self._shown(report)],
+                "rows": [_row(row, report, self._wanted.buckets) for row in self._shown(report)],
                 "bytes": report.bytes,
                 "overhead": report.overhead._asdict(),
+                **({} if not (loads := load.as_json(report)) else {"devices": loads}),
+                **({} if not (met := neighbours.as_json(report.counters)) else {"neighbours": met}),
                 **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
                 **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
                 **report.lists,
@@ -129,10 +142,6 @@ def line_of(event: Event, labels: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _labels(group: Group) -> dict[str, Any]:
-    return group.fields
-
-
 def _book(book: Book) -> dict[str, int]:
     return {
         "started": book.started,
@@ -144,7 +153,7 @@ def _book(book: Book) -> dict[str, int]:
     }
 
 
-def _row(row: Row, report: Report) -> dict[str, Any]:
+def _row(row: Row, report: Report, buckets: bool) -> dict[str, Any]:
     found, kind = row.distribution, row.group.kind
     unit = kind[row.metric].unit
     untimed, events = report.counter(row.group, UNTIMED), report.events(row.group)
@@ -160,6 +169,7 @@ def _row(row: Row, report: Report) -> dict[str, Any]:
         **({f"stddev_{unit}": round(found.stddev)} if kind.squares else {}),
         **{f"{key}_{unit}": found.percentile(percent) for key, percent in _PERCENTILES},
         "share": round(row.share, 4),
+        **({"buckets": [[low, count] for low, _, count in found.filled()]} if buckets else {}),
         **({"counts": dict(sorted(found.counts.items()))} if isinstance(found, Tally) else {}),
         **({"timed": max(found.count - untimed, 0)} if untimed else {}),
         **({"events": events} if events and row.metric == TOTAL else {}),

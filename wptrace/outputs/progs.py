@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from wptrace import __version__
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.inventory import Activity, Holder, Map, Usage
 from wptrace.outputs.json_line import encoded
@@ -92,7 +92,7 @@ def _tables(activity: Activity, width: int) -> Iterator[str]:
 
 
 def _header(activity: Activity, dates: bool) -> Iterator[str]:
-    time = clock_time(activity.ts_ns, dates).partition(".")[0]
+    time = clock_seconds(activity.ts_ns, dates)
     own = sum(usage.program.own for usage in activity.programs)
     yield (
         f"{time}  {_count(len(activity.programs), 'program')} and {_count(len(activity.maps), 'map')} with"

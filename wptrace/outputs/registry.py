@@ -8,7 +8,7 @@ from typing import NamedTuple, TextIO
 
 from wptrace.model.report import Output
 
-TEXT, NDJSON = "text", "ndjson"
+TEXT, NDJSON, LINES, CSV = "text", "ndjson", "lines", "csv_lines"
 
 
 class Wanted(NamedTuple):
@@ -24,8 +24,12 @@ class Wanted(NamedTuple):
     top: int = 0
     """So many rows, those with the most first; 0: all of them."""
     exact: bool = False
+    title: str = ""
+    """Which flow it is, where one command traces several."""
     intervals: bool = True
-    """An interval that stands for the whole time is not told."""
+    """An interval that covers the whole trace is not shown."""
+    buckets: bool = False
+    """With the filled buckets of each distribution, where a format has room for them."""
 
 
 def make(name: str, stream: TextIO, view: str, wanted: Wanted) -> Output:

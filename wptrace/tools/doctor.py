@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Callable
 
 from wptrace.bpf import trial
+from wptrace.bpf.generated import EVENTS
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
+from wptrace.engine.definition import shipped
+from wptrace.engine.definition.check import Report, check
+from wptrace.engine.definition.kernel import RunningKernel
+from wptrace.engine.definition.recipe import EVENT
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Field, Hook
 from wptrace.engine.resolver import Attempts, resolve
@@ -25,12 +30,13 @@ from wptrace.model.diagnosis import (
     Diagnosis,
     FlowFinding,
     HookFinding,
+    Seen,
     StageFinding,
 )
 from wptrace.model.kind import names
+from wptrace.tools.watching import watch
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
-_TRACEFS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
 # What each way of observing is for, should it be missing.
 _FEATURES = {
     "tp_btf": "the cheapest probes of tracepoints",
@@ -51,12 +57,12 @@ _ADVICE = {
     "kprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
     "kretprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
     "task_storage": "needs Linux 5.11",
-    "exchange": "needs Linux 5.12, on arm64 5.18: without, the second look finds most of those that took one together",
+    "exchange": "needs Linux 5.12, on arm64 5.18: without it, a place takes two steps to claim, which costs more",
 }
 
 
-def diagnose(progress: Callable[[str], None] = lambda doing: None) -> Diagnosis:
-    """`progress` hears what is being tried."""
+def diagnose(progress: Callable[[str], None] = lambda doing: None, watch_s: float = 0.0) -> Diagnosis:
+    """`progress` hears what is being tried; for `watch_s` the points of definitions are watched."""
     held = privileges.effective()
     permitted = privileges.may_trace(held)
     system = [_btf(), _libbpf(), _capabilities(held, permitted), _lockdown(), _memlock(), _tracefs()]
@@ -69,8 +75,16 @@ def diagnose(progress: Callable[[str], None] = lambda doing: None) -> Diagnosis:
     for kind in discover() if usable else ():
         progress(f"wptrace {kind.name}")
         flows.append(_flow(kind))
+    definitions: list[Check] = []
+    if usable:
+        progress("flows by definition")
+        definitions = _definitions({check.name for check in features if check.state == MISSING})
+    seen: list[Seen] = []
+    if usable and watch_s:
+        progress("what is passed")
+        seen = watch(watch_s)
     name = os.uname()
-    return Diagnosis(name.release, name.machine, permitted, system, features, flows)
+    return Diagnosis(name.release, name.machine, permitted, system, features, flows, definitions, seen, watch_s)
 
 
 def _btf() -> Check:
@@ -101,7 +115,7 @@ def _capabilities(held: set[str], permitted: bool) -> Check:
     if not permitted:
         return Check("capabilities", MISSING, detail, "run it as root, or with CAP_BPF and CAP_PERFMON")
     if "CAP_SYS_ADMIN" not in held:
-        lacks = "functions of modules, --stats, --budget and wptrace progs take CAP_SYS_ADMIN"
+        lacks = "functions of modules, --stats, the run times of --budget and wptrace progs need CAP_SYS_ADMIN"
         return Check("capabilities", DEGRADED, detail, lacks)
     return Check("capabilities", OK, detail)
 
@@ -111,7 +125,7 @@ def _lockdown() -> Check:
     if mode == "confidentiality":
         advice = "BPF cannot read kernel memory in this mode: boot with lockdown=integrity"
         return Check("lockdown", MISSING, mode, advice)
-    return Check("lockdown", OK, mode or "not told by this kernel")
+    return Check("lockdown", OK, mode or "not shown by this kernel")
 
 
 def _memlock() -> Check:
@@ -122,8 +136,15 @@ def _memlock() -> Check:
 
 def _tracefs() -> Check:
     # Its folder may be closed to others than root, which is_dir would not survive.
-    if any(os.path.isdir(path) for path in _TRACEFS):  # noqa: PTH112
+    if any(os.path.isdir(path) for path in EVENTS):  # noqa: PTH112
         return Check("tracefs", OK, "mounted")
+    if any(os.path.ismount(path.parent) for path in EVENTS):
+        return Check(
+            "tracefs",
+            DEGRADED,
+            "closed to this user: no classic tracepoints",
+            "open it: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing",
+        )
     return Check("tracefs", DEGRADED, "not mounted: no classic tracepoints", _ADVICE["tracepoint"])
 
 
@@ -162,6 +183,23 @@ def _hook(hook: Hook, attempts: Attempts) -> HookFinding:
     ways, left = attempts.of(hook), attempts.left(hook)
     state = MISSING if not left else OK if left[0] == hook.ways[0] else DEGRADED
     return HookFinding(hook.name, state, vmlinux().tracepoint(ways[0].section.rpartition("/")[2]), ways)
+
+
+def _definitions(refused: set[str]) -> list[Check]:
+    """By the types of this kernel and the ways that it takes; to load all of them would take longer than the rest."""
+    kernel = RunningKernel()
+    without = {EVENT if way == "tracepoint" else way for way in refused}
+    definitions = map(shipped.find, shipped.names())
+    return [_definition(one.about, check(one, kernel, without)) for one in definitions]
+
+
+def _definition(about: str, found: Report) -> Check:
+    if found.faults:
+        return Check(found.name, MISSING, found.faults[0].message)
+    # Points with the same name are branches, of which one is enough.
+    seen = {point.name for point in found.points if point.ways}
+    lacks = dict.fromkeys(point.name for point in found.points if point.name not in seen)
+    return Check(found.name, DEGRADED, f"without {', '.join(lacks)}") if lacks else Check(found.name, OK, about)
 
 
 def _field(field: Field) -> Check:

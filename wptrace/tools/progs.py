@@ -72,7 +72,7 @@ def _by_program(links: list[loaded.LoadedLink]) -> dict[int, tuple[str, ...]]:
         found.setdefault(link.program, set()).add(link.where)
     for places in found.values():
         if len(places) > 1:
-            # From 5.15 to 6.5 a link to a perf event does not tell what the event is, but the event does.
+            # From 5.15 to 6.5 a link to a perf event does not say what the event is, but the event does.
             places.discard(loaded.SOME_EVENT)
     return {program: tuple(sorted(places)) for program, places in found.items()}
 

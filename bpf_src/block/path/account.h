@@ -5,6 +5,8 @@
 
 #include "block/path/state.h"
 #include "block/path/noise.h"
+#include "block/path/owner.h"
+#include "block/path/neighbours.h"
 
 /* --- Charging ----------------------------------------------------------------------------------------------------- */
 
@@ -34,6 +36,8 @@ static __always_inline void open_account(struct op_state *op)
 		advance(op, OP_STAGE_SUBMIT, op->issued_ns);
 }
 
+#define CHARGE(name, from, to) advance(op, OP_STAGE_##name, done->times.to);
+
 /* The time up to the completion of what was waited for. */
 static __noinline int charge(struct op_state *op, struct done *done)
 {
@@ -48,11 +52,7 @@ static __noinline int charge(struct op_state *op, struct done *done)
 		advance(op, OP_STAGE_LAYERS, done->times.queued);
 	}
 	advance(op, own_stage(op), done->times.queued);
-	advance(op, OP_STAGE_THROTTLE, done->times.got);
-	advance(op, OP_STAGE_QUEUE, done->times.issued);
-	advance(op, OP_STAGE_DRIVER, done->times.handed);
-	advance(op, OP_STAGE_DEVICE, done->times.seen);
-	advance(op, OP_STAGE_COMPLETE, done->times.completed);
+	EACH_REQUEST_STAGE(CHARGE)
 	op->waited = true;
 	op->slot = done->slot;
 	return 0;
@@ -123,6 +123,8 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (done->times.got < done->times.queued)
 		done->times.got = done->times.queued;
 	done->cpus.submit = state->done.cpus.submit;
+	if (neighbours && telling)
+		deliver_watch(op, head);
 	if (own)
 		COUNT(op->ended);
 	op->last = place + 1;
@@ -164,6 +166,8 @@ static __always_inline void fill_in(struct times *times, __u64 allocated)
 
 /* --- Requests are counted ----------------------------------------------------------------------------------------- */
 
+#define COUNT_STAGE(name, from, to) add(&cell->stages[REQUEST_STAGE_##name], times->to - times->from);
+
 static __noinline int count_request(struct bio_state *state)
 {
 	struct request_cell *cell;
@@ -174,6 +178,8 @@ static __noinline int count_request(struct bio_state *state)
 	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + state->op_kind);
 	if (!cell)
 		return 0;
+	if (owner_by)
+		count_owned_request(state);
 	COUNT_MORE(cell->bytes, state->done.bytes);
 	if (state->done.error)
 		COUNT(cell->failed);
@@ -183,11 +189,7 @@ static __noinline int count_request(struct bio_state *state)
 		return 0;
 	}
 	times = &state->done.times;
-	add(&cell->stages[REQUEST_STAGE_THROTTLE], times->got - times->queued);
-	add(&cell->stages[REQUEST_STAGE_QUEUE], times->issued - times->got);
-	add(&cell->stages[REQUEST_STAGE_DRIVER], times->handed - times->issued);
-	add(&cell->stages[REQUEST_STAGE_DEVICE], times->seen - times->handed);
-	add(&cell->stages[REQUEST_STAGE_COMPLETE], times->completed - times->seen);
+	EACH_REQUEST_STAGE(COUNT_STAGE)
 	hist_add_counted(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
 	COUNT(cell->finished);
 	return 0;
@@ -221,6 +223,18 @@ __noinline int release_only(__u32 place, bool uncounted)
 	return 0;
 }
 
+/*
+ * Not by who clears the rest of an operation: what did not wait for its request may end, and the next one begin here, while
+ * that completes elsewhere, which is reported when it is read; a request that is cleared unread would be in flight for ever.
+ */
+static __always_inline void drop_only(struct op_state *op, bool uncounted)
+{
+	if (op->only) {
+		release_only(op->place, uncounted);
+		op->only = 0;
+	}
+}
+
 /* --- Operations are counted --------------------------------------------------------------------------------------- */
 
 /* How an operation ended: behind its times. */
@@ -246,6 +260,8 @@ __noinline int release_only(__u32 place, bool uncounted)
 		asm volatile("%0 |= 0" : "+r"(at)); \
 	} while (0)
 
+#define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
+
 /* One that made a single request and waited for it: the distributions of both are one, but for the whole time. */
 static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
 {
@@ -266,15 +282,15 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	if (op->interface != INTERFACE_CALL)
 		COUNT_UP_TO(ONLY_STAGE_SUBMIT, op->issued_ns);
 	COUNT_UP_TO(ONLY_STAGE_FS, times->queued);
-	COUNT_UP_TO(ONLY_STAGE_THROTTLE, times->got);
-	COUNT_UP_TO(ONLY_STAGE_QUEUE, times->issued);
-	COUNT_UP_TO(ONLY_STAGE_DRIVER, times->handed);
-	COUNT_UP_TO(ONLY_STAGE_DEVICE, times->seen);
-	COUNT_UP_TO(ONLY_STAGE_COMPLETE, times->completed);
+	EACH_REQUEST_STAGE(COUNT_STAGE_UP_TO)
 	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
 	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
 	hist_add_counted(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
 	hist_add_counted(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
+	if (owner_by) {
+		count_owned_op(op, done->slot, false, at, result);
+		count_owned_request(bio_at(op->only - 1));
+	}
 	COUNT_RESULT(cell, result);
 	return 0;
 }
@@ -298,6 +314,8 @@ __noinline int count_hit(__u32 place, __s64 result)
 	if (!cell)
 		return 0;
 	COUNT_MORE(cell->readahead, op->readahead);
+	if (owner_by)
+		count_owned_op(op, op->slot, true, op->end_ns, result);
 	hist_add_counted(&cell->stages[0], minus(op->end_ns, op->start_ns));
 	COUNT_RESULT(cell, result);
 	return 0;
@@ -313,6 +331,8 @@ __noinline int count_alone(__u32 place, __s64 result)
 	if (!cell)
 		return 0;
 	COUNT_MORE(cell->requests, op->made - op->readahead);
+	if (owner_by)
+		count_owned_op(op, op->slot, false, op->end_ns, result);
 	for (stage = 0; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);
 	hist_add_counted(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));

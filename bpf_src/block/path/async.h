@@ -3,7 +3,7 @@
  * Operations that their task does not wait for in a system call: io_uring and Linux AIO.
  *
  * Each has a kiocb, which lies at the very begin of the io_kiocb or aio_kiocb around it and is its key from the
- * submission to the end that is told. While a task works on one (its submitter, or a worker of io_uring), that task has
+ * submission to the end that is reported. While a task works on one (its submitter, or a worker of io_uring), that task has
  * a slot as well, which stands in for it: what the task queues and waits for belongs to the operation.
  */
 #ifndef WPT_PATH_ASYNC_H
@@ -45,6 +45,15 @@ static __always_inline struct submission *submission_at(__u32 place)
 	return &submissions[place];
 }
 
+/* Of each slot of `submissions`: the number of who submitted it. */
+__u32 submission_owners[SUBMISSIONS] SEC(".bss.sub_owners");
+
+static __always_inline __u32 *submission_owner(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(SUBMISSIONS - 1));
+	return &submission_owners[place];
+}
+
 __noinline __u32 submission_place(__u64 key)
 {
 	__u32 home = home_of(key, SUBMISSION_BITS), probe;
@@ -65,7 +74,7 @@ __noinline __u32 claim_submission(__u64 key)
 {
 	__u32 home = home_of(key, SUBMISSION_BITS), probe;
 
-	/* It was submitted before, and nobody heard of it again. */
+	/* It was submitted before, and its end was never seen. */
 	probe = submission_place(key);
 	if (probe < SUBMISSIONS)
 		return probe;
@@ -96,6 +105,8 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	submission = submission_at(place);
 	submission->interface = interface;
 	submission->tid = bpf_get_current_pid_tgid();
+	if (owner_by && !BY_FILE)
+		*submission_owner(place) = owner_of_task();
 	if (telling) {
 		struct submitter *submitter = &submission->by;
 
@@ -127,14 +138,15 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 	}
 	if (op->kind == OP_TRACED)
 		COUNT(loss[PATH_CAUSE_OP_UNENDED]);
-	if (op->only)
-		release_only(op->place, true);
 	op->kind = OP_SUBMITTED;
 	begin_anew(op);
+	drop_only(op, true);
 	op->interface = submission->interface;
 	op->tid = submission->tid;
 	if (telling)
 		*submitter_at(op->place) = submission->by;
+	if (owner_by && !BY_FILE)
+		*op_owner(op->place) = *submission_owner(place);
 	op->start_ns = submission->start_ns;
 	submission->key = 0;
 	return op;
@@ -150,7 +162,7 @@ static __always_inline int on_uring_submit(struct io_kiocb *req)
 	/* Nobody hears of its end. */
 	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS)
 		return 0;
-	/* 5.10 has it elsewhere, and is not used: there nobody hears of the end. */
+	/* 5.10 has it elsewhere, and is not used: there the end is not seen. */
 	if (bpf_core_field_exists(req->cqe.user_data))
 		user_data = BPF_CORE_READ(req, cqe.user_data);
 	return submit((__u64)req, INTERFACE_URING, user_data);
@@ -236,10 +248,9 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 		op->lost = true;
 		return 0;
 	}
-	if (stand_in->only)
-		release_only(stand_in->place, true);
 	stand_in->kind = OP_NONE;
 	begin_anew(stand_in);
+	drop_only(stand_in, true);
 	stand_in->stands_for = key;
 	stand_in->target = op->place;
 	barrier();
@@ -288,7 +299,7 @@ static __always_inline int on_async_end(__u64 key, __s64 result)
 	if (!op)
 		return forget_submitted(number_of(key), result);
 	now = bpf_ktime_get_ns();
-	/* From the completion of what came last to the moment when it is told. */
+	/* From the completion of what came last to the moment when it is reported. */
 	if (op->last && !op->woken_ns)
 		op->woken_ns = now;
 	return finish(op, NULL, result, now, false);

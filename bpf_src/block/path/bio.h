@@ -15,7 +15,7 @@ static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
 
 	if (dirtied)
 		return !dirtied->ignored && operation_matches(write, bytes);
-	/* Whose file it is of, a bio does not tell. */
+	/* A bio does not say which file it is of. */
 	return task_matches() && !filter_file && operation_matches(write, bytes);
 }
 
@@ -34,7 +34,7 @@ static __always_inline void look_at_position(struct op_state *op)
 
 /*
  * Whether readahead fetches only what its operation did not ask for. The kernel marks what was asked for as readahead
- * as well, so the pages tell. Those of no file (compressed, metadata) count as asked for.
+ * as well, so the pages decide. Those of no file (compressed, metadata) count as asked for.
  */
 static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 {
@@ -129,7 +129,9 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	}
 	state = claim_bio(key);
 	if (!state) {
-		if (!above && !empty)
+		if (above || empty)
+			COUNT(loss[PATH_CAUSE_LAYER_FULL]);
+		else
 			no_place(op);
 		return 0;
 	}
@@ -140,6 +142,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	state->done.dev = dev;
 	state->done.slot = match.slot;
 	state->task = 0;
+	own_bio(state, op, bio);
 	if (layer < LAYERS)
 		begin_layer(state, layer, FIELD(trusted, bio, bi_iter.bi_sector), FIELD(trusted, bio, bi_iter.bi_size));
 	if (state->untimed) {
@@ -147,6 +150,8 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 			follow(state, bio);
 		return 0;
 	}
+	if (neighbours && !above)
+		look_when_queued(state);
 	if (telling)
 		note_submitter(state);
 	if (noisy)
@@ -208,6 +213,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	/* The devices have it since the first of them got it. */
 	else if (op)
 		op->above_ns = top_ns;
+	inherit(state, upper);
 	state->tid = upper->tid;
 	state->tgid = upper->tgid;
 	state->cgroup = upper->cgroup;
@@ -263,9 +269,14 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 			return take_linked(bio, held);
 	}
 	if (!op) {
-		if (!bio_is_wanted(bio, trusted))
+		if (!bio_is_wanted(bio, trusted)) {
+			if (neighbours && filtering && tracing)
+				queue_stranger(bio);
 			return 0;
+		}
 	} else if (op->kind != OP_TRACED) {
+		if (neighbours && filtering)
+			queue_stranger(bio);
 		return 0;
 	} else {
 		settle(op);
@@ -284,7 +295,9 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 /* Its front becomes a bio of its own, and completes into the rest. */
 static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool trusted)
 {
-	struct bio_state *rest = find_bio((__u64)FIELD(trusted, front, bi_private));
+	__u64 cut_from = (__u64)FIELD(trusted, front, bi_private);
+	/* dm says it of the bio itself, which may have none; 0 is what a free slot has. */
+	struct bio_state *rest = cut_from ? find_bio(cut_from) : NULL;
 	struct op_state *op = NULL;
 	struct bio_state *state;
 
@@ -312,6 +325,9 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 	state->done.slot = rest->done.slot;
 	state->task = rest->task;
 	state->op = rest->op;
+	inherit(state, rest);
+	if (neighbours)
+		split_watch(state, rest);
 	state->done.events.split = 1;
 	ONE_MORE(rest->done.events.split);
 	if (rest->done.events.below & EVENT_BELOW) {

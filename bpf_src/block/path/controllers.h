@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * What held a bio before it got a request. A task that goes to sleep with a bio in its hands sleeps in whatever holds
- * that, and its stack tells in what. So a bio that nobody holds costs no more than the note that it is in hand.
+ * that, and its stack shows in what. So a bio that nothing holds costs no more than the note that it is in hand.
  */
 #ifndef WPT_PATH_CONTROLLERS_H
 #define WPT_PATH_CONTROLLERS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Requests at their driver: handed to the device (H) and seen to complete (S). Tracepoints of drivers are in modules, whose
- * types 5.10 does not tell, and 6.12 hands such arguments over as pointers that may be NULL; copying works everywhere.
+ * types 5.10 does not have, and 6.12 hands such arguments over as pointers that may be NULL; copying works everywhere.
  */
 #ifndef WPT_PATH_DRIVERS_H
 #define WPT_PATH_DRIVERS_H

@@ -25,7 +25,7 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 	if (!op)
 		return 0;
 	if (op->kind == OP_STAND_IN) {
-		/* The kiocb may be gone: its end is told on its own. */
+		/* The kiocb may be gone: its end is reported on its own. */
 		free_op(op);
 		return 0;
 	}
@@ -91,34 +91,11 @@ EXPORT_ENUM(call_kind);
 #define CALLS 512
 __u8 calls[CALLS];
 
-struct thread_info___x86 {
-	__u32 status;
-} __attribute__((preserve_access_index));
-
-struct pt_regs___mode {
-	__u64 pstate;
-} __attribute__((preserve_access_index));
-
-#define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
-#define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
-
-/* Programs of 32 bits number their calls otherwise. */
-static __always_inline bool is_foreign_call(struct pt_regs *regs)
-{
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
-	struct pt_regs___mode *state = (void *)regs;
-
-	if (bpf_core_field_exists(state->pstate))
-		return BPF_CORE_READ(state, pstate) & PSR_MODE32_BIT;
-	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
-}
-
 static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
 {
 	struct file *file = NULL;
 
-	/* What is mapped at an address nobody can look up here. */
+	/* What is mapped at an address cannot be looked up here. */
 	if (kind != CALL_KIND_MSYNC) {
 		file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 		if (!file)

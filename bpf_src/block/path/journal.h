@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Commits of ext4's journals: who commits, with which requests, and who had put most into it. An operation that waited
- * for one tells it. Only what hooks hand over as a number is used, since 5.10 does not tell the types of modules.
+ * for one tells it. Only what hooks hand over as a number is used, since 5.10 does not have the types of modules.
  */
 #ifndef WPT_PATH_JOURNAL_H
 #define WPT_PATH_JOURNAL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Stacked devices (dm, md): a bio that is sent to one has a slot like others (`layer`), from its Q to its C.
- * What the device makes of it is linked to it by where it lies, which the device tells (block_bio_remap) before it sends
+ * What the device makes of it is linked to it by where it lies, which the device reports (block_bio_remap) before it sends
  * the new bio, in whatever task. So a request below belongs to the operation above, also if a worker sends it.
  */
 #ifndef WPT_PATH_LAYERS_H
@@ -10,7 +10,6 @@
 #include "block/path/state.h"
 
 #define LAYERS 256
-#define LAYER_PROBES 16
 
 struct layer_entry {
 	__u32 dev; /* 0: free */
@@ -44,11 +43,10 @@ struct {
 /* The number of a layer, or LAYERS. Global, and of numbers alone. */
 __noinline __u32 layer_of(__u32 dev)
 {
-	/* Also in wptrace/flows/io/layers.py. */
-	__u32 at = (dev * 0x9e3779b1u) >> 24;
+	__u32 at = device_place(dev, LAYERS);
 	__u32 probe;
 
-	for (probe = 0; probe < LAYER_PROBES; probe++) {
+	for (probe = 0; probe < DEVICE_PROBES; probe++) {
 		struct layer_entry *entry = &layers[(at + probe) & (LAYERS - 1)];
 
 		if (!entry->dev)

@@ -71,7 +71,7 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 		next->done.times.queued = queued;
 		next->done.cpus.submit = submit;
 	} else {
-		/* It was never seen: nobody's. */
+		/* It was never seen: it has no owner. */
 		next = claim_bio(address);
 		if (!next) {
 			COUNT(loss[PATH_CAUSE_UNMATCHED_START]);
@@ -80,6 +80,7 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 		__builtin_memcpy(&next->done, &head->done, sizeof(next->done));
 		next->bio = address;
 		next->task = 0;
+		disown(next);
 		next->tid = next->tgid = 0;
 		next->cgroup = 0;
 		__builtin_memset(next->comm, 0, sizeof(next->comm));
@@ -97,6 +98,8 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 	next->above_ns = head->above_ns;
 	next->top_ns = head->top_ns;
 	next->done.times.seen = 0;
+	if (neighbours)
+		succeed_watch(next, head);
 	return 0;
 }
 
@@ -184,7 +187,7 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 	if (done->events.below & EVENT_SAME_BIO) {
 		__u64 now = bpf_ktime_get_ns();
 
-		/* When it left the device above, nobody tells. */
+		/* No hook reports when it left the device above. */
 		count_layer(state, state->layer_slot, minus(now, done->times.queued), now, done->error);
 	}
 	if (done->events.below & EVENT_BELOW)
@@ -201,6 +204,8 @@ static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
 	struct bio_state *state = first_of(rq, false, trusted);
 
+	if (neighbours)
+		leave_device(number_of((__u64)rq), 0, false);
 	if (!state || state->kind == BIO_KIND_ABOVE)
 		return 0;
 	ONE_MORE(state->done.events.requeues);

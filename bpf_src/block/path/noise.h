@@ -160,7 +160,7 @@ static __always_inline void see_by_handler(struct bio_state *state)
 
 /* --- Interrupts that were late ------------------------------------------------------------------------------------ */
 
-/* A CPU that takes interrupts ticks every tick_ns. Where it did not, something kept them off: whoever runs now. */
+/* A CPU that takes interrupts ticks every tick_ns. Where it did not, something kept them off: the task that runs now. */
 static __always_inline int on_tick(void)
 {
 	struct cpu_state *cpu = this_cpu();

@@ -7,6 +7,7 @@
 #include "block/path/account.h"
 #include "block/path/controllers.h"
 #include "block/path/record.h"
+#include "block/path/owned.h"
 #include "lib/filter.h"
 
 #define S_IFMT 0170000
@@ -41,7 +42,9 @@ static __always_inline bool is_write(enum op_kind kind)
 
 static __noinline bool operation_passes(struct file *file, enum op_kind kind, __u64 length)
 {
-	return operation_matches(is_write(kind), length) && (file ? file_matches(file, false) : !filter_file);
+	return (operation_matches(is_write(kind), length) ||
+		(kind >= PLAIN_KINDS && operation_matches(kind, length))) &&
+	       (file ? file_matches(file, false) : !filter_file);
 }
 
 static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
@@ -56,6 +59,7 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	op->op_kind = kind;
 	if (noise_kept)
 		__builtin_memset(interference_of(op), 0, sizeof(struct interference));
+	own_operation(op, file);
 }
 
 /* Without a file where it has none, or it is not known. */
@@ -78,15 +82,14 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 			COUNT(loss[PATH_CAUSE_OP_FULL]);
 		return 0;
 	}
-	/* The end of the one before went unseen. */
-	if (op->only)
-		release_only(op->place, true);
 	op->kind = OP_IGNORED;
 	begin_anew(op);
+	/* The end of the one before went unseen, or its request came later. */
+	drop_only(op, true);
 	if (!wanted)
 		return 0;
 	open_op(op, file, kind, length, position);
-	/* Last, so that our own work is not charged; and whoever finds it traced finds when it began. */
+	/* Last, so that our own work is not charged; and once it is seen as traced, its start is there. */
 	op->start_ns = bpf_ktime_get_ns();
 	barrier();
 	op->kind = OP_TRACED;
@@ -102,7 +105,7 @@ static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool
 	return format == S_IFREG || format == S_IFBLK || (kind == OP_KIND_SYNC && format == S_IFDIR);
 }
 
-/* What a vector of buffers holds together; those beyond the first are not looked at unless somebody wants the length. */
+/* What a vector of buffers holds together; those beyond the first are not looked at unless the length is wanted. */
 #define VECTORS 16
 
 struct user_vector {
@@ -126,15 +129,14 @@ static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
 	return bytes;
 }
 
-/* The row of a file that no request tells it of. */
+/* The row of a file for an operation without a request. */
 static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool trusted)
 {
 	struct inode *inode = FIELD(trusted, file, f_inode);
 	struct super_block *super = FIELD(trusted, inode, i_sb);
 	bool special = (FIELD(trusted, inode, i_mode) & S_IFMT) == S_IFBLK;
 	__u32 dev = special ? FIELD(trusted, inode, i_rdev) : FIELD(trusted, super, s_dev);
-	/* Also in wptrace/engine/devices.py. */
-	__u32 at = (dev * 0x9e3779b1u) >> 22;
+	__u32 at = device_place(dev, FILE_DEVICES);
 	int probe;
 
 	for (probe = 0; probe < DEVICE_PROBES; probe++) {
@@ -175,10 +177,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		/* What waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
 			count_discarded();
-			if (op->only) {
-				release_only(op->place, true);
-				op->only = 0;
-			}
+			drop_only(op, true);
 			free_op(op);
 			return 0;
 		}
@@ -203,10 +202,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			op->wake_cpu = bpf_get_smp_processor_id();
 		tell_op(op->place, hit, now, result);
 	}
-	if (op->only) {
-		release_only(op->place, !only);
-		op->only = 0;
-	}
+	drop_only(op, !only);
 	free_op(op);
 	return 0;
 }

@@ -8,13 +8,11 @@
 #include "block/path/journal.h"
 #include "block/path/writeback.h"
 #include "block/path/controllers.h"
+#include "block/path/neighbours.h"
 #include "lib/dentry.h"
+#include "lib/rate.h"
 
-#define SECOND 1000000000ULL
 #define CLIMBS 64
-
-__u64 window_ns; /* begin of the second for which the limit counts */
-__u64 window_told;
 
 static __always_inline bool is_sampled(void)
 {
@@ -28,23 +26,14 @@ static __always_inline bool is_sampled(void)
 	return true;
 }
 
-/* The limit is shared by all CPUs without a lock: some more may pass when a second begins. */
 static __always_inline bool wants_telling(__u64 total, __u64 now)
 {
 	if (total < slow_ns && !is_sampled())
 		return false;
-	if (!tell_limit)
+	if (within_limit(now))
 		return true;
-	if (now - window_ns > SECOND) {
-		window_ns = now;
-		window_told = 0;
-	}
-	if (window_told >= tell_limit) {
-		COUNT(loss[PATH_CAUSE_RATE_LIMITED]);
-		return false;
-	}
-	COUNT(window_told);
-	return true;
+	COUNT(loss[PATH_CAUSE_RATE_LIMITED]);
+	return false;
 }
 
 static __noinline int read_path(struct io_record *record, struct place *leaf)
@@ -106,6 +95,32 @@ static __always_inline void tell_held(struct io_record *record, struct held *hel
 		__builtin_memcpy(record->held, held->by, sizeof(record->held));
 	else
 		__builtin_memset(record->held, 0, sizeof(record->held));
+}
+
+/* What the request met that was issued then. */
+static __noinline int tell_neighbours(struct io_record *record, struct watch *watch, struct times *times)
+{
+	if (!record || !times)
+		return 0;
+	record->met.known = false;
+	if (!watch || !watch->met || watch->issued != times->issued)
+		return 0;
+	record->met.known = true;
+	record->met.waited = minus(watch->issued, watch->queued);
+	record->met.under_way = minus(times->completed, times->issued);
+	__builtin_memcpy(record->met.wait, watch->wait, sizeof(record->met.wait));
+	__builtin_memcpy(record->met.device, watch->device, sizeof(record->met.device));
+	__builtin_memcpy(record->met.owners, watch->owners, sizeof(record->met.owners));
+	return 0;
+}
+
+static __always_inline struct watch *watch_of_op(struct op_state *op)
+{
+	__u32 place = op->place;
+
+	if (op->waited_for == LAST_IS_ONLY)
+		return watch_of(bio_at(op->only - 1));
+	return bpf_map_lookup_elem(&op_watches, &place);
 }
 
 static __noinline int tell_file_of(struct io_record *record, struct op_state *op)
@@ -184,9 +199,17 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->flags = portable_flags(done->flags);
 		record->request_op = request_op(done->flags);
 		record->cpus = done->cpus;
+		record->handed_ns = done->times.handed;
+		record->seen_ns = done->times.seen;
 		tell_flushes(record, done, now);
 		record->events = done->events;
+		if (neighbours)
+			tell_neighbours(record, watch_of_op(op), &done->times);
+		else
+			record->met.known = false;
 	} else {
+		record->met.known = false;
+		record->handed_ns = record->seen_ns = 0;
 		record->sector = 0;
 		record->bytes = 0;
 		record->dev = 0;
@@ -231,7 +254,9 @@ static __noinline int tell_file(struct io_record *record, struct bio_state *stat
 	return leaf.dentry ? read_path(record, &leaf) : 0;
 }
 
-/* One that nobody waits for: written back, read ahead, of an interface that does not wait. */
+#define TELL_STAGE(name, from, to) record->stages[OP_STAGE_##name] = minus(times->to, times->from);
+
+/* A request that no operation waits for: written back, read ahead, of an interface that does not wait. */
 static __noinline int tell_request(struct bio_state *state)
 {
 	struct io_record *record;
@@ -244,13 +269,11 @@ static __noinline int tell_request(struct bio_state *state)
 		return 0;
 	times = &state->done.times;
 	__builtin_memset(record->stages, 0, sizeof(record->stages));
-	record->stages[OP_STAGE_THROTTLE] = minus(times->got, times->queued);
-	record->stages[OP_STAGE_QUEUE] = minus(times->issued, times->got);
-	record->stages[OP_STAGE_DRIVER] = minus(times->handed, times->issued);
-	record->stages[OP_STAGE_DEVICE] = minus(times->seen, times->handed);
-	record->stages[OP_STAGE_COMPLETE] = minus(times->completed, times->seen);
+	EACH_REQUEST_STAGE(TELL_STAGE)
 	record->start_ns = times->queued;
 	record->end_ns = times->completed;
+	record->handed_ns = times->handed;
+	record->seen_ns = times->seen;
 	record->offset = -1;
 	record->length = state->done.bytes;
 	record->result = state->done.error;
@@ -282,6 +305,10 @@ static __noinline int tell_request(struct bio_state *state)
 	record->flush_before = record->flush_behind = 0;
 	tell_flushes(record, &state->done, state->done.times.completed);
 	tell_held(record, &hold_of(state)->held, state->done.times.queued);
+	if (neighbours)
+		tell_neighbours(record, watch_of(state), times);
+	else
+		record->met.known = false;
 	record->dirty_ns = 0;
 	if (following && written_by(state)->dirtied_ns)
 		tell_file(record, state);

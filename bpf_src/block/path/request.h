@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Requests: D and C. What drivers tell between them is in drivers.h, what seldom happens to one in life.h. */
+/* Requests: D and C. What drivers report between them is in drivers.h, what seldom happens to one in life.h. */
 #ifndef WPT_PATH_REQUEST_H
 #define WPT_PATH_REQUEST_H
 
@@ -10,7 +10,7 @@
 #include "block/path/journal.h"
 #include "block/path/record.h"
 
-/* The request that the flush machinery has for itself: nobody's, and it waits for nothing. */
+/* The request that the flush machinery has for itself: it has no owner, and waits for nothing. */
 static __noinline struct bio_state *take_flush(struct request *rq)
 {
 	enum block_op op_kind = request_op(BPF_CORE_READ(rq, cmd_flags));
@@ -109,18 +109,24 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 	struct bio_state *state = begin_issue(rq, trusted);
 	__u64 now;
 
+	if (neighbours && filtering && !state && tracing)
+		issue_stranger(rq);
 	if (!state || state->untimed)
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (state->set_up) {
 		state->done.times.handed = now;
 		state->set_up = false;
+		if (neighbours)
+			look_when_issued(rq, state);
 		return 0;
 	}
 	state->done.times.issued = now;
 	/* It may be issued again. */
 	state->done.times.handed = 0;
 	state->done.times.seen = 0;
+	if (neighbours)
+		look_when_issued(rq, state);
 	return 0;
 }
 
@@ -131,7 +137,7 @@ struct request___made {
 
 /*
  * The end of a read or write of which nothing is known. It may be of no traced device, or filtered out, or have begun
- * before tracing did; else a program was skipped, or another bio got its slot.
+ * before tracing did; else a program was skipped.
  */
 __noinline int count_unmatched(__u64 request)
 {
@@ -161,6 +167,8 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of((__u64)rq), bytes, error);
 	state = state_of(rq, trusted);
+	if (neighbours && (!state || state->untimed))
+		leave_device(number_of((__u64)rq), 0, true);
 	if (!state)
 		/* A sequence of flushes ends with a completion of no bytes, after that of its data. */
 		return filtering || !bytes ? 0 : count_unmatched(number_of((__u64)rq));
@@ -189,6 +197,10 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		see_by_handler(state);
 	done->events.inline_ = !done->times.seen && bpf_get_current_task() == state->task;
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
+	if (neighbours) {
+		meet_neighbours(state->place);
+		leave_device(number_of((__u64)rq), done->times.completed, true);
+	}
 	if (telling) {
 		done->cpus.complete = bpf_get_smp_processor_id();
 		if (!done->events.parts)
@@ -214,6 +226,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		/* It stays here until its operation is over, which counts it together with itself. */
 		state->bio = DELIVERED;
 		op->only = state->place + 1;
+		barrier();
 		op->last = LAST_IS_ONLY;
 		COUNT(op->ended);
 		return 0;

@@ -7,17 +7,25 @@
 #include "lib/hist.h"
 #include "lib/block.h"
 
+/* The stages of a request of the block layer, in order, from one of its `struct times` to the next. */
+#define EACH_REQUEST_STAGE(STAGE) \
+	STAGE(THROTTLE, queued, got) \
+	STAGE(QUEUE, got, issued) \
+	STAGE(DRIVER, issued, handed) \
+	STAGE(DEVICE, handed, seen) \
+	STAGE(COMPLETE, seen, completed)
+
+#define OP_STAGE_OF(name, from, to) OP_STAGE_##name,
+#define REQUEST_STAGE_OF(name, from, to) REQUEST_STAGE_##name,
+#define ONLY_STAGE_OF(name, from, to) ONLY_STAGE_##name,
+
 /* The stages of an operation, in order; each of its nanoseconds is charged to one of them. */
 enum op_stage {
 	OP_STAGE_SUBMIT,
 	OP_STAGE_FS,
 	OP_STAGE_JOURNAL,
 	OP_STAGE_LAYERS,
-	OP_STAGE_THROTTLE,
-	OP_STAGE_QUEUE,
-	OP_STAGE_DRIVER,
-	OP_STAGE_DEVICE,
-	OP_STAGE_COMPLETE,
+	EACH_REQUEST_STAGE(OP_STAGE_OF) /* it waits for a request */
 	OP_STAGE_WAKEUP,
 	OP_STAGE_RETURN,
 	OP_STAGE_UNATTRIBUTED,
@@ -27,13 +35,8 @@ enum op_stage {
 EXPORT_ENUM(op_stage);
 #define OP_CHARGES OP_STAGE_TOTAL
 
-/* The stages of a request of the block layer. */
 enum request_stage {
-	REQUEST_STAGE_THROTTLE,
-	REQUEST_STAGE_QUEUE,
-	REQUEST_STAGE_DRIVER,
-	REQUEST_STAGE_DEVICE,
-	REQUEST_STAGE_COMPLETE,
+	EACH_REQUEST_STAGE(REQUEST_STAGE_OF) /* from Q to C */
 	REQUEST_STAGE_TOTAL,
 	REQUEST_STAGES,
 };
@@ -83,6 +86,8 @@ enum path_cause {
 	PATH_CAUSE_UNENTERED,
 	PATH_CAUSE_DIRTY_FULL,
 	PATH_CAUSE_SUBMIT_FULL,
+	PATH_CAUSE_OWNER_FULL,
+	PATH_CAUSE_NEIGHBOUR_FULL,
 	PATH_CAUSES,
 };
 EXPORT_ENUM(path_cause);
@@ -100,7 +105,7 @@ enum op_kind {
 #define PLAIN_KINDS OP_KIND_SYNC /* of these there are so many that each may have an account with its only request */
 EXPORT_ENUM(op_kind);
 
-/* Who asked for an operation, and how its end is told. */
+/* Who asked for an operation, and how its end is reported. */
 enum interface {
 	INTERFACE_CALL, /* by a system call that returns at the end */
 	INTERFACE_URING,
@@ -127,11 +132,7 @@ struct op_cell {
 enum only_stage {
 	ONLY_STAGE_SUBMIT,
 	ONLY_STAGE_FS,
-	ONLY_STAGE_THROTTLE,
-	ONLY_STAGE_QUEUE,
-	ONLY_STAGE_DRIVER,
-	ONLY_STAGE_DEVICE,
-	ONLY_STAGE_COMPLETE,
+	EACH_REQUEST_STAGE(ONLY_STAGE_OF) /* the same */
 	ONLY_STAGE_WAKEUP,
 	ONLY_STAGE_RETURN,
 	ONLY_STAGE_TOTAL,
@@ -219,7 +220,7 @@ struct cpu_chain {
 	__u16 complete;
 	__u16 wake;
 };
-#define NO_CPU 0xffff
+CONSTANT(NO_CPU, 0xffff);
 
 #define NAME_BYTES 16
 
@@ -264,9 +265,22 @@ struct commit {
 	char most_comm[NAME_BYTES];
 };
 
+/* Who had the device while a request waited for it, and while the device had it: nanoseconds times requests. */
+#define NEIGHBOUR_COLUMNS 8
+struct met {
+	__u64 known; /* or all of it is left as it was */
+	__u64 waited; /* Q to D */
+	__u64 under_way; /* D to C */
+	__u64 wait[NEIGHBOUR_COLUMNS];
+	__u64 device[NEIGHBOUR_COLUMNS];
+	__u16 owners[NEIGHBOUR_COLUMNS];
+};
+
 struct io_record {
 	__u64 start_ns;
 	__u64 end_ns;
+	__u64 handed_ns; /* of the last request that it waited for: H, S; 0: it waited for none of its own */
+	__u64 seen_ns;
 	__u64 stages[OP_CHARGES];
 	__s64 offset; /* -1: not known */
 	__u64 length;
@@ -300,6 +314,7 @@ struct io_record {
 	__u64 flush_before; /* of the device's cache, that the request waited for before its data, and behind it */
 	__u64 flush_behind;
 	__u64 held[CONTROLLERS];
+	struct met met;
 	char path[PATH_BYTES + PATH_NAME];
 };
 

@@ -4,6 +4,7 @@
 #define WPT_PATH_STATE_H
 
 #include "block/path/shared.h"
+#include "lib/place.h"
 #include "lib/sample.h"
 
 #define NEVER ~0ULL
@@ -17,10 +18,9 @@
 bool tracing;
 __u64 settled_ns; /* what is made from then on, was seen from the beginning */
 
-/* Those that took at least this long are told one by one; the default is never. */
+/* Those that took at least this long are shown one by one; the default is never. */
 __u64 slow_ns = NEVER;
 __u32 sample; /* one in so many is told as well, 0 for none */
-__u32 tell_limit; /* a second, 0 for all */
 bool telling; /* any of those: names are kept for them */
 bool noisy; /* interference is watched */
 bool noise_kept; /* it was asked for, though a budget may have taken it off: what operations had of it is kept */
@@ -86,6 +86,7 @@ enum op_state_kind {
 	OP_SUBMITTED, /* an asynchronous one that no file system has seen yet */
 	OP_STAND_IN, /* no operation: this task works on an asynchronous one */
 };
+EXPORT_ENUM(op_state_kind);
 
 struct op_state {
 	__u64 task; /* or the kiocb of an asynchronous one; 0: free */
@@ -100,6 +101,8 @@ struct op_state {
 	__u16 wake_cpu;
 	__u8 kind;
 	__u8 op_kind;
+	/* 1 + slot of the bio that was the only one when it completed, 0: none. Kept until that is released: drop_only(). */
+	__u32 only;
 
 	/* From here to the charges all is 0 in the beginning. */
 	__u32 tid; /* 0 until it sleeps */
@@ -116,7 +119,6 @@ struct op_state {
 	__u32 made; /* bios */
 	__u32 readahead; /* how many of them are for pages beyond what was asked for */
 	__u32 ended; /* how many of the others completed */
-	__u32 only; /* 1 + slot of the bio that was the only one when it completed, 0: none */
 	__u16 slot; /* of the last request */
 	__u16 target; /* of a stand-in: the slot of what it stands for */
 	__u8 last; /* 1 + slot in done of what completed last, 0: nothing since the last look */
@@ -234,7 +236,7 @@ enum bio_apart {
 };
 
 /* Instead of a bio: it completed, and its operation has not looked at it yet. */
-#define DELIVERED 1
+CONSTANT(DELIVERED, 1);
 
 const struct bio_state *export_bio_state __attribute__((unused));
 EXPORT_ENUM(bio_kind);
@@ -247,7 +249,7 @@ static __always_inline struct bio_state *bio_at(__u32 place)
 	return &bios[place];
 }
 
-/* Of asynchronous operations, whose end may be told in anybody's context. */
+/* Of asynchronous operations, whose end may be reported in any context. */
 struct submitter {
 	__u64 cgroup;
 	__u64 user_data;
@@ -287,7 +289,7 @@ struct {
 } records SEC(".maps");
 
 /*
- * Many stages are empty, and whoever reads takes what is missing for that. Not a function of its own, and only of values
+ * Many stages are empty, and the reader takes what is missing for that. Not a function of its own, and only of values
  * that were just read from memory: before
  * commit fde2a3882bd0 ("bpf: support precision propagation in the presence of subprogs", v6.5)
  * the verifier follows what a bucket's place depends on back to the begin of its function, and when it gets there tells
@@ -338,7 +340,7 @@ static __always_inline __u64 minus(__u64 later, __u64 earlier)
 	return later > earlier ? later - earlier : 0;
 }
 
-/* The verifier lets nobody compute with a pointer that it knows, but its lower half is a number like others. */
+/* The verifier forbids arithmetic with a pointer it knows, but its lower half is a plain number. */
 static __always_inline __u32 lower_half(__u64 pointer)
 {
 	__u32 half;
@@ -453,7 +455,7 @@ __noinline __u32 claim_displaced_op(__u64 task, __u32 home)
 	return OPS;
 }
 
-/* The slot of this task: the one that it has, or one that was free; its kind tells which. */
+/* The slot of this task: the one that it has, or one that was free; its kind says which. */
 static __always_inline struct op_state *claim_op(__u64 task)
 {
 	__u32 place = home_of(task, OP_BITS);

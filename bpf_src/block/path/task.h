@@ -36,7 +36,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 			op->blocked = true;
 		if (op->in_iowait && op->lost)
 			advance(op, OP_STAGE_UNATTRIBUTED, now);
-		/* What it waited for was not a request of its own: a lock, a journal, somebody else's read. */
+		/* What it waited for was not a request of its own: a lock, a journal, another task's read. */
 		if (op->above)
 			op->held_until = now;
 		else if (all_ended(op))

@@ -115,7 +115,7 @@ static __always_inline struct dirty_frame *find_frame(__u64 page)
 
 /* --- Pages and folios ----------------------------------------------------------------------------------------------- */
 
-/* Bit 0 tells that it is not the first page of its folio. */
+/* Bit 0 says that it is not the first page of its folio. */
 struct page___with_head {
 	unsigned long compound_head;
 } __attribute__((preserve_access_index));
@@ -345,7 +345,7 @@ static __noinline struct dirty_frame *dirtier_of(struct bio *bio)
 	return frame->check == check_of((__u64)of.mapping, of.index) ? frame : NULL;
 }
 
-/* At Q. What is said of its owner is that of who dirtied it, whoever sends it. */
+/* At Q. Its owner is the task that dirtied it, whichever task sends it. */
 static __noinline int note_dirtier(struct bio_state *state, struct bio *bio)
 {
 	struct dirty_frame *frame;

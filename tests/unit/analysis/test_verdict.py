@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs.samples import OVERHEAD, distribution
-from wptrace.analysis import growth, verdict
+from wptrace.analysis import growth, neighbours, verdict
 from wptrace.analysis.history import Stretch, Sums
+from wptrace.analysis.neighbours import HAD, MET, WAITED
 from wptrace.analysis.verdict import TIMED, Case
+from wptrace.flows.io import owners as io_owners
 from wptrace.flows.io import rules as io_rules
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
 from wptrace.model import kind
@@ -29,6 +31,9 @@ RULES = io_rules.path({})
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
+KINDS = (OPERATION, HIT, REQUEST, *io_owners.KINDS[io_owners.COMM])
+
+
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
     """So many that were all alike."""
     whole = sum(value for name, value in stages.items() if name != "preempted")
@@ -43,7 +48,7 @@ def case(
     cells: Cells, duration_ns: int = SECOND, requests: Book | None = None, operations: Book | None = None, **more: Any
 ) -> Case:
     books = {kind.REQUESTS: requests or book(), **({} if operations is None else {kind.OPERATIONS: operations})}
-    report = Report("summary", 0, duration_ns, books, rows_of(cells, (OPERATION, HIT, REQUEST)), {}, OVERHEAD)
+    report = Report("summary", 0, duration_ns, books, rows_of(cells, KINDS), {}, OVERHEAD)
     return Case(report, (OPERATION, REQUEST), **more)
 
 
@@ -97,7 +102,7 @@ def test_largest_is_the_largest_stage_of_the_heaviest_operations() -> None:
     cells = {
         READ: cell(10, fs=1, queue=9 * MS, device=MS),
         WRITE: cell(1, queue=20 * MS, device=70 * MS),
-        # Requests are heavier, but operations are what somebody waited for.
+        # Requests are heavier, but tasks wait for operations.
         REQUESTS: cell(100, queue=20 * MS, device=70 * MS),
     }
     found = finding(verdict.largest, cells)
@@ -244,6 +249,109 @@ def test_who_filled_the_commits_of_others(waited: int, told: bool) -> None:
         assert (one.who, one.figures["sum_ns"], one.figures["share"]) == ("cp (pid 7)", waited, waited / SECOND)
 
 
+def test_each_finding_has_advice_of_its_own() -> None:
+    """A tail that the wakeup makes is not answered with the disk."""
+    found = judge(case(tailed(60 * MS)))
+    assert {one.rule: one.advice for one in found.findings} == {
+        one.rule: OPERATION[one.stage].advice
+        for one in found.findings
+        if one.stage  # type: ignore[union-attr]
+    }
+    assert len({one.advice for one in found.findings}) == 2
+
+
+def test_fs_has_the_journal_where_nobody_sees_it() -> None:
+    rules = io_rules.path({}, journal=False)
+    found = verdict.judge(case({WRITE: cell(10, fs=9 * MS, device=MS)}), rules)
+    assert "journal" in found.advice
+    assert "journal" not in judge(case({WRITE: cell(10, fs=9 * MS, device=MS)})).advice
+
+
+def test_a_process_that_does_nothing_may_have_children_that_do() -> None:
+    def advice(*children: int) -> str:
+        return verdict.judge(case({}), io_rules.path({}, children=children)).advice
+
+    assert advice(7, 8).startswith("processes that the one of --pid started (pid 7, 8): --children has")
+    assert "(pid 1, 2, 3 and 2 more)" in advice(1, 2, 3, 4, 5)
+    assert advice() == io_rules._ADVICE["idle"]
+
+
+def owned(**under_way: int) -> dict[Group, dict[str, Distribution]]:
+    requests = io_owners.KINDS[io_owners.COMM][2]
+    found = {}
+    for who, time in under_way.items():
+        owner = who if who in (kind.OTHERS, kind.NOBODY) else kind.Comm(who)
+        spent = {"under_way": distribution([time]), "total": distribution([time])}
+        found[requests.group("sda", "read", owner)] = spent
+    return found
+
+
+def test_who_had_the_device() -> None:
+    found = finding(io_rules.owner, owned(backup=6 * MS, db=MS, others=2 * MS, nobody=MS))
+    assert (found.who, found.figures) == ("backup", {"share": 0.6, "owners": 4})
+    assert io_rules.owner(case(owned(others=5, nobody=7))) is None
+    assert io_rules.owner(case({READ: cell(10, device=MS)})) is None
+
+
+def test_flushes_of_the_block_layer_are_no_part_of_it() -> None:
+    requests = io_owners.KINDS[io_owners.COMM][2]
+    cells = owned(backup=6 * MS, db=2 * MS)
+    cells[requests.group("sda", "flush", kind.NOBODY)] = {
+        "under_way": distribution([90 * MS]),
+        "total": distribution([90 * MS]),
+    }
+    found = finding(io_rules.owner, cells)
+    assert (found.who, found.figures) == ("backup", {"share": 0.75, "owners": 2})
+
+
+def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
+    """But with --neighbours, where all is known."""
+    found = io_rules.followed(case(owned(backup=3 * MS, db=MS)))
+    assert found is not None
+    assert (found.who, found.figures) == ("backup", {"share": 0.75, "owners": 2, "filtered": 1})
+    assert io_rules.followed(case(owned(backup=6 * MS))) is None
+    assert io_rules.followed(case({})) is None
+    whole = io_rules.followed(met(38 * MS, 100 * MS, batch=92 * MS))
+    assert whole is not None
+    assert whole.figures == {"share": 1.0, "owners": 1}
+    assert io_rules.followed in io_rules.path({}, filtered=True).more
+    assert io_rules.owner not in io_rules.path({}, filtered=True).more
+    assert io_rules.owner in RULES.more
+
+
+def met(waited: int, whole: int, **had: int) -> Case:
+    """What each had while /app waited."""
+    app = neighbours.Owner("/app")
+    requests = io_owners.KINDS[io_owners.CGROUP][2]
+    cells = {requests.group("sda", "read", "/app"): {"total": distribution([whole])}, REQUESTS: cell(9, device=5)}
+    rows = rows_of(cells, (requests, REQUEST))
+    counters: dict[Group, Mapping[str, int]] = {WAITED.group("sda", app): {"count": 7, "ns": waited}}
+    for name, ns in had.items():
+        owner = neighbours.Owner(name)
+        owner.seen = f"{name}d"
+        counters[MET.group("sda", app, owner)] = {"count": 7, "ns": ns}
+        counters[HAD.group("sda", "read", owner)] = {"count": 7, "ns": ns, "bytes": 7 * 65536}
+    return Case(Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD), (OPERATION, REQUEST))
+
+
+def test_who_had_the_device_while_another_one_waited() -> None:
+    found = io_rules.neighbour(met(38 * MS, 100 * MS, batch=92 * MS, cron=5 * MS, others=3 * MS))
+    assert found is not None
+    assert found.who == "batch (batchd, 64 KiB reads)"
+    assert found.figures == {"share": 0.38, "had": 0.92, "waited_ns": 38 * MS, "waits": 7}
+    assert found.group is not None
+    assert found.group.fields == {"dev": "sda", "owner": "/app"}
+    # It waited little; nobody had much of it; others are nobody in particular.
+    assert io_rules.neighbour(met(9 * MS, 100 * MS, batch=92 * MS)) is None
+    assert io_rules.neighbour(met(38 * MS, 100 * MS, batch=20, cron=20, one=20, two=20, three=20)) is None
+    assert io_rules.neighbour(met(38 * MS, 100 * MS, others=92 * MS)) is None
+    assert io_rules.neighbour(case({})) is None
+    # A filter may leave out who had the device.
+    owner = io_rules.owner(met(38 * MS, 100 * MS, batch=92 * MS, app=8 * MS))
+    assert owner is not None
+    assert (owner.who, owner.figures) == ("batch", {"share": 0.92, "owners": 2})
+
+
 def test_every_rule_can_be_reached() -> None:
     (stages,) = tailed(60 * MS).values()
     everything = {READ: {**stages, "preempted": distribution([3 * MS] * 1000)}}
@@ -252,6 +360,8 @@ def test_every_rule_can_be_reached() -> None:
         case({HITS: cell(9)}),
         case({REQUESTS: cell(9)}),
         case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
+        case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
+        met(38 * MS, 100 * MS, batch=92 * MS),
     ]
     reached = {rule for one in cases for rule in rules(one, {"cp (pid 7)": 100 * SECOND})}
     assert reached == {rule.__name__ for rule in (*RULES.first, *RULES.more)}

@@ -36,6 +36,8 @@ class Kernel:
         self.error = 0
         self.fail = Libbpf.fail.__get__(self)
         self.check = Libbpf.check.__get__(self)
+        self._interrupt = Libbpf._interrupt.__get__(self)
+        self._interrupted = False
         self.recent: list[str] = []
 
     def bpf_map__name(self, handle: object) -> Any:

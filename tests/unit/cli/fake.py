@@ -40,13 +40,16 @@ class FakeFlow(Flow):
         return Snapshot(time.monotonic_ns(), books, cells, sized({found: 4096 * self.looks}), OVERHEAD)
 
     def events(self) -> list[Event]:
+        if "FAKE_FAULT" in os.environ and self.looks > 2:
+            raise RuntimeError("a fault of the command")
         if self.told:
             return []
         self.told = True
         return [request()]
 
     def stop(self) -> None:
-        pass
+        if "FAKE_SLOW_END" in os.environ:
+            time.sleep(100)
 
     def close(self) -> None:
         if "FAKE_TELL_CLOSE" in os.environ:

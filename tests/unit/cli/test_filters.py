@@ -18,6 +18,8 @@ from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.flows import discover
 from wptrace.flows.io.path import PathFlow
+from wptrace.flows.iopf import IopfFlow
+from wptrace.flows.irqoff import IrqoffFlow
 from wptrace.kernel import cgroups, mounts
 from wptrace.kernel.cgroups import Cgroup
 
@@ -25,10 +27,10 @@ US = str(os.getpid())
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 
 
-def read(*words: str) -> Filter:
-    parser = Parser(prog="wptrace io")
-    common.add_filters(parser.add_argument_group("what to trace"), PathFlow.filters)
-    return filters.parse(vars(parser.parse_args(common.joined(words))), PathFlow.filters)
+def read(*words: str, flow: type[Flow] = PathFlow) -> Filter:
+    parser = Parser(prog=f"wptrace {flow.name}")
+    common.add_filters(parser.add_argument_group("what to trace"), flow.filters)
+    return filters.parse(vars(parser.parse_args(common.joined(words))), flow.filters)
 
 
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
@@ -50,6 +52,25 @@ def test_tasks() -> None:
     assert read("--tid", US) == Filter(tid=os.getpid())
     assert read("--comm", "fio") == Filter(comm="fio")
     assert read("--comm", "longer than the kernel keeps")["comm"] == "longer than the kernel keeps"
+
+
+def test_what_may_be_named_again() -> None:
+    assert read(flow=IopfFlow) == Filter()
+    assert read("--pasid", "6", "--pasid", "1048575", flow=IopfFlow) == Filter(pasid=(6, (1 << 20) - 1))
+    assert read("-d", "system", "--dev", "virtual", flow=IopfFlow) == Filter(dev=("system", "virtual"))
+    with pytest.raises(UsageError, match="there is no device nonesuch"):
+        read("-d", "system", "-d", "nonesuch", flow=IopfFlow)
+    for bad in ("1048576", "-1", "0x5", "", "٣"):
+        with pytest.raises(UsageError, match="is not a PASID: it is a number below 1048576"):
+            read(f"--pasid={bad}", flow=IopfFlow)
+
+
+def test_cpus() -> None:
+    assert read("--cpu", "0-3,8,2", flow=IrqoffFlow) == Filter(cpu=(0, 1, 2, 3, 8))
+    assert filters.describe(read("--cpu", "1", flow=IrqoffFlow), IrqoffFlow.filters) == {"cpus": [1]}
+    for bad in ("", "x", "2-1", "0,99999999"):
+        with pytest.raises(UsageError, match="is not a list of CPUs such as 0-3,8"):
+            read(f"--cpu={bad}", flow=IrqoffFlow)
 
 
 def test_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +145,7 @@ NO_RANGE = "is not a range of sizes such as 4K-64K, 4K- or -1M"
         (["--pid", "4194305"], "there is no process 4194305"),
         (["--tid", "-1"], "'-1' is not a thread id"),
         (["--tid", "4194305"], "there is no thread 4194305"),
-        (["--comm", ""], "a thread has a name: --comm takes at least a letter"),
+        (["--comm", ""], "--comm needs a name of at least one letter"),
         (["--comm"], "io: argument --comm: expected one argument"),
         (["--cgroup", "/none/at/all"], "there is no cgroup /none/at/all"),
         (["--file", "/none"], "/none cannot be found: No such file or directory"),
@@ -143,8 +164,8 @@ NO_RANGE = "is not a range of sizes such as 4K-64K, 4K- or -1M"
         (["--size", " 4K"], f"' 4K' {NO_RANGE}"),
         (["--size", "\u0664K"], f"'\u0664K' {NO_RANGE}"),
         (["--size", "8K-4K"], "no size is in the range 8K-4K: 8K is more than 4K"),
-        (["--size", "9999999999G-"], "no request has as many bytes as 9999999999G-"),
-        (["--size", f"1-{9 * 10**17}G"], f"no request has as many bytes as 1-{9 * 10**17}G"),
+        (["--size", "9999999999G-"], "no request is as large as 9999999999G-"),
+        (["--size", f"1-{9 * 10**17}G"], f"no request is as large as 1-{9 * 10**17}G"),
         (["--size", "9" * 5000], NO_RANGE),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",

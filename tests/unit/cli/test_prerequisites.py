@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.command import ROOT, UNPRIVILEGED, run, sentence
+from tests.unit.cli.command import ROOT, UNPRIVILEGED, WPTRACE, run, sentence
 from wptrace.bpf import lib
 from wptrace.bpf import object as objects
 from wptrace.bpf.lib import Libbpf, libbpf
@@ -79,7 +79,7 @@ class FakeFfi:
             libbpf_set_print=lambda printer: None,
         )
 
-    def callback(self, kind: str, function: object) -> object:
+    def callback(self, kind: str, function: object, onerror: object) -> object:
         return function
 
 
@@ -118,6 +118,16 @@ def test_a_binding_that_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("wptrace.bpf._libbpf", raising=False)
     with pytest.raises(WptraceError, match="the libbpf binding is not built"):
         Libbpf()
+
+
+def test_a_python_without_cffi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a distribution where only the command was installed: that is something else than a binding not built."""
+    monkeypatch.setitem(sys.modules, "_cffi_backend", None)
+    for name in ("wptrace.bpf._libbpf", "wptrace.bpf"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(WptraceError, match=r"^Python 3\.\d+ \(/.*\) has no cffi$") as caught:
+        Libbpf()
+    assert caught.value.hint == "install it (Debian, Ubuntu, Fedora: python3-cffi)"
 
 
 def test_a_kernel_without_type_information(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +194,14 @@ def test_a_folder_that_is_named_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path / "none"))
     with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names \S*/none, which is no folder$"):
         objects.find("io_block")
+
+
+@pytest.mark.parametrize("words", [["io", "--dry-run"], ["doctor"], ["progs"], ["size", "1", "1"]])
+def test_every_command_minds_a_folder_that_is_not_there(words: list[str]) -> None:
+    """Those that open no object would ignore it without a word."""
+    found = run(WPTRACE, *words, WPTRACE_BPF_DIR="/nonexistent")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert sentence(found.stderr) == "WPTRACE_BPF_DIR names /nonexistent, which is no folder"
 
 
 def test_an_object_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

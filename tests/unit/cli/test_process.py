@@ -192,6 +192,17 @@ def test_nobody_may_hear_of_an_error(words: list[str]) -> None:
     assert codes[0] == codes[1] in (2, 3)
 
 
+def test_the_process_has_the_name_by_which_it_is_signalled() -> None:
+    """`pkill -USR1 -x wptrace`, which is documented, must not need the command line."""
+    process = popen(FAKE, "io", stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    assert Path(f"/proc/{process.pid}/comm").read_text() == "wptrace\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0
+
+
 def test_an_interrupt_before_the_trace_is_130() -> None:
     code = "import wptrace.cli.main as m\ndef interrupt(): raise KeyboardInterrupt\nm.main = interrupt\nm.run()"
     command = [*WPTRACE[:-2], "-c", code]

@@ -53,12 +53,12 @@ def test_what_is_thrown_away_is_not_mixed() -> None:
 
 @pytest.mark.parametrize("option", ["-o", "--capture", "--log"])
 def test_a_file_has_a_name(option: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} takes the name of a file"):
+    with pytest.raises(UsageError, match=f"{option} needs the name of a file"):
         named("", option)
 
 
 def test_a_file_without_a_name_is_refused() -> None:
-    with pytest.raises(UsageError, match="-o takes the name of a file"), stream(options("")):
+    with pytest.raises(UsageError, match="-o needs the name of a file"), stream(options("")):
         raise AssertionError("it was opened")
 
 

@@ -86,7 +86,7 @@ class Cell:
 
 
 class Program:
-    section = "tp_btf/irq_handler_exit"
+    name, section = "leave_tp_btf", "tp_btf/irq_handler_exit"
 
     def statistics(self) -> Any:
         return argparse.Namespace(run_time_ns=10, run_count=1)

@@ -34,9 +34,13 @@ def test_every_option_in_a_command_exists(page: Path) -> None:
     for command, words in re.findall(r"wptrace (\w+)([^`|\n#]*)", page.read_text()):
         if command not in command_names():
             continue
-        known = {option for options in spellings(command_parser(command)) for option in options}
+        parser = command_parser(command)
+        known = {option for options in spellings(parser) for option in options}
         for word in re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", words):
             assert word in known, f"wptrace {command}{words}"
+        choices = {option: action.choices for action in parser._actions for option in action.option_strings}
+        for option, value in re.findall(r"(?<=\s)(--[a-z][\w-]*) ([a-z]\w*)", words):
+            assert value in (choices[option] or [value]), f"wptrace {command}{words}"
 
 
 def test_the_options_of_the_lab_are_those_of_its_parser() -> None:

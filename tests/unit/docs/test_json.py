@@ -20,14 +20,15 @@ from wptrace.engine.filters import Filter
 from wptrace.flows import discover
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import causes as io_causes
+from wptrace.flows.io import owners
+from wptrace.flows.io.joined import JOINED
 from wptrace.flows.io.kinds import KINDS
-from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.savings import FS, SAMPLE, SAVINGS
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
-from wptrace.model import budget
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Spending, Step
-from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, HookFinding, StageFinding
+from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, HookFinding, Seen, StageFinding
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, names
 from wptrace.model.report import BYTES, UNTIMED, Event, Overhead, Report, Source, Start, rows_of
@@ -81,8 +82,8 @@ def made() -> Iterator[Line]:
     verdict = judge(Case(whole, (whole_path.OPERATION,)), TIMED)
     output.summary(whole._replace(verdict=verdict))
     cost = Cost(0.04, 0.01)
-    changes = (Change(1, 2, Step("sample", 4), True, cost),)
-    spending = Spending(0.05, cost, 0.05, (Step("fs"), Step("sample", 4)), dict.fromkeys(budget.KINDS, 1), changes)
+    changes = (Change(1, 2, Step(SAMPLE, 4), True, cost),)
+    spending = Spending(0.05, cost, 0.05, (Step(FS), Step(SAMPLE, 4)), dict.fromkeys(SAVINGS, 1), changes)
     group = whole_path.REQUEST.group("sda", "read")
     requests = whole_path.report({group: whole_path.requests(5)})
     output.interval(requests._replace(budget=spending, counters={group: {UNTIMED: 3}}))
@@ -94,7 +95,9 @@ def made() -> Iterator[Line]:
     check = Check("BTF", "ok", "there")
     hook = HookFinding("C", "ok", None, [Attempt("complete", "tp_btf/x", True, "")])
     flow = FlowFinding("io", "block", True, "", [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])
-    yield json.loads(json.dumps(as_json(Diagnosis("6.12", "x86_64", True, [check], [check], [flow]))))
+    seen = [Seen("irq", "entry", "tp_btf/irq_handler_entry", 5)]
+    found = "6.12", "x86_64", True, [check], [check], [flow], [check], seen, 1.0
+    yield json.loads(json.dumps(as_json(Diagnosis(*found), "io")))
 
 
 LINES = list(made())
@@ -117,12 +120,17 @@ def test_no_field_can_go_without_notice(line: Line) -> None:
     for path in fields(line):
         if path in (("operations",), ("verdict",), ("budget",)) or path[-1] == "timed":
             continue  # not every flow and every line has them
-        damaged = json.loads(json.dumps(line))
-        at = damaged
-        for step in path[:-1]:
-            at = at[step]
-        del at[path[-1]]
-        assert not VALIDATOR.is_valid(damaged), path
+        assert not VALIDATOR.is_valid(without(line, path)), path
+
+
+def without(line: Line, path: tuple[Any, ...]) -> Line:
+    """A copy that lacks a field."""
+    found: Line = json.loads(json.dumps(line))
+    at: Any = found
+    for step in path[:-1]:
+        at = at[step]
+    del at[path[-1]]
+    return found
 
 
 def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -215,7 +223,7 @@ def test_the_page_explains_every_field() -> None:
                 "section",
                 "reason",
             }
-            known |= {"lacks", "fields", "checks", "flow"}
+            known |= {"lacks", "fields", "checks", "flow", "point"}
             assert path[-1] in known or isinstance(path[-1], int), path
 
 
@@ -234,11 +242,11 @@ def test_the_causes_of_loss_are_those_of_the_path() -> None:
 
 def test_every_filter_is_on_the_page_and_in_the_schema() -> None:
     place = Place("/srv/db", 1, 2, 0, None)
-    every = Filter(
-        pid=1, tid=2, comm="db", cgroup=Cgroup("/x", 1, 1, None), file=place, dir=place, op="read", size=(0, 4096)
-    )
-    assert {one.name for flow in discover() for one in flow.filters} == set(every)
-    told = filters.describe(every, PathFlow.filters)
+    task = {"pid": 1, "tid": 2, "comm": "db", "cgroup": Cgroup("/x", 1, 1, None)}
+    every = Filter(**task, file=place, dir=place, op="read", size=(0, 4096), dev=("x",), pasid=(3,), cpu=(0, 8))
+    predicates = {one.name: one for flow in discover() for one in flow.filters}
+    assert predicates.keys() == set(every)
+    told = filters.describe(every, tuple(predicates.values()))
     assert len(told) == len(every) + 1, "a size has two bounds"
     known = SCHEMA["$defs"]["start"]["properties"]["filters"]["properties"]
     assert set(told) <= set(known)
@@ -246,7 +254,7 @@ def test_every_filter_is_on_the_page_and_in_the_schema() -> None:
     documented = {
         name for cell in re.findall(r"^\| (`filters\..*?) \|", page, re.M) for name in re.findall(r"\w+", cell)
     }
-    assert set(told) <= documented
+    assert set(told) <= documented | set(re.findall(r"`filters\.(\w+)`", text("json.md")))
     (start,) = [line for line in LINES if line["kind"] == "start" and line["flow"] == "io"][:1]
     VALIDATOR.validate({**start, "filters": {**start["filters"], **told}})
 
@@ -264,11 +272,14 @@ def test_every_operation_is_in_the_schema() -> None:
 
 
 def test_every_step_of_a_budget_is_in_the_schema_and_on_its_page() -> None:
-    assert tuple(SCHEMA["$defs"]["step"]["enum"]) == budget.KINDS
-    assert tuple(SCHEMA["$defs"]["budget"]["properties"]["off_ns"]["required"]) == budget.KINDS
+    names = [one.name for one in SAVINGS]
+    assert SCHEMA["$defs"]["step"]["enum"] == names
+    assert SCHEMA["$defs"]["budget"]["properties"]["off_ns"]["required"] == names
     steps, _ = tables(text("budget.md"))
-    assert [name for _, name, _ in steps] == list(budget.KINDS)
+    assert [name for _, name, _ in steps] == names
 
 
 def test_every_kind_of_group_is_in_the_schema() -> None:
-    assert tuple(SCHEMA["$defs"]["group"]["enum"]) == tuple(kind.name for kind in KINDS)
+    assert tuple(SCHEMA["$defs"]["group"]["enum"]) == tuple(kind.name for kind in (*KINDS, JOINED))
+    for owned in owners.KINDS.values():
+        assert tuple(SCHEMA["$defs"]["owned"]["enum"]) == tuple(kind.name for kind in owned)

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.unit.docs.pages import MAN, ROOT, man_options, man_text
+from tests.unit.docs.pages import MAN, man_options, man_text, section
 from wptrace import __version__
 from wptrace.cli.main import command_names
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, UsageError, WptraceError
@@ -73,8 +73,7 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
     }
     status = (MAN / "wptrace.1").read_text().partition(".SH EXIT STATUS\n")[2].partition(".SH ")[0]
     assert set(re.findall(r"^\.B (\d+)$", status, re.M)) == codes
-    readme = (ROOT / "README.md").read_text()
-    assert set(re.findall(r"^\| (\d+) \|", readme, re.M)) == codes
+    assert set(re.findall(r"^\| (\d+) \|", section("commands.md", "## How a command ends"), re.M)) == codes
 
 
 @pytest.mark.parametrize("page", MAN_PAGES)

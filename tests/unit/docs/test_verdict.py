@@ -30,19 +30,20 @@ def test_the_bounds_are_those_of_the_code() -> None:
     ]  # fmt: skip
     assert f"The history has {CAPACITY}\nstretches at most" in text("verdict.md")
     assert verdict.PLACE_SHARE == 0.5
+    assert verdict.LOST_SHARE == 1 / 10_000
 
 
 def test_the_advice_is_that_of_the_code() -> None:
     (rows,) = tables(section("verdict.md", "## What to look at"))
     stages = {stage.name: stage.advice for stage in OPERATION.stages if stage.advice}
     assert dict(rows) == {**stages, **RULES.advice}
-    assert set(RULES.advice) <= {"unattributed", *(rule.__name__ for rule in RULES.first)}
+    assert set(RULES.advice) <= {"unattributed", *(rule.__name__ for rule in (*RULES.first, *RULES.more))}
 
 
 def test_there_is_advice_for_the_stages_of_the_block_layer() -> None:
     assert all(stage.advice for stage in block.REQUEST.stages)
 
 
-def test_the_example_has_one_line_of_each_sort() -> None:
+def test_the_example_has_a_line_of_each_sort() -> None:
     (example,) = blocks(text("verdict.md"), "")
-    assert re.findall(r"^(\w+(?: at)?): ", example, re.M) == ["verdict", "look at", "but"]
+    assert re.findall(r"^(\w+(?: at)?): ", example, re.M) == ["verdict", "look at", "also", "but"]

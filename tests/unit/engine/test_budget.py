@@ -12,11 +12,12 @@ from wptrace.bpf.programs import Program, Statistics
 from wptrace.engine import budget as module
 from wptrace.engine.budget import Keeper, Meter
 from wptrace.errors import LibbpfError, NotPermittedError
+from wptrace.flows.io.savings import SAVINGS
 from wptrace.model import budget
 from wptrace.model.budget import Cost, Step, ladder
 
 SECOND = 1_000_000_000
-STEPS = ladder(budget.KINDS)
+STEPS = ladder(SAVINGS)
 LIMIT = 0.05
 
 
@@ -26,7 +27,7 @@ class Flow:
     def __init__(self, cost: Callable[[int], float], stays: str = "") -> None:
         self.cost = cost
         self.stays = stays
-        self.steps = STEPS
+        self.savings, self.steps = SAVINGS, STEPS
         self.asked: list[tuple[str, Step]] = []
         self.shed_now: list[Step] = []
 
@@ -38,7 +39,7 @@ class Flow:
         self.shed_now.append(step)
 
     def restore(self, step: Step) -> None:
-        if step.kind == self.stays:
+        if step.kind.name == self.stays:
             raise LibbpfError("no second time")
         self.asked.append(("restore", step))
         assert self.shed_now.pop() == step
@@ -90,7 +91,8 @@ def test_too_much_sheds_everything_in_the_stated_order_and_back() -> None:
     flow = Flow(lambda shed: 1.0)
     keeper, _ = kept(flow, 60)
     assert flow.asked == [("shed", step) for step in STEPS]
-    assert keeper.spending(0, 60 * SECOND, whole=True).one_in == 256
+    found = keeper.spending(0, 60 * SECOND, whole=True)
+    assert (found.one_in, found.exhausted) == (256, True)
     flow.cost = lambda shed: 0.0
     flow.asked.clear()
     go_on(keeper, 200)
@@ -104,8 +106,10 @@ def test_it_stops_where_it_is_within_the_budget() -> None:
     assert flow.shed_now == list(STEPS[:2])
     found = keeper.spending(0, 600 * SECOND, whole=True)
     assert found.shed == STEPS[:2]
-    assert found.off_ns["interference"] > found.off_ns["each"] > 590 * SECOND
-    assert found.off_ns["fs"] == found.off_ns["sample"] == 0
+    off = {saving.name: ns for saving, ns in found.off_ns.items()}
+    assert off["interference"] > off["each"] > 590 * SECOND
+    assert off["fs"] == off["sample"] == 0
+    assert not found.exhausted
     assert [(change.step, change.shed) for change in found.changes] == [(STEPS[0], True), (STEPS[1], True)]
     assert found.changes[0].cost.total == pytest.approx(0.09)
     assert found.changes[0].ts_ns == found.changes[0].at_ns + 1000 * SECOND
@@ -155,18 +159,18 @@ def test_what_the_kernel_does_not_take_back_stays_off() -> None:
     found = keeper.spending(0, 1000 * SECOND, whole=True)
     assert found.refused == "fs: no second time"
     assert found.shed == STEPS[:3]
-    assert found.off_ns["fs"] > 900 * SECOND
+    assert found.off_ns[STEPS[2].kind] > 900 * SECOND
     assert [change.step for change in found.changes if not change.shed] == list(reversed(STEPS[3:]))
 
 
 def test_the_notes_tell_the_order() -> None:
     keeper, meter = kept(Flow(lambda shed: 0.0), 0)
     (note,) = keeper.notes()
-    words = ["interference", "single ones", "operations", "times of requests"]
+    words = ["interference", "records", "operations", "times of requests"]
     assert sorted(words, key=note.index) == words
     assert "5%" in note
     meter.refused = "not you"
-    assert keeper.notes()[1:] == ["the budget watches the reader alone: not you"]
+    assert keeper.notes()[1:] == ["the budget covers only the reader: not you"]
 
 
 # --- The meter --------------------------------------------------------------------------------------------------------
@@ -224,8 +228,19 @@ def test_programs_by_the_window_and_the_reader_by_all_of_the_time(machine: Machi
     assert meter.end() == Cost((6 + budget.ENTRY_NS) / 100, 1 / 100)
 
 
-def test_without_run_times_the_reader_is_watched(machine: Machine) -> None:
+def test_who_lacks_the_capability_for_run_times_hears_its_name(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.refused = True
+    monkeypatch.setattr(module.privileges, "effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
+    meter = machine.meter()
+    meter.begin()
+    assert meter.refused == "run times take CAP_SYS_ADMIN, which is missing"
+
+
+def test_without_run_times_the_reader_is_watched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.refused = True
+    monkeypatch.setattr(module.privileges, "effective", lambda: {"CAP_SYS_ADMIN"})
     meter = machine.meter()
     meter.begin()
     assert meter.refused == "run-time statistics cannot be switched on"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.kernel.sysfs import Sysfs
+from wptrace.bpf.object import BpfObject
 from wptrace.engine import devices
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, mounts
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
 SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/block.h").read_text()
-DEVICES, PROBES, HASH = 256, 16, 0x9E3779B1
+DEVICES, FILES, PROBES, HASH = 256, 1024, 16, 0x9E3779B1
 Table = list[dict[str, int]]
 
 
@@ -39,21 +41,45 @@ def find_device(table: Table, dev: int, sector: int, any_sector: bool = False) -
     return None
 
 
-def test_the_source_still_says_what_is_tested_here() -> None:
-    def constant(name: str) -> int:
-        found = re.search(rf"#define {name} (\d+)", SOURCE)
-        assert found
-        return int(found.group(1))
-
-    assert constant("DEVICES") == devices.DEVICES == DEVICES
-    assert constant("DEVICE_PROBES") == devices.PROBES == PROBES
-    assert constant("MINOR_BITS") == blockdev.MINOR_BITS
-    assert constant("UNLISTED_SLOT") == devices.UNLISTED
-    assert f"at = (dev * {HASH:#x}u) >> 24;" in SOURCE
-    assert devices.HASH == HASH
+def test_the_source_still_says_what_is_tested_here(obj: BpfObject) -> None:
+    assert (obj.constants["DEVICE_HASH"], obj.constants["DEVICE_PROBES"]) == (HASH, PROBES)
+    assert (obj.length("devices"), obj.length("file_devices")) == (DEVICES, FILES)
+    assert f"#define MINOR_BITS {blockdev.MINOR_BITS} " in SOURCE
+    assert f"#define UNLISTED_SLOT {devices.UNLISTED}\n" in SOURCE
+    assert "return dev * DEVICE_HASH >> (32 - __builtin_ctz(places));" in SOURCE
+    assert "at = device_place(dev, DEVICES);" in SOURCE
     assert "devices[(at + probe) & (DEVICES - 1)]" in SOURCE
     assert "if (!entry->dev)\n\t\t\tbreak;" in SOURCE
     assert "entry->dev == dev && (any_sector || (sector >= entry->first && sector < entry->end))" in SOURCE
+
+
+@pytest.mark.parametrize(
+    ("number", "fits"),
+    [
+        (kernel_dev(8, 1), {"sda", "sda1", "dm-0"}),
+        (kernel_dev(8, 2), {"sda", "sda2"}),
+        (kernel_dev(8, 16), {"sdb", "dm-0"}),
+        (kernel_dev(253, 0), {"sda", "sda1", "sdb", "dm-0"}),
+        # btrfs, a disk that is gone.
+        (kernel_dev(0, 35), {"sda", "sda1", "sda2", "sdb", "dm-0"}),
+        (kernel_dev(8, 99), {"sda", "sda1", "sda2", "sdb", "dm-0"}),
+    ],
+)
+def test_a_file_lies_on_the_devices_that_are_traced(tmp_path: Path, number: int, fits: set[str]) -> None:
+    sysfs = Sysfs(tmp_path)
+    sysfs.disk("sda", "8:0", size=100_000)
+    sysfs.partition("sda1", "sda", "8:1", 2048, 4096)
+    sysfs.partition("sda2", "sda", "8:2", 6144, 4096)
+    sysfs.disk("sdb", "8:16")
+    sysfs.disk("dm-0", "253:0", queue=False, slaves=("sda1", "sdb"))
+    file = mounts.Place("/srv/file", number, 7, stat.S_IFREG, None)
+    for name in ("sda", "sda1", "sda2", "sdb", "dm-0"):
+        wanted = list(blockdev.requests_of(name, sysfs.root))
+        if name in fits:
+            devices.check_file(file, wanted, sysfs.root)
+            continue
+        with pytest.raises(UsageError, match=r"^/srv/file lies on (sda1|sda2|sdb|dm-0), which is not one of the"):
+            devices.check_file(file, wanted, sysfs.root)
 
 
 def place(dev: int) -> int:
@@ -86,10 +112,12 @@ def extents(draw: st.DrawFn, most: int = 60) -> list[Extent]:
 
 
 @given(wanted=extents(), data=st.data())
-def test_every_device_is_found_where_bpf_looks_for_it(wanted: list[Extent], data: st.DataObject) -> None:
+def test_every_device_is_found_where_bpf_looks_for_it(
+    obj: BpfObject, wanted: list[Extent], data: st.DataObject
+) -> None:
     stateful = data.draw(st.sets(st.sampled_from([one.disk for one in wanted]))) if wanted else set()
     try:
-        table = devices.table(wanted, sorted(stateful))
+        table = devices.table(obj, wanted, sorted(stateful))
     except UsageError:
         assert crowded(wanted)
         return
@@ -124,44 +152,41 @@ def crowded(wanted: list[Extent]) -> bool:
     return False
 
 
-def test_sixteen_partitions_of_a_disk_have_room_and_no_more() -> None:
+def test_sixteen_partitions_of_a_disk_have_room_and_no_more(obj: BpfObject) -> None:
     parts = [Extent(f"sda{number}", "sda", kernel_dev(8, 0), number * 10, number * 10 + 10) for number in range(17)]
-    table = devices.table(parts[:16], [])
+    table = devices.table(obj, parts[:16], [])
     found = [find_device(table, kernel_dev(8, 0), number * 10 + 5) for number in range(17)]
     assert found == [*(Match(slot, 0) for slot in range(1, 17)), None]
-    with pytest.raises(UsageError, match="no room left for sda16 among so many devices: of a disk, 16 part") as caught:
-        devices.table(parts, [])
+    with pytest.raises(UsageError, match="no room left for sda16 among so many devices: at most 16 part") as caught:
+        devices.table(obj, parts, [])
     assert caught.value.hint == "name fewer of them, or the whole disk: --dev sda"
     disks = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in _ALL if place(dev) == 77][:17]
     with pytest.raises(UsageError, match=r"among so many devices$") as caught:
-        devices.table(disks, [])
+        devices.table(obj, disks, [])
     assert caught.value.hint == "name those of interest with --dev"
 
 
-def test_a_table_wraps_around_its_end() -> None:
+def test_a_table_wraps_around_its_end(obj: BpfObject) -> None:
     last = [dev for dev in _ALL if place(dev) == 255][:3]
     wanted = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in last]
-    table = devices.table(wanted, [])
+    table = devices.table(obj, wanted, [])
     assert table[255]
     assert table[0]
     assert table[1]
     assert [find_device(table, dev, 7) for dev in last] == [Match(slot, 0) for slot in (1, 2, 3)]
 
 
-def test_an_empty_table_knows_no_device() -> None:
-    table = devices.table([], [])
+def test_an_empty_table_knows_no_device(obj: BpfObject) -> None:
+    table = devices.table(obj, [], [])
     assert table == [{}] * DEVICES
     assert find_device(table, kernel_dev(8, 0), 0) is None
 
 
-def test_too_many_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {f"sd{number}": Extent(f"sd{number}", f"sd{number}", number, 0, EVERYTHING) for number in range(1, 130)}
-    monkeypatch.setattr(blockdev, "disks", lambda: list(found))
-    monkeypatch.setattr(blockdev, "requests_of", lambda name: iter([found[name]]))
-    with pytest.raises(UsageError, match=r"129 devices are more than wptrace can tell apart at once \(128\)"):
-        devices.extents([])
-    del found["sd1"]
-    assert len(devices.extents([])) == 128
+def test_too_many_devices_are_refused(obj: BpfObject) -> None:
+    found = [Extent(f"sd{number}", f"sd{number}", number, 0, EVERYTHING) for number in range(1, 130)]
+    with pytest.raises(UsageError, match=r"129 devices are more than wptrace can follow at once \(128\)"):
+        devices.table(obj, found, [])
+    assert sum(map(bool, devices.table(obj, found[1:], []))) == 128
 
 
 def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +199,7 @@ def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.extents(["dm-0", "sda", "sda"]) == [disk]
 
 
-def test_hidden_disks_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_disks_are_found_by_their_names(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
     paths = [Extent(f"nvme1c{number}n1", f"nvme1c{number}n1", 0, 0, EVERYTHING, True) for number in range(33)]
     below = {"sda": [disk], "nvme1n1": paths[:2]}
@@ -187,27 +212,24 @@ def test_hidden_disks_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) 
         devices.extents(["nvme1n1"])
     every = devices.extents([], hidden=True)
     assert every == [*paths[:2], disk]
-    table = devices.hidden_table(every)
+    table = devices.hidden_table(obj, every)
     assert table[:3] == [{"name": b"nvme1c0n1", "slot": 1}, {"name": b"nvme1c1n1", "slot": 2}, {}]
-    assert len(table) == devices.HIDDEN
-    assert [entry["slot"] for entry in devices.table(every, []) if entry] == [3]
+    assert len(table) == 32
+    assert [entry["slot"] for entry in devices.table(obj, every, []) if entry] == [3]
     with pytest.raises(UsageError, match=r"33 paths of NVMe multipaths are more than wptrace can .* \(32\)"):
-        devices.hidden_table(paths)
+        devices.hidden_table(obj, paths)
 
 
 # --- Rows of files --------------------------------------------------------------------------------------------
 
-PATH_SOURCE = "\n".join(
-    (Path(__file__).resolve().parents[3] / "bpf_src/block" / name).read_text()
-    for name in ("path/operation.h", "path/state.h")
-)
+PATH_SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/block/path/operation.h").read_text()
 
 
 def row_of_file(table: Table, dev: int) -> int | None:
     """row_of_file() of bpf_src/block/path/operation.h, line by line."""
     at = (dev * HASH & 0xFFFFFFFF) >> 22
     for probe in range(PROBES):
-        entry = table[(at + probe) & (devices.FILE_DEVICES - 1)] or {"dev": 0, "slot": 0}
+        entry = table[(at + probe) & (FILES - 1)] or {"dev": 0, "slot": 0}
         if not entry["dev"]:
             break
         if entry["dev"] == dev:
@@ -216,8 +238,7 @@ def row_of_file(table: Table, dev: int) -> int | None:
 
 
 def test_the_source_still_looks_for_files_as_is_tested_here() -> None:
-    assert f"#define FILE_DEVICES {devices.FILE_DEVICES}\n" in PATH_SOURCE
-    assert f"at = (dev * {HASH:#x}u) >> 22;" in PATH_SOURCE
+    assert "at = device_place(dev, FILE_DEVICES);" in PATH_SOURCE
     assert "file_devices[(at + probe) & (FILE_DEVICES - 1)]" in PATH_SOURCE
     assert "probe < DEVICE_PROBES" in PATH_SOURCE
 
@@ -247,29 +268,41 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Extent]]:
     return below
 
 
-def test_a_file_is_shown_on_what_it_lies_on(machine: dict[str, list[Extent]]) -> None:
+def test_a_file_is_shown_on_what_it_lies_on(obj: BpfObject, machine: dict[str, list[Extent]]) -> None:
     sda, sdb, dm, btrfs = (kernel_dev(*number) for number in ((8, 0), (8, 16), (253, 0), (0, 41)))
-    disks = devices.file_table([*machine["sda"], *machine["sdb"]])
+    disks = devices.file_table(obj, [*machine["sda"], *machine["sdb"]], devices.below_files())
     assert [row_of_file(disks, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [1, 1, 1, 2, 1, 1]
     assert row_of_file(disks, kernel_dev(251, 0)) is None
-    parts = devices.file_table([*machine["sda1"], *machine["sdb"]])
+    parts = devices.file_table(obj, [*machine["sda1"], *machine["sdb"]], devices.below_files())
     # The whole disk is more than the partition that is traced.
     assert [row_of_file(parts, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [None, 1, None, 2, 2, 1]
-    assert not any(devices.file_table([]))
+    assert not any(devices.file_table(obj, [], devices.below_files()))
+
+
+@given(found=st.lists(numbers, max_size=400, unique=True), later=st.lists(numbers, max_size=400, unique=True))
+def test_what_is_mounted_later_takes_no_place_of_another_one(
+    obj: BpfObject, found: list[int], later: list[int]
+) -> None:
+    disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockdev, "requests_of", lambda name: iter([disk]))
+        before = devices.file_table(obj, [disk], dict.fromkeys(found, "sda"))
+        after = devices.file_table(obj, [disk], dict.fromkeys([*found, *later], "sda"))
+    assert all(now == was for now, was in zip(after, before) if was)
 
 
 @given(found=st.lists(numbers, max_size=400, unique=True))
-def test_every_file_system_is_found_where_bpf_looks_for_it(found: list[int]) -> None:
+def test_every_file_system_is_found_where_bpf_looks_for_it(obj: BpfObject, found: list[int]) -> None:
     disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blockdev, "requests_of", lambda name: iter([disk]))
         patch.setattr(blockdev, "numbers", lambda: dict.fromkeys(found, "sda"))
         patch.setattr(mounts, "block_devices", dict)
-        table = devices.file_table([disk])
-    assert len(table) == devices.FILE_DEVICES
+        table = devices.file_table(obj, [disk], devices.below_files())
+    assert len(table) == FILES
     kept = [dev for dev in found if row_of_file(table, dev) == 1]
     assert len(kept) == sum(map(bool, table))
     # Only one whose places are all taken is left out.
     for dev in set(found) - set(kept):
         at = (dev * HASH & 0xFFFFFFFF) >> 22
-        assert all(table[(at + probe) % devices.FILE_DEVICES] for probe in range(PROBES))
+        assert all(table[(at + probe) % FILES] for probe in range(PROBES))

@@ -71,8 +71,10 @@ def applied(wanted: Filter, bss: Any = None) -> dict[str, Any]:
 
 def test_the_source_still_says_what_is_tested_here() -> None:
     assert len(NAMES) == 20
-    assert "filter_directions >> write & 1" in SOURCE
-    assert re.findall(r"DIRECTIONS_(\w+) = (\d),", SOURCE) == [("READ", "1"), ("WRITE", "2"), ("BOTH", "3")]
+    assert "filter_ops >> what & 1" in SOURCE
+    assert dict(re.findall(r"FILTER_OPS_(\w+) = (\d+),", SOURCE)) == {
+        "READ": "1", "WRITE": "2", "BOTH": "3", "SYNC": "4", "PAGEFAULT": "8", "SWAPIN": "16",
+    }  # fmt: skip
     assert "if (filter_cgroup_subsys >= 0)" in SOURCE
     assert "char filter_comm[16]" in SOURCE
 
@@ -117,17 +119,18 @@ def test_nothing_wanted_is_all_off() -> None:
             Filter(op="read"),
             {
                 "filter_operation": True,
-                "filter_directions": "DIRECTIONS_READ",
+                "filter_ops": "FILTER_OPS_READ",
                 "filter_min_bytes": 0,
                 "filter_max_bytes": (1 << 64) - 1,
             },
         ),
-        (Filter(op="write"), {"filter_operation": True, "filter_directions": "DIRECTIONS_WRITE"}),
+        (Filter(op="write"), {"filter_operation": True, "filter_ops": "FILTER_OPS_WRITE"}),
+        (Filter(op="sync"), {"filter_operation": True, "filter_ops": "FILTER_OPS_SYNC"}),
         (
             Filter(size=(4096, None)),
             {
                 "filter_operation": True,
-                "filter_directions": "DIRECTIONS_BOTH",
+                "filter_ops": "FILTER_OPS_BOTH",
                 "filter_min_bytes": 4096,
                 "filter_max_bytes": (1 << 64) - 1,
             },
@@ -163,8 +166,8 @@ def test_a_filter_leaves_nothing_of_the_one_before() -> None:
     applied(EVERYTHING, bss)
     found = applied(Filter(dir=FOLDER, size=(None, 9)), bss)
     assert (found["filter_inode_dev"], found["filter_directory_dev"]) == (0, 35)
-    assert (found["filter_directions"], found["filter_min_bytes"], found["filter_max_bytes"]) == (
-        "DIRECTIONS_BOTH",
+    assert (found["filter_ops"], found["filter_min_bytes"], found["filter_max_bytes"]) == (
+        "FILTER_OPS_BOTH",
         0,
         9,
     )
@@ -180,14 +183,14 @@ def test_a_switch_is_written_after_what_it_switches() -> None:
         "filter_cgroup": ("filter_cgroup_subsys", "filter_cgroup_first", "filter_cgroup_last"),
         "filter_task": ("filter_tgid", "filter_tid", "filter_by_comm", "filter_cgroup"),
         "filter_file": ("filter_inode", "filter_inode_dev", "filter_directory", "filter_directory_dev"),
-        "filter_operation": ("filter_directions", "filter_min_bytes", "filter_max_bytes"),
+        "filter_operation": ("filter_ops", "filter_min_bytes", "filter_max_bytes"),
         "filtering": ("filter_task", "filter_file", "filter_operation"),
     }.items():
         assert all(order.index(name) < order.index(switch) for name in values)
 
 
 def test_a_controller_that_the_kernel_does_not_know() -> None:
-    with pytest.raises(UnsupportedError, match="this kernel does not tell the cgroups of the controller rdma"):
+    with pytest.raises(UnsupportedError, match="this kernel does not show the cgroups of the controller rdma"):
         applied(Filter(cgroup=V2._replace(controller="rdma")))
 
 
@@ -210,7 +213,7 @@ def test_what_the_first_line_says() -> None:
 @pytest.mark.parametrize("one", [task.PID, task.TID, *BlockFlow.filters], ids=lambda one: one.name)
 def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told only where it is not the machine's own, and an id was given."""
-    ours = ["42 is an id of this pid namespace; ids that are told are those of the whole machine"]
+    ours = ["42 is an id of this pid namespace; ids in the output are those of the whole machine"]
     for number, told in ((0, []), (7, ours)):
         monkeypatch.setattr(task.tasks, "namespace", lambda number=number: number)
         bss = SimpleNamespace()
@@ -222,7 +225,7 @@ def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest
 
 def test_what_a_flow_cannot_tell_apart_is_refused() -> None:
     """It must not be left out without a word."""
-    with pytest.raises(UsageError, match=r"^nothing of this flow is told apart by file, size$"):
+    with pytest.raises(UsageError, match=r"^this flow has no filter by file, size$"):
         filters.apply(Globals(), Filter(pid=1, size=(1, 2), file=FILE), CpuFlow.filters)
 
 

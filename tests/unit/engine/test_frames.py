@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from wptrace.bpf.maps import Map
+from wptrace.bpf.object import open_object
 from wptrace.engine import frames
-from wptrace.engine.frames import SECOND_CHANCE, Frames
+from wptrace.engine.frames import Frames
+from wptrace.kernel import privileges
 from wptrace.kernel.symbols import UNKNOWN
 from wptrace.model.stack import Stack
 
+if TYPE_CHECKING:
+    from wptrace.bpf.object import BpfObject
+
+SECOND_CHANCE = 1 << 30
 NAMES = ("bpf_prog_1", "bpf_trace_run1", "blk_mq_submit_bio", "vfs_read", "entry", "bpf_late")
 
 
@@ -52,7 +58,8 @@ def made(
     monkeypatch.setattr(frames, "KernelSymbols", Symbols)
     monkeypatch.setattr(frames, "ProcessSymbols", Symbols)
     monkeypatch.setattr(frames, "name_of", lambda tgid: "living" if tgid == 44 else "")
-    return Frames(cast("Map", FakeMap(stacks)), cast("Map", FakeMap(more or {})))
+    maps = {"stacks": FakeMap(stacks), "more_stacks": FakeMap(more or {})}
+    return Frames(cast("BpfObject", SimpleNamespace(maps=maps, constants={"SECOND_CHANCE": SECOND_CHANCE})))
 
 
 def stack(*names: str) -> list[int]:
@@ -83,6 +90,8 @@ def test_a_stack_of_the_second_map(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made(monkeypatch, {5: stack("entry")}, {5: stack("vfs_read")})
     assert found.stack(5, -1, 0) == Stack(("entry",))
     assert found.stack(5 | SECOND_CHANCE, -1, 0) == Stack(("vfs_read",))
+    with open_object("stacks") as obj:
+        assert obj.constants["SECOND_CHANCE"] == SECOND_CHANCE
 
 
 @pytest.mark.parametrize("stack_id", [-17, -14, 7])
@@ -110,8 +119,11 @@ def test_a_stack_keeps_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_reader_must_know(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made(monkeypatch, {})
     assert found.notes(user=False) == []
-    assert "frame pointers" in found.notes(user=True)[0]
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_SYS_PTRACE"})
+    assert ["frame pointers" in note for note in found.notes(user=True)] == [True]
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_SYS_ADMIN"})
+    assert "CAP_SYS_PTRACE, which is missing" in found.notes(user=True)[1]
     monkeypatch.setattr(Symbols, "known", False, raising=False)
     hidden = made(monkeypatch, {})
     hidden._kernel.__dict__["known"] = False
-    assert "kptr_restrict" in hidden.notes(user=False)[0]
+    assert "CAP_SYSLOG, which is missing" in hidden.notes(user=False)[0]

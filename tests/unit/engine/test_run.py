@@ -20,7 +20,7 @@ from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, siz
 from wptrace.bpf.ring import Reader
 from wptrace.engine import run as module
 from wptrace.engine.flow import Flow
-from wptrace.engine.run import Looks, run
+from wptrace.engine.run import Looks, run, run_all
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.model.book import RING_FULL, Book, Cause
@@ -197,6 +197,23 @@ def list_in_flight() -> None:
 
 def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_several_flows_have_reports_of_their_own(clock: Time) -> None:
+    """All are attached before anybody is told of a start, and all are detached before one is summed up."""
+    told: list[str] = []
+    flows = [Fake(clock, told), Fake(clock, told)]
+    outputs = [Collected(told), Collected(told)]
+    run_all(list(zip(flows, outputs)), 1.0, 2, False)
+    assert [len(output.reports) for output in outputs] == [3, 3]
+    assert [report.kind for report in outputs[1].reports] == ["interval", "interval", "summary"]
+    starts = [at for at, what in enumerate(told) if what == "start"]
+    assert len(starts) == 2
+    assert starts[1] < told.index("output start")
+    stops = [at for at, what in enumerate(told) if what == "stop"]
+    assert len(stops) == 2
+    assert stops[1] < told.index("output summary")
+    assert told.count("close") == told.count("output close") == 2
 
 
 def test_so_many_intervals_and_a_summary(world: World) -> None:
@@ -618,7 +635,7 @@ def test_a_signal_asks_for_the_end_and_wakes(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         assert stop.asked
         assert readable(stop.fd)
-        # Whoever asks twice does not want to wait.
+        # A second signal means not to wait.
         assert signal.getsignal(number) is signal.SIG_DFL
 
 

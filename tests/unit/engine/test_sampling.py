@@ -118,7 +118,7 @@ def test_the_count_is_exact_after_every_look(found: list[tuple[list[int], int]])
         assert whole.count == (cell.timed.count + cell.untimed if cell.timed.count else 0)
         assert sum(whole.buckets) == whole.count
         assert (whole.min, whole.max) == (cell.timed.min, cell.timed.max)
-        # It only grows: whoever takes differences finds no negative count.
+        # It only grows: differences are never negative.
         assert whole.delta(before).count >= 0
         before = whole.copy()
 

@@ -12,15 +12,17 @@ import pytest
 from tests.unit.flows.test_discover import OBJECTS
 from wptrace.bpf.btf import Btf, Enum
 from wptrace.bpf.elf import ObjectFile
+from wptrace.bpf.object import open_object
+from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.flows import iopf
-from wptrace.flows.iopf import IopfFlow, Options, _labels, rows
-from wptrace.kernel import sysdev
+from wptrace.flows.iopf import IopfFlow, rows
 from wptrace.model.kind import TOTAL
 from wptrace.model.kind import names as names_of
 
 MS = 1_000_000
+OBJECT = open_object("iopf")
 
 
 @pytest.mark.parametrize(("cpus", "count"), [(2, 256), (24, 256), (64, 97), (128, 48), (192, 32), (1024, 32)])
@@ -33,9 +35,10 @@ def row(dev: bytes = b"0000:75:00.0\0\0", pasid: int = 5) -> Any:
 
 
 def test_an_address_space_has_a_number_or_none() -> None:
-    assert _labels(row()) == ("0000:75:00.0", 5)
-    assert _labels(row(pasid=iopf._NO_PASID)) == ("0000:75:00.0", None)
-    assert _labels(row(dev=b"\0", pasid=0)) == ("other", "other")
+    group = flow(Filter())._group
+    assert group(row()).values == ("0000:75:00.0", 5)
+    assert group(row(pasid=0xFFFFFFFF)).values == ("0000:75:00.0", None)
+    assert group(row(dev=b"\0", pasid=0)).values == ("other", "other")
 
 
 def state(first: int, last: int = 0, handled: int = 0, **what: Any) -> Any:
@@ -44,17 +47,14 @@ def state(first: int, last: int = 0, handled: int = 0, **what: Any) -> Any:
     return made
 
 
-@pytest.fixture(autouse=True)
-def every_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysdev, "require", lambda _: None)
-
-
-def flow(options: Options, *states: Any, handling: bool = True) -> IopfFlow:
-    made = IopfFlow(options)
+def flow(wanted: Filter, *states: Any, handling: bool = True) -> IopfFlow:
+    made = IopfFlow(wanted)
     pending = {number: (argparse.Namespace(group=number), one) for number, one in enumerate(states)}
     obj = argparse.Namespace(
         maps={"pending": argparse.Namespace(items=lambda: iter(pending.values()))},
         progs={"handle_fentry": argparse.Namespace(section="fentry/iommu_sva_handle_iopf")},
+        constants=OBJECT.constants,
+        struct=OBJECT.struct,
     )
     made._loaded = observed(obj, **{iopf._HANDLING: Way(("handle_fentry",))} if handling else {})
     return made
@@ -69,29 +69,29 @@ def observed(obj: Any, **ways: Way) -> Loaded:
 def test_faults_without_an_answer_come_oldest_first_with_their_stage() -> None:
     now = time.monotonic_ns()
     states = [state(now - 20 * MS), state(now - 60 * MS, last=1, handled=1), state(now - 40 * MS, last=1)]
-    found = flow(Options(), *states).in_flight(0)
+    found = flow(Filter(), *states).in_flight(0)
     assert [one.stage for one in found] == ["handle", "queue", "gather"]
     assert [one.fields["group"] for one in found] == [1, 2, 0]
     assert [one.group.label("dev") for one in found] == ["0000:75:00.0"] * 3
     assert 60 * MS <= found[0].age_ns < 60_000 * MS
-    assert len(flow(Options(), *states, state(now + 60_000 * MS)).in_flight(10 * MS)) == 3
+    assert len(flow(Filter(), *states, state(now + 60_000 * MS)).in_flight(10 * MS)) == 3
 
 
 def test_who_does_not_see_the_handling_has_the_wait_for_it_in_handle() -> None:
     states = [state(1), state(2, last=1)]
-    assert [one.stage for one in flow(Options(), *states, handling=False).in_flight(0)] == ["gather", "handle"]
+    assert [one.stage for one in flow(Filter(), *states, handling=False).in_flight(0)] == ["gather", "handle"]
 
 
 def test_only_those_that_are_wanted() -> None:
     states = [state(1), state(1, pasid=6), state(1, dev=b"other\0")]
-    assert [one.group.label("pasid") for one in flow(Options(devices=("0000:75:00.0",)), *states).in_flight(0)] == [
+    assert [one.group.label("pasid") for one in flow(Filter(dev=("0000:75:00.0",)), *states).in_flight(0)] == [
         5,
         6,
     ]
-    assert [one.group.label("pasid") for one in flow(Options(pasids=(6, 7)), *states).in_flight(0)] == [6]
-    assert len(flow(Options(devices=("other",), pasids=(5,)), *states).in_flight(0)) == 1
+    assert [one.group.label("pasid") for one in flow(Filter(pasid=(6, 7)), *states).in_flight(0)] == [6]
+    assert len(flow(Filter(dev=("other",), pasid=(5,)), *states).in_flight(0)) == 1
     name = "a-name-that-is-longer-than-programs-keep"
-    assert len(flow(Options(devices=(name,)), state(1, dev=name[:31].encode())).in_flight(0)) == 1
+    assert len(flow(Filter(dev=(name,)), state(1, dev=name[:31].encode())).in_flight(0)) == 1
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "arm64"])
@@ -111,8 +111,8 @@ def test_names_are_those_of_the_object(arch: str) -> None:
 @pytest.mark.parametrize(
     ("taken", "handling", "said"),
     [
-        ("exit_raw_tp", "", "tell of no groups"),
-        ("submit_raw_tp", "", "Intel's IOMMU tell of no handling"),
+        ("exit_raw_tp", "", "know neither groups nor handling"),
+        ("submit_raw_tp", "", "Intel's IOMMU know no handling"),
         ("respond_fentry", "", "this kernel shows no handling of a fault: queue is in handle (no such function)"),
         ("respond_fentry", "handle_fentry", "shared virtual addressing"),
     ],

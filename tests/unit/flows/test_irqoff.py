@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError
@@ -44,7 +45,7 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         IrqoffFlow(Options(min_ns=MS - 1))
     monkeypatch.setattr(cpus, "online", lambda: [0, 1])
     with pytest.raises(UsageError, match="there is no CPU 7 online"):
-        IrqoffFlow(Options(cpus=(1, 9, 7)))
+        IrqoffFlow(Options(wanted=Filter(cpu=(1, 9, 7))))
 
 
 def seen(cpu: int = 1, ticked: int = 500, tid: int = 8, comm: bytes = b"dd\0", stack: tuple[int, ...] = (1, 2)) -> Any:
@@ -195,7 +196,7 @@ def test_a_cpu_that_is_just_coming_is_watched_later(flow: IrqoffFlow, monkeypatc
 def test_of_chosen_cpus_alone(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[int] = []
     monkeypatch.setattr(flow, "_watch", lambda _, cpu: watched.append(cpu))
-    flow._options = Options(cpus=(1,))
+    flow._options = Options(wanted=Filter(cpu=(1,)))
     assert flow._loaded
     flow._loaded.obj.maps["moves"] = {0: 200, 1: 200}  # type: ignore[index]
     flow.events()

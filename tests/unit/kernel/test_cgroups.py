@@ -117,7 +117,7 @@ def test_what_is_no_cgroup(proc: Procfs, tree: Path, mount: int, text: str, mess
     with pytest.raises(UsageError) as caught:
         found(proc, mount, text)
     assert caught.value.message == message
-    assert caught.value.hint == "systemd-cgls and /proc/PID/cgroup tell the cgroups"
+    assert caught.value.hint == "systemd-cgls and /proc/PID/cgroup show the cgroups"
 
 
 def test_a_hierarchy_without_a_controller_does_not_tell(proc: Procfs, tree: Path) -> None:

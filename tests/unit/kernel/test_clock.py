@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wptrace.kernel.clock import clock_time, wall_offset_ns
+from wptrace.kernel.clock import clock_seconds, clock_time, wall_offset_ns
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +26,7 @@ def test_time_of_day_is_local_and_to_the_microsecond() -> None:
     assert clock_time(1_700_000_000_123_456_789, date=False) == "03:58:20.123456"
     assert clock_time(1_700_000_000_000_000_999, date=True) == "2023-11-15 03:58:20.000000"
     assert clock_time(1_700_000_000_999_999_999, date=False) == "03:58:20.999999"
+    assert clock_seconds(1_700_000_000_999_999_999, date=True) == "2023-11-15 03:58:20"
 
 
 @given(ns=st.integers(0, 1 << 62))

@@ -68,6 +68,7 @@ def test_what_ends_meanwhile_is_left_out(procs: Procs) -> None:
     ("words", "own"),
     [
         (["/usr/bin/python3", "/usr/local/bin/wptrace", "io"], True),
+        (["/usr/bin/python3", "-I", "/usr/bin/wptrace", "io"], True),
         (["wptrace", "io"], True),
         (["python", "-W", "error", "-m", "wptrace"], True),
         (["vi", "/home/wptrace/notes"], False),

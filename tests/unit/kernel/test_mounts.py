@@ -237,3 +237,14 @@ def test_block_devices_of_this_machine_are_in_sysfs() -> None:
     for dev, name in mounts.block_devices().items():
         if dev >> 20:
             assert Path("/sys/class/block", name, "dev").read_text() == f"{dev >> 20}:{dev & 0xFFFFF}\n"
+
+
+def test_nothing_is_mounted_or_it_cannot_be_known(tmp_path: Path) -> None:
+    """That something was, tests of the kernel show."""
+    proc = Procfs(tmp_path)
+    proc.mount(1, "8:0", "/a", "ext4", "/dev/sda", "rw")
+    for place in (proc.root, tmp_path / "nothing"):
+        changes = mounts.Changes(place)
+        assert not changes
+        changes.close()
+        assert not changes

@@ -27,10 +27,11 @@ def status(folder: Path, mask: int) -> Path:
     ("mask", "held"),
     [
         (0, set()),
-        ((1 << 41) - 1, {"CAP_SYS_ADMIN", "CAP_SYS_RESOURCE", "CAP_PERFMON", "CAP_BPF"}),
+        ((1 << 41) - 1, set(privileges.CAPABILITIES)),
         (ADMIN, {"CAP_SYS_ADMIN"}),
         (PERFMON | BPF, {"CAP_PERFMON", "CAP_BPF"}),
         (RESOURCE | 1 << 20 | 1 << 40, {"CAP_SYS_RESOURCE"}),
+        (1 << 19 | 1 << 34 | 1 << 35, {"CAP_SYS_PTRACE", "CAP_SYSLOG"}),
     ],
 )
 def test_effective_capabilities_are_read(tmp_path: Path, mask: int, held: set[str]) -> None:
@@ -55,28 +56,28 @@ def test_this_process_has_a_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "may"),
+    ("held", "missing"),
     [
-        ({"CAP_SYS_ADMIN"}, True),
-        ({"CAP_BPF", "CAP_PERFMON"}, True),
-        ({"CAP_BPF"}, False),
-        ({"CAP_PERFMON", "CAP_SYS_RESOURCE"}, False),
-        (set(), False),
+        ({"CAP_SYS_ADMIN"}, ""),
+        ({"CAP_BPF", "CAP_PERFMON"}, ""),
+        ({"CAP_BPF"}, "CAP_PERFMON, which is missing"),
+        ({"CAP_PERFMON", "CAP_SYS_RESOURCE"}, "CAP_BPF, which is missing"),
+        (set(), "CAP_BPF and CAP_PERFMON, which are missing"),
     ],
 )
 def test_tracing_needs_admin_or_both_newer_capabilities(
-    held: set[str], may: bool, monkeypatch: pytest.MonkeyPatch
+    held: set[str], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert privileges.may_trace(held) is may
+    assert privileges.may_trace(held) is not bool(missing)
     monkeypatch.setattr(privileges, "effective", lambda: held)
-    if may:
+    if not missing:
         privileges.require_tracing()
         return
-    with pytest.raises(NotPermittedError, match="tracing needs root, or CAP_BPF and CAP_PERFMON"):
+    with pytest.raises(NotPermittedError, match=f"^tracing takes {missing}$"):
         privileges.require_tracing()
 
 
-THERE = "CAP_BPF and CAP_PERFMON are there: it takes CAP_SYS_ADMIN, or a policy (lockdown, an LSM) refuses it"
+THERE = "it takes CAP_SYS_ADMIN, which is missing, or a policy (lockdown, an LSM) refuses it"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,13 @@ def test_advice_asks_for_what_is_not_there(held: set[str], advice: str, monkeypa
             privileges.require_admin("--stats")
     else:
         privileges.require_admin("--stats")
+
+
+def test_who_sees_no_addresses_hears_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
+    assert "CAP_SYSLOG, which is missing" in privileges.hidden_addresses()
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_SYSLOG"})
+    assert "CAP_" not in privileges.hidden_addresses()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
+from wptrace.kernel.symbols import UNKNOWN, KernelSymbols, shown
 
 # In no order, as modules stand behind the kernel, with data between the functions.
 KALLSYMS = """\
@@ -77,3 +77,20 @@ def test_symbols_are_read_anew_when_a_module_came(proc: Path) -> None:
     (proc / "modules").write_text(MODULE.format(7) + "xfs 1 0 - Live 0xffffffffc0300000\n")
     found.refresh()
     assert found.name(0xFFFFFFFF81000000) == "changed"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (KALLSYMS, True),
+        ("0000000000000000 A fixed_percpu_data\n0000000000001000 A cpu_debug_store\n" + KALLSYMS, True),
+        ("0000000000001000 A cpu_debug_store\n0000000000000000 T _text\n", False),
+        ("", False),
+    ],
+)
+def test_whether_functions_have_addresses_is_known_by_the_first_of_them(
+    tmp_path: Path, text: str, expected: bool
+) -> None:
+    (tmp_path / "kallsyms").write_text(text)
+    assert shown(tmp_path / "kallsyms") is expected
+    assert not shown(tmp_path / "none")

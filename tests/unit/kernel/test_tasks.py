@@ -121,3 +121,12 @@ def test_another_namespace_has_other_tasks_by_the_same_ids(proc: Path, monkeypat
     monkeypatch.setattr(tasks, "_FIRST_NAMESPACE", place.stat().st_ino)
     assert tasks.namespace(proc) == 0
     assert tasks.name_of(41, proc) == "fio"
+
+
+def test_children_are_those_that_it_started(proc: Path) -> None:
+    for pid, parent in ((50, 41), (7, 41), (60, 4), (61, 410)):
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "status").write_text(f"Name:\tPPid: 41\nPPid:\t{parent}\n")
+    (proc / "99").mkdir()
+    assert tasks.children(41, proc) == [7, 50]
+    assert tasks.children(1, proc) == []

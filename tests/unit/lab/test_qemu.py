@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import qemu
+from tests.lab import qemu, tsc
 from tests.lab.errors import UsageError
 
 
@@ -29,12 +29,12 @@ def test_a_disk_that_makes_no_sense(text: str) -> None:
 
 def test_disk_arguments() -> None:
     disks = [qemu.Disk("nvme"), qemu.Disk("scsi", "logical_block_size=4096"), qemu.Disk("scsi")]
-    images = [Path("/t/disk0"), Path("/t/a,b"), Path("/t/disk2")]
+    images = [qemu.Image(Path("/t/disk0")), qemu.Image(Path("/t/a,b"), "cache=none"), qemu.Image(Path("/t/disk2"))]
     words = qemu.disk_arguments(disks, images)
     assert words.count("virtio-scsi-pci,id=scsi") == 1
     assert "nvme,drive=disk0,serial=lab0" in words
     assert "scsi-hd,drive=disk1,serial=lab1,bus=scsi.0,logical_block_size=4096" in words
-    assert "file=/t/a,,b,if=none,id=disk1,format=raw,discard=unmap" in words
+    assert "file=/t/a,,b,if=none,id=disk1,format=raw,discard=unmap,cache=none" in words
     assert qemu.disk_arguments([], []) == []
 
 
@@ -71,3 +71,6 @@ def test_the_kernel_command_line() -> None:
     line = words[words.index("-append") + 1].split()
     assert {"console=ttyS0", "tsc=reliable", "clocksource=tsc", "panic=-1"} < set(line)
     assert line[-1] == "nokaslr"
+    assert (f"tsc_early_khz={tsc.khz()}" in line) == (tsc.khz() is not None)
+    counted = qemu.kernel_arguments(qemu.Machine(icount="off"), "amd64", Path("/k"), Path("/i"), Path("/t/console"))
+    assert "tsc_early_khz" not in " ".join(counted)

@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -132,7 +134,7 @@ def test_who_makes_it_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(run, "WORKERS", 1)
+    monkeypatch.setattr(run, "CPUS", 1)
     monkeypatch.setattr(run, "EXPECTED_S", {"5.10": 10, "6.12": 20, "lint": 5})
     monkeypatch.setattr(run, "_prepare", lambda kernels: order.append(f"prepare {kernels}") or 0)
     monkeypatch.setattr(run, "run", lambda job: order.append(job.name) or result_of(job.name, 1))
@@ -141,6 +143,32 @@ def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: py
     # What runs here waits for nothing.
     assert [name for name in order if name != "lint"] == ["prepare ['5.10', '6.12']", "6.12", "5.10"]
     assert order.count("lint") == 1
+
+
+def test_beside_the_guests_runs_what_does_not_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of guests whose clock is the machine's there are never more than CPUs."""
+    jobs = [Job(name, (), kernel="6.12") for name in ("a", "b", "c")]
+    jobs += [Job(f"{name}-icount", (), kernel="6.12", timed=True) for name in "ab"] + [Job("lint", ())]
+    together: list[set[str]] = []
+    under_way: set[str] = set()
+    lock = threading.Lock()
+
+    def took(job: Job) -> Result:
+        with lock:
+            under_way.add(job.name)
+            together.append(set(under_way))
+        time.sleep(0.05)
+        with lock:
+            under_way.remove(job.name)
+        return result_of(job.name, 1)
+
+    monkeypatch.setattr(run, "_prepare", lambda kernels: 0)
+    monkeypatch.setattr(run, "run", took)
+    queue = Queue(jobs, {})
+    queue.work()
+    assert sorted(one.job.name for one in queue.results) == sorted(job.name for job in jobs)
+    assert max(len(found & {"a", "b", "c"}) for found in together) == run.CPUS
+    assert any(len(found & {"a", "b", "c"}) == run.CPUS and len(found) > run.CPUS for found in together)
 
 
 def test_without_kernels_no_guest_boots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.model import budget
-from wptrace.model.budget import Change, Cost, Costs, Policy, Spending, Step, ladder, off_ns, share
+from wptrace.model.budget import EACH, Change, Cost, Costs, Policy, Saving, Spending, Step, ladder, off_ns, share
 
 SECOND = 1_000_000_000
 LIMIT = 0.05
@@ -36,15 +37,15 @@ def decided(history: Sequence[tuple[float, int]], steps: int = STEPS) -> list[tu
 
 
 def test_the_ladder_is_in_the_stated_order() -> None:
-    steps = ladder(["sample", "fs", "each", "interference"])
-    assert [step.kind for step in steps] == ["interference", "each", "fs"] + ["sample"] * 4
+    steps = ladder(SAVINGS)
+    assert [step.kind for step in steps] == [INTERFERENCE, EACH, FS] + [SAMPLE] * 4
     assert [step.one_in for step in steps] == [0, 0, 0, 4, 16, 64, 256]
-    assert ladder(["sample"]) == steps[3:]
+    assert ladder([SAMPLE]) == steps[3:]
     assert ladder([]) == ()
 
 
 def test_what_was_timed_before_a_step() -> None:
-    steps = ladder(["fs", "sample"])
+    steps = ladder([FS, SAMPLE])
     assert [budget.rate_before(steps, step) for step in steps[1:]] == [0, 4, 16, 64]
 
 
@@ -216,26 +217,26 @@ def test_the_mean_of_what_was_measured() -> None:
 # --- What it tells ----------------------------------------------------------------------------------------------------
 
 
-def change(at: int, kind: str, shed: bool, one_in: int = 0) -> Change:
+def change(at: int, kind: Saving, shed: bool, one_in: int = 0) -> Change:
     return Change(at, 0, Step(kind, one_in), shed, Cost(0.1, 0.0))
 
 
-NOTHING = dict.fromkeys(budget.KINDS, 0)
+NOTHING = dict.fromkeys(SAVINGS, 0)
 
 
 def test_how_long_each_was_off() -> None:
     changes = [
-        change(10, "interference", True),
-        change(20, "sample", True, 4),
-        change(30, "sample", True, 16),
-        change(50, "sample", False, 16),
-        change(60, "sample", False, 4),
-        change(90, "sample", True, 4),
+        change(10, INTERFERENCE, True),
+        change(20, SAMPLE, True, 4),
+        change(30, SAMPLE, True, 16),
+        change(50, SAMPLE, False, 16),
+        change(60, SAMPLE, False, 4),
+        change(90, SAMPLE, True, 4),
     ]
-    assert off_ns(changes, 0, 100) == {**NOTHING, "interference": 90, "sample": 50}
-    assert off_ns(changes, 40, 55) == {**NOTHING, "interference": 15, "sample": 15}
-    assert off_ns(changes, 65, 80) == {**NOTHING, "interference": 15}
-    assert off_ns(changes, 0, 5) == off_ns([], 0, 5) == NOTHING
+    assert off_ns(SAVINGS, changes, 0, 100) == {**NOTHING, INTERFERENCE: 90, SAMPLE: 50}
+    assert off_ns(SAVINGS, changes, 40, 55) == {**NOTHING, INTERFERENCE: 15, SAMPLE: 15}
+    assert off_ns(SAVINGS, changes, 65, 80) == {**NOTHING, INTERFERENCE: 15}
+    assert off_ns(SAVINGS, changes, 0, 5) == off_ns(SAVINGS, [], 0, 5) == NOTHING
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 500), st.integers(0, 500))
@@ -243,10 +244,10 @@ def test_intervals_add_up(gaps: list[int], first: int, second: int) -> None:
     at, changes = 0, []
     for place, gap in enumerate(gaps):
         at += gap
-        changes.append(change(at, "fs", place % 2 == 0))
+        changes.append(change(at, FS, place % 2 == 0))
     middle, end = sorted((first, second))
-    parts = [off_ns(changes, 0, middle)["fs"], off_ns(changes, middle, end)["fs"]]
-    assert sum(parts) == off_ns(changes, 0, end)["fs"]
+    parts = [off_ns(SAVINGS, changes, 0, middle)[FS], off_ns(SAVINGS, changes, middle, end)[FS]]
+    assert sum(parts) == off_ns(SAVINGS, changes, 0, end)[FS]
     assert 0 <= parts[1] <= end - middle
 
 
@@ -254,5 +255,5 @@ def test_one_in_so_many_is_what_the_last_step_says() -> None:
     def told(*steps: Step) -> int:
         return Spending(LIMIT, Cost(None, 0), 0, steps, NOTHING, ()).one_in
 
-    assert told() == told(Step("fs")) == 1
-    assert told(Step("fs"), Step("sample", 4), Step("sample", 16)) == 16
+    assert told() == told(Step(FS)) == 1
+    assert told(Step(FS), Step(SAMPLE, 4), Step(SAMPLE, 16)) == 16

@@ -51,11 +51,6 @@ def test_interference_lies_inside_and_what_lies_outside_does_not() -> None:
     assert REQUEST.inside == (HARDIRQ,)
 
 
-def test_a_kind_of_something_else_than_times() -> None:
-    assert REQUEST.timed
-    assert not Kind("request", NOUN, LABELS, metrics=[HARDIRQ], unit="bytes").timed
-
-
 def test_kinds_with_the_same_name_are_not_the_same() -> None:
     other = Kind("request", NOUN, LABELS, [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
     assert other.group("sda", "read") != REQUEST.group("sda", "read") == REQUEST.group("sda", "read")

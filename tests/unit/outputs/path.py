@@ -147,6 +147,7 @@ def operation(kind: Kind = OPERATION, dev: str = "nvme0n1", **changes: Any) -> E
         "bytes": 8192,
         "rwbs": "R",
         "maj_min": "259:0",
+        "clock": {"end_ns": 5, "handed_ns": 2, "seen_ns": 4},
         "cpus": {"submit": 0, "issue": 0, "irq": 1, "complete": 1, "wake": 0},
         "interference": [],
         **changes,
@@ -159,7 +160,7 @@ def operation(kind: Kind = OPERATION, dev: str = "nvme0n1", **changes: Any) -> E
 
 def request(**changes: Any) -> Event:
     """A block request that no operation waits for."""
-    names = ("pid", "tid", "comm", "cgroup", "sector", "bytes", "rwbs", "maj_min", "cpus", "error")
+    names = ("pid", "tid", "comm", "cgroup", "sector", "bytes", "rwbs", "maj_min", "clock", "cpus", "error")
     fields = {name: operation().fields[name] for name in names}
     stages = {name: USUAL[name] for name in BLOCK}
     fields = {**fields, "comm": "kworker/u8:1", "pid": 71, "tid": 71, "cgroup": "/", "rwbs": "W", **changes}

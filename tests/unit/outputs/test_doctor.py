@@ -16,6 +16,7 @@ from wptrace.model.diagnosis import (
     Diagnosis,
     FlowFinding,
     HookFinding,
+    Seen,
     StageFinding,
 )
 from wptrace.outputs import doctor as diagnosis
@@ -46,6 +47,12 @@ def found(permitted: bool = True, works: bool = True, name: str = "sda") -> Diag
         [Check("request.rq_disk", OK, "request.rq_disk"), Check("bio.bi_bdev", state, name)],
         [Check(name, DEGRADED, "no stamps", f"echo 1 > {name}")],
     )
+    definitions = [
+        Check("irq", OK, "handlers"),
+        Check("timer", OK, "timers"),
+        Check("netrx", DEGRADED, "without ip"),
+        Check("rpc", MISSING, f"there is no tracepoint {name}"),
+    ]
     return Diagnosis(
         "6.12.9",
         "x86_64",
@@ -53,6 +60,7 @@ def found(permitted: bool = True, works: bool = True, name: str = "sda") -> Diag
         [Check("BTF", OK, "there"), Check("libbpf", OK, "1.5")],
         [Check("tp_btf", OK, "tp_btf/x")] if permitted else [],
         [flow] if permitted else [],
+        definitions if permitted else [],
     )
 
 
@@ -65,33 +73,37 @@ def test_a_machine_on_which_all_works() -> None:
         "          sda: no stamps",
         "            -> echo 1 > sda",
         "",
+        "wptrace flow",
+        "  ok    irq, timer",
+        "  part  netrx          without ip",
+        "  NO    rpc            there is no tracepoint sda",
+        "",
         "system",
         "  ok    BTF            there",
         "  ok    libbpf         1.5",
     ]
 
 
-def test_verbose_tells_what_works_as_well() -> None:
-    brief, full = (set(diagnosis.lines(found(), verbose)) for verbose in (False, True))
-    assert full - brief == {
-        "ways to observe",
-        "  ok    tp_btf         tp_btf/x",
-        "wptrace io --level block",
-        "  part  queue          raw_tp/x",
-        "                       lacks: exact times",
-        "        raw_tp/c: not tried, as another one works",
-        "  part  sda            no stamps",
-        "                       -> echo 1 > sda",
-        "  ok    completion",
-        "        tp_btf/c: works",
-        "        arguments: request *, int",
-        "  ok    issue",
-        "        tp_btf/i: works",
-        "  ok    request.rq_disk request.rq_disk",
-        "  ok    bio.bi_bdev    sda",
+def test_what_was_seen_of_definitions() -> None:
+    seen = [
+        Seen("netrx", "receive", "tp_btf/netif_receive_skb", 1204),
+        Seen("netrx", "l4", "fentry/tcp_v4_rcv", 1000),
+        Seen("netrx", "l4", "fentry/udp_rcv", 4),
+        Seen("netrx", "socket", "fn:x", None),
+    ]
+    watched = found()._replace(seen=seen, watched_s=1.5)
+    lines = list(diagnosis.lines(watched, verbose=False))
+    at = lines.index("seen in 1.50 s")
+    assert lines[at + 1] == "        netrx          receive 1,204, l4 1,004, socket -"
+    lines = list(diagnosis.lines(watched, verbose=True))
+    assert "        l4                    4  fentry/udp_rcv" in lines
+    assert "        socket                -  fn:x" in lines
+    assert diagnosis.as_json(watched, "io")["seen"][3] == {
+        "flow": "netrx",
+        "point": "socket",
+        "section": "fn:x",
+        "times": None,
     }
-    # There the checks are with the rest of their flow.
-    assert brief - full == {"          sda: no stamps", "            -> echo 1 > sda"}
 
 
 def test_what_is_missing_is_told_without_verbose() -> None:
@@ -104,7 +116,7 @@ def test_what_is_missing_is_told_without_verbose() -> None:
 
 def test_without_privileges_nothing_is_claimed() -> None:
     lines = list(diagnosis.lines(found(permitted=False), verbose=True))
-    assert lines[2] == "what works cannot be told without privileges: run it as root"
+    assert lines[2] == "nothing can be tried without privileges: run it as root"
     assert not any("ways to observe" in line or "wptrace io" in line for line in lines)
 
 
@@ -112,12 +124,12 @@ def test_without_privileges_nothing_is_claimed() -> None:
 def test_hostile_names_are_shown_escaped(name: str) -> None:
     lines = list(diagnosis.lines(found(works=False, name=name), verbose=True))
     assert all(line.isprintable() for line in lines)
-    assert "\n".join(lines).count(text.printable(name)) == 4
+    assert "\n".join(lines).count(text.printable(name)) == 5
 
 
 @pytest.mark.parametrize("name", ["sda", *HOSTILE])
 def test_json_has_everything_as_plain_data(name: str) -> None:
-    line = json.dumps(diagnosis.as_json(found(name=name)))
+    line = json.dumps(diagnosis.as_json(found(name=name), "io"))
     assert line.isascii()
     parsed = json.loads(line)
     assert (parsed["kind"], parsed["version"], parsed["io_works"]) == ("doctor", __version__, True)
@@ -132,6 +144,6 @@ def test_json_has_everything_as_plain_data(name: str) -> None:
 
 
 def test_json_of_a_machine_without_privileges() -> None:
-    parsed = diagnosis.as_json(found(permitted=False))
+    parsed = diagnosis.as_json(found(permitted=False), "io")
     assert parsed["io_works"] is False
     assert parsed["flows"] == parsed["features"] == []

@@ -18,7 +18,7 @@ from wptrace.outputs.json_line import encoded
         ("a\udcffb", r"a\xffb"),
         ("\udc80\U0001f600", "\\x80\U0001f600"),
         (r"C:\udo", r"C:\udo"),
-        # Of no byte: a capture that somebody made may have them.
+        # Of no byte: a forged capture may have them.
         ("\ud800", "\ufffd"),
         ("a\udc00", "a\ufffd"),
         ('\x00\x1b\n"', '\x00\x1b\n"'),

@@ -19,14 +19,19 @@ class Predicate(NamedTuple):
     """What its option does, for --help; a flow that follows something else has others."""
     parse: Callable[[str], Any]
     """What is given on the command line, or a UsageError."""
-    set: Callable[[Any, Any], None]
-    """Writes its globals into .bss; for None those that let everything through. What turns it on comes last."""
+    set: Callable[[Any, Any], None] = lambda bss, value: None
+    """Writes its globals into .bss; for None those that let everything through. What turns it on comes last.
+
+    A flow may ask for the value itself instead.
+    """
     switch: str = ""
     """The global that is on while this one is wanted, or another one with the same switch."""
     short: str = ""
     """Its option of one letter."""
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
+    repeatable: bool = False
+    """Its value is a tuple of all that were given."""
     describe: Callable[[Any], dict[str, Any]] | None = None
     """For the first line of a trace, where it is not the value itself."""
     notes: Callable[[Any], list[str]] = lambda value: []
@@ -60,8 +65,10 @@ class Filter(Mapping[str, Any]):
 
 def parse(options: Mapping[str, Any], predicates: Predicates) -> Filter:
     """From what was given on the command line."""
-    given = {one: options[one.name] for one in predicates}
-    return Filter(**{one.name: one.parse(text) for one, text in given.items() if text is not None})
+    given = {one: options[one.name] for one in predicates if options[one.name] is not None}
+    return Filter(
+        **{one.name: tuple(map(one.parse, text)) if one.repeatable else one.parse(text) for one, text in given.items()}
+    )
 
 
 def apply(bss: Any, wanted: Filter, predicates: Predicates) -> None:
@@ -72,7 +79,7 @@ def apply(bss: Any, wanted: Filter, predicates: Predicates) -> None:
     """
     foreign = wanted.keys() - {one.name for one in predicates}
     if foreign:
-        raise UsageError(f"nothing of this flow is told apart by {', '.join(sorted(foreign))}")
+        raise UsageError(f"this flow has no filter by {', '.join(sorted(foreign))}")
     for one in predicates:
         one.set(bss, wanted.get(one.name))
     on = {one.switch for one in predicates if one.name in wanted}
@@ -89,7 +96,8 @@ def describe(wanted: Filter, predicates: Predicates) -> dict[str, Any]:
     for one in predicates:
         if one.name in wanted:
             value = wanted[one.name]
-            told.update(one.describe(value) if one.describe else {one.name: value})
+            plain = {one.name: list(value) if one.repeatable else value}
+            told.update(one.describe(value) if one.describe else plain)
     return told
 
 

@@ -32,7 +32,7 @@ def subsystem(controller: str | None) -> int:
         return -1
     index = vmlinux().enum_value("cgroup_subsys_id", f"{_SUBSYSTEMS.get(controller, controller)}_cgrp_id")
     if index is None:
-        raise UnsupportedError(f"this kernel does not tell the cgroups of the controller {controller}")
+        raise UnsupportedError(f"this kernel does not show the cgroups of the controller {controller}")
     return index
 
 

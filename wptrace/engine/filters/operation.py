@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done: reads or writes, and of how many bytes (bpf_src/lib/filters/operation.h)."""
+"""What is done, and with how many bytes (bpf_src/lib/filters/operation.h)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MOST_BYTES = (1 << 64) - 1
 Sizes = tuple[Optional[int], Optional[int]]
 
 
-def _set_directions(bss: Any, wanted: str | None) -> None:
-    bss.filter_directions = f"DIRECTIONS_{(wanted or 'both').upper()}"
+def _set_ops(bss: Any, wanted: str | None) -> None:
+    bss.filter_ops = f"FILTER_OPS_{(wanted or 'both').upper()}"
 
 
 def _sizes(text: str) -> Sizes:
@@ -29,7 +29,7 @@ def _sizes(text: str) -> Sizes:
     if (first and low is None) or (last and high is None) or not (first or last):
         raise UsageError(f"{text!r} is not a range of sizes such as 4K-64K, 4K- or -1M")
     if max(low or 0, high or 0) >= 1 << 63:
-        raise UsageError(f"no request has as many bytes as {text}")
+        raise UsageError(f"no request is as large as {text}")
     if low is not None and high is not None and low > high:
         raise UsageError(f"no size is in the range {text}: {first} is more than {last}")
     return low, high
@@ -47,10 +47,17 @@ def _describe_sizes(wanted: Sizes) -> dict[str, Any]:
 
 
 # They share a switch whose test looks at both, so a flow takes both or none.
-OP = Predicate("op", "only reads or only writes", str, _set_directions, _SWITCH, choices=("read", "write"))
+OP = Predicate(
+    "op",
+    "only reads (page faults and swap-ins are some), only writes (and syncs), or one of the others alone",
+    str,
+    _set_ops,
+    _SWITCH,
+    choices=("read", "write", "sync", "pagefault", "swapin"),
+)
 SIZE = Predicate(
     "size",
-    "only requests of so many bytes: 4K-64K, 4K-, -1M, or just 64K",
+    "only requests of this many bytes: 4K-64K, 4K-, -1M, or just 64K",
     _sizes,
     _set_sizes,
     _SWITCH,

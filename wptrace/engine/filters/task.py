@@ -17,7 +17,7 @@ def notes(number: int) -> list[str]:
     """Ids that the user gives are those of this pid namespace (bpf_src/lib/pid_namespace.h)."""
     if not tasks.namespace():
         return []
-    return [f"{number} is an id of this pid namespace; ids that are told are those of the whole machine"]
+    return [f"{number} is an id of this pid namespace; ids in the output are those of the whole machine"]
 
 
 def _set_pid(bss: Any, process: int | None) -> None:
@@ -32,7 +32,7 @@ def _set_tid(bss: Any, thread: int | None) -> None:
 
 def _comm(text: str) -> str:
     if not text:
-        raise UsageError("a thread has a name: --comm takes at least a letter")
+        raise UsageError("--comm needs a name of at least one letter")
     return text
 
 

@@ -3,35 +3,40 @@
 
 from __future__ import annotations
 
-import os
-import time
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.analysis.verdict import Rules
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.capture.records import Raw
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter, task
-from wptrace.engine.flow import NEVER_NS, Flow, overhead
+from wptrace.engine.flow import NEVER_NS, Flow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
 from wptrace.flows.io.fates import Events, counted, timed_out_bit
 from wptrace.flows.io.kinds import STAGES
+from wptrace.flows.io.savings import SAMPLE, SAVINGS
 from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
-from wptrace.model.budget import EACH, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
+from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group, Kind, Noun, Point, Stage
 from wptrace.model.report import Event, Snapshot, Source, Start
+
+if TYPE_CHECKING:
+    from wptrace.bpf.layout import Structure
+    from wptrace.capture.layout import Described
 
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -62,7 +67,7 @@ class Options(NamedTuple):
     devices: tuple[str, ...] = ()
     """As the user named them; none means all disks."""
     slow_ns: int | None = None
-    """Requests that took at least as long are told one by one."""
+    """Requests that took at least this long are shown one by one."""
     ring_bytes: int = 1 << 20
     filter: Filter = Filter()
     """Whose requests; needs times of its own."""
@@ -109,7 +114,7 @@ def _stateful_hook(id: str, name: str, role: str, tracepoint: str) -> Hook:  # n
 
 
 def _set_maker(bss: Any, process: int | None) -> None:
-    """Asked where the request is made, at G: nowhere later is it known (docs/design.md)."""
+    """Asked where the request is made, at G: nowhere later is it known (docs/decisions/own-times.md)."""
     bss.pid_namespace = tasks.namespace()
     bss.target_tgid = process or 0
 
@@ -144,7 +149,7 @@ class BlockFlow(Flow):
     filters = (task.PID._replace(set=_set_maker, notes=_notes_of_maker, switch=""),)
 
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
+        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
         Field(("bio.bi_bdev", "bio.bi_disk"), "devices without the kernel's stamps cannot be traced"),
         Field(("request.start_time_ns",), "requests are not stamped when they are made"),
         Field(("request.io_start_time_ns",), "requests are not stamped when they are issued"),
@@ -164,6 +169,7 @@ class BlockFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = devices.extents(options.devices)
+        self._loads = devices.Loads(extent.name for extent in self._extents)
         times = OWN if options.filter else options.times
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
@@ -181,26 +187,15 @@ class BlockFlow(Flow):
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._ops = obj.enum("block_op")
-        self._flags = obj.enum("block_flag")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
-        self._groups = groups = [REQUEST.group(name, op) for name in self._names() for op in self._ops]
+        groups = [REQUEST.group(name, op) for name in self._names() for op in self._ops]
         self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
         if self._options.slow_ns is not None:
-            layout = obj.struct("block_record")
-            self._events = Events({place.name: place.codec for place in layout.places}["events"])
-            packed, self._decode = layout.packed("events")
-            self._ring = Ring.of(obj.maps["records"], packed)
+            self._requests = Requests(obj, self._names())
+            sink = None if self.recorder is None else self.recorder.raw(obj, RECORDS, self._names())
+            self._ring = Ring.of(obj.maps["records"], self._requests.layout, sink)
             reader.add(self._ring, self._take, rate=RATE)
-        return Start(
-            self.name,
-            self.level,
-            os.uname().release,
-            self._filters(),
-            self._sources(loaded),
-            self.kinds,
-            self._notes(loaded),
-        )
+        return self._begun(self._filters(), self._sources(loaded), self._notes(loaded))
 
     def _filters(self) -> dict[str, Any]:
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
@@ -218,7 +213,7 @@ class BlockFlow(Flow):
             obj.data.slow_ns = self._options.slow_ns
         filters.apply(obj.bss, self._options.filter, self.filters)
         obj.bss.trace_unlisted = not self._options.devices and not self._options.filter
-        obj.bss.devices = devices.table(self._extents, self._stateful)
+        obj.bss.devices = devices.table(obj, self._extents, self._stateful)
 
     def plan(self) -> list[str]:
         """What a start would do, without doing it."""
@@ -263,31 +258,7 @@ class BlockFlow(Flow):
         return notes
 
     def _take(self, records: list[Record]) -> None:
-        offset = wall_offset_ns()
-        groups, ops = self._groups, self._ops
-        at = self._decode.index
-        end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
-            at(name)
-            for name in (
-                "end_ns", "sector", "queue_ns", "device_ns", "bytes", "dev", "flags", "cpu", "slot", "error", "op",
-                "events",
-            )
-        )  # fmt: skip
-        for record in records:
-            flags = [name for place, name in enumerate(self._flags) if record[bits] >> place & 1]
-            number = record[dev]
-            fields = {
-                "sector": record[sector],
-                "bytes": record[size],
-                "rwbs": rwbs(ops[record[op]], flags),
-                "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
-                "complete_cpu": record[cpu],
-                "error": to_errno(record[error]),
-                **self._events.fields(record[events]),
-            }
-            stages = {"queue": record[queue], "device": record[device]}
-            group = groups[record[slot] * len(ops) + record[op]]
-            self._told.append(Event(group, record[end] + offset, sum(stages.values()), stages, fields))
+        self._told += self._requests.told(records, wall_offset_ns())
 
     def events(self) -> list[Event]:
         taken, self._told = self._told, []
@@ -313,12 +284,11 @@ class BlockFlow(Flow):
         # counts its starts or it does not; one that does cannot have finished without.
         started = sum(count["started"] or count["finished"] for count in counters.values())
         started += sum(map(blockdev.in_flight, self._stamped)) + (causes[RECURSION] if self._stamped else 0)
-        return Snapshot(
-            time.monotonic_ns(),
+        return self._taken(
             {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
             found,
-            counted(self._cells),
-            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
+            {**counted(self._cells), **self._loads.counters()},
+            ran.values(),
         )
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
@@ -337,8 +307,50 @@ class BlockFlow(Flow):
         return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.look)
 
 
+RECORDS = Raw("block_record", enums=("block_op", "block_flag"))
+
+
+class Requests:
+    """Makes events of records."""
+
+    def __init__(self, obj: BpfObject | Described, names: Sequence[str]) -> None:
+        self._ops, self._flags = obj.enum("block_op"), obj.enum("block_flag")
+        self._groups = [REQUEST.group(name, op) for name in names for op in self._ops]
+        layout: Structure = obj.struct("block_record")
+        self._events = Events(layout.member("events"))
+        self.layout, self._fields = layout.packed("events")
+
+    def told(self, records: Sequence[Record], wall_offset_ns: int) -> Iterator[Event]:
+        groups, ops = self._groups, self._ops
+        at = self._fields.index
+        end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
+            at(name)
+            for name in (
+                "end_ns", "sector", "queue_ns", "device_ns", "bytes", "dev", "flags", "cpu", "slot", "error", "op",
+                "events",
+            )
+        )  # fmt: skip
+        for record in records:
+            flags = [name for place, name in enumerate(self._flags) if record[bits] >> place & 1]
+            number = record[dev]
+            fields = {
+                "sector": record[sector],
+                "bytes": record[size],
+                "rwbs": rwbs(ops[record[op]], flags),
+                "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
+                "complete_cpu": record[cpu],
+                "error": to_errno(record[error]),
+                **self._events.fields(record[events]),
+            }
+            stages = {"queue": record[queue], "device": record[device]}
+            group = groups[record[slot] * len(ops) + record[op]]
+            yield Event(group, record[end] + wall_offset_ns, sum(stages.values()), stages, fields)
+
+
 class _Shedder:
-    """Requests are told one by one no more, and then few of them are timed."""
+    """First requests are no longer shown one by one, then few of them are timed."""
+
+    savings = SAVINGS
 
     def __init__(self, loaded: Loaded, each: bool, stateless: bool, look: Callable[[], object]) -> None:
         self._loaded = loaded

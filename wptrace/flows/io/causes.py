@@ -11,11 +11,14 @@ OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unse
 BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
 SUBMIT_FULL = Cause("submit_full", "the table of what io_uring or AIO was asked for had no room: seen as requests only")
 UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
+UNWATCHED = Cause("unwatched", "a file system was mounted whose kind is not watched: seen as requests only")
 GHOST = Cause("ghost", "the end of a request went unseen, and the device has it no more")
-LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a stacked device")
-RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not told")
+LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a stacked device, or a flush")
+RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not shown")
 NO_CELL = Cause("no_cell", "something had no row to count in")
 SHED = Cause("shed", "the budget took operations off while it was in flight")
+OWNER_FULL = Cause("owner_full", "there was no row left for an owner: it counts in the row others")
+NEIGHBOUR_FULL = Cause("neighbour_full", "more requests were under way at once than are tracked for neighbours")
 FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 
 COUNTED = (
@@ -31,8 +34,20 @@ COUNTED = (
     UNENTERED,
     DIRTY_FULL,
     SUBMIT_FULL,
+    OWNER_FULL,
+    NEIGHBOUR_FULL,
 )
 """By the programs."""
-NOTED = (RING_FULL, RATE_LIMITED, LAYER_FULL, SUBMIT_FULL, UNENTERED, NO_CELL, UNMATCHED_END)
+NOTED = (
+    RING_FULL,
+    RATE_LIMITED,
+    LAYER_FULL,
+    SUBMIT_FULL,
+    UNENTERED,
+    NO_CELL,
+    UNMATCHED_END,
+    OWNER_FULL,
+    NEIGHBOUR_FULL,
+)
 """Of these, what costs neither an operation nor a request."""
-CAUSES = {cause.name: cause for cause in (*COUNTED, GHOST, RECURSION, SHED, FOREIGN, INCONSISTENT)}
+CAUSES = {cause.name: cause for cause in (*COUNTED, UNWATCHED, GHOST, RECURSION, SHED, FOREIGN, INCONSISTENT)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
 from wptrace.flows.io.kinds import CONTROLLERS, OPERATION, REQUEST
-from wptrace.kernel import symbols
+from wptrace.kernel import privileges, symbols
 from wptrace.model.distribution import Distribution
 
 # In which function a task sleeps that each of them holds; who waits for io.max does not sleep.
@@ -33,7 +33,7 @@ def notes(obj: BpfObject) -> list[str]:
     """Each kernel has some of the functions, if it shows them."""
     if any(obj.bss.code_bytes):
         return []
-    hidden = "/proc/kallsyms shows no addresses (kernel.kptr_restrict; or CAP_SYSLOG is missing)"
+    hidden = f"/proc/kallsyms shows no addresses ({privileges.hidden_addresses()})"
     return [f"what held requests back has no name: {hidden}"]
 
 

@@ -28,7 +28,7 @@ def counted(cells: Cells) -> dict[Group, dict[str, int]]:
 
 
 class Events:
-    """Of single requests, as records tell them in a few bytes."""
+    """Of single requests, as records have them in a few bytes."""
 
     def __init__(self, codec: Any) -> None:
         self._codec = codec

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests whose end no program saw: some kernels skip programs, and what was skipped would be in flight for ever.
 
+One that ended while its operation did, which had not waited for it, may be left for that to count. It is found as well.
+
 The kernel itself counts what is with the driver (`inflight` in sysfs). Requests that are in the table before and after
 that is read were there meanwhile, so those that it does not count are over. Which of them is a guess, but a good one:
 those whose operation is over, and then the oldest.
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wptrace.bpf.object import BpfObject
-from wptrace.flows.io.records import DELIVERED, used
+from wptrace.flows.io.records import used
 from wptrace.kernel import blockdev
 
 # From the end of a request to the program that sees it, the kernel may take its time.
@@ -37,14 +39,20 @@ class Ghosts:
         self._sys = sys
         self._layout = obj.struct("bio_state")
         self._at = {name: place for place, name in enumerate(self._layout.fields)}
+        self._delivered = obj.constants["DELIVERED"]
         self._head, self._flush = obj.enum("bio_kind").index("head"), obj.enum("block_op").index("flush")
+        # Where an operation has its key, and the place of a request that is counted with it.
+        ops = obj.struct("op_state")
+        self._only = next(place.offset for place in ops.places if place.name == "only") // 4
+        self._stride = ops.size // 4
         self._since: dict[_Head, int] = {}
+        self._left: dict[_Head, int] = {}
         self._excess = 0
         self.count = 0
         """How many there were."""
 
     def sweep(self, grace_ns: int = GRACE_NS) -> None:
-        """Frees the places of those that were there for so long, and are over."""
+        """Frees the places of those that were there for that long, and are over."""
         now = time.monotonic_ns()
         found = self._heads()
         self._since = {head: self._since.get(head, now) for heads in found.values() for head in heads}
@@ -60,6 +68,14 @@ class Ghosts:
             old = sorted((head for head in old if head in still), key=lambda head: (still[head], self._since[head]))
             for head in old[: max(0, over)]:
                 self._free(head)
+                del self._since[head]
+        left = self._left_over()
+        self._left = {head: self._left.get(head, now) for head in left}
+        for head, since in list(self._left.items()):
+            if now - since >= grace_ns:
+                self._free(head)
+                self._forget(head, left[head])
+                del self._left[head]
 
     def note(self, begun: int, held: int, ended: int, at_rest: bool) -> None:
         """Requests that began and are in no place any more. The figures are read in this order, so none is taken for
@@ -75,7 +91,7 @@ class Ghosts:
         return sum(
             1
             for _, values in used(self._obj.view("bios"), self._layout)
-            if not values[empty] and (values[bio] == DELIVERED or values[kind] == self._head)
+            if not values[empty] and (values[bio] == self._delivered or values[kind] == self._head)
         )
 
     def _heads(self) -> dict[int, dict[_Head, bool]]:
@@ -88,7 +104,7 @@ class Ghosts:
         found: dict[int, dict[_Head, bool]] = defaultdict(dict)
         for place, one in used(self._obj.view("bios"), self._layout):
             # Of a flush the kernel counts nothing, and what was given back is not with the driver.
-            if one[kind] != self._head or one[bio] == DELIVERED or one[empty] or one[requeues]:
+            if one[kind] != self._head or one[bio] == self._delivered or one[empty] or one[requeues]:
                 continue
             if one[op_kind] != self._flush:
                 at = one[op] * stride
@@ -111,4 +127,20 @@ class Ghosts:
         memory = self._obj.view("bios")
         if memory[at : at + 8] == head.bio.to_bytes(8, "little"):
             memory[at : at + 8] = bytes(8)
-        del self._since[head]
+
+    def _left_over(self) -> dict[_Head, int]:
+        """Those that completed and were left to an operation that is over, or has another one: its place."""
+        bio, begun, op = (self._at[name] for name in ("bio", "begun", "op"))
+        memory = self._obj.view("ops")
+        keys, words = memory.cast("Q"), memory.cast("I")
+        return {
+            _Head(place, one[bio], one[begun]): one[op]
+            for place, one in used(self._obj.view("bios"), self._layout)
+            if one[bio] == self._delivered
+            and (not keys[one[op] * self._stride // 2] or words[one[op] * self._stride + self._only] != place + 1)
+        }
+
+    def _forget(self, head: _Head, op: int) -> None:
+        words = self._obj.view("ops").cast("I")
+        if words[op * self._stride + self._only] == head.place + 1:
+            words[op * self._stride + self._only] = 0

@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from wptrace.engine import devices
 from wptrace.engine.hooks import END, START, Hook, Way, probe
+from wptrace.flows.io import drivers
 from wptrace.flows.io import operations as io_operations
-from wptrace.flows.io.kinds import REQUEST_STAGES, WRITEBACK_STAGES
+from wptrace.flows.io.kinds import CONTROLLERS, REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
 from wptrace.kernel import mounts
 from wptrace.kernel.blockdev import Extent
@@ -31,7 +32,7 @@ _WAITS = {
     "xfs_log_force_seq": ("xfs", "wait for xfs's log", "wait for xfs's log"),
     "btrfs_sync_log": ("btrfs", "wait for btrfs's log tree", "wait for btrfs's log tree"),
 }
-# They are attached only where single ones are told.
+# They are attached only where records are shown.
 _COMMITS = ("journal.commit", "journal.change")
 # What has no other use than to see operations; all but the first and the switch only add to them.
 OPERATIONS = (*ENDING, "switch", "bio.throttle", *(f"wait.{function}" for function in _WAITS))
@@ -41,7 +42,7 @@ _NO_LAYERS = "stacked devices have no rows, and what their workers send belongs 
 
 SEEN_BY_OTHERS = "seen.others"
 _NO_HANDLERS, _NO_SOFTIRQS = "handlers are not timed", "softirqs are not timed"
-_NO_OPERATIONS = "reads and writes cannot be told from requests"
+_NO_OPERATIONS = "reads and writes are seen as requests only"
 
 # The entry of the interrupt handler in which a request completes.
 HANDLER = "handler"
@@ -60,7 +61,7 @@ HOOKS = (
         "switch",
         "task switch (W)",
         "switch",
-        ("wakeup", "return", "preempted", "io_cost", "io_latency", "wbt", "tag", "unknown"),
+        ("wakeup", "return", "preempted", *(name for name in CONTROLLERS if name != "io_max")),
         _NO_OPERATIONS,
     ),
     Hook(
@@ -116,7 +117,7 @@ HOOKS = (
         "a commit of ext4's journal",
         (Way(("commit_end_raw_tp",), ("commit_number_raw_tp", "commit_start_raw_tp")),),
         ("journal",),
-        "what a commit of ext4's journal wrote is not told",
+        "what a commit of ext4's journal wrote is not shown",
         required=False,
         module="jbd2",
     ),
@@ -125,28 +126,11 @@ HOOKS = (
         "a change that goes into ext4's journal",
         ("handle_raw_tp",),
         ("journal",),
-        "who had put most into a commit of ext4's journal is not told",
+        "which task had put most into a commit of ext4's journal is not shown",
         required=False,
         module="jbd2",
     ),
-    Hook(
-        "seen.nvme",
-        "completion seen by nvme (S)",
-        ("nvme_seen_raw_tp",),
-        ("complete",),
-        "complete is part of device on nvme",
-        required=False,
-        module="nvme_core",
-    ),
-    Hook(
-        "seen.scsi",
-        "completion seen by scsi (S)",
-        ("scsi_seen_raw_tp",),
-        ("complete",),
-        "complete is part of device on scsi disks",
-        required=False,
-        module="scsi_mod",
-    ),
+    *drivers.hooks("S"),
     Hook(
         SEEN_BY_OTHERS,
         "completion seen by other drivers (S)",
@@ -157,36 +141,11 @@ HOOKS = (
             Way(("hardirq_exit_raw_tp",), ("hardirq_entry_raw_tp",), HANDLER),
         ),
         ("complete",),
-        "complete is part of device on disks that are neither nvme nor scsi",
+        f"complete is part of device on disks that are neither {' nor '.join(drivers.SEEING.values())}",
         required=False,
     ),
-    Hook(
-        "handover.scsi",
-        "handed over by scsi (H)",
-        ("scsi_start_raw_tp",),
-        ("driver",),
-        "driver is part of device on scsi disks",
-        required=False,
-        module="scsi_mod",
-    ),
-    Hook(
-        "handover.virtio",
-        "handed over by virtio-blk (H)",
-        ("virtblk_add_fentry", "virtblk_add_kprobe"),
-        ("driver",),
-        "driver is part of device on virtio-blk",
-        required=False,
-        module="virtio_blk",
-    ),
-    Hook(
-        "setup.nvme",
-        "set up by nvme (D)",
-        ("nvme_setup_raw_tp",),
-        ("driver",),
-        "driver is part of queue on nvme",
-        required=False,
-        module="nvme_core",
-    ),
+    *drivers.hooks("H"),
+    *drivers.hooks("D"),
     probe(
         "request.issue", "issue of a request (D, on nvme H)", "issue", ("queue", "device"), "queue is part of device"
     ),
@@ -230,7 +189,7 @@ HOOKS = (
         "page becomes dirty (B)",
         ("dirty_tp_btf", "dirty_page_tp_btf", "dirty_raw_tp", "dirty_page_raw_tp"),
         WRITEBACK_STAGES,
-        "nobody tells who wrote what is written back",
+        "the task that wrote what is written back is not known",
         START,
         required=False,
     ),
@@ -241,12 +200,10 @@ HOOKS = (
     Hook("tick", "tick of each CPU", ("tick_perf",), ("irq_delay",), "late interrupts are not found", required=False),
 )
 
-_DRIVERS = {"nvme": "nvme_core", "sd": "scsi_mod", "sr": "scsi_mod", "vd": "virtio_blk"}
-
 
 def file_systems(extents: list[Extent]) -> set[str]:
     """What is mounted on the wanted devices. Where nothing is, all that may be mounted later is prepared for."""
-    return devices.file_systems(extents) or io_operations.preparable(mounts.registered())
+    return set(devices.file_systems(extents).values()) or io_operations.preparable(mounts.registered())
 
 
 def seen_by(kinds: set[str]) -> tuple[Hook, ...]:
@@ -257,26 +214,21 @@ def seen_by(kinds: set[str]) -> tuple[Hook, ...]:
 
 def needed(kinds: set[str], disks: Collection[str] | None, unused: Collection[str], telling: bool) -> tuple[Hook, ...]:
     """Those that serve more than unused stages, and what is in use: file systems, drivers of disks (None: all)."""
-    drivers = None if disks is None else set(map(_driver, disks))
+    there = None if disks is None else set(map(drivers.module_of, disks))
     return tuple(
         hook
         for hook in seen_by(kinds)
         if not set(hook.serves) <= set(unused)
         and (telling or hook.id not in _COMMITS)
-        and _serves(hook, drivers)
+        and _serves(hook, there)
         and (hook.module not in JOURNALS or JOURNALS[hook.module] & kinds)
     )
 
 
-def _driver(disk: str) -> str:
-    """The module whose hooks see the disk's requests."""
-    return next((module for prefix, module in _DRIVERS.items() if disk.startswith(prefix)), "")
-
-
-def _serves(hook: Hook, drivers: Collection[str] | None) -> bool:
-    """Whether the hook may see a request of disks with these drivers; None means whichever there will be."""
-    if drivers is None:
+def _serves(hook: Hook, there: Collection[str] | None) -> bool:
+    """Whether the hook may see a request of disks of these drivers; None means whichever there will be."""
+    if there is None:
         return True
     if hook.id == SEEN_BY_OTHERS:
-        return not {"nvme_core", "scsi_mod"} >= set(drivers)
-    return hook.module not in _DRIVERS.values() or hook.module in drivers
+        return not drivers.SEEING.keys() >= set(there)
+    return hook.module not in drivers.MODULES or hook.module in there

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from wptrace.engine.devices import LABELS
-from wptrace.model.kind import OPERATIONS, Kind, Metric, Noun, Point, Stage
+from wptrace.model.kind import OPERATIONS, UNATTRIBUTED, Kind, Metric, Noun, Point, Stage
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
@@ -20,14 +20,8 @@ _X = Point("X", "operation leaves the file")
 _B = Point("B", "page became dirty")
 
 
-REQUEST_STAGES = ("throttle", "queue", "driver", "device", "complete")
-WRITEBACK_STAGES = ("dirty", "writeback")
-CONTROLLERS = ("io_max", "io_cost", "io_latency", "wbt", "tag", "unknown")
-NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
-
-# Few operations wait for these: a row, or a part of a story, is shown where there is one.
-SPARSE = ("submit", "journal", "layers", "unattributed")
-
+# Of the requests of an owner.
+UNDER_WAY = "under_way"
 
 STAGES = {
     one.name: one
@@ -53,8 +47,8 @@ STAGES = {
             _E,
             _Q,
             "the wait for a commit of the file system's journal or log",
-            "commits are large, or the disk is slow to write them: --slow tells who had put most into one",
-            advice="who changes the file system meanwhile: --slow tells of each commit how large it was and who"
+            "commits are large, or the disk is slow to write them: --slow shows who had put most into one",
+            advice="who changes the file system meanwhile: --slow shows of each commit how large it was and who"
             " had put most into it; how often it is synced, and the disk or file that the journal is on",
             rare=True,
         ),
@@ -164,56 +158,52 @@ _NOISE = (
         end=_S,
     ),
 )
+
+
+def _held(name: str, description: str, meaning: str) -> Metric:
+    return Metric(name, description, meaning, inside=True, start=_Q, end=_G)
+
+
 _CONTROLLERS = (
-    Metric(
+    _held(
         "io_max",
         "the limit of a cgroup in io.max held it",
         "the cgroup may not have more: look at io.max of it and of those above it",
-        inside=True,
-        start=_Q,
-        end=_G,
     ),
-    Metric(
+    _held(
         "io_cost",
         "the share of a cgroup by io.cost was used up",
         "others have a right to the device: look at io.weight, io.cost.model and io.cost.qos",
-        inside=True,
-        start=_Q,
-        end=_G,
     ),
-    Metric(
+    _held(
         "io_latency",
         "it was held for the latency that another cgroup was promised in io.latency",
         "another cgroup is protected: look at io.latency of its neighbours",
-        inside=True,
-        start=_Q,
-        end=_G,
     ),
-    Metric(
+    _held(
         "wbt",
         "writeback throttling held a write so that reads are quick",
         "writes are more than the device takes in time: look at queue/wbt_lat_usec",
-        inside=True,
-        start=_Q,
-        end=_G,
     ),
-    Metric(
+    _held(
         "tag",
         "no tag was free, so there was no request for it",
         "more is asked of the device than it takes: look at queue/nr_requests and the queue depth",
-        inside=True,
-        start=_Q,
-        end=_G,
     ),
-    Metric(
+    _held(
         "unknown",
-        "something held it, and this kernel does not tell what",
+        "something held it, and this kernel does not say what",
         "a limit or too few tags hold requests back: look at io.cost, io.latency, wbt_lat_usec and nr_requests",
-        inside=True,
-        start=_Q,
-        end=_G,
     ),
 )
+
+NOISE = tuple(metric.name for metric in _NOISE)
+CONTROLLERS = tuple(metric.name for metric in _CONTROLLERS)
+_NAMES = tuple(STAGES)
+REQUEST_STAGES = _NAMES[_NAMES.index("throttle") : _NAMES.index("complete") + 1]
+"""From Q to C."""
+SPARSE = (*(stage.name for stage in STAGES.values() if stage.rare), UNATTRIBUTED)
+"""Few operations wait for these: a row, or a part of a story, is shown where there is one."""
 
 OPERATION = Kind(
     "operation", Noun("operation"), LABELS, STAGES.values(), (*_NOISE, *_CONTROLLERS), book=OPERATIONS, sized=True
@@ -251,5 +241,7 @@ WRITEBACK = Kind(
     sized=True,
 )
 """Data of a file that went from the page cache to a device."""
+
+WRITEBACK_STAGES = tuple(stage.name for stage in WRITEBACK.stages)
 
 KINDS = (OPERATION, HIT, LAYER, REQUEST, WRITEBACK)

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wptrace.engine.devices import HASH
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.devices import Table
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev
-
-# As in bpf_src/block/path/layers.h.
-LAYERS = 256
-PROBES = 16
 
 
 def wanted(devices: Sequence[str]) -> list[str]:
@@ -21,15 +18,10 @@ def wanted(devices: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for device in devices for name in blockdev.layers_of(blockdev.resolve(device))))
 
 
-def table(names: Sequence[str]) -> list[dict[str, int]]:
+def table(obj: BpfObject, names: Sequence[str]) -> list[dict[str, int]]:
     """For the BPF side: by the number of the device, which row its bios have."""
-    entries: list[dict[str, int]] = [{} for _ in range(LAYERS)]
+    found = Table(obj, "layers")
     for slot, name in enumerate(names):
-        dev = blockdev.extent(name).dev
-        start = (dev * HASH & 0xFFFFFFFF) >> 24
-        places = [(start + probe) % LAYERS for probe in range(PROBES)]
-        place = next((place for place in places if not entries[place]), None)
-        if place is None:
+        if not found.put(blockdev.extent(name).dev, slot=slot):
             raise UsageError(f"there is no room left for {name} among so many devices", hint="name those of interest")
-        entries[place] = {"dev": dev, "slot": slot}
-    return entries
+    return found.entries

@@ -92,10 +92,17 @@ def unseen(kinds: Collection[str]) -> list[str]:
     return sorted(_ASIDE & set(kinds)) if _are_known(kinds) else []
 
 
+def is_watched(kind: str, way: Way, prepared: Collection[str]) -> bool:
+    """Whether operations of a file system are seen this way, which was chosen for these kinds."""
+    return way.name != FILES or _SAME.get(kind, kind) in {_SAME.get(one, one) for one in prepared}
+
+
 def notes(way: Way, kinds: Collection[str]) -> list[str]:
     """What a reader must know of operations that are seen this way."""
     missing = [name for name, end in _INTERFACES.items() if end not in way.ends]
     found = [f"asynchronous operations ({', '.join(missing)}) are seen as requests only"] if missing else []
+    if way.name == CALLS:
+        found.append("reads and writes of 32-bit programs are seen as requests only: their calls have other numbers")
     if way.name == FILES:
         found += [
             f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
@@ -105,7 +112,7 @@ def notes(way: Way, kinds: Collection[str]) -> list[str]:
 
 
 def preparable(kinds: Iterable[str]) -> set[str]:
-    """Those of them whose functions may be observed; nobody uses them yet."""
+    """Those of them whose functions may be observed, even if not mounted yet."""
 
     def is_there(kind: str) -> bool:
         places = (vmlinux(), module(kind))
@@ -123,7 +130,7 @@ def _asynchronous() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     kernel = vmlinux()
     begin = next((name for tracepoint, name in _SUBMITS.items() if _takes_kiocb(kernel.tracepoint(tracepoint))), "")
-    # Before 6.0 the completion tells only what the submitter calls it.
+    # Before 6.0 the completion has only the submitter's name for it.
     if begin and (kernel.tracepoint("io_uring_complete") or ())[1:2] == ("void *",):
         found[_URING] = (begin,)
     if all(kernel.has_function(name) for name in ("aio_read", "aio_write", "aio_complete_rw")):

@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+from wptrace.analysis import neighbours, owners
 from wptrace.analysis.verdict import Rules
+from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
@@ -20,7 +21,7 @@ from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.operation import OP, SIZE
 from wptrace.engine.filters.task import COMM, PID, TID
-from wptrace.engine.flow import Flow, overhead
+from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import END, Field, Hook
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
@@ -30,10 +31,11 @@ from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import layers, rules
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io import writeback as io_writeback
-from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED
+from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED, UNWATCHED
 from wptrace.flows.io.fates import counted, timed_out_bit
 from wptrace.flows.io.ghosts import Ghosts
 from wptrace.flows.io.hooks import HOOKS
+from wptrace.flows.io.images import Images
 from wptrace.flows.io.kinds import (
     CONTROLLERS,
     HIT,
@@ -46,24 +48,26 @@ from wptrace.flows.io.kinds import (
     SPARSE,
     WRITEBACK_STAGES,
 )
-from wptrace.flows.io.records import OBJECT, Stories, begun, in_use, waiting
+from wptrace.flows.io.neighbours import Neighbours
+from wptrace.flows.io.owners import Owners
+from wptrace.flows.io.records import INTERFERENCE, OBJECT, RECORDS, Stories, begun, in_use, waiting
 from wptrace.flows.io.shed import PathShedder
 from wptrace.flows.io.syscalls import calls
-from wptrace.kernel import cpus
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_START, Book
+from wptrace.kernel import cpus, mounts, tasks
+from wptrace.kernel.guests import Guest
+from wptrace.model.book import INCONSISTENT, RECURSION, UNMATCHED_START, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS as OF_OPERATIONS
-from wptrace.model.kind import REQUESTS, TOTAL, Group, names
-from wptrace.model.report import BYTES, Event, InFlight, Snapshot, Source, Start
-
-if TYPE_CHECKING:
-    from wptrace.flows.io.capture import Capture
+from wptrace.model.kind import REQUESTS, TOTAL, Group, Kind, names
+from wptrace.model.report import BYTES, Counters, Event, InFlight, Snapshot, Source, Start
 
 # The whole time of the request of an operation that made one (ONLY_STAGE_REQUEST of bpf_src/block/path/shared.h).
 _REQUEST = "request"
 # Reads and writes (PLAIN_KINDS, there).
 _PLAIN_KINDS = 2
 _TICK_NS = 1_000_000
+# Cells whose objects a budget may have counted alone.
+_SAMPLED = ("request", "writeback", "owned_request")
 # Bios of stacked devices that can be in flight.
 _UPPERS = 16384
 _LAST_MOMENT_S = 0.1
@@ -76,17 +80,27 @@ class Options(NamedTuple):
     """As the user named them; none means all disks."""
     filter: Filter = Filter()
     slow_ns: int | None = None
-    """Operations, and requests that nobody waits for, that took at least as long are told one by one."""
+    """Operations, and requests that nobody waits for, that took at least this long are shown one by one."""
     sample: int = 0
-    """One in so many is told as well."""
+    """One in this many is shown as well."""
     limit: int = 0
-    """How many are told in a second at most; 0 for all."""
+    """How many are shown per second at most; 0 for all."""
+    children: bool = False
+    """With --pid: what that process started as well."""
     interference: bool = False
     writeback: bool = False
-    """What is written back is followed from whoever made it dirty."""
+    """What is written back is followed from the task that made it dirty."""
+    by: str = ""
+    """Rows by owner as well."""
+    top: int = 0
+    """Of so many owners, the largest ones; 0: all."""
+    neighbours: bool = False
+    """Who had the device while others waited for it, by the same owners."""
+    owner_rows: int = 0
+    """What the kernel has room for; 0: as many as the memory for them allows."""
     ring_bytes: int = 1 << 22
-    capture: Path | None = None
-    """A file for what would be told."""
+    guest: Guest | None = None
+    """Told are those of the images of its disks alone."""
 
     @property
     def telling(self) -> bool:
@@ -97,66 +111,90 @@ class PathFlow(Flow):
     name = "io"
     level = "path"
     object = OBJECT
-    kinds = KINDS
+    kinds: tuple[Kind, ...] = KINDS
     judged = (OPERATION, REQUEST)
     hooks = HOOKS
     filters = (PID, TID, COMM, IN_CGROUP, FILE, DIR, OP, SIZE)
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "no request can be told from another disk's"),
-        Field(("bio.bi_bdev", "bio.bi_disk"), "no bio can be told from another disk's"),
-        Field(("task_struct.__state", "task_struct.state"), "sleep cannot be told from preemption"),
+        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
+        Field(("bio.bi_bdev", "bio.bi_disk"), "bios cannot be assigned to disks"),
+        Field(("task_struct.__state", "task_struct.state"), "sleep cannot be distinguished from preemption"),
     )
+
+    _owners: Owners | None = None
+    _neighbours: Neighbours | None = None
+    _images: Images | None = None
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = devices.extents(options.devices, hidden=True)
+        if options.devices and FILE.name in options.filter:
+            devices.check_file(options.filter[FILE.name], self._extents)
         self._names = devices.names(self._extents)
+        self._mounted = mounts.Changes()
         self._file_systems = io_hooks.file_systems(self._extents)
+        self._below = devices.below_files()
+        self._unwatched: set[int] = set()
         self._layers = layers.wanted(options.devices)
+        self._loads = devices.Loads([*self._names, *self._layers])
         self._stopped = False
-        self._capture: Capture | None = None
         self._told: list[Event] = []
         self._behind: dict[str, int] = {}
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
+        if options.by:
+            self._owners = Owners(options.by)
+            self.kinds = (*KINDS, *self._owners.kinds)
+            if options.neighbours:
+                self._neighbours = Neighbours(self._owners)
+        if options.guest is not None:
+            self.name = "host"
+            self._images = Images(options.guest)
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
         obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
+        obj.rodata.without_exchange = not trial.exchanges()
         obj.rodata.page_shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
         obj.rodata.uring_hands_event = io_operations.hands_event()
         obj.rodata.timed_out_bit = timed_out_bit()
         obj.progs["tick_perf"].run_on(CPU_CLOCK, _TICK_NS, cpus.online())
 
     def start(self, reader: Reader) -> Start:
-        if self._options.capture is not None:
-            from wptrace.flows.io.capture import Capture
-
-            self._capture = Capture(self._options.capture)
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._cells = self._counted(obj)
         self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
-        self._map_bytes = sum(found.memory() for found in obj.maps.values())
-        self._stories = Stories(obj, self._names)
+        if self._neighbours is not None:
+            self._neighbours.begin(obj, self._names)
+        self._stories = Stories(obj, self._names, neighbours=self._neighbours)
         self._ghosts = Ghosts(obj)
         if self._options.telling:
-            sink = None if self._capture is None else self._capture.add
+            recorder, cgroup_of = self.recorder, self._stories.cgroups.of
+            what = RECORDS if self._options.interference else RECORDS._replace(empty=INTERFERENCE)
+            sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
             reader.add(self._ring, self._take, rate=self._options.limit or RATE)
         obj.bss.seen_by_handler = loaded.way(io_hooks.SEEN_BY_OTHERS).name == io_hooks.HANDLER
         obj.bss.calls = calls(
+            len(obj.view("calls")),
             obj.enum("call_kind"),
             plain=loaded.way(io_hooks.OPERATION).name == io_operations.CALLS,
             syncs=loaded.way(io_hooks.SYNC).name == io_operations.CALLS,
         )
-        told = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
+        told: dict[str, Any] = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
         told.update(filters.describe(self._options.filter, self.filters))
+        if self._options.children:
+            told["children"] = True
+        if self._options.by:
+            told["by"] = self._options.by
+        if self._options.neighbours:
+            told["neighbours"] = True
+        if self._images is not None:
+            told.update(self._images.described)
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
-        start = Start(self.name, self.level, os.uname().release, told, sources, self.kinds, self._notes(loaded))
-        if self._capture is not None:
-            self._capture.begin(obj, self._stories, start)
+        start = self._begun(told, sources, self._notes(loaded))
         obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
         obj.bss.tracing = True
         return start
@@ -192,6 +230,7 @@ class PathFlow(Flow):
             ),
             "writeback": io_writeback.cells(obj, self._names if self._options.writeback else []),
             **io_controllers.cells(obj, self._names if self._options.interference else []),
+            **({} if self._owners is None else self._owners.cells(obj, self._names)),
         }
 
     @classmethod
@@ -216,12 +255,16 @@ class PathFlow(Flow):
         obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
         if options.writeback:
             io_writeback.prepare(obj, slots)
+        if self._owners is not None:
+            self._owners.prepare(obj, slots, self._options.owner_rows)
+        if self._neighbours is not None:
+            self._neighbours.prepare(obj, slots)
         if options.interference:
             io_controllers.prepare(obj, slots)
         if self._layers:
             obj.maps["layer_cells"].max_entries = len(self._layers) * len(obj.enum("block_op"))
             obj.maps["uppers"].max_entries = _UPPERS
-            obj.bss.layers = layers.table(self._layers)
+            obj.bss.layers = layers.table(obj, self._layers)
             # A bio may be known before it is queued, as one that a limit holds.
             obj.bss.stacked = obj.bss.holding = True
         if options.telling:
@@ -234,9 +277,10 @@ class PathFlow(Flow):
         obj.bss.noisy = obj.bss.noise_kept = options.interference
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
-        obj.bss.devices = devices.table(self._extents, ())
-        obj.bss.hidden_disks = devices.hidden_table(self._extents)
-        obj.bss.file_devices = devices.file_table(self._extents)
+        obj.bss.devices = devices.table(obj, self._extents, ())
+        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
+        obj.bss.file_devices = devices.file_table(obj, self._extents, self._below)
+        obj.rodata.filter_children = options.children
         filters.apply(obj.bss, options.filter, self.filters)
 
     def retarget(self, wanted: Filter) -> None:
@@ -266,6 +310,8 @@ class PathFlow(Flow):
         if self._options.interference:
             notes += io_controllers.notes(loaded.obj)
         notes += filters.notes(self._options.filter, self.filters)
+        if self._images is not None:
+            notes += self._images.notes()
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:
@@ -280,11 +326,14 @@ class PathFlow(Flow):
 
     def events(self) -> list[Event]:
         taken, self._told = self._told, []
-        return taken
+        return taken if self._images is None else list(self._images.of(taken))
 
     @property
     def rules(self) -> Rules:
-        return rules.path(self._behind)
+        pid = self._options.filter.get(PID.name)
+        children = tasks.children(pid) if pid and not self._options.children else ()
+        journal, filtered = bool(self._running.serving("journal")), bool(self._options.filter)
+        return rules.path(self._behind, journal, children, filtered)
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         self._ghosts.sweep()
@@ -310,6 +359,7 @@ class PathFlow(Flow):
         noted[RECURSION] = sum(found.recursion_misses for found in ran.values()) - ends_missed
         if self._ring is not None:
             noted[FOREIGN] = self._ring.foreign
+        noted[UNWATCHED] = len(self._unwatched)
         noted[INCONSISTENT] = sum(cells.shrunk for cells in self._cells.values())
         requests = self._cells["request"]
         requests_ended = requests.total("finished") + self._cells["only"].total("finished")
@@ -341,22 +391,38 @@ class PathFlow(Flow):
             {},
             sum(cells.total("failed") for cells in ops),
         )
-        return Snapshot(
-            time.monotonic_ns(),
-            {REQUESTS: book, OF_OPERATIONS: operations},
-            found,
-            self._counters(),
-            overhead(ran.values(), self._map_bytes, self._ring.records if self._ring is not None else 0),
-        )
+        books = {REQUESTS: book, OF_OPERATIONS: operations}
+        return self._taken(books, found, self._counters(), ran.values())
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
-        """Reads the cells, and what they tell of all, those that were only counted included."""
+        """Reads the cells, and what they say about all, including those that were only counted."""
+        if self._mounted:
+            self._look_at_mounts()
+        if self._owners is not None:
+            self._owners.look()
         for cells in self._cells.values():
             cells.read()
-        return self._sampling.whole(self._distributions(), self._untimed())
+        found = self._sampling.whole(self._distributions(), self._untimed())
+        if self._owners is not None:
+            self._owners.of_devices(found)
+        return found
+
+    def _look_at_mounts(self) -> None:
+        """Files of what is mounted while tracing have rows from then on. What is still there is found all the time."""
+        loaded = self._running
+        now = devices.below_files()
+        # Numbers that are free again may be those of file systems without a device.
+        self._below = {**{dev: now[dev] for dev in self._below if dev in now}, **now}
+        loaded.obj.bss.file_devices = devices.file_table(loaded.obj, self._extents, self._below)
+        ways = [loaded.way(hook) for hook in (io_hooks.OPERATION, io_hooks.SYNC)]
+        self._unwatched |= {
+            dev
+            for dev, kind in devices.file_systems(self._extents).items()
+            if not all(io_operations.is_watched(kind, way, self._file_systems) for way in ways)
+        }
 
     def _untimed(self) -> dict[Group, int]:
-        counted = (self._cells[name].counters.items() for name in ("request", "writeback"))
+        counted = (self._cells[name].counters.items() for name in _SAMPLED if name in self._cells)
         return {group: count["untimed"] for found in counted for group, count in found}
 
     def _distributions(self) -> dict[Group, dict[str, Distribution]]:
@@ -372,6 +438,17 @@ class PathFlow(Flow):
         # Interference is counted before the operation itself: one may be there without the other for a moment.
         return {group: stages for group, stages in found.items() if TOTAL in stages}
 
+    def folded(
+        self, cells: dict[Group, dict[str, Distribution]], counters: Counters
+    ) -> tuple[dict[Group, dict[str, Distribution]], Counters]:
+        if self._owners is None:
+            return cells, counters
+        # What neighbours had are counters alone.
+        plain = {group: counts for group, counts in counters.items() if group.kind not in neighbours.KINDS}
+        met = {group: counts for group, counts in counters.items() if group.kind in neighbours.KINDS}
+        rows, sums = owners.folded(cells, plain, self._options.top)
+        return rows, {**sums, **neighbours.folded(met, self._options.top)}
+
     def _counters(self) -> dict[Group, Counter[str]]:
         found: dict[Group, Counter[str]] = {}
         for cells in self._cells.values():
@@ -380,6 +457,11 @@ class PathFlow(Flow):
         # Of an operation that made a single request both are in one cell.
         for group, counters in self._cells["only"].counters.items():
             found.setdefault(Group(REQUEST, group.values), Counter())[BYTES] += counters["request_bytes"]
+        if self._owners is not None:
+            self._owners.counters_of_devices(found)
+        if self._neighbours is not None:
+            found.update(self._neighbours.counters())
+        found.update(self._loads.counters())
         return found
 
     def stop(self) -> None:
@@ -395,7 +477,5 @@ class PathFlow(Flow):
         self._stopped = True
 
     def close(self) -> None:
-        if self._capture is not None:
-            obj = None if self._loaded is None else self._loaded.obj
-            self._capture.end(0 if obj is None else obj.bss.loss[obj.enum("path_cause").index(RING_FULL.name)])
+        self._mounted.close()
         super().close()

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.bpf.object import BpfObject
+from wptrace.capture.records import Raw, Tail
 from wptrace.flows.io.fates import Events
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SPARSE
 from wptrace.kernel import blockdev
@@ -18,15 +20,35 @@ from wptrace.kernel.rwbs import rwbs
 from wptrace.kernel.tasks import comm, leader_of, name_of
 from wptrace.model.report import Event, InFlight
 
-# As in bpf_src/block/path/shared.h.
-_NO_CPU = 0xFFFF
+if TYPE_CHECKING:
+    from wptrace.bpf.layout import Structure
+    from wptrace.capture.layout import Described
+    from wptrace.flows.io.neighbours import Neighbours
+
+# The kernel's own.
 _NO_SECTOR = (1 << 64) - 1
-_NOISE = ("preempted", "hardirq", "softirq", "irq_off")
-_CHAIN = ("submit", "issue", "irq", "complete", "wake")
 OBJECT = "io_path"
+_CHAIN = "cpus."
+# What has another name in stories.
+_NOISE = {"irq_delay": "irq_off"}
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
+
+INTERFERENCE = ("noise", "before_wakeup")
+"""Members of a record that are 0 without --interference."""
+RECORDS = Raw(
+    "io_record",
+    enums=(
+        *("op_stage", "request_stage", "op_kind", "block_op", "record_kind", "block_flag", "interface", "controller"),
+        "noise_stage",
+    ),
+    constants=("NO_CPU",),
+    # Who they are is in tables of the kernel.
+    without=("met",),
+    tail=Tail("path", "path_end"),
+    cgroup="cgroup",
+)
 
 
 class Stories:
@@ -34,21 +56,25 @@ class Stories:
 
     def __init__(
         self,
-        obj: BpfObject,
+        obj: BpfObject | Described,
         names: Sequence[str],
         cgroups: CgroupNames | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """The names of cgroups are this machine's of now, unless they are given."""
-        layout = obj.struct("io_record")
+        layout: Structure = obj.struct("io_record")
         # Most records tell of no interference, so that is left as it is until one does.
-        self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events")
+        self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events", "met")
         self._at = {name: place for place, name in enumerate(self.fields)}
-        places = {place.name: place.codec for place in layout.places}
-        self._noise = places["before_wakeup"]
-        self._commit = places["commit"]
+        self._noise = layout.member("before_wakeup")
+        self._kinds_of_noise = [_NOISE.get(name, name) for name in (*obj.enum("noise_stage"), "before_wakeup")]
+        self._commit = layout.member("commit")
         self._no_commit = bytes(self._commit.size)
-        self._events = Events(places["events"])
-        self._silence = bytes(places["noise"].size), bytes(self._noise.size)
+        self._met, self._neighbours = None if neighbours is None else layout.member("met"), neighbours
+        self._events = Events(layout.member("events"))
+        self._silence = bytes(layout.member("noise").size), bytes(self._noise.size)
+        self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
+        self._no_cpu = obj.constants["NO_CPU"]
         self.names = names
         self._stages = obj.enum("op_stage")[:-1]
         self._request_stages = obj.enum("request_stage")[:-1]
@@ -57,7 +83,7 @@ class Stories:
         self._flags = obj.enum("block_flag")
         self._interfaces = obj.enum("interface")
         self._controllers = obj.enum("controller")
-        self._cgroups = CgroupNames() if cgroups is None else cgroups
+        self.cgroups = CgroupNames() if cgroups is None else cgroups
         self.wall_offset_ns: int | None = None
         """What makes the time of day of times; None is that of now."""
 
@@ -76,16 +102,19 @@ class Stories:
                 "flush_before", "flush_behind", "dirty_ns", "held[0]", "events",
             )
         )  # fmt: skip
-        first, chain = self._at["stages[0]"], self._at["cpus.submit"]
-        last, chain_end = first + len(self._stages), chain + len(_CHAIN)
+        met = self._at.get("met", 0)
+        # Captures of versions before these have none.
+        handed_ns, seen_ns = self._at.get("handed_ns"), self._at.get("seen_ns")
+        first, chain = self._at["stages[0]"], self._at[_CHAIN + self._chain[0]]
+        last, chain_end = first + len(self._stages), chain + len(self._chain)
         names, stage_names, kinds, ops = self.names, self._stages, self._kinds, self._ops
         block_ops = ops[REQUEST]
         silence, interfaces = self._silence, self._interfaces
         controllers = self._controllers
         held_end = held + len(controllers)
-        comms, cgroups, paths = _Made(comm), _Made(self._cgroups.of), _Made(lambda key: path(*key))
+        comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
         groups = _Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
-        letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(_cpus)
+        letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(self._cpus)
         wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
         happened = self._events.fields
         for record in records:
@@ -149,12 +178,55 @@ class Stories:
                 fields["throttled_by"] = [
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
                 ]
+            if self._neighbours is not None and self._met is not None and any(record[met][:8]):
+                fields["neighbours"] = self._neighbours.told(self._met.unpack(record[met], 0))
             end = record[end_ns]
+            if handed_ns is not None and seen_ns is not None:
+                clock = fields["clock"] = {"end_ns": end}
+                if number:
+                    clock["handed_ns"], clock["seen_ns"] = record[handed_ns], record[seen_ns]
             yield Event(group, end + wall, end - record[start_ns], stages, fields)
+
+    def brief(self, records: Sequence[Record]) -> Iterator[Event]:
+        """As much of them as figures are made of and filters ask for, in a part of the time."""
+        at = self._at.__getitem__
+        tgid, tid, name, cgroup, path_at, path_end, path_cut = map(
+            at, ("tgid", "tid", "comm", "cgroup", "path", "path_end", "path_cut")
+        )
+        kind_at, slot, op, result, length, size, dirty_ns = map(
+            at, ("kind", "slot", "op", "result", "length", "bytes", "dirty_ns")
+        )
+        start, end, first = at("start_ns"), at("end_ns"), at("stages[0]")
+        last, names, kinds, ops = first + len(self._stages), self.names, self._kinds, self._ops
+        comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
+        groups = _Made(lambda key: kinds[key[0]].group(names[key[1]], ops[kinds[key[0]]][key[2]]))
+        wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
+        for record in records:
+            group = groups[record[kind_at], record[slot], record[op]]
+            stages: dict[str, int] = dict(zip(self._stages, record[first:last]))
+            fields = {
+                "pid": record[tgid],
+                "tid": record[tid],
+                "comm": comms[record[name]],
+                "cgroup": cgroups[record[cgroup]],
+                "cpus": None,
+            }
+            done = record[result]
+            if group.kind is REQUEST:
+                stages = {name: stages[name] for name in self._request_stages}
+                fields["error"], fields["bytes"] = done, record[size]
+            else:
+                fields["error"], fields["result"], fields["length"] = -4096 < done < 0, done, record[length]
+            if group.kind is not REQUEST or record[dirty_ns]:
+                fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
+            yield Event(group, record[end] + wall, record[end] - record[start], stages, fields)
 
     def _letters(self, key: tuple[str, int]) -> str:
         op, bits = key
         return rwbs(op, [name for place, name in enumerate(self._flags) if bits >> place & 1])
+
+    def _cpus(self, chain: tuple[int, ...]) -> dict[str, int | None]:
+        return {name: cpu if cpu != self._no_cpu else None for name, cpu in zip(self._chain, chain)}
 
     def _told_commit(self, data: bytes) -> dict[str, Any]:
         """The number alone where nothing more is known of it."""
@@ -181,7 +253,7 @@ class Stories:
         }
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
-        for place, kind in enumerate((*_NOISE, "before_wakeup")):
+        for place, kind in enumerate(self._kinds_of_noise):
             one = self._noise.unpack(data, place * self._noise.size)
             if not one.count:
                 continue
@@ -207,10 +279,6 @@ class _Made(dict[Any, Any]):
         return made
 
 
-def _cpus(chain: tuple[int, ...]) -> dict[str, int | None]:
-    return {name: cpu if cpu != _NO_CPU else None for name, cpu in zip(_CHAIN, chain)}
-
-
 def _maj_min(number: int) -> str:
     return f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
 
@@ -228,19 +296,20 @@ _REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 
 
 def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int) -> list[InFlight]:
-    """Operations, requests and bios of stacked devices, in flight for at least so long, oldest first."""
+    """Operations, requests and bios of stacked devices, in flight for at least that long, oldest first."""
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
     traced = {place: dict(zip(ops.fields, values)) for place, values in used(obj.view("ops"), ops)}
     every = {place: dict(zip(bios.fields, values)) for place, values in used(obj.view("bios"), bios)}
-    made = {bio["above"] for bio in every.values() if bio["done.events.below"] & _BELOW}
+    below, delivered, traced_kind = (obj.constants[name] for name in ("EVENT_BELOW", "DELIVERED", "OP_TRACED"))
+    made = {bio["above"] for bio in every.values() if bio["done.events.below"] & below}
     devices: dict[int, str] | None = None
     requests: dict[int, str] = {}
     uppers: dict[int, tuple[str, str]] = {}
     for place, bio in every.items():
         kind = bio_kinds[bio["kind"]]
-        if bio["bio"] == DELIVERED or kind == "linked":
+        if bio["bio"] == delivered or kind == "linked":
             continue
         operation = traced.get(bio["op"], {}) if bio["task"] else {}
         owned = bool(operation) and operation["task"] == bio["task"]
@@ -264,7 +333,7 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
             found.append(InFlight(which.group(dev, block_ops[bio["op_kind"]]), age, stage, _task(tid)))
     for place, one in traced.items():
         age = now_ns - one["start_ns"]
-        if one["kind"] == _TRACED and age >= at_least_ns:
+        if one["kind"] == traced_kind and age >= at_least_ns:
             dev, stage = names[one["slot"]] if one["slot"] else "", "journal" if one["in_journal"] else "fs"
             if place in requests:
                 stage = requests[place]
@@ -310,40 +379,36 @@ def begun(obj: BpfObject, name: str) -> int:
 def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
     """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
     layout = obj.struct("op_state")
-    kind = layout.fields.index("kind")
+    kind, traced = layout.fields.index("kind"), obj.constants["OP_TRACED"]
     for place, values in used(obj.view("ops"), layout):
-        yield place, values[kind] == _TRACED
+        yield place, values[kind] == traced
 
 
 def give_up(obj: BpfObject, place: int) -> bool:
     """The place is free: nothing ends this operation any more. Whether a request was to be counted with it."""
     layout, memory = obj.struct("op_state"), obj.view("ops")
     only = layout.struct.unpack_from(memory, place * layout.size)[layout.fields.index("only")]
+    # Whoever has the place next would take it for his.
+    (at,) = (member.offset for member in layout.places if member.name == "only")
+    memory[place * layout.size + at : place * layout.size + at + 4] = bytes(4)
     _free(memory, place * layout.size)
     if not only:
         return False
     at = (only - 1) * obj.struct("bio_state").size
-    delivered = obj.view("bios")[at : at + 8].cast("Q")[0] == DELIVERED
+    delivered = obj.view("bios")[at : at + 8].cast("Q")[0] == obj.constants["DELIVERED"]
     if delivered:
         _free(obj.view("bios"), at)
     return delivered
-
-
-_BELOW = 1  # EVENT_BELOW of bpf_src/lib/block.h
 
 
 def _free(memory: memoryview, at: int) -> None:
     memory[at : at + 8] = bytes(8)
 
 
-DELIVERED = 1  # as in bpf_src/block/path/state.h
-_TRACED = 1  # OP_TRACED of bpf_src/block/path/state.h
-
-
 def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:
     """The places of a table that are taken: their first eight bytes are not 0."""
     stride = layout.size
-    keys = memory.cast("Q")[:: stride // 8]
-    for place, key in enumerate(keys.tolist()):
-        if key:
-            yield place, layout.struct.unpack_from(memory, place * stride)
+    keys = memory.cast("Q")[:: stride // 8].tolist()
+    # There are thousands of places, of which few are taken at a time.
+    for place in compress(range(len(keys)), keys):
+        yield place, layout.struct.unpack_from(memory, place * stride)

@@ -3,22 +3,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from wptrace.analysis import verdict
+from wptrace.analysis import neighbours, verdict
+from wptrace.analysis.neighbours import HAD, NS, WAITED
 from wptrace.analysis.verdict import Case, Rule, Rules
-from wptrace.flows.io.kinds import HIT, OPERATION
-from wptrace.model.kind import TOTAL
-from wptrace.model.report import Finding
+from wptrace.flows.io.kinds import HIT, OPERATION, UNDER_WAY
+from wptrace.flows.io.owners import OWNED_REQUEST
+from wptrace.model.kind import NOBODY, OTHERS, TOTAL
+from wptrace.model.report import Finding, Report
 
 BEHIND_SHARE = 0.1
-"""Commits of others that were waited for so long are told."""
+"""Waits of this length for commits that others filled are reported."""
 
 _ADVICE = {
     **verdict.TIMED.advice,
     "idle": "whether the filters let through what you look for, and whether it does I/O at all",
+    "neighbour": "what the other one may: io.max, io.weight or io.cost of its cgroup, how much it asks for at once, "
+    "and when it runs",
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
 }
+
+NEIGHBOUR_SHARE, NEIGHBOUR_HAD = 0.1, 0.25
+"""Reported: an owner whose requests wait this share of their time, while another has this share of the device."""
+
+# Those of the block layer are part of what somebody asked for.
+_FLUSH = "flush"
+# So many children are named.
+_NAMED = 3
+_FS_WITH_JOURNAL = (
+    "the commits of the file system's journal, which are part of fs on this kernel: who syncs, and how much is changed"
+    " meanwhile; then locks of the file and block allocation"
+)
 
 
 def cached(case: Case) -> Finding | None:
@@ -44,14 +61,87 @@ def behind_whom(waits: Mapping[str, int]) -> Rule:
     return behind
 
 
+def owner(case: Case) -> Finding | None:
+    """With --by: who had most of the device's time."""
+    # What a filter leaves out had it as well, where somebody looks.
+    times: Counter[str] = Counter()
+    for group, counts in case.report.counters.items():
+        if group.kind is HAD and group.label("op") != _FLUSH:
+            times[str(group.label("owner"))] += counts[NS]
+    for group, stages in case.cells.items() if not times else ():
+        if UNDER_WAY in stages and group.label("op") != _FLUSH:
+            label = group.kind.labels[-1]
+            times[label.shown(group.values[-1])] += stages[UNDER_WAY].sum
+    named = {who: time for who, time in times.items() if who not in (NOBODY, OTHERS)}
+    who = max(named, key=named.__getitem__, default="")
+    if not who or not named[who]:
+        return None
+    return Finding("owner", {"share": named[who] / sum(times.values()), "owners": len(times)}, who=who)
+
+
+def followed(case: Case) -> Finding | None:
+    """The same with a filter: who had most of the time of what it lets through, where nobody looks at the rest."""
+    found = owner(case)
+    if found is None or any(group.kind is HAD for group in case.report.counters):
+        return found
+    # That one is alone among those whom a filter asks for says nothing.
+    return found._replace(figures={**found.figures, "filtered": 1}) if found.figures["owners"] > 1 else None
+
+
+def neighbour(case: Case) -> Finding | None:
+    """With --neighbours: whose waits took most of the time of its requests, and who had the device meanwhile."""
+    times = _times_by_owner(case.report)
+    worst: tuple[int, Finding] | None = None
+    every = neighbours.of(case.report.counters)
+    named = {(one.dev, one.owner): one.named for one in every}
+    for one in every:
+        others = {holder: ns for holder, ns in one.met.items() if holder not in (one.owner, NOBODY, OTHERS)}
+        holder = max(others, key=others.__getitem__, default=None)
+        whole = times[one.dev, one.owner]
+        if holder is None or one.owner in (NOBODY, OTHERS) or not whole:
+            continue
+        share, had = one.waited_ns / whole, others[holder] / one.met_ns
+        if share < NEIGHBOUR_SHARE or had < NEIGHBOUR_HAD:
+            continue
+        who = named.get((one.dev, holder), neighbours.described(holder, "", 0))
+        behind = round(one.waited_ns * had)
+        figures = {"share": min(share, 1.0), "had": had, "waited_ns": one.waited_ns, "waits": one.waits}
+        if worst is None or behind > worst[0]:
+            worst = behind, Finding("neighbour", figures, WAITED.group(one.dev, one.owner), who=who)
+    return None if worst is None else worst[1]
+
+
+def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
+    """Of requests, by device and owner."""
+    found: Counter[tuple[object, str]] = Counter()
+    for row in report.rows:
+        if row.group.kind.name == OWNED_REQUEST and row.metric == TOTAL:
+            label = row.group.kind.labels[-1]
+            found[row.group.values[0], label.shown(row.group.values[-1])] += row.distribution.sum
+    return found
+
+
 BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 """Of requests alone."""
 
 
-def path(waits: Mapping[str, int]) -> Rules:
-    """Of operations: with how long those that were told waited for commits of others, by who had filled them."""
+def path(waits: Mapping[str, int], journal: bool = True, children: Sequence[int] = (), filtered: bool = False) -> Rules:
+    """Of operations: with how long those that were told waited for commits of others, by who had filled them.
+
+    Without `journal` nobody sees the waits for one, and they are part of `fs`. The `children` are those of a process
+    that was asked for. Where it is `filtered`, what is counted is not all that the devices did.
+    """
+    advice = dict(_ADVICE)
+    if not journal:
+        advice["fs"] = _FS_WITH_JOURNAL
+    if children:
+        named = ", ".join(map(str, children[:_NAMED]))
+        more = f" and {len(children) - _NAMED:,} more" if len(children) > _NAMED else ""
+        started = f"processes that the one of --pid started (pid {named}{more})"
+        advice["idle"] = f"{started}: --children has them as well, --cgroup all of a service"
+    who = followed if filtered else owner
     return Rules(
         (verdict.idle, cached, verdict.unmeasured, verdict.largest),
-        (verdict.grew, verdict.tail, verdict.inside, behind_whom(waits), verdict.lost),
-        _ADVICE,
+        (verdict.grew, verdict.tail, verdict.inside, behind_whom(waits), who, neighbour, verdict.lost),
+        advice,
     )

@@ -12,7 +12,8 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, NOISE
 from wptrace.flows.io.records import give_up, operations
-from wptrace.model.budget import EACH, FS, INTERFERENCE, SAMPLE, TOLD_ONE_IN, Step, ladder, rate_before
+from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
 
 # Operations that are in flight when their hooks go get so long to end; the others are given up.
 _LAST_MOMENT_S = 0.1
@@ -24,6 +25,8 @@ _OF_NOISE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*NOISE, *CON
 
 class PathShedder:
     """`look` has the flow read its cells: what was timed until then is not scaled like what comes."""
+
+    savings = SAVINGS
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class PathShedder:
         obj.bss.tick_ns = self._tick_ns
         obj.bss.noisy = True
 
-    # --- Single ones --------------------------------------------------------------------------------------------------
+    # --- Records -----------------------------------------------------------------------------------------------------
 
     def _shed_each(self, step: Step) -> None:
         obj = self._loaded.obj

@@ -12,7 +12,7 @@ from wptrace.flows.io.kinds import WRITEBACK
 from wptrace.model.book import Cause
 
 DIRTY_FULL = Cause("dirty_full", "the table of dirty pages had no room: who wrote them is not known")
-# So much of all pages is dirty at most, as long as nobody changes vm.dirty_ratio; and 28 MB of memory for it.
+# At most this share of all pages is dirty with the default vm.dirty_ratio; and 28 MB of memory for it.
 _SHARE = 4
 MOST_FRAMES = 1 << 19
 

@@ -7,16 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from wptrace.model import units
-from wptrace.model.budget import EACH, FS, INTERFERENCE, RATES, SAMPLE, TOLD_ONE_IN, Spending
+from wptrace.model.budget import Saving, Spending
 from wptrace.model.report import UNTIMED, Report
 from wptrace.outputs.text.words import printable
-
-NAMES = {
-    INTERFERENCE: "interference",
-    EACH: f"single ones but 1/{TOLD_ONE_IN}",
-    FS: "operations and page-cache hits",
-    SAMPLE: "times of requests",
-}
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -26,7 +19,8 @@ def lines(report: Report) -> Iterator[str]:
     programs, reader = found.cost
     told = f"programs {_percent(programs)}" if programs is not None else "what programs cost is not known"
     line = f"budget: {_percent(found.cost.total)} of {_percent(found.limit)} spent ({told}, reader {_percent(reader)})"
-    yield line + (", and nothing more to shed" if _is_over(found) else "")
+    exhausted = found.exhausted and found.cost.total > found.limit
+    yield line + (", and nothing more to shed" if exhausted else "")
     shed = [_shed(kind, ns, found, report.duration_ns) for kind, ns in found.off_ns.items() if ns]
     if shed:
         yield f"shed to keep it: {', '.join(shed)}"
@@ -40,14 +34,9 @@ def lines(report: Report) -> Iterator[str]:
         yield f"sampled: {timed} were timed and stand for all; counts are exact"
 
 
-def _is_over(found: Spending) -> bool:
-    """The last step that any flow has is that of the lowest rate."""
-    return bool(found.shed) and found.shed[-1].one_in == RATES[-1] and found.cost.total > found.limit
-
-
-def _shed(kind: str, off_ns: int, found: Spending, duration_ns: int) -> str:
+def _shed(kind: Saving, off_ns: int, found: Spending, duration_ns: int) -> str:
     now = any(step.kind == kind for step in found.shed)
-    name = NAMES[kind] + (f" (1/{found.one_in} timed now)" if kind == SAMPLE and now else "")
+    name = (kind.gone or kind.less) + (f" (1/{found.one_in} timed now)" if kind.rates and now else "")
     if off_ns >= duration_ns:
         return name
     return f"{name} for {units.duration(off_ns)}" + ("" if now else ", back now")
@@ -64,14 +53,14 @@ def as_json(found: Spending) -> dict[str, Any]:
         "programs": None if found.cost.programs is None else _rounded(found.cost.programs),
         "reader": _rounded(found.cost.reader),
         "worst": _rounded(found.worst),
-        "shed": list(dict.fromkeys(step.kind for step in found.shed)),
+        "shed": list(dict.fromkeys(step.kind.name for step in found.shed)),
         "request_sample": found.one_in,
         "refused": found.refused,
-        "off_ns": found.off_ns,
+        "off_ns": {saving.name: ns for saving, ns in found.off_ns.items()},
         "changes": [
             {
                 "ts_ns": change.ts_ns,
-                "step": change.step.kind,
+                "step": change.step.kind.name,
                 "request_sample": change.step.one_in or 1,
                 "shed": change.shed,
                 "cost": _rounded(change.cost.total),

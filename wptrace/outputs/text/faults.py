@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.kind import Group, Noun
 from wptrace.model.report import BYTES, InFlight, Report, Row
@@ -37,7 +37,7 @@ class FaultsView(View):
         return list(self._list(fresh, at_ns)) if fresh else []
 
     def _list(self, found: Sequence[Mapping[str, Any]], at_ns: int) -> Iterator[str]:
-        time = clock_time(at_ns, self.wanted.dates).partition(".")[0]
+        time = clock_seconds(at_ns, self.wanted.dates)
         yield f"{time}  unanswered: {len(found):,}, the oldest for {units.duration(found[0]['age_ns'])}"
         for told in found[:_LISTED]:
             where = self.kinds[0].group(told["dev"], told["pasid"]).shown

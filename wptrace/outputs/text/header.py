@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, Kind, Noun
@@ -17,7 +17,7 @@ _REQUEST = Noun("request")
 
 
 def time(report: Report, style: Style) -> str:
-    return clock_time(report.ts_ns, style.dates).partition(".")[0]
+    return clock_seconds(report.ts_ns, style.dates)
 
 
 def one_book(report: Report, style: Style, kind: Kind) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.report import InFlight
 from wptrace.outputs.text import story
@@ -17,7 +17,7 @@ _COLUMNS = ("age", "stage", "op", "device", "who", "what")
 
 
 def lines(found: Sequence[InFlight], at_ns: int, width: int, dates: bool, most: int = MOST) -> list[str]:
-    title = f"in flight at {clock_time(at_ns, dates).partition('.')[0]}: {len(found):,}"
+    title = f"in flight at {clock_seconds(at_ns, dates)}: {len(found):,}"
     if not found:
         return [title]
     title += f", the oldest for {units.duration(found[0].age_ns)}"

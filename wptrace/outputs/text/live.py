@@ -8,8 +8,11 @@ import signal
 from types import FrameType
 from typing import Any, Callable, TextIO
 
-# Rows of stages that took no time.
+# Rows of stages that took no time, and of those that took half of it or more, as their figures and bars say as well.
 _NOTHING = r"(?m)^  \w+ +[\d,]+(?: +0 ns)+ +0\.0%$"
+_MOST = r"(?m)(?:^|(?<=  ))  (?!total )\w+ +[\d,]+(?: +[\d.]+ \w+)+ +(?:[5-9]\d\.\d|100\.0)%"
+# The row that is chosen, which its first column says as well.
+_CHOSEN = r"(?m)^> .*$"
 
 
 def can_be_live(stream: TextIO) -> bool:
@@ -48,7 +51,10 @@ class Live:
             self._busy = False
 
     def _on_resize(self, number: int, frame: FrameType | None) -> None:
-        # It comes between any two instructions, also in the midst of a line that is being written.
+        self.redraw()
+
+    def redraw(self) -> None:
+        """On a screen that is cleared first. Signals come between any two instructions, also in the midst of a line."""
         self._resized = True
         if not self._busy:
             self.draw()
@@ -59,10 +65,12 @@ class Live:
 
             shown = Text("\n".join(self._compose()), no_wrap=True, overflow="ellipsis")
             shown.highlight_regex(_NOTHING, "dim")
+            shown.highlight_regex(_MOST, "yellow")
+            shown.highlight_regex(_CHOSEN, "reverse")
             self._screen.update(shown, refresh=True)
 
     def _clear(self) -> None:
-        """Terminals break long lines anew when they get narrower, so nobody knows any more where the screen begins."""
+        """Terminals rewrap long lines when they get narrower, so it is not known any more where the screen begins."""
         if self._screen is None:
             return
         from rich.text import Text

@@ -4,24 +4,40 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TextIO
 
 from wptrace.model.book import Cause
-from wptrace.model.report import Event, InFlight, Report, Start
-from wptrace.outputs.text import budget, header, inflight, screen, words
+from wptrace.model.report import Controls, Event, InFlight, Report, Start
+from wptrace.outputs.text import budget, header, inflight, keyboard, pages, screen, words
+from wptrace.outputs.text.desk import ROWS, STORIES, TABLES, Desk
+from wptrace.outputs.text.keyboard import Keyboard
 from wptrace.outputs.text.live import Live, can_be_live
 from wptrace.outputs.text.view import Forms, View
 
+# This many records are kept, and this many of them stand below the tables.
+_LAST_STORIES = 50
 _LAST_EVENTS = 5
-# What was found in flight stays on a live screen for so long, unless something newer takes its place.
+# What was found in flight stays on a live screen for that long, unless something newer takes its place.
 _STUCK_SHOWN_NS = 5_000_000_000
 # What bars are made of where the output's encoding has no blocks.
 _BLOCKS = "▏▎▍▌▋▊▉█"
 _WITHOUT_BLOCKS = str.maketrans(dict.fromkeys(_BLOCKS, "#"))
 _WIDTH = 100
+# What goes first where lines are few.
+_IDLE = "stages that took no time"
+
+
+class _Seen(NamedTuple):
+    """What a live screen is made of."""
+
+    report: Report | None = None
+    recent: Sequence[Event] = ()
+    stuck: Sequence[InFlight] = ()
+    stuck_ns: int = 0
 
 
 class TextOutput:
@@ -30,45 +46,59 @@ class TextOutput:
         self._view = view
         self._characters = {} if _has_blocks(stream) else _WITHOUT_BLOCKS
         self._introduction: list[str] = []
-        self._report: Report | None = None
-        self._recent: deque[Event] = deque(maxlen=_LAST_EVENTS)
-        self._stuck: tuple[list[InFlight], int] = ([], 0)
+        self._now = _Seen()
+        self._shown = self._now
+        self._recent: deque[Event] = deque(maxlen=_LAST_STORIES)
         live = view.wanted.live and can_be_live(stream)
         self._live = Live(stream, self._compose, self._introduce) if live else None
+        self._desk = Desk((), view.wanted.per_device, view.arranges)
+        self._keyboard: Keyboard | None = None
+        if self._live is not None and keyboard.there_is_one(sys.stdin):
+            self._keyboard = Keyboard(stream, self._press, self._live.redraw)
+
+    @property
+    def controls(self) -> Controls | None:
+        """Keys, on a live screen that has them."""
+        return self._keyboard
 
     # --- Events -------------------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:
         self._introduction = list(self._view.begin(start))
         self._introduce()
+        self._desk = Desk(self._view.kinds, self._view.wanted.per_device, self._view.arranges)
         if self._live is not None:
             self._live.start()
+        if self._keyboard is not None:
+            self._keyboard.start()
 
     def event(self, event: Event) -> None:
         self._view.meet(event)
         if self._live is not None:
             self._recent.append(event)
         else:
-            self._print(self._view.event(event, self._size[0], not self._stream.isatty()))
+            self._print(self._titled(self._view.event(event, self._size[0], not self._stream.isatty())))
 
     def flush(self) -> None:
         """Each line is seen at once."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         if self._live is not None:
-            self._stuck = (found, at_ns)
-            self._live.draw()
+            self._now = self._now._replace(stuck=found, stuck_ns=at_ns)
+            self._draw()
         else:
             lines = self._view.in_flight(found, at_ns, self._name_width, inflight.MOST)
             if lines:
+                lines = list(self._titled(lines))
                 self._print(["", *lines] if self._view.spaced else lines)
 
     def interval(self, report: Report) -> None:
-        self._report = report
+        self._now = self._now._replace(report=report)
         if self._live is not None:
-            self._live.draw()
+            self._draw()
         elif self._view.wanted.intervals:
-            self._print(["", *self._lines(report)])
+            title = self._view.wanted.title
+            self._print(["", *([title] if title else []), *self._lines(report)])
 
     def losses(self) -> Mapping[Cause, int]:
         """A stream that takes no more ends the trace."""
@@ -76,9 +106,20 @@ class TextOutput:
 
     def summary(self, report: Report) -> None:
         self.close()
-        self._print(["", "Summary", *self._lines(report), *self._view.closing(report, self._size[0])])
+        title = self._view.wanted.title
+        self._print(
+            [
+                "",
+                f"Summary of {title}" if title else "Summary",
+                *self._lines(report),
+                *self._view.closing(report, self._size[0]),
+            ]
+        )
 
     def close(self) -> None:
+        if self._keyboard is not None:
+            self._keyboard.close()
+            self._keyboard = None
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -106,6 +147,12 @@ class TextOutput:
         if self._view.wanted.statistics:
             yield words.overhead(report.overhead, report.duration_ns)
 
+    def _titled(self, lines: Iterable[str]) -> Iterator[str]:
+        """Notes in between name their flow if there are several."""
+        title = self._view.wanted.title
+        for at, line in enumerate(lines):
+            yield line if at or not title else f"{title}: {line}"
+
     def _introduce(self) -> None:
         self._print(self._introduction)
 
@@ -125,19 +172,73 @@ class TextOutput:
 
     # --- The live screen ----------------------------------------------------------------------------------------------
 
+    def _draw(self) -> None:
+        """What came since; a screen that the user holds stands still."""
+        if self._live is not None and not self._desk.paused:
+            self._live.draw()
+
+    def _press(self, keys: list[str]) -> bool:
+        """Answers all that came before it draws once."""
+        desk, report = self._desk, self._shown.report
+        for key in keys:
+            if desk.stale and desk.moves(key) and report is not None:
+                desk.arranged(report)
+            if not desk.press(key):
+                return False
+        if self._live is not None:
+            if "redraw" in keys:
+                self._live.redraw()
+            else:
+                self._live.draw()
+        return True
+
     def _compose(self) -> list[str]:
         width, height = self._size
-        sections = {name: [list(self._folded(form)) for form in forms] for name, forms in self._sections(width).items()}
-        return [words.head(line.translate(self._characters), width) for line in screen.fit(sections, height - 1)]
+        if not self._desk.paused:
+            self._shown = self._now._replace(recent=list(self._recent))
+        if self._keyboard is None:
+            lines = self._tables(width, height - 1)
+        else:
+            lines = self._page(width, max(height - 2, 1))
+            if self._desk.helping:
+                lines = pages.help_over(lines, width, max(height - 2, 1))
+            lines.append(pages.status(self._desk, width))
+        return [words.head(line.translate(self._characters), width) for line in lines]
 
-    def _sections(self, width: int) -> dict[str, Forms]:
-        report, recent = self._report, list(self._recent)
-        sections = dict(self._view.sections(report, recent, width))
+    def _page(self, width: int, height: int) -> list[str]:
+        desk, report, style = self._desk, self._shown.report, self._view.style(width)
+        if desk.page == STORIES:
+            return pages.stories(self._shown.recent, self._view, desk, width, height)
+        if report is None or desk.page == TABLES:
+            return self._tables(width, height)
+        first = header.time(report, style)
+        of = desk.arranged(report)
+        if desk.page == ROWS:
+            return [first, *pages.rows(of, desk, width, height - 1)]
+        return [first, *pages.row(of, desk, style, height - 1)]
+
+    def _tables(self, width: int, height: int) -> list[str]:
+        report = self._shown.report
+        # Also where the tables stay as they are: for those who go on to the list of rows.
+        of = None if report is None or self._keyboard is None else self._desk.arranged(report)
+        of = of if self._view.arranges else None
+        sections, without = self._sections(width, of), []
+        if not screen.fits(sections, height):
+            whole, sections = sections, self._sections(width, of, terse=True)
+            without = [_IDLE] if sections != whole else []
+        return screen.fit(sections, height, without)
+
+    def _sections(self, width: int, of: Report | None, terse: bool = False) -> dict[str, Forms]:
+        found = self._of_view(width, of, terse)
+        return {name: [list(self._folded(form)) for form in forms] for name, forms in found.items()}
+
+    def _of_view(self, width: int, of: Report | None, terse: bool) -> dict[str, Forms]:
+        report, recent, found, at_ns = self._shown
+        sections = dict(self._view.sections(report, recent[-_LAST_EVENTS:], width, terse, of))
         if report is not None and self._view.wanted.statistics:
             sections["own cost"] = [[words.overhead(report.overhead, report.duration_ns)], []]
-        found, at_ns = self._stuck
         if found and (report is None or report.ts_ns - at_ns < _STUCK_SHOWN_NS):
-            sections["stuck"] = [self._view.in_flight(found, at_ns, width, most) for most in (8, 3, 1)]
+            sections["stuck"] = [self._view.in_flight(list(found), at_ns, width, most) for most in (8, 3, 1)]
         return sections
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
@@ -49,7 +49,7 @@ class PeriodsView(View):
         yield from self._columns.lines(event)
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
-        title = f"interrupts off at {clock_time(at_ns, self.wanted.dates).partition('.')[0]}:"
+        title = f"interrupts off at {clock_seconds(at_ns, self.wanted.dates)}:"
         return [title, *(f"  {line}" for line in map(_open, found))] if found else [f"{title} on no CPU"]
 
     def closing(self, report: Report, width: int) -> Iterator[str]:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wptrace.outputs.text.view import Forms
 
 # In the order from top to bottom.
 SECTIONS = (
-    "time", "stuck", "operations", "page-cache hits", "layers", "block requests", "writeback", "slow ones",
+    "time", "stuck", "operations", "page-cache hits", "layers", "block requests", "writeback",
+    "owners of operations", "owners of hits", "owners of requests", "neighbours", "devices",
+    "slow ones",
     "accounting", "losses", "budget", "own cost",
 )  # fmt: skip
 
@@ -21,6 +23,9 @@ _TOO_LOW = "(the terminal is too low for more)"
 # What gives way when it gets tight, first come first: to which form each section is cut.
 STEPS = (
     ("accounting", 1),
+    ("owners of hits", 1),
+    ("owners of operations", 1),
+    ("owners of requests", 1),
     ("layers", 1),
     ("writeback", 1),
     ("block requests", 1),
@@ -32,24 +37,44 @@ STEPS = (
     ("stuck", 1),
     ("own cost", 1),
     ("slow ones", 2),
+    ("owners of hits", 2),
+    ("owners of operations", 2),
+    ("owners of requests", 2),
     ("layers", 3),
     ("writeback", 3),
     ("block requests", 3),
     ("page-cache hits", 1),
+    ("devices", 1),
     ("slow ones", 3),
+    ("neighbours", 1),
     ("stuck", 2),
     ("budget", 1),
     ("losses", 1),
+    ("devices", 2),
+    ("owners of hits", 3),
+    ("owners of operations", 3),
+    ("owners of requests", 3),
+    ("devices", 3),
+    ("neighbours", 2),
+    ("neighbours", 3),
     ("operations", 2),
 )
 
 
-def fit(sections: Mapping[str, Forms], height: int) -> list[str]:
-    """The lines of all sections, shortened where the screen is too low for them."""
+def fits(sections: Mapping[str, Forms], height: int) -> bool:
+    """Whether there is room for all of it."""
+    return len(_lines(sections, {name: 0 for name in SECTIONS if sections.get(name)})) <= height
+
+
+def fit(sections: Mapping[str, Forms], height: int, without: Sequence[str] = ()) -> list[str]:
+    """The lines of all sections, shortened where the screen is too low for them.
+
+    `without` names what they do not have any more for want of room.
+    """
     chosen = {name: 0 for name in SECTIONS if sections.get(name)}
     given = []
     for name, form in STEPS:
-        if len(_lines(sections, chosen)) <= height:
+        if len(_lines(sections, chosen, without)) <= height:
             break
         # Beside each other, two tables may take fewer lines than one of them with a line for the other.
         if name in chosen and form < len(sections[name]) and _shorter(sections[name], form, chosen[name]):
@@ -58,9 +83,9 @@ def fit(sections: Mapping[str, Forms], height: int) -> list[str]:
     # The last to give way are the first to get back what the others left.
     for name, form in reversed(given):
         before = {**chosen, name: form}
-        if form < chosen[name] and len(_lines(sections, before)) <= height:
+        if form < chosen[name] and len(_lines(sections, before, without)) <= height:
             chosen = before
-    lines = _lines(sections, chosen)
+    lines = _lines(sections, chosen, without)
     return lines if len(lines) <= height else [*lines[: max(height - 1, 0)], _TOO_LOW][: max(height, 1)]
 
 
@@ -68,7 +93,7 @@ def _shorter(forms: Forms, form: int, than: int) -> bool:
     return len(forms[form]) < len(forms[than])
 
 
-def _lines(sections: Mapping[str, Forms], chosen: Mapping[str, int]) -> list[str]:
+def _lines(sections: Mapping[str, Forms], chosen: Mapping[str, int], without: Sequence[str] = ()) -> list[str]:
     lines: list[str] = []
     before = ""
     for name, form in chosen.items():
@@ -77,5 +102,5 @@ def _lines(sections: Mapping[str, Forms], chosen: Mapping[str, int]) -> list[str
             lines.append("")
         lines += found
         before = name if found else before
-    shortened = [name for name, form in chosen.items() if form]
+    shortened = [*without, *(name for name, form in chosen.items() if form)]
     return [*lines, f"(cut to fit: {', '.join(shortened)})"] if shortened else lines

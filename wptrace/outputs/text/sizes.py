@@ -19,7 +19,7 @@ REQUEST = Noun("request")
 
 _HEADER = f"  {'size':<19} {'count':>13} {'share':>7} {'sequential':>10}"
 _BAR = 30
-# More rows than this are told by powers of two, unless the user wants each.
+# More rows than this are shown by powers of two, unless the user wants each.
 _ROWS = 24
 
 

@@ -58,12 +58,13 @@ class StacksView(View):
         if self._min_ns:
             line += f"; {sum(row.found.count for row in rows):,} took {units.duration(self._min_ns)} or more"
         yield line
-        for row in shown:
-            yield ""
-            yield from self._row(row)
         if len(rows) > len(shown):
             yield ""
-            yield f"and {len(rows) - len(shown):,} more (--top 0 shows all)"
+            yield f"and {len(rows) - len(shown):,} more, with less time (--top 0 shows all)"
+        # A stack has many lines: the largest stands where the eye is when the last one is written.
+        for row in reversed(shown):
+            yield ""
+            yield from self._row(row)
 
     def _row(self, row: Charged) -> Iterator[str]:
         found = row.found

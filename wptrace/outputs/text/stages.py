@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from wptrace.model.kind import Kind
-from wptrace.model.report import Event, InFlight, Report
-from wptrace.outputs.text import budget, histogram, inflight, story, tables, verdict, words
+from wptrace.analysis.load import LOAD
+from wptrace.model.kind import ALL, Kind
+from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.outputs.text import budget, histogram, inflight, load, neighbours, owners, story, tables, verdict, words
 from wptrace.outputs.text.header import header, law, losses
 from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wide
 from wptrace.outputs.text.view import Forms, View
@@ -15,10 +16,22 @@ from wptrace.outputs.text.view import Forms, View
 # What a section of a live screen is called.
 _SECTIONS = {"operation": "operations", "hit": "page-cache hits", "layer": "layers", "writeback": "writeback"}
 _REQUESTS = "block requests"
+# What --by may be.
+_DEVICE = "device"
+_OWNERS = {
+    "owned_operation": "owners of operations",
+    "owned_hit": "owners of hits",
+    "owned_request": "owners of requests",
+}
 
 
 class StagesView(View):
-    folds = True
+    folds = arranges = True
+    _by = ""
+
+    def begin(self, start: Start) -> Iterator[str]:
+        self._by = start.filters.get("by", "")
+        yield from super().begin(start)
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
         if story.is_one(event):
@@ -35,10 +48,17 @@ class StagesView(View):
         return report if self.wanted.per_device else report.everywhere()
 
     def report(self, report: Report, width: int) -> Iterator[str]:
-        report, style = self._as_wanted(report), self.style(width)
+        every, report, style = report, self._as_wanted(report), self.style(width)
         yield from header(report, style, self.kinds)
         for kind in self.kinds:
-            found = stages(report, kind, style) if kind.stages or not wide(report) else compact(report, kind, style)
+            if owners.is_owned(kind):
+                found = list(owners.lines(report, kind, style, self._by))
+            else:
+                found = stages(report, kind, style) if kind.stages or not wide(report) else compact(report, kind, style)
+            if found:
+                yield from ["", *found]
+        for lines in (neighbours.lines(report, style), self._loads(every, report, style)):
+            found = list(lines)
             if found:
                 yield from ["", *found]
         if wide(report):
@@ -54,29 +74,48 @@ class StagesView(View):
         if report.verdict is not None:
             yield from ["", *verdict.lines(report.verdict, self.wanted.dates)]
 
-    def sections(self, report: Report | None, recent: Sequence[Event], width: int) -> Mapping[str, Forms]:
-        """Each in its full form and in shorter ones."""
-        found = {} if report is None else self._of_report(self._as_wanted(report), self.style(width))
+    def sections(
+        self, report: Report | None, recent: Sequence[Event], width: int, terse: bool = False, of: Report | None = None
+    ) -> Mapping[str, Forms]:
+        """Each in its full form and in shorter ones; `of` has the rows, where they are not those of the report."""
+        style, found = self.style(width)._replace(terse=terse), {}
+        if report is not None:
+            of = self._as_wanted(report) if of is None else of
+            found = self._of_report(of, style)
+            there = list(self._loads(report, of, style))
+            if there:
+                found["devices"] = [there, there[:6], there[:3], []]
+            found["time"] = [list(header(report, style, self.kinds))]
         if recent:
             found["slow ones"] = [*(self._slow(recent[-count:], width) for count in (len(recent), 2, 1)), []]
         return found
 
     def _of_report(self, report: Report, style: Style) -> dict[str, Forms]:
-        found: dict[str, Forms] = {
-            "time": [list(header(report, style, self.kinds))],
-            "losses": [list(losses(report)), []],
-        }
+        found: dict[str, Forms] = {"losses": [list(losses(report)), []]}
         if report.budget is not None:
             found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]
         if wide(report):
             found["accounting"] = [list(law(report)), []]
         for kind in self.kinds:
             there = tables.tables(report, kind)
-            if there:
+            if there and owners.is_owned(kind):
+                every = list(owners.lines(report, kind, style, self._by))
+                found[_OWNERS[kind.name]] = [every, every[:6], every[:3], []]
+            elif there:
                 name = _SECTIONS.get(kind.name, _REQUESTS)
                 forms = _forms(report, kind, there, style) if kind.stages else [compact(report, kind, style)]
                 found[name] = forms if name == "operations" else [*forms, []]
+        met = list(neighbours.lines(report, style))
+        if met:
+            found["neighbours"] = [met, met[:6], met[:3], []]
         return found
+
+    def _loads(self, every: Report, shown: Report, style: Style) -> list[str]:
+        """Where devices are kept apart: of those that are among what is shown."""
+        devices = {group.label("dev") for group in shown.counters if group.kind is LOAD}
+        if self._by == _DEVICE:
+            return list(load.lines(every, style))
+        return [] if ALL in devices else list(load.lines(every, style, devices))
 
     def _slow(self, events: Sequence[Event], width: int) -> list[str]:
         of_path = any(map(story.is_one, events))

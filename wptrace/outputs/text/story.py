@@ -11,6 +11,7 @@ from wptrace.kernel.clock import clock_time
 from wptrace.model import units
 from wptrace.model.kind import UNATTRIBUTED
 from wptrace.model.report import Event
+from wptrace.outputs.text import neighbours
 from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, wrapped
 
 _INDENT = "    "
@@ -44,7 +45,7 @@ class Part(NamedTuple):
 
 
 def is_one(event: Event) -> bool:
-    """Those of the level `block` have no story: nobody knows who waited."""
+    """Those of the level `block` have no story: it is not known who waited."""
     return "cpus" in event.fields
 
 
@@ -53,6 +54,8 @@ def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[s
     yield f"{clock_time(event.end_ns, dates)}  {_happened(event)}  {_who(event.fields)}".rstrip()
     yield from _file(event.fields, None if whole_names else width)
     yield from _device(event, width)
+    if "host" in event.fields:
+        yield from wrapped(list(_host(event.fields)), width, _INDENT)
     parts = _parts(event)
     yield _INDENT + strip(parts, width - len(_INDENT))
     yield from _list(parts, width)
@@ -62,6 +65,8 @@ def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[s
         yield from wrapped(_commit(event.fields["commit"]), width, _INDENT, "; ")
     for item in event.fields.get("throttled_by", ()):
         yield f"{_INDENT}{_throttled(item)}"
+    if "neighbours" in event.fields:
+        yield from (f"{_INDENT}{line}" for line in neighbours.story(event.fields, event.total_ns))
     for item in event.fields.get("interference", ()):
         yield f"{_INDENT}{_interference(item)}"
 
@@ -85,7 +90,7 @@ def short(event: Event, width: int) -> Iterator[str]:
 def strip(parts: list[Part], width: int) -> str:
     """All stages as one line that shares its width among them, each under the first letters of its name."""
     room = max(width - 1, 0)
-    # A record that somebody made may have any times.
+    # A forged record may have any times.
     shares = [round(min(max(part.share, 0.0), 1.0) * room) for part in parts]
     if not any(shares):
         return ""
@@ -102,7 +107,7 @@ def _segment(part: Part, width: int) -> str:
 
 
 def who(fields: Mapping[str, Any]) -> str:
-    """Nobody is known of what the kernel does for itself, such as a flush."""
+    """There is no task for what the kernel does for itself, such as a flush."""
     return f"{printable(fields['comm'])} {fields['pid']}" if fields["pid"] else printable(fields["comm"])
 
 
@@ -174,6 +179,18 @@ def _device(event: Event, width: int) -> Iterator[str]:
     if fields.get("cgroup", "/") not in ("", "/"):
         parts.append(f"cgroup {printable(fields['cgroup'])}")
     yield from wrapped(parts, width, _INDENT)
+
+
+def _host(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Who did it for a guest, and how well both clocks are known of each other."""
+    host, clocks = fields["host"], fields["clocks"]
+    offset = "" if host["offset"] is None else f" offset {host['offset']}"
+    yield f"host: {_who(host)}"
+    yield f"{printable(host['image'])}{offset}"
+    yield f"{printable(host['dev'])}{' page cache' if host['cached'] else ''}"
+    if host["how"] != "whole":
+        yield str(host["how"])
+    yield f"clocks known to {units.duration(clocks['most_ns'] - clocks['least_ns'])}"
 
 
 def _sector(fields: Mapping[str, Any]) -> str:

@@ -19,6 +19,8 @@ _FIGURES = (("mean", None), ("p50", 50.0), ("p99", 99.0))
 _MORE_FIGURES = (("mean", None), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9))
 _ROOM_FOR_MORE = 110
 _WIDEST_BAR = 30
+# The name of a stage; few are longer.
+_STAGE = 12
 # Two tables beside each other, where each still has a bar.
 _ROOM_FOR_TWO = 158
 _BETWEEN = "  "
@@ -29,6 +31,8 @@ Table = tuple[Group, list[Row]]
 class Style(NamedTuple):
     width: int
     dates: bool
+    terse: bool = False
+    """Without stages that took no time in any table of their kind."""
 
 
 def wide(report: Report) -> bool:
@@ -51,7 +55,9 @@ def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | Non
     found = tables(report, kind) if only is None else only
     across = 2 if len(found) > 1 and wide(report) and style.width >= _ROOM_FOR_TWO else 1
     room = (style.width - len(_BETWEEN) * (across - 1)) // across
-    drawn = [list(_stages(group, rows, report, style._replace(width=room))) for group, rows in found]
+    idle = _idle(report, kind) if style.terse else set()
+    shown = [(group, [row for row in rows if row.metric not in idle]) for group, rows in found]
+    drawn = [list(one(group, rows, report, style._replace(width=room))) for group, rows in shown]
     lines: list[str] = []
     for first in range(0, len(drawn), across):
         lines += [""] if first else []
@@ -60,19 +66,26 @@ def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | Non
     return lines
 
 
-def _stages(group: Group, rows: list[Row], report: Report, style: Style) -> Iterator[str]:
+def _idle(report: Report, kind: Kind) -> set[str]:
+    busy = {row.metric for row in report.rows if row.group.kind is kind and row.distribution.sum}
+    return {measured.name for measured in kind.measured} - busy
+
+
+def one(group: Group, rows: Sequence[Row], report: Report, style: Style) -> Iterator[str]:
+    """The table of one."""
     many = wide(report) and style.width >= _ROOM_FOR_MORE
     yield _title(group, rows, report)
-    yield f"  {'stage':<12} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
+    names_width = max(_STAGE, *(len(row.metric) for row in rows))
+    yield f"  {'stage':<{names_width}} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
     names = {metric.name for metric in group.kind.inside}
     inside = [row for row in rows if row.metric in names]
     for row in rows:
         if row not in inside:
-            yield _row(row, many, style.width)
+            yield _row(row, many, style.width, names_width)
     if inside:
         yield "  of that, inside the stages above:"
         for row in inside:
-            yield _row(row, many, style.width)
+            yield _row(row, many, style.width, names_width)
 
 
 def name(group: Group, report: Report) -> str:
@@ -81,7 +94,7 @@ def name(group: Group, report: Report) -> str:
     return f"{plain} {group.kind.noun.plural}," if wide(report) else plain
 
 
-def _title(group: Group, rows: list[Row], report: Report) -> str:
+def _title(group: Group, rows: Sequence[Row], report: Report) -> str:
     name = words.group(group)
     title = f"{name}: " if name else ""
     title += group.kind.noun.of(max(row.distribution.count for row in rows))
@@ -109,9 +122,9 @@ def _figures(found: Distribution, wide: bool) -> str:
     return "".join(f" {units.duration(value):>8}" for value in (*values, found.max))
 
 
-def _row(row: Row, wide: bool, width: int) -> str:
+def _row(row: Row, wide: bool, width: int, names_width: int) -> str:
     found = row.distribution
-    line = f"  {row.metric:<12} {found.count:>11,}{_figures(found, wide)} {row.share:>6.1%}"
+    line = f"  {row.metric:<{names_width}} {found.count:>11,}{_figures(found, wide)} {row.share:>6.1%}"
     return f"{line}  {bar(row.share, min(max(width - len(line) - 2, 0), _WIDEST_BAR))}".rstrip()
 
 
@@ -127,7 +140,7 @@ def compact(report: Report, kind: Kind, style: Style, only: Sequence[Table] | No
     for group, rows in found:
         of_all = whole(rows)
         rate = units.rate(of_all.count / seconds) if seconds else ""
-        counted = _counted(f"  {words.group(group)}", f"{of_all.count:,}")
+        counted = _counted(f"  {words.group(group) or 'all'}", f"{of_all.count:,}")
         line = f"{counted}{_figures(of_all, many)} {rate:>9}"
         if many and seconds and kind.sized:
             line += f" {units.size(report.counter(group, BYTES) / seconds) + '/s':>11}"

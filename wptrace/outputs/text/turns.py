@@ -20,6 +20,10 @@ from wptrace.outputs.text.words import bar, head, padded, printable
 _WORST = 10
 _BAR = 20
 _NAME = 28
+# What a row has behind the name: its waits and what it ran, and where there is room medians of other stages.
+_FIGURES = 58
+_MEDIANS = 20
+_LEAST_NAME = 12
 # Above this share of wait the verdict says what may be the reason.
 _CONTENDED = 0.1
 
@@ -81,15 +85,15 @@ class TurnsView(View):
                 found = row.distribution
                 share = f"{row.share:.1%}" if row.group.kind[row.metric].part else ""
                 line = f"  {row.metric:<12} {found.count:>11,}{_figures(found, 50, 99)} {share:>6}"
-                yield f"{line}  {bar(row.share, _BAR)}".rstrip()
+                yield f"{line}  {bar(row.share, min(_BAR, max(width - len(line) - 2, 0)))}".rstrip()
         if self.wanted.per_device:
-            yield from self._rows(report)
+            yield from self._rows(report, width)
 
     def _whole(self, report: Report) -> Stages:
         return next(iter(report.everywhere().cells().values()), {})
 
-    def _rows(self, report: Report) -> Iterator[str]:
-        """Whoever waited most comes first; CPUs have an order of their own."""
+    def _rows(self, report: Report, width: int) -> Iterator[str]:
+        """Those that waited most come first; CPUs have an order of their own."""
         rows = report.cells()
         names = list(rows)
         if self.kinds[0].labels[0].type != CPU:
@@ -97,17 +101,20 @@ class TurnsView(View):
         if not names:
             return
         yield ""
-        title = f"  {padded(self._by, _NAME)} {'turns':>9} {'has CPU':>8} {'waits':>7}"
-        yield f"{title} | {'wait p50':>8} {'p99':>8} {'max':>8} | {'run p50':>8} {'off p50':>8}"
+        medians = width >= _FIGURES + _MEDIANS + _NAME
+        room = _NAME if medians else min(max(width - _FIGURES, _LEAST_NAME), _NAME)
+        title = f"  {padded(self._by, room)} {'turns':>9} {'has CPU':>8} {'waits':>7}"
+        title += f" | {'wait p50':>8} {'p99':>8} {'max':>8}"
+        yield f"{title} | {'run p50':>8} {'off p50':>8}" if medians else title
         for name in names[: self.wanted.top or None]:
             found = rows[name]
-            line = f"  {padded(head(printable(name.shown), _NAME), _NAME)} {found['total'].count:>9,}"
-            for stage, width in (("run", 8), ("wait", 7)):
+            line = f"  {padded(head(printable(name.shown), room), room)} {found['total'].count:>9,}"
+            for stage, of_stage in (("run", 8), ("wait", 7)):
                 part = f"{found[stage].sum / report.duration_ns:.1%}" if report.duration_ns else ""
-                line += f" {part:>{width}}"
+                line += f" {part:>{of_stage}}"
             wait, run, off = (found.get(stage, Distribution()) for stage in ("wait", "run", "off"))
-            line += f" |{_figures(wait, 50, 99, mean=False)} |{_median(run)}{_median(off)}"
-            yield line
+            line += f" |{_figures(wait, 50, 99, mean=False)}"
+            yield f"{line} |{_median(run)}{_median(off)}" if medians else line
         if 0 < self.wanted.top < len(names):
             yield f"  and {len(names) - self.wanted.top:,} more"
 

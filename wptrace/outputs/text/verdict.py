@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
-from wptrace.kernel.clock import clock_time
+from wptrace.analysis.verdict import LOST_SHARE
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.kind import ALL, Group
 from wptrace.model.report import Finding, Verdict
@@ -15,11 +16,16 @@ from wptrace.outputs.text.words import printable
 
 
 def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
-    """What was found, what to look at next, and whether it holds: one to three lines."""
-    found = [_WORDS[finding.rule](finding, dates) for finding in verdict.findings if finding.rule != "lost"]
-    yield f"verdict: {'; '.join(found)}"
-    if verdict.advice:
-        yield f"look at: {verdict.advice}"
+    """Each finding, with what to look at for it where that was not said yet, and whether it holds."""
+    said: set[str] = set()
+    for place, finding in enumerate(verdict.findings):
+        if finding.rule == "lost":
+            continue
+        yield f"{'also' if place else 'verdict'}: {_WORDS[finding.rule](finding, dates)}"
+        advice = finding.advice if place else verdict.advice
+        if advice and advice not in said:
+            said.add(advice)
+            yield f"look at: {advice}"
     for finding in verdict.findings:
         if finding.rule == "lost":
             yield f"but: {_lost(finding.figures)}"
@@ -30,16 +36,17 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         "text": "\n".join(lines(verdict, dates=True)),
         "stage": verdict.stage,
         "advice": verdict.advice,
-        "findings": [_finding(finding) for finding in verdict.findings],
+        "findings": [_finding(finding, verdict.advice) for finding in verdict.findings],
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding, told: str) -> dict[str, Any]:
     of = finding.group
     group = {} if of is None else {**of.fields, "kind": of.kind.name}
     figures = {name: _plain(name, value) for name, value in finding.figures.items()}
     who = {"who": finding.who} if finding.who else {}
-    return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who}
+    advice = {"advice": finding.advice} if finding.advice and finding.advice != told else {}
+    return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice}
 
 
 def _plain(name: str, value: float) -> float:
@@ -76,7 +83,7 @@ def _unmeasured(finding: Finding, dates: bool) -> str:
 
 def _largest(finding: Finding, dates: bool) -> str:
     figures, where = finding.figures, ""
-    if finding.group is not None and finding.group.values[0] is not ALL:
+    if finding.group is not None and finding.group.values and finding.group.values[0] is not ALL:
         of_it = "" if figures["dev_share"] > 0.995 else f", {figures['dev_share']:.0%} of it"
         where = f"{of_it} on {printable(finding.group.kind.labels[0].shown(finding.group.values[0]))}"
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
@@ -88,7 +95,7 @@ def _largest(finding: Finding, dates: bool) -> str:
 
 def _grew(finding: Finding, dates: bool) -> str:
     figures = finding.figures
-    when = clock_time(int(figures["ts_ns"]), dates).partition(".")[0]
+    when = clock_seconds(int(figures["ts_ns"]), dates)
     means = f"mean {units.duration(figures['rest_mean_ns'])} -> {units.duration(figures['mean_ns'])}"
     factor = figures["factor"]
     times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
@@ -122,7 +129,31 @@ def _lost(figures: Mapping[str, float]) -> str:
         for what, noun in (("operations", "operation"), ("requests", "request"))
         if figures.get(what)
     ]
-    return f"{' and '.join(parts)} were lost, so the figures are those of a sample"
+    one = sum(figures.get(what, 0) for what in ("operations", "requests")) == 1
+    were = f"{' and '.join(parts)} {'was' if one else 'were'} lost"
+    share = max(
+        figures[what] / max(figures[f"{what}_started"], 1) for what in ("operations", "requests") if figures.get(what)
+    )
+    if share < LOST_SHARE:
+        return f"{were}: too few to change any figure but the largest ones"
+    return f"{were}, so the figures are those of a sample"
+
+
+def _owner(finding: Finding, dates: bool) -> str:
+    who, share = printable(finding.who), finding.figures["share"]
+    others = finding.figures["owners"] - 1
+    if not others:
+        return f"{who} had the device alone"
+    of = "of what is followed, " if finding.figures.get("filtered") else ""
+    return f"{of}{who} had {share:.0%} of the device's time, {_count(others, 'other owner')} had the rest"
+
+
+def _neighbour(finding: Finding, dates: bool) -> str:
+    figures, group = finding.figures, finding.group
+    dev, owner = ("", "") if group is None else group.values
+    where = "the device" if dev is ALL else printable(str(dev))
+    waits = f"waiting for {where} takes {figures['share']:.0%} of the requests of {printable(str(owner))}"
+    return f"{waits}: {printable(finding.who)} had {figures['had']:.0%} of it meanwhile"
 
 
 _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
@@ -134,4 +165,6 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "tail": _tail,
     "inside": _inside,
     "behind": _behind,
+    "owner": _owner,
+    "neighbour": _neighbour,
 }

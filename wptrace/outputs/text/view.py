@@ -20,6 +20,8 @@ class View:
 
     folds = False
     """Its tables fit any usual terminal, so that what is longer is a sentence."""
+    arranges = False
+    """Its tables are of whatever rows they are handed."""
     spaced = True
     """What is in flight stands apart from the lines above it."""
 
@@ -32,14 +34,14 @@ class View:
         yield from words.introduction(start)
 
     def meet(self, event: Event) -> None:
-        """Each one, whether it is told at once or not."""
+        """Each one, whether it is shown at once or not."""
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
         """With `whole`, names are not shortened."""
         yield from words.event(event, width, self.wanted.dates)
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
-        """Nothing of flows that know no single ones, and of those that know too many to be read."""
+        """Empty for flows without records, and for those with too many to be read."""
         return []
 
     def report(self, report: Report, width: int) -> Iterator[str]:
@@ -50,8 +52,13 @@ class View:
         """What only a summary has."""
         yield from ()
 
-    def sections(self, report: Report | None, recent: Sequence[Event], width: int) -> Mapping[str, Forms]:
-        """Of a live screen, by the names of screen.SECTIONS."""
+    def sections(
+        self, report: Report | None, recent: Sequence[Event], width: int, terse: bool = False, of: Report | None = None
+    ) -> Mapping[str, Forms]:
+        """Of a live screen, by the names of screen.SECTIONS.
+
+        `terse` ones leave out what took no time; `of` has the rows where the user chose other ones than the report's.
+        """
         found: dict[str, Forms] = {}
         if report is not None:
             found = {"time": [list(self.report(report, width))], "losses": [list(header.losses(report)), []]}

@@ -106,8 +106,14 @@ def introduction(start: Start) -> Iterator[str]:
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
     # A capture may name others than those that are known here.
-    only = ", ".join(printable(f"{name} {value}") for name, value in start.filters.items() if name != "dev")
+    apart = ("dev", "by", "neighbours", "children", "images")
+    filters = {name: value for name, value in start.filters.items() if name not in apart}
+    if start.filters.get("children"):
+        filters["pid"] = f"{filters.get('pid')} and its children"
+    only = ", ".join(printable(f"{name} {value}") for name, value in filters.items())
     where += f", only {only}" if only else ""
+    where += f", by {start.filters['by']}" if "by" in start.filters else ""
+    where += ", with neighbours" if start.filters.get("neighbours") else ""
     if start.file:
         yield f"Replay of {printable(start.file)}: {start.flow}{level}{where}, Linux {printable(start.kernel)}."
     else:
@@ -137,7 +143,7 @@ def group(of: Group) -> str:
 
 
 def stages(event: Event, width: int) -> Iterator[str]:
-    """Where the time of a single one went, as bars that share the width."""
+    """Where the time of one record went, as bars that share the width."""
     parts = []
     for stage in event.group.kind.stages:
         value = event.stages.get(stage.name, 0)

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.flows.io.test_records import DELIVERED, HEAD, OP, QUEUED, Tables, obj
+from tests.unit.flows.io.test_records import DELIVERED, HEAD, OP, QUEUED, Tables
 from wptrace.flows.io import ghosts as io_ghosts
 from wptrace.flows.io.ghosts import GRACE_NS, Ghosts
 from wptrace.flows.io.records import give_up
 from wptrace.kernel.blockdev import kernel_dev
-
-__all__ = ["obj"]
 
 SDA, SDB = kernel_dev(8, 0), kernel_dev(8, 16)
 FLUSH = 2
@@ -96,7 +94,6 @@ def test_those_without_an_operation_go_first_and_then_the_oldest(world: World) -
     "values",
     [
         {"kind": QUEUED},
-        {"bio": DELIVERED},
         {"empty": True},
         {"op_kind": FLUSH},
         {"done__events__requeues": 1},
@@ -158,6 +155,30 @@ def test_what_began_and_is_in_no_place_is_counted(world: World) -> None:
     assert world.ghosts.count == 3
     world.ghosts.note(17, 2, 11, True)
     assert world.ghosts.count == 4
+
+
+def test_what_completed_waits_for_its_operation(world: World) -> None:
+    world.tables.put("ops", 7, **OP, only=3)
+    world.put(2, bio=DELIVERED, task=OP["task"], op=7)
+    assert world.sweep() == [2]
+
+
+@pytest.mark.parametrize("left", [{**OP, "task": 0, "only": 3}, {**OP, "only": 0}, {**OP, "only": 5}])
+def test_what_was_left_to_an_operation_that_is_over_is_no_longer_in_flight(world: World, left: dict[str, int]) -> None:
+    """Neither does it wait for one that comes later, nor is another one's request taken for it."""
+    world.tables.put("ops", 7, **left)
+    world.tables.put("ops", 8, **OP, only=5)
+    world.put(2, bio=DELIVERED, task=OP["task"], op=7)
+    world.put(4, bio=DELIVERED, task=OP["task"], op=8)
+    assert world.sweep(GRACE_NS - 1) == [2, 4]
+    world.now += 1
+    assert world.sweep(0) == [4]
+    layout = world.tables.struct("op_state")
+    only = [
+        layout.struct.unpack_from(world.tables.view("ops"), place * layout.size)[layout.fields.index("only")]
+        for place in (7, 8)
+    ]
+    assert only == [left["only"] if left["only"] == 5 else 0, 5]
 
 
 def test_an_operation_that_is_given_up_leaves_no_request_behind(world: World) -> None:

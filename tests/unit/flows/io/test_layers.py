@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.unit.docs.pages import ROOT
+from tests.unit.engine.test_devices import HASH, PROBES
+from wptrace.bpf.object import BpfObject
 from wptrace.errors import UsageError
 from wptrace.flows.io import layers
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
@@ -27,9 +27,9 @@ def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def find(entries: list[dict[str, int]], dev: int) -> int | None:
     """As layer_of of the header does."""
-    at = (dev * 0x9E3779B1 & 0xFFFFFFFF) >> 24
-    for probe in range(layers.PROBES):
-        entry = entries[(at + probe) % layers.LAYERS]
+    at = (dev * HASH & 0xFFFFFFFF) >> 24
+    for probe in range(PROBES):
+        entry = entries[(at + probe) % 256]
         if not entry:
             return None
         if entry["dev"] == dev:
@@ -38,18 +38,18 @@ def find(entries: list[dict[str, int]], dev: int) -> int | None:
 
 
 def test_the_source_still_says_what_is_tested_here() -> None:
-    assert re.search(rf"#define LAYERS {layers.LAYERS}$", HEADER, re.M)
-    assert re.search(rf"#define LAYER_PROBES {layers.PROBES}$", HEADER, re.M)
-    assert "(dev * 0x9e3779b1u) >> 24" in HEADER
+    assert "at = device_place(dev, LAYERS);" in HEADER
+    assert "probe < DEVICE_PROBES" in HEADER
+    assert "layers[(at + probe) & (LAYERS - 1)]" in HEADER
 
 
-def test_every_layer_is_found_where_bpf_looks_for_it() -> None:
+def test_every_layer_is_found_where_bpf_looks_for_it(obj: BpfObject) -> None:
     names = [f"dm-{number}" for number in range(100)]
-    entries = layers.table(names)
+    entries = layers.table(obj, names)
     assert [find(entries, kernel_dev(253, number)) for number in range(100)] == list(range(100))
     assert find(entries, kernel_dev(253, 100)) is None
 
 
-def test_too_many_layers_are_refused() -> None:
+def test_too_many_layers_are_refused(obj: BpfObject) -> None:
     with pytest.raises(UsageError, match="no room left for dm-"):
-        layers.table([f"dm-{number}" for number in range(layers.LAYERS + 1)])
+        layers.table(obj, [f"dm-{number}" for number in range(257)])

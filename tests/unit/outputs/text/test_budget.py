@@ -5,23 +5,24 @@ from __future__ import annotations
 
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import SECOND, told, written
-from wptrace.model import budget
-from wptrace.model.budget import Change, Cost, Spending, Step, ladder
+from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.model.budget import EACH, Change, Cost, Saving, Spending, Step, ladder
 from wptrace.model.kind import Group
 from wptrace.model.report import UNTIMED, Report
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.budget import as_json, lines
 from wptrace.outputs.text.stages import StagesView
 
-STEPS = ladder(budget.KINDS)
-NOTHING = dict.fromkeys(budget.KINDS, 0)
+STEPS = ladder(SAVINGS)
+NOTHING = dict.fromkeys(SAVINGS, 0)
 READS = path.REQUEST.group("nvme0n1", "read")
 USUAL = Cost(0.02, 0.011)
 
 
-def spending(shed: int = 0, off: dict[str, int] | None = None, cost: Cost = USUAL, refused: str = "") -> Spending:
-    change = Change(5, 7, Step("fs"), True, Cost(0.06, 0.0))
-    return Spending(0.05, cost, 0.06, STEPS[:shed], {**NOTHING, **(off or {})}, (change,), refused)
+def spending(shed: int = 0, off: dict[Saving, int] | None = None, cost: Cost = USUAL, refused: str = "") -> Spending:
+    change = Change(5, 7, Step(FS), True, Cost(0.06, 0.0))
+    off = {**NOTHING, **(off or {})}
+    return Spending(0.05, cost, 0.06, STEPS[:shed], off, (change,), refused, shed == len(STEPS))
 
 
 def report(found: Spending | None, untimed: dict[Group, int] | None = None) -> Report:
@@ -42,13 +43,13 @@ def test_what_was_spent() -> None:
 
 
 def test_what_was_shed_and_for_how_long() -> None:
-    found = spending(2, {"interference": SECOND, "each": SECOND // 2, "fs": SECOND // 4})
+    found = spending(2, {INTERFERENCE: SECOND, EACH: SECOND // 2, FS: SECOND // 4})
     _, line = lines(report(found))
     assert line == (
-        "shed to keep it: interference, single ones but 1/100 for 500 ms, "
+        "shed to keep it: interference, records but 1/100 for 500 ms, "
         "operations and page-cache hits for 250 ms, back now"
     )
-    _, line = lines(report(spending(5, {"sample": SECOND})))
+    _, line = lines(report(spending(5, {SAMPLE: SECOND})))
     assert line == "shed to keep it: times of requests (1/16 timed now)"
 
 
@@ -62,12 +63,12 @@ def test_nothing_more_to_shed() -> None:
 
 
 def test_what_does_not_come_back_is_said() -> None:
-    found = spending(3, {"fs": SECOND}, refused="fs: \x1b no")
+    found = spending(3, {FS: SECOND}, refused="fs: \x1b no")
     assert list(lines(report(found)))[-1] == "note: it cannot come back here (fs: \\x1b no)"
 
 
 def test_samples_are_marked() -> None:
-    found = report(spending(7, {"sample": SECOND}), {READS: 500})
+    found = report(spending(7, {SAMPLE: SECOND}), {READS: 500})
     assert list(lines(found))[-1] == "sampled: 20 of 520 requests were timed and stand for all; counts are exact"
     text = written(StagesView(Wanted(per_device=True)), path.start(), found)
     (title,) = [line for line in text if line.startswith("nvme0n1 read: 520 block requests")]
@@ -85,13 +86,13 @@ def test_they_are_marked_where_devices_are_added_up() -> None:
 def test_the_live_screen_has_a_section_for_it() -> None:
     view = StagesView(Wanted(per_device=True))
     list(view.begin(path.start()))
-    found = view.sections(report(spending(2, {"fs": SECOND}), {READS: 500}), [], 100)["budget"]
+    found = view.sections(report(spending(2, {FS: SECOND}), {READS: 500}), [], 100)["budget"]
     assert [len(form) for form in found] == [3, 1]
     assert "budget" not in view.sections(report(None), [], 100)
 
 
 def test_json() -> None:
-    assert as_json(spending(5, {"sample": 9}, refused="x")) == {
+    assert as_json(spending(5, {SAMPLE: 9}, refused="x")) == {
         "limit": 0.05,
         "cost": 0.031,
         "programs": 0.02,
@@ -100,7 +101,7 @@ def test_json() -> None:
         "shed": ["interference", "each", "fs", "sample"],
         "request_sample": 16,
         "refused": "x",
-        "off_ns": {**NOTHING, "sample": 9},
+        "off_ns": {"interference": 0, "each": 0, "fs": 0, "sample": 9},
         "changes": [{"ts_ns": 7, "step": "fs", "request_sample": 1, "shed": True, "cost": 0.06}],
     }
     assert as_json(spending(cost=Cost(None, 0.0)))["programs"] is None

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, sized, told, written
-from wptrace.flows.iopf import FAULT, IopfFlow, Options
+from wptrace.engine.filters import Filter
+from wptrace.flows.iopf import FAULT, IopfFlow
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution, index
 from wptrace.model.kind import REQUESTS
@@ -42,36 +43,13 @@ def open_fault(group: int = 3, dev: str = "0000:75:00.0", address: int = 0x7F00)
 
 def unanswered(*found: InFlight) -> dict[str, list[dict[str, Any]]]:
     """As the flow tells them in its summary."""
-    flow = IopfFlow(Options())
+    flow = IopfFlow(Filter())
     flow.in_flight = lambda at_least_ns: list(found)  # type: ignore[method-assign]
     return flow.lists()
 
 
 def shown(*results: Any, hist: str = "total") -> list[str]:
     return written(FaultsView(Wanted(hist=hist)), START, *results)
-
-
-def test_a_table_for_each_device_and_address_space() -> None:
-    cells = {("0000:75:00.0", 5): cell([MS, 3 * MS]), ("0000:75:00.0", None): cell([MS])}
-    lines = shown(report(cells, kind="interval", failed=1))
-    assert lines[2:] == [
-        "22:13:20  4 faults answered in 1.00 s, 16 KiB of pages, 5 in flight, 1 failed",
-        "",
-        "0000:75:00.0 pasid -: 1 fault answered, 1 /s, 8 KiB of pages",
-        "  stage       count     mean   stddev      p50      p90      p99    p99.9      max",
-        "  gather          1     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns",
-        "  queue           1  1.00 ms     0 ns  1.00 ms  1.00 ms  1.00 ms  1.00 ms  1.00 ms",
-        "  handle          1  1.00 ms     0 ns  1.00 ms  1.00 ms  1.00 ms  1.00 ms  1.00 ms",
-        "  total           1  2.00 ms     0 ns  2.00 ms  2.00 ms  2.00 ms  2.00 ms  2.00 ms",
-        "",
-        "0000:75:00.0 pasid 5: 2 faults answered, 2 /s, 8 KiB of pages",
-        "  stage       count     mean   stddev      p50      p90      p99    p99.9      max",
-        "  gather          2     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns     0 ns",
-        "  queue           2  1.00 ms     0 ns  1.00 ms  1.00 ms  1.00 ms  1.00 ms  1.00 ms",
-        "  handle          2  2.00 ms  1.00 ms  1.00 ms  3.00 ms  3.00 ms  3.00 ms  3.00 ms",
-        "  total           2  3.00 ms  1.00 ms  2.00 ms  4.00 ms  4.00 ms  4.00 ms  4.00 ms",
-        "lost: 1 x state_full: the table of requests in flight had no room",
-    ]
 
 
 def test_the_summary_draws_the_stage_that_is_wanted() -> None:

@@ -252,13 +252,6 @@ def test_a_pipe_gets_names_whole_and_on_one_line() -> None:
         assert sum(name in line for line in lines) == 1
 
 
-def test_what_is_in_flight_is_a_table() -> None:
-    lines = plain([path.waiting()])
-    at = lines.index("in flight at 22:13:20: 1, the oldest for 12.0 s")
-    assert lines[at - 1] == ""
-    assert lines[at + 2].startswith("  12.0 s  device  read  nvme0n1  postgres 4711")
-
-
 def test_histograms_of_operations_and_of_requests_have_titles() -> None:
     lines = plain(hist="device")
     titles = [line for line in lines if line.endswith(" device:")]
@@ -274,13 +267,6 @@ def test_histograms_of_operations_and_of_requests_have_titles() -> None:
         "write operations, wakeup:",
     ]
     assert sum(line.endswith(" hits, total:") for line in plain(hist="total")) == 2
-
-
-def test_without_devices_operations_hits_and_requests_stay_apart() -> None:
-    lines = plain()
-    assert "read: 500 operations, 500 /s, 1.95 MiB/s" in lines
-    assert "read: 520 block requests, 520 /s, 2.03 MiB/s" in lines
-    assert any(line.startswith("  read               4,000") for line in lines)
 
 
 # --- the live screen ----------------------------------------------------------------------------------------
@@ -398,7 +384,30 @@ def test_the_terminals_own_signal_is_given_back() -> None:
     assert signal.getsignal(signal.SIGWINCH) is before
 
 
-def test_stages_without_time_are_dim_and_nothing_else(live: Screen) -> None:
+@pytest.mark.parametrize(("lines", "left_out"), [(80, False), (44, True), (24, True)])
+def test_stages_without_time_go_first_where_lines_are_few(
+    live: Screen, monkeypatch: pytest.MonkeyPatch, lines: int, left_out: bool
+) -> None:
+    live.resize(monkeypatch, 80, lines)
+    live.output.interval(path.report())
+    assert any(line.startswith("  throttle ") for line in live.lines) is not left_out
+    assert any(line.startswith("  queue ") for line in live.lines)
+    assert ("stages that took no time" in live.lines[-1]) is left_out
+
+
+def test_a_stage_that_took_time_in_one_table_stays_in_all_of_its_kind(
+    live: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.resize(monkeypatch, 80, 44)
+    cells = path.cells()
+    cells[path.OPERATION.group("nvme0n1", "write")]["throttle"].add(1)
+    live.output.interval(path.report(cells))
+    # Of operations two, and none of requests.
+    assert sum(line.startswith("  throttle ") for line in live.lines) == 2
+
+
+def test_stages_without_time_are_dim_and_nothing_else(live: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.resize(monkeypatch, 80, 80)
     live.output.interval(path.report())
     drawn = live.stream.getvalue()
     dim = re.findall(r"\x1b\[2m(.*?)\x1b\[0m", drawn)
@@ -407,7 +416,7 @@ def test_stages_without_time_are_dim_and_nothing_else(live: Screen) -> None:
 
 
 def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that an output keeps, after many reports and single ones."""
+    """Everything that an output keeps, after many reports and records."""
     monkeypatch.setenv("LINES", "20")
     output = TextOutput(Null(), view(live=True, per_device=False))
     output.start(path.start())

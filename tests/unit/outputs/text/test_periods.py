@@ -97,21 +97,6 @@ def test_names_move_no_cursor(name: str) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_the_summary_has_a_row_for_each_cpu_and_one_for_all() -> None:
-    lines = shown(report({10: [20 * MS], 2: [20 * MS, 40 * MS]}, open_now=1, ring_full=4))
-    at = lines.index("Summary") + 1
-    assert lines[at : at + 6] == [
-        "22:13:20  3 periods with interrupts off in 1.00 s, 1 in flight",
-        "",
-        "  cpu        count     mean      p50      p99      max  of time",
-        "  cpu2           2  30.0 ms  20.0 ms  40.0 ms  40.0 ms    6.00%",
-        "  cpu10          1  20.0 ms  20.0 ms  20.0 ms  20.0 ms    2.00%",
-        "  all            3  26.7 ms  20.5 ms  40.0 ms  40.0 ms    4.00%",
-    ]
-    assert lines[at + 7].startswith("16.8 ms - 33.6 ms : 2 ")
-    assert lines[-1] == "noted: 4 x ring_full: the ring had no room for a record"
-
-
 def test_a_quiet_time() -> None:
     assert shown(report({}))[-1] == "22:13:20  0 periods with interrupts off in 1.00 s, 0 in flight"
 

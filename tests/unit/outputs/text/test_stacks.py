@@ -70,21 +70,21 @@ def folded(weight: str, *results: object, wanted: Wanted = PLAIN) -> tuple[list[
     return stream.getvalue().splitlines(), complaints.getvalue().splitlines()
 
 
-def test_the_stack_with_the_most_time_comes_first() -> None:
+def test_the_stack_with_the_most_time_comes_last() -> None:
     assert shown(PLAIN, report(CELLS)) == [
         "Tracing stacks on all disks, Linux 6.12. Ctrl-C ends.",
         "",
         "Summary",
         "22:13:20  4 I/Os in 1.00 s, 1 in flight",
         "",
-        "write: 1 I/O, 4 KiB, 62.5% of the time; mean 5.00 ms, p50 5.00 ms, p99 5.00 ms, max 5.00 ms",
-        "    submit",
-        "    write",
-        "    entry",
-        "",
         "read: 3 I/Os, 12 KiB, 37.5% of the time; mean 1.00 ms, p50 1.00 ms, p99 1.00 ms, max 1.00 ms",
         "    submit",
         "    read",
+        "    entry",
+        "",
+        "write: 1 I/O, 4 KiB, 62.5% of the time; mean 5.00 ms, p50 5.00 ms, p99 5.00 ms, max 5.00 ms",
+        "    submit",
+        "    write",
         "    entry",
     ]
 
@@ -92,10 +92,10 @@ def test_the_stack_with_the_most_time_comes_first() -> None:
 def test_devices_by_themselves_and_the_first_few() -> None:
     lines = shown(APART._replace(top=2), report(CELLS, "interval"))
     assert [line.partition(",")[0] for line in lines if "of the time" in line] == [
-        "sda write: 1 I/O",
         "sda read: 2 I/Os",
+        "sda write: 1 I/O",
     ]
-    assert lines[-1] == "and 1 more (--top 0 shows all)"
+    assert lines[4] == "and 1 more, with less time (--top 0 shows all)"
     everything = shown(APART._replace(top=0), report(CELLS))
     assert sum("of the time" in line for line in everything) == 3
 

@@ -205,33 +205,11 @@ def test_stages_without_time_are_shown() -> None:
     assert sum(line.startswith("  throttle ") and line.count(" 0 ns") == 4 for line in of_path(path.report())) == 5
 
 
-def test_interference_stands_below_the_total_as_part_of_the_stages() -> None:
-    found = path.report({OPERATION.group("sda", "read"): path.operations(5, extra=path.NOISE)})
-    shown = of_path(found)
-    at = shown.index("  of that, inside the stages above:")
-    assert shown[at - 1].split()[0] == "total"
-    assert [line.split()[0] for line in shown[at + 1 : at + 5]] == list(path.NOISE)
-    assert shown[at + 5] == ""
-    without = of_path(path.report({OPERATION.group("sda", "read"): path.operations(5)}))
-    assert not any("inside" in line for line in without)
-
-
 def test_time_that_no_stage_covers_has_a_row_where_there_is_some() -> None:
     cells = path.operations(5)
     shown = of_path(path.report({OPERATION.group("sda", "read"): {**cells, "unattributed": cells["fs"]}}))
     names = [line.split()[0] for line in shown if is_table(line)]
     assert names[names.index("return") :][:3] == ["return", "unattributed", "total"]
-
-
-def test_the_law_is_told_of_operations_and_of_requests_with_what_was_lost() -> None:
-    shown = of_path(path.report(lost=5))
-    assert shown[-5:] == [
-        "operations: 5,528 started = 5,520 finished + 3 in flight + 5 lost",
-        "requests: 709 started = 700 finished + 4 in flight + 5 lost",
-        "lost: 5 operations x recursion: the kernel skipped a program that was already running on that CPU",
-        "lost: 5 requests x recursion: the kernel skipped a program that was already running on that CPU",
-        "noted: 2 x ring_full: the ring had no room for a record",
-    ]
 
 
 def test_a_wide_terminal_has_two_tables_beside_each_other() -> None:

@@ -18,6 +18,7 @@ from wptrace.model.report import Event, InFlight, Report, Start, rows_of
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.turns import TurnsView
+from wptrace.outputs.text.words import columns
 
 ALL = Wanted(top=20)
 BY = ALL._replace(per_device=True)
@@ -103,7 +104,19 @@ def test_who_waited_most_comes_first() -> None:
     assert lines[-1] == "  and 1 more"
     # Of a second: 0.4 s on a CPU, 0.2 s waiting for one.
     assert lines[-3].split()[1:4] == ["4", "40.0%", "20.0%"]
-    assert lines[-3].split()[-1] == "-"
+
+
+@pytest.mark.parametrize(("width", "medians"), [(80, False), (105, False), (106, True), (200, True)])
+def test_rows_fit_the_terminal(width: int, medians: bool) -> None:
+    """Medians of what is not the wait have room in a wide one alone."""
+    view = TurnsView(BY)
+    list(view.begin(start(THREAD)))
+    cells = {Task(name * 4, 4_194_304, 4_194_303): cell([MS] * 99, [MS] * 99) for name in ["kworker/u256:31", *HOSTILE]}
+    lines = list(view.report(report(cells, by=THREAD), width))
+    title = next(line for line in lines if "has CPU" in line)
+    assert ("off p50" in title) == medians
+    assert lines[-1].endswith("-") == medians
+    assert max(map(columns, lines)) <= width
 
 
 def test_cpus_have_their_order() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.outputs.path import HIT, OPERATION, REQUEST
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND
+from wptrace.analysis.neighbours import WAITED
 from wptrace.flows.io import rules as of_io
 from wptrace.model.kind import ALL
 from wptrace.model.report import Finding, Verdict
@@ -25,20 +26,22 @@ def said(*findings: Finding, advice: str = "", dates: bool = False) -> list[str]
     return list(verdict.lines(Verdict(findings, advice), dates))
 
 
-def test_a_whole_verdict_has_three_lines() -> None:
+def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
     findings = (
         Finding("largest", {**LARGEST, "dev_share": 0.9}, OPERATION.group("nvme0n1", "read"), "device"),
-        Finding("grew", GREW, READ, "queue"),
-        Finding("tail", TAIL, READ, "device"),
+        Finding("grew", GREW, READ, "queue", advice="the scheduler"),
+        Finding("tail", TAIL, READ, "device", advice="the disk itself"),
         Finding("inside", {"share": 0.25, "sum_ns": 3 * SECOND}, READ, "preempted"),
         Finding("lost", {"requests": 3, "requests_started": 2000, "operations": 1, "operations_started": 1}),
     )
     assert said(*findings, advice="the disk itself") == [
         "verdict: device takes 83% of the time of read operations, 90% of it on nvme0n1 (mean 4.60 ms, p99 9.10 ms,"
-        " queue depth 31.0); queue grew 4.2x in the 10.0 s that ended 22:13:20 (mean 1.10 ms -> 4.60 ms); the p99 of"
-        " the whole is 12x the median (24.0 ms, 2.00 ms), and device makes it (22.0 ms); preempted took 25% of the"
-        " time (3.00 s) inside the stages",
+        " queue depth 31.0)",
         "look at: the disk itself",
+        "also: queue grew 4.2x in the 10.0 s that ended 22:13:20 (mean 1.10 ms -> 4.60 ms)",
+        "look at: the scheduler",
+        "also: the p99 of the whole is 12x the median (24.0 ms, 2.00 ms), and device makes it (22.0 ms)",
+        "also: preempted took 25% of the time (3.00 s) inside the stages",
         "but: 1 of 1 operation and 3 of 2,000 requests were lost, so the figures are those of a sample",
     ]
 
@@ -70,12 +73,43 @@ def test_a_whole_verdict_has_three_lines() -> None:
             Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp (pid 7)"),
             "62% of the time of operations (1.20 s) was spent behind commits into which cp (pid 7) had put most",
         ),
+        (
+            Finding("owner", {"share": 0.92, "owners": 3}, who="backup[12]"),
+            "backup[12] had 92% of the device's time, 2 other owners had the rest",
+        ),
+        (
+            Finding("owner", {"share": 0.92, "owners": 2, "filtered": 1}, who="backup[12]"),
+            "of what is followed, backup[12] had 92% of the device's time, 1 other owner had the rest",
+        ),
+        (Finding("owner", {"share": 1.0, "owners": 1}, who="a\nb[12]"), "a\\nb[12] had the device alone"),
+        (
+            Finding(
+                "neighbour",
+                {"share": 0.38, "had": 0.92, "waited_ns": 1, "waits": 1},
+                WAITED.group("nullb0", "/app"),
+                who="/batch (backup, 64 KiB reads)",
+            ),
+            "waiting for nullb0 takes 38% of the requests of /app: /batch (backup, 64 KiB reads) had 92% of it ",
+        ),
         (Finding("grew", {**GREW, "factor": 1234.5}, READ, "fs"), "fs grew 1,234x in the 10.0 s that ended 22:13:20"),
     ],
 )
 def test_each_finding_in_words(finding: Finding, words: str) -> None:
     (line,) = said(finding)
     assert line.startswith(f"verdict: {words}")
+
+
+@pytest.mark.parametrize(
+    ("lost", "started", "words"),
+    [
+        (7, 371_395, "7 of 371,395 requests were lost: too few to change any figure but the largest ones"),
+        (1, 20_000, "1 of 20,000 requests was lost: too few to change any figure but the largest ones"),
+        (2, 20_000, "2 of 20,000 requests were lost, so the figures are those of a sample"),
+    ],
+)
+def test_so_few_lost_change_no_figure(lost: int, started: int, words: str) -> None:
+    found = Finding("lost", {"requests": lost, "requests_started": started})
+    assert said(Finding("idle", {"in_flight": 0}), found)[-1] == f"but: {words}"
 
 
 def test_dates_stand_before_the_time_if_wanted() -> None:

@@ -143,6 +143,11 @@ def test_introduction_says_what_is_traced_and_what_to_know() -> None:
     ]
     named = start(dev=["sda", "sdb1"])._replace(level="")
     assert list(text.introduction(named)) == ["Tracing io on sda, sdb1, Linux 6.12.9. Ctrl-C ends."]
+    (line,) = text.introduction(start()._replace(filters={"pid": 7, "children": True, "comm": "db"}))
+    assert ", only pid 7 and its children, comm db, " in line
+    asked = {"dev": ["sda"], "comm": "db", "by": "cgroup", "neighbours": True}
+    (line,) = text.introduction(named._replace(filters=asked))
+    assert line == "Tracing io on sda, only comm db, by cgroup, with neighbours, Linux 6.12.9. Ctrl-C ends."
 
 
 def test_introduction_names_the_filters() -> None:

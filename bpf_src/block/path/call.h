@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Which system call a task is in, whatever hook asks. */
+#ifndef WPT_PATH_CALL_H
+#define WPT_PATH_CALL_H
+
+#include "block/path/shared.h"
+
+struct thread_info___x86 {
+	__u32 status;
+} __attribute__((preserve_access_index));
+
+struct pt_regs___x86_call {
+	__u64 orig_ax;
+	__u16 cs;
+} __attribute__((preserve_access_index));
+
+struct pt_regs___arm64_call {
+	__u64 pstate;
+	__s32 syscallno;
+} __attribute__((preserve_access_index));
+
+#define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
+#define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
+
+/* Programs of 32 bits number their calls otherwise. */
+static __always_inline bool is_foreign_call(struct pt_regs *regs)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
+	struct pt_regs___arm64_call *state = (void *)regs;
+
+	if (bpf_core_field_exists(state->pstate))
+		return BPF_CORE_READ(state, pstate) & PSR_MODE32_BIT;
+	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
+}
+
+/* What is no system call of this machine's own. */
+enum call_class {
+	CALL_CLASS_SYSTEM_CALL, /* it is one: by its number */
+	CALL_CLASS_FOREIGN, /* of a program of 32 bits */
+	CALL_CLASS_PAGEFAULT,
+	CALL_CLASS_SWAPIN,
+	CALL_CLASS_URING, /* a worker of io_uring */
+	CALL_CLASS_KERNEL, /* a thread of the kernel */
+	CALL_CLASS_NONE, /* a task that is in none */
+};
+EXPORT_ENUM(call_class);
+
+#define CALL_OF(class, number) ((__u64)(class) << 32 | (__u32)(number))
+
+/* include/linux/sched.h */
+#define PF_IO_WORKER 0x00000010
+#define PF_KTHREAD 0x00200000
+
+#define CALL_NUMBERS 1024 /* more than there are */
+
+/*
+ * What the task had in its registers when it entered the kernel. Before
+ * commit dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper", v5.15)
+ * they are sought where the kernel puts them: at the top of a stack of this size, if that is no debugging kernel's.
+ */
+#define STACK_BYTES 16384
+
+enum bpf_func_id___registers {
+	BPF_FUNC_task_pt_regs___registers = 175,
+};
+
+static __always_inline void *task_registers(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	if (bpf_core_enum_value_exists(enum bpf_func_id___registers, BPF_FUNC_task_pt_regs___registers))
+		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	return BPF_CORE_READ(task, stack) + STACK_BYTES - bpf_core_type_size(struct pt_regs);
+}
+
+static __always_inline __u64 call_of_task(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u32 flags = BPF_CORE_READ(task, flags);
+	struct pt_regs___arm64_call *arm64;
+	struct pt_regs___x86_call *x86;
+	__s64 number;
+
+	if (flags & PF_IO_WORKER)
+		return CALL_OF(CALL_CLASS_URING, 0);
+	if (flags & PF_KTHREAD)
+		return CALL_OF(CALL_CLASS_KERNEL, 0);
+	x86 = task_registers();
+	arm64 = (void *)x86;
+	if (bpf_core_field_exists(arm64->syscallno)) {
+		number = BPF_CORE_READ(arm64, syscallno);
+	} else {
+		/* An exception leaves -1, and what is no user's are no registers of one. */
+		number = (BPF_CORE_READ(x86, cs) & 3) == 3 ? (__s64)BPF_CORE_READ(x86, orig_ax) : -1;
+	}
+	if (number < 0 || number >= CALL_NUMBERS)
+		return CALL_OF(CALL_CLASS_NONE, 0);
+	return is_foreign_call((void *)x86) ? CALL_OF(CALL_CLASS_FOREIGN, 0) : CALL_OF(CALL_CLASS_SYSTEM_CALL, number);
+}
+
+#endif

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Neighbours (--neighbours): who had the device while a request waited for it.
+ *
+ * A device has a few columns, one for each owner that just uses it, and a last one for all others. A column is a single
+ * word: the sum of (end - begin) of all that the owner had there, and how many of them are under way. From the word and a
+ * time follows how much of the device the owner had by then, so two looks at it show exactly what was had in between.
+ * A waiting request looks when it is queued and when it is issued; no lock is needed, and an event is one addition.
+ *
+ * All of it is behind a constant, so that the verifier drops it unless it is asked for.
+ */
+#ifndef WPT_PATH_NEIGHBOURS_H
+#define WPT_PATH_NEIGHBOURS_H
+
+#include "block/path/hidden.h"
+#include "block/path/owner.h"
+
+const volatile bool neighbours;
+
+/* Waits this short do not count, and stories of what took less have none. */
+CONSTANT(NEIGHBOUR_WAIT_NS, 10000);
+#define NEIGHBOUR_TOLD_NS 100000
+
+/* --- Columns ------------------------------------------------------------------------------------------------------ */
+
+#define OTHERS_COLUMN (NEIGHBOUR_COLUMNS - 1)
+#define OCCUPANCIES 256 /* places in the table of devices */
+
+struct occupancy {
+	__u64 words[NEIGHBOUR_COLUMNS]; /* nanoseconds << 16 | under way */
+	__u64 owners[NEIGHBOUR_COLUMNS]; /* numbers; 0: free */
+	__u64 since[NEIGHBOUR_COLUMNS]; /* when the column became this owner's */
+	__u8 used[NEIGHBOUR_COLUMNS]; /* since the last search for a column that may go */
+	__u32 hand;
+	__u32 unused;
+};
+
+struct occupancy occupancies[OCCUPANCIES] SEC(".bss.occupancies");
+
+static __always_inline struct occupancy *occupancy_at(__u32 slot)
+{
+	asm volatile("%0 &= %1" : "+r"(slot) : "i"(OCCUPANCIES - 1));
+	return &occupancies[slot];
+}
+
+static __always_inline __u32 column_at(__u32 column)
+{
+	asm volatile("%0 &= %1" : "+r"(column) : "i"(NEIGHBOUR_COLUMNS - 1));
+	return column;
+}
+
+#define UNDER_WAY(word) ((word) & 0xffff)
+/* What an owner had of the device by then, in nanoseconds times requests; 48 bits of it. */
+#define HAD_BY(word, at) (((word) >> 16) + UNDER_WAY(word) * (at))
+
+/* Two looks; what another CPU wrote between its clock and ours may make the later one the lesser, by as little. */
+static __always_inline __u64 had_between(__u64 first, __u64 begin, __u64 second, __u64 end)
+{
+	__u64 had = (HAD_BY(second, end) - HAD_BY(first, begin)) << 16;
+
+	return (__s64)had < 0 ? 0 : had >> 16;
+}
+
+/* A free column, or that of an owner who does not use it: each search takes away one chance of those who did. */
+__noinline __u32 claim_column(__u32 slot, __u32 owner)
+{
+	struct occupancy *of = occupancy_at(slot);
+	__u32 hand = of->hand, step;
+
+	for (step = 0; step < OTHERS_COLUMN; step++) {
+		__u32 column = column_at((hand + step) % OTHERS_COLUMN);
+		__u64 before = of->owners[column];
+
+		if (before && of->used[column]) {
+			of->used[column] = 0;
+			continue;
+		}
+		if (UNDER_WAY(of->words[column]) || !take_place(&of->owners[column], before, owner))
+			continue;
+		of->since[column] = bpf_ktime_get_ns();
+		of->used[column] = 1;
+		of->hand = column + 1;
+		return column;
+	}
+	return OTHERS_COLUMN;
+}
+
+__noinline __u32 column_of(__u32 slot, __u32 owner)
+{
+	struct occupancy *of = occupancy_at(slot);
+	__u32 column;
+
+	if (!owner || owner >= OWNER_OTHERS)
+		return OTHERS_COLUMN;
+	for (column = 0; column < OTHERS_COLUMN; column++) {
+		if (of->owners[column] == owner) {
+			of->used[column] = 1;
+			return column;
+		}
+	}
+	return claim_column(slot, owner);
+}
+
+/* --- Rows --------------------------------------------------------------------------------------------------------- */
+
+#define NEIGHBOUR_ROWS 2048
+#define NEIGHBOUR_PROBES 8
+
+/* What a row is of: the waits of an owner, what another one had meanwhile, and by block_op what an owner had at all. */
+enum neighbour_row {
+	NEIGHBOUR_ROW_WAITED,
+	NEIGHBOUR_ROW_MET,
+	NEIGHBOUR_ROW_HAD,
+};
+EXPORT_ENUM(neighbour_row);
+/* A power of two. */
+CONSTANT(NEIGHBOUR_KINDS, 16);
+
+struct neighbour_cell {
+	__u64 count;
+	__u64 ns;
+	__u64 bytes;
+};
+
+/* First one for each row, then one of all others for each device and what a row is of. */
+CELLS(neighbour_cells, neighbour_cell);
+
+/* What has a row: what << 48 | who waits << 32 | who had it << 16 | slot << 8 | 1; 0: free. */
+__u64 neighbour_rows[NEIGHBOUR_ROWS] SEC(".bss.nb_rows");
+
+__noinline int count_neighbour(__u64 key, __u64 ns, __u32 bytes)
+{
+	__u32 home = key * 0x9e3779b97f4a7c15ULL >> 40, place = NEIGHBOUR_ROWS, probe;
+	struct neighbour_cell *cell;
+
+	for (probe = 0; probe < NEIGHBOUR_PROBES; probe++) {
+		__u32 at = home + probe;
+
+		asm volatile("%0 &= %1" : "+r"(at) : "i"(NEIGHBOUR_ROWS - 1));
+		if (neighbour_rows[at] == key || (!neighbour_rows[at] && take_place(&neighbour_rows[at], 0, key))) {
+			place = at;
+			break;
+		}
+	}
+	if (place == NEIGHBOUR_ROWS) {
+		COUNT(loss[PATH_CAUSE_OWNER_FULL]);
+		place += (key >> 8 & 0xff) * NEIGHBOUR_KINDS + (key >> 48 & NEIGHBOUR_KINDS - 1);
+	}
+	cell = cell_at(&neighbour_cells, place);
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->ns, ns);
+	COUNT_MORE(cell->bytes, bytes);
+	COUNT(cell->count);
+	return 0;
+}
+
+static __always_inline __u64 neighbour_key(__u32 what, __u32 waiter, __u32 holder, __u32 slot)
+{
+	return (__u64)what << 48 | (__u64)waiter << 32 | holder << 16 | slot << 8 | 1;
+}
+
+/* --- Who is under way --------------------------------------------------------------------------------------------- */
+
+#define OCCUPANT_BITS 13
+#define OCCUPANTS (1 << OCCUPANT_BITS)
+#define OCCUPANT_PROBES 8
+
+/* A request that the device has. Its end may go unseen: then it is taken off when its memory is used again. */
+struct occupant {
+	__u64 rq; /* 0: free */
+	__u64 since;
+	__u32 bytes;
+	__u16 owner;
+	__u8 slot;
+	__u8 column;
+	__u8 op;
+	__u8 unused[7];
+};
+
+struct occupant occupants[OCCUPANTS] SEC(".bss.occupants");
+
+static __always_inline struct occupant *occupant_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OCCUPANTS - 1));
+	return &occupants[place];
+}
+
+__noinline __u32 occupant_place(__u64 rq)
+{
+	__u32 home = home_of(rq, OCCUPANT_BITS), probe;
+
+	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
+		if (occupant_at(home + probe)->rq == rq)
+			return home + probe & (OCCUPANTS - 1);
+	}
+	return OCCUPANTS;
+}
+
+/* At the end, or before it is issued anew. */
+__noinline int leave_device(__u64 rq, __u64 now, bool ended)
+{
+	__u32 place = occupant_place(rq);
+	struct occupant *one;
+
+	if (place >= OCCUPANTS)
+		return 0;
+	one = occupant_at(place);
+	if (!now)
+		now = bpf_ktime_get_ns();
+	COUNT_MORE(occupancy_at(one->slot)->words[column_at(one->column)], (now << 16) - 1);
+	if (ended)
+		count_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
+				minus(now, one->since), one->bytes);
+	barrier();
+	one->rq = 0;
+	return 0;
+}
+
+__noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now)
+{
+	struct request *request = (void *)rq;
+	__u32 home = home_of(rq, OCCUPANT_BITS), column, probe;
+
+	leave_device(rq, now, false);
+	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
+		struct occupant *one = occupant_at(home + probe);
+
+		if (one->rq || !take_place(&one->rq, 0, rq))
+			continue;
+		column = column_of(slot, owner);
+		one->since = now;
+		one->bytes = BPF_CORE_READ(request, __data_len);
+		one->owner = owner;
+		one->slot = slot;
+		one->column = column;
+		one->op = request_op(BPF_CORE_READ(request, cmd_flags));
+		if (owner && owner < OWNER_OTHERS) {
+			owner_at(owner - 1)->last_bytes = one->bytes;
+			owner_at(owner - 1)->last_op = one->op;
+		}
+		COUNT_MORE(occupancy_at(slot)->words[column_at(column)], 1 - (now << 16));
+		return 0;
+	}
+	COUNT(loss[PATH_CAUSE_NEIGHBOUR_FULL]);
+	return 0;
+}
+
+/* --- What a request met ------------------------------------------------------------------------------------------- */
+
+/* Of each slot of `bios`: the words when it was queued and issued; when it is over, what each column had meanwhile. */
+struct watch {
+	__u64 queued; /* of the request whose looks these are */
+	__u64 issued;
+	__u64 wait[NEIGHBOUR_COLUMNS];
+	__u64 device[NEIGHBOUR_COLUMNS];
+	__u16 owners[NEIGHBOUR_COLUMNS];
+	__u64 met; /* both are told */
+};
+
+#define WATCHES(name) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_ARRAY); \
+		__uint(max_entries, 1); \
+		__type(key, __u32); \
+		__type(value, struct watch); \
+	} name SEC(".maps")
+
+WATCHES(watches);
+/* Of each slot of `ops`: what the last of its requests met, where it had several. */
+WATCHES(op_watches);
+
+static __always_inline struct watch *watch_of(struct bio_state *state)
+{
+	__u32 place = state->place;
+
+	return bpf_map_lookup_elem(&watches, &place);
+}
+
+/* Nothing is moved by a plain copy from here: the words change meanwhile. */
+#define LOOK_AT(words, into) \
+	do { \
+		(into)[0] = (words)[0]; \
+		(into)[1] = (words)[1]; \
+		(into)[2] = (words)[2]; \
+		(into)[3] = (words)[3]; \
+		(into)[4] = (words)[4]; \
+		(into)[5] = (words)[5]; \
+		(into)[6] = (words)[6]; \
+		(into)[7] = (words)[7]; \
+		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
+	} while (0)
+
+static __noinline int look_when_queued(struct bio_state *state)
+{
+	struct watch *watch;
+
+	if (!state)
+		return 0;
+	watch = watch_of(state);
+	if (!watch)
+		return 0;
+	watch->queued = state->done.times.queued;
+	watch->met = false;
+	LOOK_AT(occupancy_at(state->done.slot)->words, watch->wait);
+	return 0;
+}
+
+/* Before it is itself under way. */
+static __noinline int look_when_issued(struct request *rq, struct bio_state *state)
+{
+	struct watch *watch;
+
+	if (!state)
+		return 0;
+	watch = watch_of(state);
+	if (!watch)
+		return 0;
+	watch->issued = state->done.times.issued;
+	watch->met = false;
+	LOOK_AT(occupancy_at(state->done.slot)->words, watch->device);
+	enter_device(number_of((__u64)rq), state->done.slot, *bio_owner(state), watch->issued);
+	return 0;
+}
+
+/* Another one stands for the request; its own wait began elsewhere. */
+static __noinline int succeed_watch(struct bio_state *next, struct bio_state *head)
+{
+	struct watch *watch, *from;
+
+	if (!next || !head)
+		return 0;
+	watch = watch_of(next);
+	from = watch_of(head);
+	if (!watch || !from)
+		return 0;
+	watch->issued = from->issued;
+	LOOK_AT(from->device, watch->device);
+	return 0;
+}
+
+static __noinline int copy_watch(struct watch *watch, struct bio_state *from)
+{
+	struct watch *other;
+
+	if (!watch || !from)
+		return 0;
+	other = watch_of(from);
+	if (other)
+		__builtin_memcpy(watch, other, sizeof(*watch));
+	return 0;
+}
+
+static __always_inline void split_watch(struct bio_state *front, struct bio_state *rest)
+{
+	copy_watch(watch_of(front), rest);
+}
+
+static __always_inline void deliver_watch(struct op_state *op, struct bio_state *head)
+{
+	__u32 place = op->place;
+
+	copy_watch(bpf_map_lookup_elem(&op_watches, &place), head);
+}
+
+/* One column. Who had it for a part of the time only is one of the others. */
+__noinline int meet_column(__u32 place, __u32 column, bool counts)
+{
+	struct bio_state *state = bio_at(place);
+	struct occupancy *of = occupancy_at(state->done.slot);
+	struct times *times = &state->done.times;
+	struct watch *watch = watch_of(state);
+	__u64 wait, device, issue;
+	__u32 owner, own;
+
+	column = column_at(column);
+	if (!watch)
+		return 0;
+	own = *bio_owner(state);
+	issue = watch->device[column];
+	owner = of->since[column] > times->queued ? 0 : of->owners[column];
+	if (column == OTHERS_COLUMN || !owner)
+		owner = OWNER_OTHERS;
+	wait = had_between(watch->wait[column], times->queued, issue, times->issued);
+	device = had_between(issue, times->issued, of->words[column], times->completed);
+	/* Itself. */
+	if (owner == own)
+		device = minus(device, times->completed - times->issued);
+	watch->wait[column] = wait;
+	watch->device[column] = device;
+	watch->owners[column] = owner;
+	if (counts && wait)
+		count_neighbour(neighbour_key(NEIGHBOUR_ROW_MET, own, owner, state->done.slot), wait, 0);
+	return 0;
+}
+
+/* At C, before it has left the device. */
+__noinline int meet_neighbours(__u32 place)
+{
+	struct bio_state *state = bio_at(place);
+	struct times *times = &state->done.times;
+	struct watch *watch = watch_of(state);
+	bool counts = times->issued - times->queued >= NEIGHBOUR_WAIT_NS;
+	__u32 column;
+
+	if (!watch || (!counts && (!telling || times->completed - times->queued < NEIGHBOUR_TOLD_NS)))
+		return 0;
+	if (watch->queued != times->queued || watch->issued != times->issued || watch->met)
+		return 0;
+	for (column = 0; column < NEIGHBOUR_COLUMNS; column++)
+		meet_column(place, column, counts);
+	watch->met = true;
+	if (counts)
+		count_neighbour(neighbour_key(NEIGHBOUR_ROW_WAITED, *bio_owner(state), 0, state->done.slot),
+				times->issued - times->queued, 0);
+	return 0;
+}
+
+/* Of a cgroup or file, who it is that asks: looked up now and then, as all of them have that owner. */
+#define SEEN_EVERY 16
+
+static __noinline __u32 note_seen(__u32 number)
+{
+	struct owner *owner;
+
+	if (!neighbours || owner_by < OWNER_BY_CGROUP || !number || number >= OWNER_OTHERS)
+		return number;
+	owner = owner_at(number - 1);
+	if (!(owner->asked++ % SEEN_EVERY))
+		bpf_get_current_comm(owner->seen, sizeof(owner->seen));
+	return number;
+}
+
+/* --- What a filter leaves out ------------------------------------------------------------------------------------- */
+
+#define STRANGER_BITS 12
+#define STRANGERS (1 << STRANGER_BITS)
+
+#define STRANGER_PROBES 8
+
+/*
+ * A bio that is not followed, from Q to D. One that is merged never gets to D, and stays until its place is wanted; who
+ * finds none free takes that of another one, who is one of the others then.
+ */
+struct stranger {
+	__u64 bio; /* 0: free */
+	__u64 owner;
+};
+
+struct stranger strangers[STRANGERS] SEC(".bss.strangers");
+
+static __always_inline struct stranger *stranger_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(STRANGERS - 1));
+	return &strangers[place];
+}
+
+/* Where it is; with the key 0, where a place is free; else STRANGERS. */
+__noinline __u32 stranger_place(__u64 bio, __u64 key)
+{
+	__u32 home = home_of(bio, STRANGER_BITS), probe;
+
+	for (probe = 0; probe < STRANGER_PROBES; probe++) {
+		if (stranger_at(home + probe)->bio == key)
+			return home + probe & (STRANGERS - 1);
+	}
+	return STRANGERS;
+}
+
+/* Its memory may be that of one that was merged. */
+__noinline int note_stranger(__u64 bio, __u32 owner)
+{
+	__u32 place = stranger_place(bio, bio);
+
+	if (place >= STRANGERS)
+		place = stranger_place(bio, 0);
+	if (place >= STRANGERS || (!stranger_at(place)->bio && !take_place(&stranger_at(place)->bio, 0, bio)))
+		place = home_of(bio, STRANGER_BITS);
+	stranger_at(place)->owner = owner;
+	barrier();
+	stranger_at(place)->bio = bio;
+	return 0;
+}
+
+__noinline __u32 forget_stranger(__u64 bio)
+{
+	__u32 place = stranger_place(bio, bio), owner;
+
+	if (place >= STRANGERS)
+		return OWNER_OTHERS;
+	owner = stranger_at(place)->owner;
+	barrier();
+	stranger_at(place)->bio = 0;
+	return owner;
+}
+
+static __noinline int issue_stranger(struct request *rq)
+{
+	__u32 dev = request_disk(rq, false);
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	struct device_match match = find_any_device(rq, dev, BPF_CORE_READ(rq, __sector), !bio);
+	__u32 owner;
+
+	if (!match.found)
+		return 0;
+	/* The flush machinery has none. */
+	owner = bio ? forget_stranger((__u64)bio) : OWNER_OTHERS;
+	enter_device(number_of((__u64)rq), match.slot, owner, bpf_ktime_get_ns());
+	return 0;
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Who owns what begins: the current task, a file, or who made the page dirty that is written back. */
+#ifndef WPT_PATH_OWNED_H
+#define WPT_PATH_OWNED_H
+
+#include "block/path/owner.h"
+#include "block/path/neighbours.h"
+#include "block/path/record.h"
+
+/* Of each place in `owners`: the path of a file or directory; no more than one where owners are tasks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct io_record);
+} owner_paths SEC(".maps");
+
+/* Once for each, by a number: the verifier looks at the way up alone. */
+__noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
+{
+	struct io_record *record = bpf_map_lookup_elem(&owner_paths, &place);
+	struct place leaf = {.dentry = (void *)dentry, .mount = (void *)mount};
+
+	return record ? read_path(record, &leaf) : 0;
+}
+
+static __noinline __u32 owner_of_place(struct place *at)
+{
+	struct owner_key key = {};
+	struct dentry *dentry;
+	struct owner *owner;
+	__u32 number;
+
+	if (!at)
+		return 0;
+	dentry = at->dentry;
+	if (owner_by == OWNER_BY_DIR)
+		dentry = BPF_CORE_READ(dentry, d_parent);
+	key.id = BPF_CORE_READ(dentry, d_inode, i_ino);
+	key.more = BPF_CORE_READ(dentry, d_inode, i_sb, s_dev);
+	if (!key.id)
+		return 0;
+	number = owner_number(&key);
+	if (number == OWNER_OTHERS)
+		return number;
+	owner = owner_at(number - 1);
+	if (owner->known == true) {
+		owner->known++;
+		name_owner(number - 1, number_of((__u64)dentry), number_of((__u64)at->mount));
+		barrier();
+		owner->known++;
+	}
+	return number;
+}
+
+static __noinline __u32 owner_of_file(struct file *file)
+{
+	struct place place;
+
+	if (!file)
+		return 0;
+	place = place_of(file);
+	return owner_of_place(&place);
+}
+
+/* An asynchronous one has its submitter already, who may not be the current task. */
+static __always_inline void own_operation(struct op_state *op, struct file *file)
+{
+	if (!owner_by)
+		return;
+	if (BY_FILE)
+		*op_owner(op->place) = owner_of_file(file);
+	else if (owner_by == OWNER_BY_CALL && op->op_kind == OP_KIND_PAGEFAULT)
+		*op_owner(op->place) = owner_of_class(CALL_CLASS_PAGEFAULT);
+	else if (owner_by == OWNER_BY_CALL && op->op_kind == OP_KIND_SWAPIN)
+		*op_owner(op->place) = owner_of_class(CALL_CLASS_SWAPIN);
+	else if (op->interface == INTERFACE_CALL)
+		*op_owner(op->place) = owner_of_task();
+}
+
+/* Who made it dirty, as a thread; its process has the name that this had. */
+static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
+{
+	struct owner_key key = {};
+
+	if (owner_by == OWNER_BY_CGROUP) {
+		key.id = frame->cgroup;
+	} else {
+		if (owner_by != OWNER_BY_COMM)
+			key.id = (__u64)frame->tgid << 32 | (owner_by == OWNER_BY_THREAD ? frame->tid : 0);
+		__builtin_memcpy(key.comm, frame->comm, sizeof(key.comm));
+	}
+	return owner_number(&key);
+}
+
+/* A bio of no operation. Of the page cache's pages the file is known. */
+static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
+{
+	struct dirty_frame *frame;
+
+	if (BY_FILE) {
+		/* A copy, or the compiler has libbpf look for `struct page_of_file` in the kernel. */
+		struct address_space *mapping = page_of_file(head_of(first_page(bio))).mapping;
+		struct inode *inode;
+		struct place place;
+
+		/* Memory of a process, of a driver, or none. */
+		if (!mapping || (__u64)mapping & 3)
+			return 0;
+		inode = BPF_CORE_READ(mapping, host);
+		place.dentry = name_of(inode);
+		place.mount = mount_of(inode);
+		return place.dentry && place.mount ? note_seen(owner_of_place(&place)) : 0;
+	}
+	/* By what call something became dirty, nobody knows any more. */
+	frame = following && write && owner_by != OWNER_BY_CALL ? dirtier_of(bio) : NULL;
+	return frame ? owner_of_dirtied(frame) : note_seen(owner_of_task());
+}
+
+/* A bio that a filter leaves out, of a device that is traced: whose it is, its neighbours want to know. */
+static __noinline int queue_stranger(struct bio *bio)
+{
+	struct device_match match = find_device(bio_disk(bio, false), BPF_CORE_READ(bio, bi_iter.bi_sector), false);
+
+	if (match.found)
+		note_stranger(number_of((__u64)bio),
+			      owner_of_bio(bio, request_op(BPF_CORE_READ(bio, bi_opf)) == BLOCK_OP_WRITE));
+	return 0;
+}
+
+static __always_inline void own_bio(struct bio_state *state, struct op_state *op, struct bio *bio)
+{
+	if (!owner_by)
+		return;
+	if (op) {
+		*bio_owner(state) = *op_owner(op->place);
+		/* A worker may send it. */
+		if (neighbours && op->task == bpf_get_current_task())
+			note_seen(*op_owner(op->place));
+	} else {
+		*bio_owner(state) = owner_of_bio(bio, state->op_kind == BLOCK_OP_WRITE && !state->empty);
+	}
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Rows by owner (--by): whose an operation or request is, decided when it is submitted, and what is counted of it.
+ *
+ * An owner has a number, its place in a table. Whoever finds no place there, or no row, counts in a row of all others:
+ * nothing is counted nowhere. All of it is behind a constant, so that the verifier drops it unless it is asked for.
+ */
+#ifndef WPT_PATH_OWNER_H
+#define WPT_PATH_OWNER_H
+
+#include "block/path/state.h"
+#include "block/path/call.h"
+
+enum owner_by {
+	OWNER_BY_NOBODY,
+	OWNER_BY_PROCESS,
+	OWNER_BY_THREAD,
+	OWNER_BY_COMM,
+	OWNER_BY_CGROUP,
+	OWNER_BY_CALL,
+	OWNER_BY_FILE,
+	OWNER_BY_DIR,
+};
+EXPORT_ENUM(owner_by);
+const volatile enum owner_by owner_by;
+
+#define BY_FILE (owner_by >= OWNER_BY_FILE)
+
+/* --- Owners ------------------------------------------------------------------------------------------------------- */
+
+#define OWNER_BITS 12
+#define OWNERS (1 << OWNER_BITS)
+#define OWNER_PROBES 16
+
+/* Numbers: 0 is nobody's, the others are places and one more. */
+CONSTANT(OWNER_OTHERS, OWNERS + 1);
+
+struct owner_key {
+	__u64 id; /* tgid << 32 | tid, the id of a cgroup, call_class << 32 | number, the number of an inode */
+	__u64 more; /* the device of that inode */
+	__u64 comm[2];
+};
+
+struct owner {
+	__u64 taken; /* by what has this hash; 0: free. Of so few owners no two have the same one */
+	__u64 known; /* the key is there */
+	struct owner_key key;
+	__u64 asked; /* with --neighbours: how often */
+	__u64 seen[2]; /* the name of one of its tasks, of late */
+	__u32 last_bytes; /* of the request that was issued last, and its block_op */
+	__u32 last_op;
+};
+
+const struct owner *export_owner __attribute__((unused));
+
+struct owner owners[OWNERS] SEC(".bss.owners");
+
+/* Of each slot of `ops` and `bios`: the number. */
+__u32 op_owners[OPS] SEC(".bss.op_owners");
+__u32 bio_owners[BIOS] SEC(".bss.bio_owners");
+
+static __always_inline struct owner *owner_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OWNERS - 1));
+	return &owners[place];
+}
+
+static __always_inline __u32 *op_owner(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	return &op_owners[place];
+}
+
+static __always_inline __u32 *bio_owner(struct bio_state *state)
+{
+	__u32 place = state->place;
+
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
+	return &bio_owners[place];
+}
+
+static __always_inline __u64 owner_hash(struct owner_key *key)
+{
+	__u64 hash = key->id * 0x9e3779b97f4a7c15ULL;
+
+	hash = (hash ^ hash >> 32 ^ key->more) * 0xff51afd7ed558ccdULL;
+	hash = (hash ^ hash >> 32 ^ key->comm[0]) * 0xc4ceb9fe1a85ec53ULL;
+	hash = (hash ^ hash >> 32 ^ key->comm[1]) * 0x9e3779b97f4a7c15ULL;
+	return hash | 1;
+}
+
+__noinline __u32 claim_owner(__u64 hash)
+{
+	__u32 home = hash >> (64 - OWNER_BITS), probe;
+
+	/* None is ever given back, so what has a place stands before the first one that is free. */
+	for (probe = 0; probe < OWNER_PROBES; probe++) {
+		struct owner *owner = owner_at(home + probe);
+
+		if (owner->taken == hash || (!owner->taken && take_place(&owner->taken, 0, hash)))
+			return home + probe & (OWNERS - 1);
+	}
+	return OWNERS;
+}
+
+static __always_inline __u32 owner_number(struct owner_key *key)
+{
+	__u64 hash = owner_hash(key);
+	__u32 place = hash >> (64 - OWNER_BITS);
+	struct owner *owner = owner_at(place);
+
+	if (owner->taken != hash) {
+		place = claim_owner(hash);
+		if (place >= OWNERS)
+			return OWNER_OTHERS;
+		owner = owner_at(place);
+	}
+	if (!owner->known) {
+		owner->key = *key;
+		barrier();
+		owner->known = true;
+	}
+	return place + 1;
+}
+
+/* A process has the name of its first thread, which may not be the one that asks. */
+static __always_inline void leader_comm(struct owner_key *key, __u64 ids)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	if (ids >> 32 == (__u32)ids) {
+		bpf_get_current_comm(key->comm, sizeof(key->comm));
+		return;
+	}
+	task = BPF_CORE_READ(task, group_leader);
+	bpf_probe_read_kernel_str(key->comm, sizeof(key->comm), task->comm);
+}
+
+/* The current task, or what it belongs to. */
+static __noinline __u32 owner_of_task(void)
+{
+	__u64 ids = bpf_get_current_pid_tgid();
+	struct owner_key key = {};
+
+	if (owner_by == OWNER_BY_CGROUP) {
+		key.id = bpf_get_current_cgroup_id();
+	} else if (owner_by == OWNER_BY_CALL) {
+		key.id = call_of_task();
+	} else if (owner_by == OWNER_BY_PROCESS) {
+		key.id = ids >> 32 << 32;
+		leader_comm(&key, ids);
+	} else {
+		if (owner_by == OWNER_BY_THREAD)
+			key.id = ids;
+		bpf_get_current_comm(key.comm, sizeof(key.comm));
+	}
+	return owner_number(&key);
+}
+
+static __noinline __u32 owner_of_class(enum call_class class)
+{
+	struct owner_key key = {.id = CALL_OF(class, 0)};
+
+	return owner_number(&key);
+}
+
+static __always_inline void disown(struct bio_state *state)
+{
+	if (owner_by)
+		*bio_owner(state) = 0;
+}
+
+static __always_inline void inherit(struct bio_state *state, struct bio_state *from)
+{
+	if (owner_by)
+		*bio_owner(state) = *bio_owner(from);
+}
+
+/* --- Rows --------------------------------------------------------------------------------------------------------- */
+
+/* The most; Python makes it fewer where there are many CPUs. */
+#define OWNER_ROWS 4096
+#define ROW_PROBES 8
+/* A power of two less 1. */
+const volatile __u32 owner_row_mask;
+
+/* What a row is of: op_kind, the same of what the page cache served, block_op. */
+CONSTANT(OWNED_HIT, 8);
+CONSTANT(OWNED_KINDS, 16);
+
+struct owned_op_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	struct hist stages[1];
+};
+
+enum owned_request_stage {
+	OWNED_REQUEST_STAGE_UNDER_WAY, /* D to C: the device, or its driver, has it */
+	OWNED_REQUEST_STAGE_TOTAL,
+	OWNED_REQUEST_STAGES,
+};
+EXPORT_ENUM(owned_request_stage);
+
+struct owned_request_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 untimed; /* of the finished: in no distribution */
+	struct hist stages[OWNED_REQUEST_STAGES];
+};
+
+/* First a cell for each row, then one of the others for each device and what a row is of. */
+CELLS(owned_op_cells, owned_op_cell);
+CELLS(owned_request_cells, owned_request_cell);
+
+#define OWNED_ROWS(name, section) \
+	/* What has a row: owner << 32 | slot << 16 | what << 8 | 1; 0: free. */ \
+	__u64 name[OWNER_ROWS] SEC(section); \
+	__noinline __u32 name##_claim(__u64 key, __u32 home) \
+	{ \
+		__u32 probe; \
+		for (probe = 0; probe < ROW_PROBES; probe++) { \
+			__u32 at = home + probe & owner_row_mask; \
+			asm volatile("%0 &= %1" : "+r"(at) : "i"(OWNER_ROWS - 1)); \
+			if (name[at] == key || (!name[at] && take_place(&name[at], 0, key))) \
+				return at; \
+		} \
+		return OWNER_ROWS; \
+	} \
+	static __always_inline __u32 name##_find(__u32 owner, __u32 slot, __u32 what) \
+	{ \
+		__u64 key = (__u64)owner << 32 | slot << 16 | what << 8 | 1; \
+		__u32 at = (key * 0x9e3779b97f4a7c15ULL >> 40) & owner_row_mask; \
+		__u32 found = at; \
+		if (owner != OWNER_OTHERS) { \
+			asm volatile("%0 &= %1" : "+r"(at) : "i"(OWNER_ROWS - 1)); \
+			if (name[at] == key) \
+				return found; \
+			found = name##_claim(key, found); \
+			if (found < OWNER_ROWS) \
+				return found; \
+		} \
+		COUNT(loss[PATH_CAUSE_OWNER_FULL]); \
+		return owner_row_mask + 1 + slot * OWNED_KINDS + what; \
+	}
+
+/* libbpf cuts longer names of sections, and then they are not found. */
+OWNED_ROWS(owned_op_rows, ".bss.op_rows")
+OWNED_ROWS(owned_request_rows, ".bss.rq_rows")
+
+/* --- Counting ----------------------------------------------------------------------------------------------------- */
+
+static __noinline int count_owned_request(struct bio_state *state)
+{
+	struct owned_request_cell *cell;
+	struct times *times;
+	__u32 owner;
+
+	if (!state)
+		return 0;
+	/* The flush machinery's own request has no owner. */
+	owner = state->op_kind == BLOCK_OP_FLUSH ? 0 : *bio_owner(state);
+	cell = cell_at(&owned_request_cells, owned_request_rows_find(owner, state->done.slot, state->op_kind));
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->bytes, state->done.bytes);
+	if (state->done.error)
+		COUNT(cell->failed);
+	if (state->untimed) {
+		COUNT(cell->untimed);
+	} else {
+		times = &state->done.times;
+		add(&cell->stages[OWNED_REQUEST_STAGE_UNDER_WAY], times->completed - times->issued);
+		hist_add_counted(&cell->stages[OWNED_REQUEST_STAGE_TOTAL], times->completed - times->queued);
+	}
+	COUNT(cell->finished);
+	return 0;
+}
+
+static __noinline int count_owned_op(struct op_state *op, __u32 slot, bool hit, __u64 end, __s64 result)
+{
+	struct owned_op_cell *cell;
+	__u32 what;
+
+	if (!op)
+		return 0;
+	what = op->op_kind + (hit ? OWNED_HIT : 0);
+	cell = cell_at(&owned_op_cells, owned_op_rows_find(*op_owner(op->place), slot, what));
+	if (!cell)
+		return 0;
+	hist_add_counted(&cell->stages[0], minus(end, op->start_ns));
+	if (result < 0)
+		COUNT(cell->failed);
+	else
+		COUNT_MORE(cell->bytes, result);
+	COUNT(cell->finished);
+	return 0;
+}
+
+#endif

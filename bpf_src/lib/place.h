@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* A place that several may want at once: one of them gets it. Needs `wptrace.h` first. */
+#ifndef WPT_PLACE_H
+#define WPT_PLACE_H
+
+/*
+ * Kernels before
+ * commit 5ffa25502b5a ("bpf: Add instructions for atomic_[cmp]xchg", v5.12) have no such instruction, and are given a
+ * plain store in its place (wptrace/bpf/atomics.py). Python says so.
+ */
+const volatile bool without_exchange;
+
+/* Who wants a place, in several places together. */
+#define CLAIMS 1024
+__u32 claims[CLAIMS];
+
+static __always_inline __u32 *claims_of(__u64 *place)
+{
+	__u32 at;
+
+	/* The verifier forbids arithmetic with a pointer, but its lower half is a number. Places lie far from each other. */
+	asm volatile("%0 = %1" : "=w"(at) : "w"((__u32)(__u64)place));
+	at = at * 0x9e3779b1u >> 22;
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(CLAIMS - 1));
+	return &claims[at];
+}
+
+/*
+ * Where a number can be added atomically, and nobody is told what it was: who reads that he is the only one comes before
+ * all others, who read that they are not. If two count themselves in at once, neither gets it, and seeks another place.
+ */
+static __always_inline bool take_alone(__u64 *place, __u64 before, __u64 key)
+{
+	__u32 *wanting = claims_of(place);
+	bool taken = false;
+
+	COUNT(*wanting);
+	if (*(volatile __u32 *)wanting == 1 && *(volatile __u64 *)place == before) {
+		*(volatile __u64 *)place = key;
+		taken = true;
+	}
+	COUNT_MORE(*wanting, -1);
+	return taken;
+}
+
+/* Takes a place for what has this key, if it is still what it was before. */
+static __always_inline bool take_place(__u64 *place, __u64 before, __u64 key)
+{
+	if (without_exchange)
+		return take_alone(place, before, key);
+	return __sync_val_compare_and_swap(place, before, key) == before;
+}
+
+#endif

@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Builds packaging/debian from what is in git, by this Debian's tools: packaging/deb.sh FOLDER
+set -eu
+cd "$(dirname "$0")/.."
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+command -v dpkg-buildpackage >/dev/null || { echo 'deb: dpkg-buildpackage is missing: install dpkg-dev debhelper dh-python' >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"${PYTHON:-.venv/bin/python}" packaging/dist.py --kind sdist --out "$work/sdist" >/dev/null
+mkdir "$work/tree"
+tar -xf "$work"/sdist/wptrace-*.tar.gz -C "$work/tree"
+cd "$work"/tree/wptrace-*
+cp -r packaging/debian debian
+# The time of what is packed is the last entry's of debian/changelog.
+dpkg-buildpackage -b -us -uc -d >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2; exit 1; }
+cp "$work"/tree/*.deb "$out/"

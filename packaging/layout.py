@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an installed wptrace consists of, wherever it is put. Nothing but Python's own library is needed here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MACHINES = ("x86_64", "arm64")
+# Definitions of flows are read by `wptrace flow`, the others are parts of a report.
+_PARTS = ("*.py", "*.toml", "*.css", "*.js")
+_PLACES = {
+    "bash": "share/bash-completion/completions/wptrace",
+    "zsh": "share/zsh/site-functions/_wptrace",
+    "fish": "share/fish/vendor_completions.d/wptrace.fish",
+}
+"""Where each shell looks for what completes the words of a command, below a prefix."""
+
+
+class PackagingError(Exception):
+    """One sentence of what is missing, or cannot be done."""
+
+
+def version() -> str:
+    """The one place that has it is wptrace/__init__.py, which is read and not run."""
+    for node in ast.parse((ROOT / "wptrace/__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
+            return str(ast.literal_eval(node.value))
+    raise PackagingError("wptrace/__init__.py has no __version__")
+
+
+def package(machines: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """The files of the package with the objects of these machines, each with its place in the package."""
+    top = ROOT / "wptrace"
+    for path in sorted((*(path for kind in _PARTS for path in top.rglob(kind)), top / "py.typed")):
+        yield path, path.relative_to(top).as_posix()
+    if not (top / "bpf/_libbpf.py").is_file():
+        raise PackagingError("the binding to libbpf is not built: run make")
+    for machine in machines:
+        objects = sorted((top / "objects" / machine).glob("*.bpf.o"))
+        # Every source has one: half of them is an installation that fails at its first command.
+        lacking = _sources() - {path.name for path in objects}
+        if lacking:
+            raise PackagingError(f"wptrace/objects/{machine} lacks {', '.join(sorted(lacking))}: run make")
+        for path in objects:
+            yield path, path.relative_to(top).as_posix()
+
+
+def _sources() -> set[str]:
+    return {path.name.replace(".bpf.c", ".bpf.o") for path in (ROOT / "bpf_src").rglob("*.bpf.c")}
+
+
+def manuals() -> list[Path]:
+    return sorted((ROOT / "docs/man").glob("*.1"))
+
+
+def licences() -> list[Path]:
+    return sorted((ROOT / "LICENSES").glob("*.txt"))
+
+
+def completions(made: Path) -> Iterator[tuple[Path, str]]:
+    """Those that were made, with their places below a prefix."""
+    for shell, place in _PLACES.items():
+        if (made / shell).is_file():
+            yield made / shell, place
+
+
+def places_of_completions() -> list[str]:
+    return list(_PLACES.values())

@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the pictures of the documents into docs/pictures; `make pictures`.
+
+Two are drawn from what the code says and are the same bytes each time. The third is the live screen of a trace of a
+loop device under a small load, which needs root and fio.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from wptrace.flows.io.kinds import STAGES  # noqa: E402 - run as a script, it finds the package by that path
+
+FOLDER = ROOT / "docs" / "pictures"
+COLUMNS, LINES = 100, 40
+FRAMES = 5
+# A browser's own font of one width; none is fetched.
+_FIXED = "ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace"
+_SANS = "system-ui,'DejaVu Sans',Helvetica,Arial,sans-serif"
+_STYLE = f"""
+text {{ font: 13px {_SANS}; fill: #1f2328 }}
+.point {{ font: bold 15px {_FIXED}; text-anchor: middle }}
+.stage {{ font: 13px {_FIXED}; text-anchor: middle }}
+.small {{ font-size: 11px; fill: #59636e }}
+.middle {{ text-anchor: middle }}
+.title {{ font-weight: bold }}
+.box {{ fill: #f6f8fa; stroke: #8c959f }}
+.on {{ fill: #ddf4ff; stroke: #0969da }}
+.line {{ stroke: #59636e; fill: none }}
+.head {{ fill: #59636e }}
+@media (prefers-color-scheme: dark) {{
+text {{ fill: #e6edf3 }} .small {{ fill: #9198a1 }}
+.box {{ fill: #161b22; stroke: #6e7681 }} .on {{ fill: #0c2d6b; stroke: #4493f8 }}
+.line {{ stroke: #9198a1 }} .head {{ fill: #9198a1 }}
+}}"""
+
+# Whose time a stage is, from left to right.
+_LANES = (
+    ("file system", ("fs",)),
+    ("block layer", ("throttle", "queue")),
+    ("driver", ("driver",)),
+    ("disk", ("device",)),
+    ("interrupt", ("complete",)),
+    ("scheduler", ("wakeup",)),
+    ("task", ("return",)),
+)
+
+
+def svg(width: int, height: int, title: str, parts: Sequence[str], style: str = _STYLE) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' role="img">\n<title>{escape(title)}</title>\n<style>{style}\n</style>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _text(x: float, y: float, words: str, kind: str = "") -> str:
+    return f'<text x="{x:g}" y="{y:g}"' + (f' class="{kind}"' if kind else "") + f">{escape(words)}</text>"
+
+
+def _box(x: float, y: float, width: float, height: float, kind: str = "box") -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" class="{kind}"/>'
+
+
+def _arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+    """Straight to the right or down."""
+    head = f"M{to_x:g} {to_y:g}l-7 -4v8z" if y == to_y else f"M{to_x:g} {to_y:g}l-4 -7h8z"
+    return f'<path class="line" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/><path class="head" d="{head}"/>'
+
+
+def _elbow(x: float, y: float, bend: float, to_y: float, to_x: float) -> str:
+    """To the right, up at `bend`, and to the right."""
+    return f'<path class="line" d="M{x:g} {y:g}H{bend:g}V{to_y:g}"/>' + _arrow(bend, to_y, to_x, to_y)
+
+
+def path() -> str:
+    """The points of a request, and the stages between them."""
+    stages = [STAGES[name] for _, names in _LANES for name in names]
+    points = [stages[0].start, *(stage.end for stage in stages)]
+    if any(one.end != two.start for one, two in zip(stages, stages[1:])):
+        raise SystemExit("pictures: the stages of the path do not follow each other")
+    step, left, top = 104, 84, 60
+    width, height = left * 2 + step * len(stages), 180
+    parts, at = [], 0
+    for lane, names in _LANES:
+        x = left + step * at
+        parts += [_box(x + 2, 14, step * len(names) - 4, 24), _text(x + step * len(names) / 2, 31, lane, "middle")]
+        at += len(names)
+    for number, stage in enumerate(stages):
+        x = left + step * number
+        parts += [_box(x + 14, top, step - 28, 30, "on"), _text(x + step / 2, top + 20, stage.name, "stage")]
+    for number, point in enumerate(points):
+        x, y = left + step * number, top + 15
+        parts += [_text(x, y + 5, point.letter, "point")]
+        # Neighbours stand at two heights, as their words are wider than a stage.
+        low = y + (62 if number % 2 else 34)
+        parts += [f'<path class="line" d="M{x} {y + 14}V{low - 12}"/>', _text(x, low, point.name, "small middle")]
+    parts.append(
+        _text(
+            width / 2,
+            height - 16,
+            "time passes to the right; each nanosecond from E to X is in one stage",
+            "small middle",
+        )
+    )
+    return svg(width, height, "The path of a read or write through the kernel", parts)
+
+
+# Columns of the architecture: what is in the kernel, in the engine, and in front.
+_KERNEL = (
+    ("hooks", "tracepoints and functions: E Q D C X ..."),
+    ("device table", "not traced? leave"),
+    ("two tables", "operations by task, requests by bio"),
+    ("cells of the CPU", "a histogram for each stage"),
+    ("ring", "records of slow ones only"),
+)
+_ENGINE = (
+    ("bpf", "libbpf: load, maps, ring, BTF"),
+    ("engine", "which hooks load; cells to numbers"),
+    ("flows", "io, cpu, size, stacks, irqoff, iopf"),
+    ("model", "stages, distributions, books"),
+)
+_FRONT = (
+    ("correlation, analysis", "joins what was seen apart; verdict"),
+    ("outputs", "tables, live screen, stories, JSON"),
+    ("cli, tools", "start all of that; doctor, progs"),
+)
+
+
+def architecture() -> str:
+    """From a hook in the kernel to a line of output."""
+    wide, high, gap, top = 270, 44, 14, 56
+    columns = (
+        ("kernel: BPF objects", _KERNEL),
+        ("Python: from maps to numbers", _ENGINE),
+        ("Python: to the reader", _FRONT),
+    )
+    parts = []
+    for number, (title, boxes) in enumerate(columns):
+        x = 20.0 + number * (wide + 60)
+        parts.append(_text(x + wide / 2, 36, title, "middle title"))
+        for row, (name, words) in enumerate(boxes):
+            y = top + row * (high + gap)
+            parts += [_box(x, y, wide, high, "on" if number == 0 else "box"), _text(x + 10, y + 18, name, "title")]
+            parts.append(_text(x + 10, y + 35, words, "small"))
+            if row and name != "cli, tools":
+                parts.append(_arrow(x + wide / 2, y - gap, x + wide / 2, y))
+    # What leaves the kernel: the cells each interval, and the ring.
+    middle = [top + row * (high + gap) + high / 2 for row in range(len(_KERNEL))]
+    x = 20.0 + wide
+    parts += [_elbow(x, middle[3], x + 18, middle[0], x + 60), _elbow(x, middle[4], x + 30, middle[0] + 8, x + 60)]
+    x += 60 + wide
+    parts.append(_elbow(x, middle[3], x + 24, middle[0], x + 60))
+    return svg(
+        20 * 2 + wide * 3 + 120, top + 5 * (high + gap) + 10, "From a hook in the kernel to a line of output", parts
+    )
+
+
+DRAWN = {"path.svg": path, "architecture.svg": architecture}
+
+# --- The screen -------------------------------------------------------------------------------------------------------
+
+_SCREEN_STYLE = f"""
+text {{ font: 13px {_FIXED}; fill: #e6edf3; white-space: pre }}
+.bar {{ fill: #9198a1 }}"""
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+def frames(written: str) -> list[list[str]]:
+    """What stood on the screen after each time that it was drawn: it begins with the erasing of the one before."""
+    found = []
+    for part in re.split(r"(?:\r?\x1b\[2K(?:\x1b\[1A)?)+", written):
+        lines = [line.rstrip() for line in _CONTROL.sub("", part).split("\n")]
+        if any(line.startswith("  stage ") for line in lines):
+            found.append(lines)
+    return found
+
+
+def screen(command: str, shown: Sequence[Sequence[str]]) -> str:
+    """Frames one after the other, a second each, as in a terminal."""
+    wide, high = 7.83, 17
+    rows = max(map(len, shown)) + 2
+    width, height = round(COLUMNS * wide + 40), rows * high + 50
+    count = len(shown)
+    style = _SCREEN_STYLE + f"\n.frame {{ visibility: hidden; animation: frame {count}s step-end infinite }}"
+    style += f"\n@keyframes frame {{ 0% {{ visibility: visible }} {100 / count:g}% {{ visibility: hidden }} }}"
+    style += "\n.last { visibility: visible }"
+    style += "\n@media (prefers-reduced-motion) { .frame { animation: none } }"
+    parts = [f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>']
+    parts += [f'<circle cx="{20 + 18 * at}" cy="18" r="6" fill="{colour}"/>' for at, colour in enumerate(_BUTTONS)]
+
+    def line(row: int, words: str) -> str:
+        length = f' textLength="{len(words) * wide:g}"' if words else ""
+        return f'<text x="20" y="{48 + row * high}"{length} xml:space="preserve">{escape(words)}</text>'
+
+    parts.append(line(0, f"$ sudo {command}"))
+    for number, lines in enumerate(shown):
+        last = " last" if number == count - 1 else ""
+        parts.append(f'<g class="frame{last}" style="animation-delay:{number - count}s">')
+        parts += [line(row, words) for row, words in enumerate(lines, 1) if words]
+        parts.append("</g>")
+    return svg(width, height, f"The live screen of {command}", parts, style)
+
+
+_BUTTONS = ("#ff5f57", "#febc2e", "#28c840")
+
+# A database that waits for each of its requests, and a backup that keeps many under way.
+_LOADS = (
+    ("db", "--rw=randrw", "--rwmixread=70", "--bs=4k", "--ioengine=psync", "--fdatasync=8", "--rate_iops=900"),
+    ("backup", "--rw=read", "--bs=64k", "--ioengine=libaio", "--iodepth=8", "--rate_iops=700"),
+)
+
+
+@contextmanager
+def loaded_disk() -> Iterator[str]:
+    """A loop device of its own, on which fio does what _LOADS says."""
+    folder = Path(tempfile.mkdtemp())
+    image = folder / "disk.img"
+    loads: list[subprocess.Popen[bytes]] = []
+    disk = ""
+    try:
+        with image.open("wb") as file:
+            file.truncate(128 << 20)
+        disk = subprocess.run(
+            ["losetup", "--find", "--show", str(image)], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for name, *options in _LOADS:
+            own = folder / name
+            # Linked, so that the process has the name of what it stands for.
+            own.symlink_to(str(shutil.which("fio")))
+            words = [str(own), f"--name={name}", f"--filename={disk}", "--size=64M", "--direct=1", "--time_based"]
+            words += ["--runtime=120", "--output=/dev/null", *options]
+            loads.append(subprocess.Popen(words, stderr=subprocess.DEVNULL, cwd=folder))
+        yield disk
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+        if disk:
+            subprocess.run(["losetup", "--detach", disk], check=False)
+        shutil.rmtree(folder)
+
+
+def watched(command: list[str], seconds: float) -> str:
+    """What a command writes to a terminal until it is interrupted."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ.update(TERM="xterm", LC_ALL="C.UTF-8", COLUMNS=str(COLUMNS), LINES=str(LINES))
+        os.execvp(command[0], command)  # noqa: S606 - a list that stands in this file
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
+    written, end = b"", time.monotonic() + seconds
+    interrupted = False
+    while True:
+        if not interrupted and time.monotonic() > end:
+            os.kill(process, signal.SIGKILL)
+            interrupted = True
+        if not select.select([terminal], [], [], 0.1)[0]:
+            continue
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        written += part
+    os.waitpid(process, 0)
+    os.close(terminal)
+    return written.decode()
+
+
+def traced() -> str:
+    with loaded_disk() as disk:
+        name = Path(disk).name
+        written = watched([sys.executable, "-m", "wptrace", "io", "--dev", name], FRAMES + 4)
+    found = frames(written.replace(name, "loop0"))
+    if len(found) < FRAMES:
+        raise SystemExit(f"pictures: no live screen was seen:\n{written[-2000:]}")
+    return screen("wptrace io --dev loop0", found[-FRAMES:])
+
+
+def main() -> int:
+    FOLDER.mkdir(exist_ok=True)
+    for name, draw in DRAWN.items():
+        (FOLDER / name).write_text(draw(), encoding="utf-8")
+    if os.geteuid() == 0 and shutil.which("fio"):
+        (FOLDER / "screen.svg").write_text(traced(), encoding="utf-8")
+    else:
+        print("pictures: screen.svg is left as it is: it takes root and fio")
+    return 0
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.exit(main())

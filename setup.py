@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pyproject.toml cannot say: the BPF objects and the binding to libbpf are made before they are packed.
+
+Where they cannot be made nothing is built: a wheel without them would install, and fail at its first command.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithObjects(build_py):
+    def run(self) -> None:
+        # An editable installation uses the tree as it is, where make is run by hand.
+        if not self.editable_mode:
+            make()
+        super().run()
+
+
+def make() -> None:
+    # Both machines, since the wheel is for any. MAKE=true is for who has made them already.
+    command = [os.environ.get("MAKE", "make"), "objects", "binding", "ARCHES=x86_64 arm64", f"PYTHON={sys.executable}"]
+    try:
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    except OSError as error:
+        sys.exit(f"wptrace cannot be built: {command[0]}: {error.strerror}")
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("make")]
+        sys.exit(f"wptrace cannot be built: {said[-1] if said else f'make ended with {done.returncode}'}")
+
+
+setup(cmdclass={"build_py": BuildWithObjects})

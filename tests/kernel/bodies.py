@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of points without anything to attach to: the kernel runs them once, on arguments that a test chose."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from wptrace.bpf import trial
+from wptrace.bpf.generated import Generated, Target
+from wptrace.bpf.lib import libbpf
+from wptrace.engine.definition import emit
+from wptrace.engine.definition.flow import Slots
+from wptrace.engine.definition.programs import bodies
+from wptrace.engine.definition.recipe import ARGUMENT, RAW_TP, Attachment, Recipe
+
+_CALL = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+_TEST_RUN = 10
+# prog_fd, retval, four words of packets, repeat, duration, sizes and addresses of contexts
+_ATTRIBUTE = struct.Struct("=II24xIIIIQQIII4x")
+ARGUMENTS = 12
+
+
+class Bodies:
+    """The object of flows by definition, and programs that take key, other key, value, label, mark and failure."""
+
+    def __init__(
+        self,
+        slots: int = 1024,
+        rows: int = 64,
+        asks: bool = False,
+        kept: Mapping[str, bool] | None = None,
+        **globals_: Any,
+    ) -> None:
+        kept = kept or {}
+        self.obj = trial.open_here("generic")
+        obj = self.obj
+        for program in obj.progs.values():
+            program.autoload = program.name.endswith("_asking") == asks or program.name in ("end", "drop")
+        obj.maps["objects"].max_entries = slots
+        obj.maps["rows"].max_entries = obj.maps["cells"].max_entries = rows + 1
+        obj.maps["row_numbers"].max_entries = obj.maps["taken"].max_entries = rows
+        obj.rodata.without_exchange = not trial.exchanges()
+        obj.rodata.slot_mask = slots - 1
+        self._kept = {name: bool(kept.get(name)) for name in ("valued", "marked", "telling", "shedding")}
+        self._kept |= {"several": "stage_count" in globals_, "labelled": "label_words" in globals_}
+        self._slot_bits = slots.bit_length() - 1
+        obj.rodata.row_count = rows
+        for name, value in globals_.items():
+            section = next(one for one in (obj.rodata, obj.data, obj.bss) if name in dir(one))
+            setattr(section, name, value)
+        obj.load()
+        self.found = bodies(obj)
+        self.slots = Slots(obj)
+        self.made: list[Generated] = []
+
+    def make(self, body: str, point: int = 0, outcome: int = 0, after: int = 0, labels: int = 0, **flags: bool) -> Run:
+        """A program; with flags as in args.h."""
+        given = {**self._kept, **flags}
+        bits = sum(1 << self.found.flags[name] for name, on in given.items() if on)
+        bits |= after << self.found.shifts["after"] | outcome << self.found.shifts["outcome"]
+        bits |= ((1 << labels) - 1) << self.found.shifts["labels"]
+        number = Recipe(ARGUMENT, 5)
+        marked = flags.get("mark"), flags.get("reached")
+        attachment = Attachment(
+            RAW_TP,
+            "test",
+            0,
+            "",
+            (Recipe(ARGUMENT, 0, pointer=True),),
+            Recipe(ARGUMENT, 1, pointer=True) if flags.get("other") else None,
+            Recipe(ARGUMENT, 2) if flags.get("value") else None,
+            tuple(Recipe(ARGUMENT, 3 + at) for at in range(labels)),
+            (),
+            number if marked[0] else None,
+            number if marked[1] else None,
+            None,
+        )
+        constants = emit.Constants(point, bits, self._slot_bits, tuple(range(labels)))
+        code = emit.program(attachment, constants, self.found.code[body], os.uname().machine)
+        self.made.append(Generated(body, Target(RAW_TP, "test"), code))
+        return Run(self.made[-1].fd)
+
+    @property
+    def losses(self) -> dict[str, int]:
+        found = dict(zip(self.obj.enum("generic_cause"), self.obj.bss.loss))
+        return {name: count for name, count in found.items() if count}
+
+    def cell(self, row: int = 0) -> Mapping[str, int]:
+        """Of all CPUs together, with the number of values of each distribution."""
+        codec = self.obj.struct("cell")
+        memory = self.obj.maps["cells"].raw(row.to_bytes(4, "little"))
+        assert memory is not None
+        found: dict[str, int] = {}
+        for cpu in range(len(memory) // codec.size):
+            fields = dict(zip(codec.fields, codec.struct.unpack_from(memory, cpu * codec.size)))
+            for name, value in fields.items():
+                stage, slot, _ = name.partition(".slots[")
+                if name.startswith("stages[") and not slot:
+                    continue
+                found[stage] = found.get(stage, 0) + value
+        return {name: count for name, count in found.items() if count}
+
+    def __enter__(self) -> Bodies:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.slots.close()
+        for program in self.made:
+            program.close()
+        self.obj.close()
+
+
+class Run:
+    """One program; a call runs it."""
+
+    def __init__(self, fd: int) -> None:
+        self._lib = libbpf()
+        self._context = self._lib.ffi.new("__u64[]", ARGUMENTS)
+        address = int(self._lib.ffi.cast("uintptr_t", self._context))
+        attribute = _ATTRIBUTE.pack(fd, 0, 0, 0, ARGUMENTS * 8, 0, address, 0, 0, 0, 0)
+        self._attribute = self._lib.ffi.from_buffer(bytearray(attribute), require_writable=True)
+        self._arguments = [self._lib.ffi.cast("long", value) for value in (len(attribute),)]
+
+    def __call__(self, key: int, *more: int) -> None:
+        """`more` are the other key, the value, labels, and behind them at place 5 a mark."""
+        self._context[0] = key
+        for place, value in enumerate(more, 1):
+            self._context[place] = value
+        result = self._lib.lib.syscall(_CALL, self._lib.ffi.cast("long", _TEST_RUN), self._attribute, *self._arguments)
+        self._lib.check(result if result >= 0 else -self._lib.ffi.errno, "a program cannot be run")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in a guest whose host is traced as well: `python -m tests.kernel.inside FOLDER DISK=COUNT...`
+
+FOLDER is shared with the host. It traces the disks into `guest.json` there, says that it is `ready`, waits for `go`,
+compares its clock with the host's, and reads and writes so often on each disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+BLOCK = 4096
+PATIENCE_S = 300
+# So often either side looks at the clock of the other.
+LOOKS = 40
+HOSTS, GUESTS = "host-", "guest-"
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def tell_time(folder: Path, prefix: str) -> None:
+    """The name of a file: names are in no cache of the other side."""
+    new = folder / f"{prefix}{time.monotonic_ns()}"
+    for old in told(folder, prefix)[1]:
+        old.rename(new)
+        return
+    new.touch()
+
+
+def told(folder: Path, prefix: str) -> tuple[int, list[Path]]:
+    """The other's time, which was not later than now, and in which file it stood; 0: it told none."""
+    found = [path for path in folder.iterdir() if path.name.startswith(prefix)]
+    return max((int(path.name[len(prefix) :]) for path in found), default=0), found
+
+
+def work(disk: str, count: int) -> None:
+    """Direct, each at a place of its own."""
+    fd = os.open(f"/dev/{disk}", os.O_RDWR | os.O_DIRECT)
+    chance = random.Random(disk)  # noqa: S311 - always the same
+    room = os.lseek(fd, 0, os.SEEK_END) // BLOCK // 4
+    places = chance.sample(range(room), count)
+    with mmap.mmap(-1, 4 * BLOCK) as buffer:
+        for place in places:
+            part = memoryview(buffer)[: BLOCK * chance.choice((1, 2, 4))]
+            do = chance.choice((os.preadv, os.pwritev))
+            do(fd, [part], place * 4 * BLOCK)
+            part.release()
+    os.close(fd)
+
+
+def main(folder: Path, loads: dict[str, int]) -> None:
+    lines = folder / "guest.json"
+    disks = [word for disk in loads for word in ("-d", disk)]
+    command = [sys.executable, "-m", "wptrace", "io", *disks, "--each", "--json", "-o", str(lines)]
+    trace = subprocess.Popen(command)
+    wait_for(lambda: trace.poll() is not None or (lines.exists() and b'"kind":"start"' in lines.read_bytes()))
+    (folder / "ready").touch()
+    wait_for((folder / "go").exists)
+    least = []
+    for _ in range(LOOKS):
+        tell_time(folder, GUESTS)
+        there, _files = told(folder, HOSTS)
+        if there:
+            least.append(there - time.monotonic_ns())
+    for disk, count in loads.items():
+        work(disk, count)
+    trace.send_signal(signal.SIGINT)
+    if trace.wait():
+        raise SystemExit(trace.returncode)
+    print(max(least), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), {disk: int(count) for disk, count in (word.split("=") for word in sys.argv[2:])})

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace flow` with a definition of the block layer, against fio's counts and those of `wptrace io --level block`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, fio, fio_jobs, total
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Line, Trace, lossless, wait_until, wptrace
+from wptrace.bpf.ring import Reader
+from wptrace.engine.definition.flow import DefinedFlow, Options
+from wptrace.engine.definition.kernel import RunningKernel
+from wptrace.engine.definition.reading import parse
+from wptrace.engine.definition.resolution import resolve
+from wptrace.model.kind import REQUESTS
+
+DISK = "request->q->disk->disk_name | request->rq_disk->disk_name"
+# As `io --level block --times own` has it: from the bio to its request, and to its end.
+BLOCK = """
+name = "block"
+noun = ["request", "requests"]
+[[point]]
+name = "G"
+at = "tp:block_getrq"
+key = "bio"
+stage = "queue"
+filter = ["bio->bi_bdev->bd_disk->disk_name | bio->bi_disk->disk_name == 'NAME'"]
+[[point]]
+name = "D"
+at = "tp:block_rq_issue"
+key = "request->bio"
+becomes = "request"
+stage = "device"
+value = "request->__data_len"
+labels = [{ name = "disk", value = "DISK" }]
+[[point]]
+name = "C"
+at = "tp:block_rq_complete"
+key = "request"
+[[point]]
+name = "merged"
+at = "tp:block_bio_backmerge"
+key = "bio"
+role = "drop"
+"""
+# From the issue on alone: two tracepoints.
+ISSUED = """
+name = "issued"
+noun = ["request", "requests"]
+[[point]]
+name = "D"
+at = "AT:block_rq_issue"
+key = "request"
+stage = "device"
+value = "request->__data_len"
+labels = [{ name = "disk", value = "DISK" }]
+filter = ["DISK == 'NAME'"]
+[[point]]
+name = "C"
+at = "tp:block_rq_complete"
+key = "request"
+"""
+
+
+class FlowTrace(Trace):
+    command = "flow"
+
+
+def definition(folder: Path, text: str, disk: Disk) -> str:
+    file = folder / "flow.toml"
+    file.write_text(text.replace("DISK", DISK).replace("NAME", disk.name).replace("AT:", "tp:"))
+    return str(file)
+
+
+def counts(summary: Line, stage: str = "total") -> dict[str, int]:
+    return {row["labels"].get("disk", ""): row["count"] for row in summary["rows"] if row["stage"] == stage}
+
+
+def test_it_counts_what_io_counts(disk: Disk, tmp_path: Path) -> None:
+    """To the request, one at a time and eight at a time, from the bio on and from the issue on."""
+    whole = definition(tmp_path, BLOCK, disk)
+    (tmp_path / "issued").mkdir()
+    issued = definition(tmp_path / "issued", ISSUED, disk)
+    with (
+        BlockTrace("--times", "own", f"--dev={disk.path}") as io,
+        FlowTrace(whole) as flow,
+        FlowTrace(issued) as from_d,
+    ):
+        job = {"filename": disk.path, "rw": "randrw", "number_ios": 300, "stonewall": 1}
+        found = fio_jobs({**job, "ioengine": "psync"}, {**job, "ioengine": "libaio", "iodepth": 8})
+        for trace in (io, flow, from_d):
+            trace.stop()
+    made = sum(map(total, found))
+    for trace in (flow, from_d):
+        summary = trace.summary
+        assert summary["requests"] == {**io.summary["requests"], "finished": made, "started": made}
+        assert counts(summary) == counts(summary, "device") == {disk.name: made}
+        assert summary["bytes"] == io.summary["bytes"] == 4096 * made
+        assert lossless(summary)
+    assert counts(flow.summary, "queue") == {disk.name: made}
+    # The stages of each add up, so their sums do.
+    sums = {row["stage"]: row["sum_ns"] for row in flow.summary["rows"]}
+    assert sums["queue"] + sums["device"] == sums["total"] > 0
+
+
+@pytest.mark.one_kernel
+def test_single_ones(disk: Disk, tmp_path: Path) -> None:
+    with FlowTrace(definition(tmp_path, BLOCK, disk), "--each", "--total") as trace:
+        made = total(fio(disk.path, rw="randread", number_ios=100))
+        trace.stop()
+    told = [line for line in trace.lines if line["kind"] == "object"]
+    assert len(told) == made == trace.summary["requests"]["finished"]
+    for one in told:
+        assert one["stages"]["queue_ns"] + one["stages"]["device_ns"] == one["total_ns"]
+        assert (one["labels"], one["comm"], one["value"]) == ({}, "fio", 4096)
+
+
+def test_whose_they_are(disk: Disk, tmp_path: Path) -> None:
+    """What others begin is not a loss where it ends."""
+    with FlowTrace(definition(tmp_path, BLOCK, disk), f"--pid={os.getpid()}") as trace:
+        fd = os.open(disk.path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        for at in range(10):
+            os.pread(fd, 4096, at << 16)
+        os.close(fd)
+        fio(disk.path, rw="randread", number_ios=50)
+        trace.stop()
+    assert trace.summary["requests"]["finished"] == 10
+    assert lossless(trace.summary)
+
+
+def test_what_a_kill_leaves(disk: Disk, tmp_path: Path) -> None:
+    def own() -> set[str]:
+        found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
+        return {one.get("name", "") for one in json.loads(found.stdout)} & {"D_tp_btf_block_", "D_raw_tp_block_"}
+
+    trace = FlowTrace(definition(tmp_path, ISSUED, disk))
+    assert own()
+    trace.process.send_signal(signal.SIGKILL)
+    trace.process.wait(PATIENCE)
+    trace.kill()
+    wait_until(lambda: not own(), "its programs to go")
+
+
+@pytest.mark.one_kernel
+def test_a_small_table_loses_nothing_uncounted(disk: Disk, tmp_path: Path) -> None:
+    with FlowTrace(definition(tmp_path, ISSUED, disk), "--slots=16") as trace:
+        made = total(fio(disk.path, rw="randread", number_ios=500, ioengine="libaio", iodepth=64))
+        trace.stop()
+    requests = trace.summary["requests"]
+    assert requests["started"] == made == requests["finished"] + requests["lost"]
+    assert requests["in_flight"] == 0
+
+
+def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
+    """Kernels before 5.12 cannot keep one of them off: then two began in a slot that one of them has."""
+    text = Path(definition(tmp_path, ISSUED, Disk("nodisk"))).read_text()
+    flow = DefinedFlow(resolve(parse(text, "made up"), RunningKernel()), Options())
+    try:
+        flow.start(Reader())
+        objects = flow._obj.maps["objects"]
+        taken = objects[3]
+        taken.key, taken.begun = 7, 2
+        objects[3] = taken
+        assert flow.snapshot().books[REQUESTS].in_flight == 2
+        flow.stop()
+        book = flow.snapshot().books[REQUESTS]
+    finally:
+        flow.close()
+    assert (book.started, book.in_flight) == (2, 1)
+    assert {cause.name: count for cause, count in book.lost.items()} == {"collided": 1}
+
+
+@pytest.mark.one_kernel
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nothing"], 2, "there is no flow 'nothing'"),
+        (["FILE", "--by=nope"], 2, "issued has no label nope: it has disk"),
+        (["FILE", "--slots=1000"], 2, "1000 slots are not possible"),
+        (["FILE", "--rows=16385"], 2, "16385 rows are not possible"),
+        (["FILE", "--hist=nope"], 2, "there is no stage nope"),
+        (["FILE", "--btf=/dev/null"], 2, "--btf goes with --check or --explain"),
+        ([], 2, "name a definition"),
+    ],
+)
+def test_what_is_refused(words: list[str], code: int, said: str, tmp_path: Path) -> None:
+    file = definition(tmp_path, ISSUED, Disk("nodisk"))
+    done = wptrace("flow", *(file if word == "FILE" else word for word in words))
+    assert done.returncode == code
+    assert said in done.stderr.splitlines()[0]
+
+
+@pytest.mark.one_kernel
+def test_check_and_explain(tmp_path: Path) -> None:
+    file = definition(tmp_path, ISSUED, Disk("nodisk"))
+    checked = wptrace("flow", file, "--check")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "C  end    tp_btf block_rq_complete" in checked.stdout
+    explained = wptrace("flow", file, "--explain")
+    assert explained.returncode == 0
+    assert explained.stdout.startswith(checked.stdout)
+    assert "the body `begin`" in explained.stdout
+
+
+def test_a_point_that_this_kernel_lacks(tmp_path: Path) -> None:
+    file = definition(tmp_path, ISSUED.replace("tp:block_rq_complete", "tp:block_rq_complet"), Disk("nodisk"))
+    done = subprocess.run(
+        [sys.executable, "-m", "wptrace", "flow", file], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert "block_rq_complet" in done.stderr

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points at functions and at events, by each way of observing them, against calls that are counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, fio
+from wptrace.bpf.ring import Reader
+from wptrace.engine.definition.flow import DefinedFlow, Options
+from wptrace.engine.definition.kernel import RunningKernel
+from wptrace.engine.definition.reading import parse
+from wptrace.engine.definition.recipe import FENTRY, FEXIT
+from wptrace.engine.definition.resolution import resolve
+from wptrace.model.kind import REQUESTS, TOTAL
+from wptrace.model.report import Snapshot
+
+# The running kernel takes no program at a function.
+pytestmark = pytest.mark.guest
+
+# What fsync() calls on tmpfs, by a pointer, so it is inlined nowhere. A kretprobe has no argument to find the file by.
+SYNCS = """
+name = "syncs"
+keys = ["file", "task"]
+[[point]]
+name = "begun"
+at = "fn:noop_fsync"
+filter = "task.tgid == PID"
+labels = ["datasync"]
+[[point]]
+name = "done"
+at = "ret:noop_fsync"
+failed = "ret != 0"
+"""
+# The name lies behind the record, at a place that the record tells.
+HANDLERS = """
+name = "handlers"
+key = "irq"
+[[point]]
+name = "entry"
+at = "event:irq/irq_handler_entry"
+labels = ["name"]
+[[point]]
+name = "exit"
+at = "event:irq/irq_handler_exit"
+"""
+
+
+def _started(text: str, without: Collection[str] = ()) -> tuple[DefinedFlow, list[str]]:
+    flow = DefinedFlow(resolve(parse(text, "made up"), RunningKernel(), without), Options())
+    return flow, [source.how for source in flow.start(Reader()).sources]
+
+
+def _counts(found: Snapshot) -> dict[object, int]:
+    return {group.values[0]: stages[TOTAL].count for group, stages in found.cells.items() if stages[TOTAL].count}
+
+
+@pytest.mark.parametrize(("without", "way"), [((), "fentry"), ((FENTRY, FEXIT), "kprobe")])
+def test_functions(without: Collection[str], way: str) -> None:
+    flow, how = _started(SYNCS.replace("PID", str(os.getpid())), without)
+    try:
+        assert how == [f"{way}/noop_fsync"]
+        fd = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE)  # noqa: S108
+        for _ in range(25):
+            os.fsync(fd)
+        for _ in range(10):
+            os.fdatasync(fd)
+        os.close(fd)
+        flow.stop()
+        found = flow.snapshot()
+    finally:
+        flow.close()
+    book = found.books[REQUESTS]
+    assert (book.started, book.finished, book.failed, book.lost, book.noted) == (35, 35, 0, {}, {})
+    assert _counts(found) == {0: 25, 1: 10}
+
+
+@pytest.mark.one_kernel
+def test_a_text_that_lies_behind_the_record(disk: Disk) -> None:
+    flow, how = _started(HANDLERS)
+    try:
+        assert how == ["tracepoint/irq/irq_handler_entry"]
+        fio(disk.path, rw="randread", number_ios=100)
+        flow.stop()
+        found = flow.snapshot()
+    finally:
+        flow.close()
+    known = set(Path("/proc/interrupts").read_text().replace(",", " ").split())
+    names = _counts(found)
+    assert names
+    assert set(names) <= {name[:15] for name in known}
+    assert sum(names.values()) == found.books[REQUESTS].finished

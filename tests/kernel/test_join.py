@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest of the lab traces itself while this kernel traces its QEMU, and both are joined."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.kernel import inside
+from tests.kernel.disks import loop_device
+from tests.kernel.patience import joined
+from tests.kernel.test_golden import keeps
+from tests.kernel.trace import Line, Trace, check, wait_until, wptrace
+from tests.lab import guest as lab
+from tests.lab import matrix, qemu
+from wptrace.kernel import guests
+
+pytestmark = pytest.mark.one_kernel
+
+ALL = "WPTRACE_TESTS_ALL" in os.environ
+COUNT, SLOWED = 1000, 60
+# Reads of the slow disk that a second has room for, and as many writes.
+RATE = 20
+
+
+class HostTrace(Trace):
+    command = "host"
+
+
+class Seen(NamedTuple):
+    """What both sides and the join of them say, and the offset by another witness."""
+
+    guest: list[Line]
+    host: list[Line]
+    both: list[Line]
+    least: int
+    most: int
+
+    @property
+    def summary(self) -> Line:
+        return self.both[-1]
+
+    def of(self, dev: str) -> list[Line]:
+        return [line for line in self.both if line["kind"] == "joined" and line["dev"] == dev]
+
+
+@contextmanager
+def limited(pid: int, device: Path) -> Iterator[None]:
+    """The process may ask for so many reads and writes of the device a second."""
+    number = device.stat().st_rdev
+    name = f"wptest-{os.getpid()}"
+    old = Path("/sys/fs/cgroup/blkio")
+    if old.is_dir():
+        group = old / name
+        limits = {f"blkio.throttle.{way}_iops_device": f"{RATE}" for way in ("read", "write")}
+    else:
+        group = Path("/sys/fs/cgroup", name)
+        limits = {"io.max": f"riops={RATE} wiops={RATE}"}
+    group.mkdir()
+    try:
+        for file, limit in limits.items():
+            (group / file).write_text(f"{os.major(number)}:{os.minor(number)} {limit}")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "the end of QEMU")
+        group.rmdir()
+
+
+def qemu_of(image: Path) -> int:
+    """The process that has it, which somebody else's guests have not."""
+    found = [pid for pid in guests.find() if any(one.path == str(image) for one in guests.read(pid).images)]
+    return found[0] if len(found) == 1 else 0
+
+
+def traced(
+    folder: Path, kernel: str, images: Mapping[str, qemu.Image], loads: Mapping[str, int], slow: Path | None = None
+) -> Seen:
+    """The guest's command tells when it is ready; then the host's trace begins, and the guest works."""
+    folder.mkdir()
+    words = [sys.executable, "-m", "tests.kernel.inside", str(folder), *(f"{disk}={n}" for disk, n in loads.items())]
+    machine = lab.Guest(
+        kernel=matrix.find(kernel),
+        machine=qemu.Machine(cpus=1),
+        disks=tuple(qemu.Disk("virtio") for _ in images),
+        images=tuple(images.values()),
+        share=(folder,),
+    )
+    results: list[lab.Result] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(lab.run(machine, words))
+        except BaseException as error:
+            failures.append(error)
+
+    running = threading.Thread(target=run, name="the guest")
+    running.start()
+    # It may have to wait for other guests of the lab, and ends at its own limit.
+    while running.is_alive() and not (folder / "ready").exists():
+        running.join(0.05)
+    assert not failures, failures
+    pid = qemu_of(next(iter(images.values())).path)
+    assert pid, "QEMU is not found by its image"
+    most = []
+    slowed = nullcontext() if slow is None else limited(pid, slow)
+    with slowed, HostTrace("--pid", str(pid), "--each") as trace:
+        (folder / "go").touch()
+        while running.is_alive() and len(most) < inside.LOOKS:
+            inside.tell_time(folder, inside.HOSTS)
+            there, _files = inside.told(folder, inside.GUESTS)
+            if there:
+                most.append(time.monotonic_ns() - there)
+        joined(running)
+        assert not failures, failures
+        host = trace.stop()
+    assert results[0].code == 0, results[0].text
+    ours, theirs = folder / "guest.json", folder / "host.json"
+    theirs.write_text("".join(json.dumps(line) + "\n" for line in host))
+    done = wptrace("join", str(ours), str(theirs), "--each", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    both = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in both:
+        check(line)
+    guest = [json.loads(line) for line in ours.read_text().splitlines()]
+    return Seen(guest, host, both, int(results[0].text.split()[-1]), min(most))
+
+
+def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
+    """Each request has a stage for each nanosecond, and the host's part is what the host said."""
+    told = {(line["dev"], line["ts_ns"]): line for line in seen.guest if line["kind"] == "operation"}
+    assert len(told) == sum(loads.values())
+    host = {(line["tid"], line["clock"]["end_ns"]): line for line in seen.host if "image" in line}
+    assert seen.summary["requests"]["finished"] == sum(loads.values()), seen.summary["loss"]
+    # The request of one that a limit held is a worker's where no function can be observed, as if it had made none.
+    assert not seen.summary["loss"].keys() - {"cached"}
+    for dev, count in loads.items():
+        assert len(seen.of(dev)) == count
+    for line in (line for line in seen.both if line["kind"] == "joined"):
+        own = told.pop((line["dev"], line["ts_ns"]))
+        assert sum(line["stages"].values()) == line["total_ns"] == own["total_ns"]
+        for stage in ("fs_ns", "throttle_ns", "queue_ns", "driver_ns", "complete_ns", "wakeup_ns", "return_ns"):
+            assert line["stages"].get(stage, 0) == own["stages"][stage]
+        there = line["host"]
+        assert there["offset"] == own["sector"] * 512
+        of_host = {
+            name[len("host_") : -len("_ns")]: ns for name, ns in line["stages"].items() if name.startswith("host_")
+        }
+        assert sum(of_host.values()) == there["total_ns"]
+        same = host.pop((there["tid"], there["end_ns"]))
+        assert of_host == {name.removesuffix("_ns"): ns for name, ns in same["stages"].items() if ns}
+    assert not told
+
+
+def clocks_hold(seen: Seen) -> None:
+    """Files with the time of the other side bound the offset as well, and the true one is in both."""
+    (clocks,) = seen.summary["clocks"]
+    assert seen.least <= seen.most
+    assert clocks["first"]["least_ns"] <= seen.most
+    assert seen.least <= clocks["first"]["most_ns"]
+    assert clocks["bounds"] >= COUNT // 2
+
+
+def host_ns(line: Line) -> int:
+    return sum(ns for name, ns in line["stages"].items() if name.startswith("host_"))
+
+
+def test_a_guest_and_its_host(tmp_path: Path) -> None:
+    """One of its two disks is slow on the host, so the host's stages of that one are, and nothing else is."""
+    with loop_device(tmp_path / "fast", "128M") as fast, loop_device(tmp_path / "slow", "128M") as slow:
+        images = {
+            name: qemu.Image(Path("/dev", disk.name), "cache=none") for name, disk in (("vda", fast), ("vdb", slow))
+        }
+        loads = {"vda": COUNT, "vdb": SLOWED}
+        seen = traced(tmp_path / "shared", "6.12", images, loads, Path("/dev", slow.name))
+    joined_as_it_was(seen, loads)
+    clocks_hold(seen)
+    assert seen.summary["disks"] == [{"dev": name, "image": str(image.path)} for name, image in images.items()]
+    waited = sum(map(host_ns, seen.of("vdb")))
+    # Limits are kept in the mean, and a part of them is there at the begin.
+    assert waited >= SLOWED / 2 / RATE * 1e9 / 2
+    assert statistics.median(line["total_ns"] - host_ns(line) for line in seen.of("vdb")) < 1e9 / RATE
+    assert statistics.median(map(host_ns, seen.of("vda"))) < 1e9 / RATE
+    keeps("join", seen.both, {fast.name: "DISK", slow.name: "DISK"})

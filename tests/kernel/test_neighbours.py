@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --neighbours`: who had the device while others waited for it.
+
+The device has four tags and takes 2 ms for each request. A backup keeps all of them, and four more requests waiting,
+in the cgroup /batch; the victim in /app reads once and thinks, and so does a third one now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import pytest
+
+from tests.kernel.disks import Disk, null_device, written_when_asked
+from tests.kernel.loads import joined
+from tests.kernel.patience import said
+from tests.kernel.stacks import striped
+from tests.kernel.trace import Line, lossless, wait_until
+from tests.kernel.window import RING, Running, running
+from wptrace.engine.filters import Filter
+from wptrace.flows.io.owners import CGROUP
+from wptrace.flows.io.path import Options, PathFlow
+from wptrace.model.kind import OTHERS
+
+MS = 1_000_000
+TAGS, DEVICE_NS = 4, 2 * MS
+READERS, READS = 8, 40
+VICTIM_READS, THINK_NS = 10, 5 * MS
+BATCH, APP, CRON = "/batch", "/app", "/cron"
+CRON_READERS, CRON_READS, CRON_BYTES = 2, 10, 16384
+# Pages that do not lie side by side, so that each is a request.
+WRITES = 400
+
+pytestmark = [pytest.mark.icount, pytest.mark.guest, pytest.mark.one_kernel]
+
+
+@contextmanager
+def busy_device(name: str) -> Iterator[Disk]:
+    made = {"irqmode": 2, "completion_nsec": DEVICE_NS, "submit_queues": 1, "hw_queue_depth": TAGS}
+    with null_device(name, **made) as disk:
+        (disk.queue / "scheduler").write_text("none")
+        (disk.queue / "wbt_lat_usec").write_text("0")
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Disk]:
+    with written_when_asked(), busy_device("wptest_busy") as disk:
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def groups(v2: Path) -> Iterator[dict[str, Path]]:
+    made = {name: v2 / name.strip("/") for name in (BATCH, APP, CRON)}
+    for path in made.values():
+        path.mkdir()
+    yield made
+    for path in made.values():
+        path.rmdir()
+
+
+@pytest.fixture(scope="module")
+def flow(disk: Disk, groups: dict[str, Path]) -> Iterator[Running]:
+    options = Options((disk.name,), by=CGROUP, neighbours=True, writeback=True, slow_ns=0, ring_bytes=RING)
+    with running(lambda: PathFlow(options), [disk]) as made:
+        yield made
+
+
+READER = """
+import mmap, os, sys, threading, time
+path, name, size, threads, count, think = *sys.argv[1:3], *map(int, sys.argv[3:])
+open("/proc/self/comm", "w").write(name)
+fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+def read(number):
+    buffer = mmap.mmap(-1, size)
+    for one in range(count):
+        os.preadv(fd, [buffer], (number * count + one) * size % (32 << 20))
+        if think: time.sleep(think / 1e9)
+every = [threading.Thread(target=read, args=(number,)) for number in range(threads)]
+print("ready", flush=True)
+sys.stdin.readline()
+for one in every: one.start()
+for one in every: one.join()
+"""
+
+
+JOBS = {BATCH: ("backup", 65536, READERS, READS, 0), APP: ("db", 4096, 1, VICTIM_READS, THINK_NS)}
+THIRD = {CRON: ("cron", CRON_BYTES, CRON_READERS, CRON_READS, THINK_NS)}
+Jobs = Mapping[str, tuple[object, ...]]
+
+
+def load(disk: Disk, groups: dict[str, Path], jobs: Jobs = JOBS, begin: Callable[[], object] = lambda: None) -> None:
+    """All wait for a word, so that they read at the same time, and with whatever begins then."""
+    with ExitStack() as stack:
+        started = []
+        for name, words in jobs.items():
+            command = [sys.executable, "-I", "-S", "-c", READER, disk.path, *map(str, words)]
+            with joined(groups[name]):
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            started.append(stack.enter_context(process))
+            assert said(process) == "ready\n"
+        begin()
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(timeout=3600) for process in started] == [0] * len(jobs)
+
+
+class Span(NamedTuple):
+    owner: str
+    queued: int
+    issued: int
+    completed: int
+
+
+def span_of_request(line: Line) -> Span:
+    """Of one that nobody waits for."""
+    stages, queued = line["stages"], line["ts_ns"] - line["total_ns"]
+    return Span(line["cgroup"], queued, queued + stages["throttle_ns"] + stages["queue_ns"], line["ts_ns"])
+
+
+def span(line: Line) -> Span:
+    """By Q, D and C. Each read made one request."""
+    stages = line["stages"]
+    assert line["requests"] == 1
+    queued = line["ts_ns"] - line["total_ns"] + stages["fs_ns"]
+    issued = queued + stages["throttle_ns"] + stages["queue_ns"]
+    device = stages["driver_ns"] + stages["device_ns"] + stages["complete_ns"]
+    return Span(line["cgroup"], queued, issued, issued + device)
+
+
+def had_meanwhile(one: Span, every: list[Span]) -> Counter[str]:
+    """What each had of the device while this one waited, looked for among all of them."""
+    found: Counter[str] = Counter()
+    for other in every:
+        found[other.owner] += max(min(one.issued, other.completed) - max(one.queued, other.issued), 0)
+    return found
+
+
+def by_owner(report: Line) -> dict[str, Line]:
+    return {one["owner"]: one for one in report["neighbours"]}
+
+
+# A tick of a kernel with HZ=100, the coarsest.
+TICK_NS = 10 * MS
+
+
+def how_busy(disk: Disk, report: Line, every: list[Span], grown: dict[str, int]) -> None:
+    """By the single ones, and by the kernel's own figures."""
+    (found,) = [one for one in report["devices"] if one["dev"] == disk.name]
+    covered = reached = 0
+    for one in sorted(every, key=lambda one: one.issued):
+        covered += max(one.completed - max(one.issued, reached), 0)
+        reached = max(reached, one.completed)
+    whole = report["duration_ns"]
+    assert found["utilisation"] * whole == pytest.approx(covered, rel=0.05, abs=TICK_NS)
+    # From G on, which is D here: there is no scheduler.
+    had = sum(one.completed - one.issued for one in every)
+    assert found["queue_depth"] * whole == pytest.approx(had, rel=0.05)
+    assert found["queue_depth"] * whole == pytest.approx(grown["queue_ms"] * MS, rel=0.05)
+    assert sum(found["merged"].values()) == grown["read_merges"] + grown["write_merges"]
+
+
+def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
+    with flow.window() as trace:
+        before = disk.counted()
+        load(disk, groups, {**JOBS, **THIRD})
+    assert lossless(trace.summary), trace.summary["loss"]
+    every = [span(line) for line in trace.operations]
+    found = by_owner(trace.summary)
+    assert {*found} == {BATCH, APP, CRON} == {one.owner for one in every}
+    # By what was set: eight readers for four tags, so that each waits as long as it is served.
+    assert found[BATCH]["requests"] == READERS * READS
+    assert found[APP]["requests"] == VICTIM_READS
+    assert found[CRON]["requests"] == CRON_READERS * CRON_READS
+    assert (found[CRON]["op_bytes"], found[CRON]["seen"]) == (CRON_BYTES, "cron")
+    assert found[BATCH]["op_bytes"] == 65536
+    assert found[APP]["op_bytes"] == 4096
+    assert found[BATCH]["op"] == "read"
+    assert found[BATCH]["seen"] == "backup"
+    for owner in (BATCH, APP, CRON):
+        one = found[owner]
+        had = sum(other.completed - other.issued for other in every if other.owner == owner)
+        assert one["device_ns"] == pytest.approx(had, rel=0.05)
+        assert one["device_ns"] == pytest.approx(one["requests"] * DEVICE_NS, rel=0.05)
+        meanwhile = {holder["owner"]: holder["ns"] for holder in one["meanwhile"]}
+        # A tag that is free has nobody until the next one runs.
+        assert 0.9 * TAGS < sum(meanwhile.values()) / one["waited_ns"] < 1.01 * TAGS
+        exact = sum((had_meanwhile(other, every) for other in every if other.owner == owner), Counter())
+        for holder in (BATCH, APP, CRON):
+            seen = meanwhile.get(holder, 0)
+            # Whoever had its first request there during such a wait is one of the others for that one.
+            assert 0.95 * exact[holder] - MS <= seen + meanwhile.get(OTHERS, 0)
+            assert seen <= 1.05 * exact[holder] + MS
+        assert sum(meanwhile.values()) == pytest.approx(sum(exact.values()), rel=0.05, abs=MS)
+        # Each of the few waits for whom somebody is new there was served by no more than all tags.
+        assert meanwhile.get(OTHERS, 0) <= READERS * TAGS * DEVICE_NS
+    assert found[APP]["waits"] >= VICTIM_READS // 2
+    how_busy(disk, trace.summary, every, {name: now - before[name] for name, now in disk.counted().items()})
+    newcomers = 0
+    for line, one in zip(trace.operations, every):
+        if one.issued - one.queued < MS:
+            continue
+        told = line["neighbours"]
+        assert told["waited_ns"] == one.issued - one.queued
+        sums = Counter({holder["owner"]: holder["ns"] for holder in told["meanwhile"]})
+        exact = had_meanwhile(one, every)
+        if OTHERS in sums:
+            newcomers += 1
+            continue
+        assert {*sums} == {*+exact}
+        for holder in sums:
+            assert sums[holder] == pytest.approx(exact[holder], rel=0.05, abs=MS // 10)
+        if one.owner == APP:
+            assert told["meanwhile"][0] == {
+                "owner": BATCH, "seen": "backup", "op": "read", "bytes": 65536, "ns": sums[BATCH],
+            }  # fmt: skip
+    assert newcomers <= 2 * READERS
+    (finding,) = [one for one in trace.summary["verdict"]["findings"] if one["rule"] == "neighbour"]
+    assert (finding["dev"], finding["who"]) == (disk.name, "/batch (backup, 64 KiB reads)")
+    assert finding["owner"] in (APP, CRON)
+
+
+def test_what_a_filter_leaves_out_is_told_as_neighbour(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
+    """Only the victim is shown; another one had the device meanwhile."""
+    with flow.window(Filter(op="read", size=(None, 4096))) as trace:
+        load(disk, groups)
+    found = by_owner(trace.summary)
+    assert {line["cgroup"] for line in trace.operations} == {APP}
+    assert len(trace.operations) == VICTIM_READS
+    assert {owner: one["requests"] for owner, one in found.items()} == {BATCH: READERS * READS, APP: VICTIM_READS}
+    assert found[BATCH]["device_ns"] == pytest.approx(READERS * READS * DEVICE_NS, rel=0.05)
+    assert found[BATCH]["waits"] == 0
+    one = found[APP]
+    meanwhile = {holder["owner"]: holder["ns"] for holder in one["meanwhile"]}
+    assert 0.9 * TAGS < meanwhile[BATCH] / one["waited_ns"] < 1.01 * TAGS
+    (finding,) = [one for one in trace.summary["verdict"]["findings"] if one["rule"] == "neighbour"]
+    assert (finding["owner"], finding["who"]) == (APP, "/batch (backup, 64 KiB reads)")
+    assert "/batch (backup, 64 KiB reads) had 100% of it meanwhile" in trace.summary["verdict"]["text"]
+    assert {*meanwhile} == {BATCH}
+
+
+WRITER = """
+import os, sys
+open("/proc/self/comm", "w").write("logger")
+fd = os.open(sys.argv[1], os.O_WRONLY)
+for number in range(int(sys.argv[2])):
+    os.pwrite(fd, bytes([number & 255]) * 4096, (32 << 20) + number * 8192)
+"""
+
+
+def test_what_is_written_back_is_its_writers(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
+    """The writer is long gone, and somebody else has it written: who wrote has the device nevertheless.
+
+    Its pages lie where nobody reads: a direct read writes itself what is dirty there.
+    """
+    with flow.window() as trace, ExitStack() as stack:
+        # Whose file it is last has the page cache dropped.
+        held = os.open(disk.path, os.O_RDONLY)
+        stack.callback(os.close, held)
+        with joined(groups[BATCH]):
+            subprocess.run([sys.executable, "-I", "-S", "-c", WRITER, disk.path, str(WRITES)], check=True)
+        syncing: list[subprocess.Popen[bytes]] = []
+
+        def begin() -> None:
+            """No sync of that file: what one writes is its own."""
+            syncing.append(subprocess.Popen(["sync"]))
+            wait_until(lambda: disk.in_flight()[1] > 0, "what is written back")
+
+        load(disk, groups, {APP: JOBS[APP]}, begin)
+        assert syncing[0].wait(timeout=3600) == 0
+    assert lossless(trace.summary), trace.summary["loss"]
+    found = by_owner(trace.summary)
+    assert (found[BATCH]["requests"], found[BATCH]["op"], found[BATCH]["op_bytes"]) == (WRITES, "write", 4096)
+    assert found[BATCH]["device_ns"] == pytest.approx(WRITES * DEVICE_NS, rel=0.05)
+    reads = [span(line) for line in trace.operations if line["op"] == "read" and line["cgroup"] == APP]
+    assert len(reads) == VICTIM_READS
+    every = [*reads, *(span_of_request(line) for line in trace.requests)]
+    exact = sum((had_meanwhile(one, every) for one in reads), Counter())
+    meanwhile = {holder["owner"]: holder["ns"] for holder in found[APP]["meanwhile"]}
+    assert exact[BATCH] > MS
+    assert meanwhile[BATCH] == pytest.approx(exact[BATCH], rel=0.05, abs=MS)
+
+
+def test_below_a_stacked_device_each_disk_has_its_neighbours(groups: dict[str, Path]) -> None:
+    """Stripes of 64 KiB: what the backup reads goes to both disks in turn, what the victim reads mostly to one."""
+    with ExitStack() as stack:
+        below = [stack.enter_context(busy_device(f"wptest_leg{number}")) for number in range(2)]
+        disk = stack.enter_context(striped(*below))
+        options = Options((disk.name,), by=CGROUP, neighbours=True, slow_ns=0, ring_bytes=RING)
+        flow = stack.enter_context(running(lambda: PathFlow(options), [disk]))
+        with flow.window() as trace:
+            load(disk, groups)
+    assert lossless(trace.summary), trace.summary["loss"]
+    found = {(one["dev"], one["owner"]): one for one in trace.summary["neighbours"]}
+    assert {dev for dev, _ in found} == {one.name for one in below}
+    requests: Counter[str] = Counter()
+    for (_, owner), one in found.items():
+        requests[owner] += one["requests"]
+        assert one["device_ns"] == pytest.approx(one["requests"] * DEVICE_NS, rel=0.05)
+        # While the first ones come, not all are taken.
+        if one["waited_ns"] > 10 * DEVICE_NS:
+            meanwhile = sum(holder["ns"] for holder in one["meanwhile"])
+            assert 0.9 * TAGS < meanwhile / one["waited_ns"] < 1.01 * TAGS
+    # None of them crosses the end of a stripe.
+    assert requests == {BATCH: READERS * READS, APP: VICTIM_READS}

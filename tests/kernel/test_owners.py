@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --by`: whose operations and requests are, and that the rows of all owners add up to all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.disks import Disk, loop_device
+from tests.kernel.loads import mounted
+from tests.kernel.patience import said
+from tests.kernel.trace import Line, Trace
+from tests.kernel.uring import Ring
+from wptrace.bpf.ring import Reader
+from wptrace.flows.io.owners import DIR, FILE, THREAD
+from wptrace.flows.io.path import Options, PathFlow
+from wptrace.kernel import system_calls
+from wptrace.model.kind import OTHERS
+
+OWNED = {"operation": "owned_operation", "hit": "owned_hit", "request": "owned_request"}
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as made:
+        yield made
+
+
+def read(disk: Disk, count: int, size: int = 4096) -> int:
+    """So many direct reads of a process of its own; which one."""
+    command = ["dd", f"if={disk.path}", "of=/dev/null", f"bs={size}", f"count={count}", "iflag=direct"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        assert process.wait() == 0
+    return process.pid
+
+
+def exact(report: Line) -> None:
+    """Counts and times of owners are those of all."""
+
+    def sums(kind: str) -> Counter[Any]:
+        found: Counter[Any] = Counter()
+        for row in report["rows"]:
+            if row["kind"] == kind and row["stage"] == "total":
+                found[row["dev"], row["op"], "count"] += row["count"]
+                found[row["dev"], row["op"], "ns"] += row["sum_ns"]
+        return found
+
+    for kind, owned in OWNED.items():
+        assert sums(owned) == sums(kind)
+    assert sum(row["count"] for row in totals(report, "owned_request")) == report["requests"]["finished"]
+    assert sum(row["bytes"] for row in totals(report, "owned_request")) == report["bytes"]
+
+
+def totals(report: Line, kind: str) -> list[Line]:
+    return [row for row in report["rows"] if row["kind"] == kind and row["stage"] == "total"]
+
+
+def counts(report: Line, kind: str, op: str = "read") -> dict[str, int]:
+    return {row["owner"]: row["count"] for row in totals(report, kind) if row["op"] == op}
+
+
+@pytest.mark.one_kernel
+def test_processes_and_those_that_have_no_row_of_their_own(disk: Disk) -> None:
+    """Other readers of the disk (udev) are owners of their own."""
+    with Trace("--dev", disk.name, "--by=process", "--top=2") as trace:
+        for count in (200, 100, 3, 3, 3):
+            read(disk, count)
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk.path}", "bs=8k", "count=8", "conv=fsync"], check=True)
+    exact(trace.summary)
+    every = {row["task"]["pid"] if row["task"] else row["owner"] for row in totals(trace.summary, "owned_operation")}
+    assert len(every - {OTHERS}) == 2
+    assert OTHERS in every
+
+
+@pytest.mark.one_kernel
+def test_how_many_each_had(disk: Disk) -> None:
+    with Trace("--dev", disk.name, "--by=process", "--top=0") as trace:
+        pids = {read(disk, count): count for count in (200, 100, 3)}
+    exact(trace.summary)
+    for kind in ("owned_operation", "owned_request"):
+        found = {row["task"]["pid"]: row for row in totals(trace.summary, kind) if row["task"]}
+        assert {pid: found[pid]["count"] for pid in pids} == pids
+        assert {found[pid]["task"]["comm"] for pid in pids} == {"dd"}
+        assert {pid: found[pid]["bytes"] for pid in pids} == {pid: count * 4096 for pid, count in pids.items()}
+
+
+@pytest.mark.one_kernel
+@pytest.mark.parametrize("by", ["comm", "file", "dir", "cgroup", "device"])
+def test_other_owners(disk: Disk, by: str) -> None:
+    with Trace("--dev", disk.name, f"--by={by}", "100ms") as trace:
+        read(disk, 50)
+        read(disk, 30)
+        trace.wait_for('"owned_operation"', "an interval with owners")
+    exact(trace.summary)
+    owner = {"comm": "dd", "file": disk.path, "dir": "/dev", "device": disk.name}.get(by)
+    for kind in ("owned_operation", "owned_request"):
+        found = counts(trace.summary, kind)
+        assert (found[owner] if owner else max(found.values())) >= 80
+    # Intervals have them as well.
+    told = [row for line in trace.lines if line["kind"] == "interval" for row in totals(line, "owned_operation")]
+    assert 0 < sum(row["count"] for row in told) <= sum(counts(trace.summary, "owned_operation").values())
+
+
+THREADS = """
+import os, sys, threading
+fd = os.open(sys.argv[1], os.O_RDONLY)
+start = threading.Barrier(int(sys.argv[2]))
+def act():
+    start.wait()
+    os.pread(fd, 4096, 0)
+threads = [threading.Thread(target=act) for _ in range(int(sys.argv[2]))]
+for one in threads: one.start()
+for one in threads: one.join()
+"""
+
+
+PROCESSES = """
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+buffer = mmap.mmap(-1, 4096)
+for number in range(int(sys.argv[2])):
+    pid = os.fork()
+    if not pid:
+        os.preadv(fd, [buffer], 4096 * (number % 1024))
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+# More processes than there are owners, and more threads at once than are usual: as many as `make test` has time for.
+ALL = "WPTRACE_TESTS_ALL" in os.environ
+MANY = 10_000 if ALL else 300
+AT_ONCE = 3_000 if ALL else 200
+# OWNERS of bpf_src/block/path/owner.h.
+_OWNERS = 4096
+
+
+@pytest.mark.one_kernel
+def test_sums_of_many_processes_that_are_soon_gone(disk: Disk) -> None:
+    """None is lost from the sums, whoever found no row."""
+    with Trace("--dev", disk.name, "--by=process", "--top=0") as trace:
+        subprocess.run([sys.executable, "-I", "-S", "-c", PROCESSES, disk.path, str(MANY)], check=True)
+    exact(trace.summary)
+    rows = totals(trace.summary, "owned_operation")
+    loss = trace.summary["loss"]
+    assert sum(row["count"] for row in rows if row["op"] == "read") + loss.get("recursion", 0) >= MANY
+    # Where there are many CPUs there is room for fewer.
+    assert len({row["owner"] for row in rows if row["task"]}) > min(MANY, _OWNERS / 4) * 0.5
+    assert loss.get("owner_full", 0) >= MANY - _OWNERS
+
+
+@pytest.mark.one_kernel
+def test_sums_of_many_threads_at_once(disk: Disk) -> None:
+    """Each of them reads when all of them are there; those that miss the page cache are operations, the others hits."""
+    with Trace("--dev", disk.name, "--by=thread", "--top=0") as trace:
+        subprocess.run([sys.executable, "-c", THREADS, disk.path, str(AT_ONCE)], check=True)
+    exact(trace.summary)
+    rows = [*totals(trace.summary, "owned_operation"), *totals(trace.summary, "owned_hit")]
+    skipped = trace.summary["loss"].get("recursion", 0)
+    assert sum(row["count"] for row in rows) + skipped >= AT_ONCE
+    assert len({row["owner"] for row in rows if row["task"]}) + skipped > AT_ONCE * 0.8
+
+
+@pytest.mark.one_kernel
+def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
+    """300 threads, and rows for 16: of operations and hits there are two rows each at most."""
+    flow = PathFlow(Options((disk.name,), by=THREAD, top=0, owner_rows=16))
+    try:
+        flow.start(Reader())
+        subprocess.run([sys.executable, "-c", THREADS, disk.path, "300"], check=True)
+        flow.stop()
+        found = flow.snapshot()
+    finally:
+        flow.close()
+    operations, hits, _ = flow.kinds[-3:]
+    rows = {group: stages["total"].count for group, stages in found.cells.items() if group.kind in (operations, hits)}
+    plain = [stages["total"].count for group, stages in found.cells.items() if group.kind.book == "operations"]
+    assert sum(rows.values()) == sum(plain)
+    # Programs that a thread leaves in their midst are skipped for the next one, which the kernel counts.
+    assert sum(plain) >= 200
+    others = sum(count for group, count in rows.items() if group.values[-1] == OTHERS)
+    assert others >= 200 - 16
+    assert len({group.values[-1] for group in rows}) <= 17
+    noted = {cause.name: count for book in found.books.values() for cause, count in book.noted.items()}
+    assert noted["owner_full"] >= others
+    assert len({group.values[-1] for group in rows}) > 2
+
+
+@pytest.mark.parametrize(
+    ("by", "owners"), [(FILE, ("one", "sub/two")), pytest.param(DIR, ("", "sub"), marks=pytest.mark.one_kernel)]
+)
+def test_files_and_directories_have_their_paths(disk: Disk, tmp_path: Path, by: str, owners: tuple[str, ...]) -> None:
+    with mounted(disk, "ext4", tmp_path / "top") as top:
+        (top / "sub").mkdir()
+        for name in ("one", "sub/two"):
+            (top / name).write_bytes(os.urandom(1 << 18))
+        os.sync()
+        with Trace("--dev", disk.name, f"--by={by}") as trace:
+            for name, count in (("one", 40), ("sub/two", 20)):
+                command = ["dd", f"if={top / name}", "of=/dev/null", "bs=4k", f"count={count}", "iflag=direct"]
+                subprocess.run(command, check=True)
+        exact(trace.summary)
+        found = counts(trace.summary, "owned_request")
+        assert [found[str(top / owner)] for owner in owners] == [40, 20]
+
+
+@pytest.mark.one_kernel
+def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
+    with Trace("--dev", disk.name, "--by=process", "--writeback") as trace:
+        command = ["dd", "if=/dev/zero", f"of={disk.path}", "bs=64k", "count=16"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            assert process.wait() == 0
+        os.sync()
+    exact(trace.summary)
+    written = {row["task"]["pid"]: row["bytes"] for row in totals(trace.summary, "owned_request") if row["task"]}
+    assert written[process.pid] == 1 << 20
+
+
+# How often each is called; with a name of its own.
+CALLS = {"fsync": 13, "fdatasync": 17, "sync_file_range": 3, "msync": 4, "pread": 40, "readv": 11, "preadv": 7}
+AIO_READS, URING_READS, FAULTS = 9, 6, 5
+_PAGE = 4096
+_RANGE = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, WRITE and WAIT_AFTER
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call_all(disk: Disk) -> None:
+    """Each call as often as that, one after another; what is synced was written just before."""
+    cached, direct = os.open(disk.path, os.O_RDWR), os.open(disk.path, os.O_RDWR | os.O_DIRECT)
+    numbers = system_calls.numbers()
+    try:
+        with mmap.mmap(-1, _PAGE) as memory, mmap.mmap(cached, 1 << 20) as mapped, Ring() as ring:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            vector = struct.pack("QQ", address, _PAGE)
+            for number in range(CALLS["fsync"]):
+                os.pwrite(cached, bytes([number]) * _PAGE, number * _PAGE)
+                os.fsync(cached)
+            for number in range(CALLS["fdatasync"]):
+                os.pwrite(cached, bytes([number]) * _PAGE, number * _PAGE)
+                os.fdatasync(cached)
+            for number in range(CALLS["sync_file_range"]):
+                os.pwrite(cached, bytes([number]) * _PAGE, number * _PAGE)
+                assert not _libc.syscall(
+                    numbers["sync_file_range"], cached, ctypes.c_long(0), ctypes.c_long(1 << 20), _RANGE
+                )
+            for number in range(CALLS["msync"]):
+                mapped[number * _PAGE] = number
+                mapped.flush()
+            for number in range(CALLS["pread"]):
+                assert _libc.pread(direct, ctypes.c_void_p(address), _PAGE, ctypes.c_long(number * _PAGE)) == _PAGE
+            for _ in range(CALLS["readv"]):
+                assert os.readv(direct, [memory]) == _PAGE
+            for number in range(CALLS["preadv"]):
+                words = ctypes.c_long(number * _PAGE), ctypes.c_long(0)
+                assert _libc.syscall(numbers["preadv"], direct, vector, 1, *words) == _PAGE
+            _submit(direct, address)
+            for number in range(URING_READS):
+                ring.read(direct, address, _PAGE, number * _PAGE, number)
+                assert [event.result for event in ring.enter(1, 1)] == [_PAGE]
+            os.posix_fadvise(cached, 0, 0, os.POSIX_FADV_DONTNEED)
+            mapped.madvise(mmap.MADV_RANDOM)
+            for number in range(FAULTS):
+                mapped[(100 + number) * _PAGE]
+    finally:
+        os.close(cached)
+        os.close(direct)
+
+
+def _submit(fd: int, address: int) -> None:
+    """AIO, one at a time; the numbers of its calls are those of the architecture."""
+    setup, getevents = {"x86_64": (206, 208), "aarch64": (0, 4)}[os.uname().machine]
+    context, event = ctypes.c_ulong(), ctypes.create_string_buffer(32)
+    assert not _libc.syscall(setup, 1, ctypes.byref(context))
+    for number in range(AIO_READS):
+        place = number * _PAGE
+        asked = struct.pack("QIIHHIQQQQII", 0, 0, 0, 0, 0, fd, address, _PAGE, place, 0, 0, 0)
+        block = ctypes.create_string_buffer(asked)
+        every = (ctypes.c_void_p * 1)(ctypes.addressof(block))
+        assert _libc.syscall(system_calls.numbers()["io_submit"], context, ctypes.c_long(1), every) == 1
+        assert _libc.syscall(getevents, context, ctypes.c_long(1), ctypes.c_long(1), event, None) == 1
+        assert struct.unpack_from("q", event, 16) == (_PAGE,)
+
+
+def test_each_call_has_its_operations(disk: Disk) -> None:
+    """As often as they were made, whatever hook has seen them."""
+    with Trace("--dev", disk.name, "--by=call", "--top=0", f"--pid={os.getpid()}") as trace:
+        call_all(disk)
+    exact(trace.summary)
+    assert not trace.summary["loss"].get("owner_full")
+    made: Counter[str] = Counter()
+    for kind in ("owned_operation", "owned_hit"):
+        for row in totals(trace.summary, kind):
+            made[row["owner"]] += row["count"]
+    # A program that the kernel skipped has seen less, and that is counted.
+    skipped = trace.summary["loss"].get("recursion", 0)
+    missing = sum(count - made[call] for call, count in CALLS.items())
+    assert 0 <= missing <= skipped, made
+    assert all(made[call] <= count for call, count in CALLS.items()), made
+    assert not made["nobody"] + made["kernel thread"]
+    sent = Counter(
+        {row["owner"]: row["count"] for row in totals(trace.summary, "owned_request") if row["op"] == "read"}
+    )
+    for call, count in {"aio": AIO_READS, "io_uring": URING_READS, "pread": CALLS["pread"]}.items():
+        assert count - skipped <= sent[call] <= count, sent
+    # Whether faults are seen as such or not, their requests are of no system call.
+    notes = trace.lines[0]["notes"]
+    faults = not any(note.startswith("page faults of mapped files are no operations") for note in notes)
+    assert sent["page fault" if faults else "nobody"] == FAULTS, sent
+    # Others found the page in memory: those of what is mapped and synced.
+    waited = [row["count"] for row in totals(trace.summary, "owned_operation") if row["owner"] == "page fault"]
+    assert waited == ([FAULTS] if faults else [])
+    asynchronous = " ".join(note for note in notes if note.startswith("asynchronous operations ("))
+    assert made["io_uring"] == (0 if "io_uring" in asynchronous else URING_READS)
+    assert made["aio"] == (0 if "AIO" in asynchronous else AIO_READS)
+
+
+@pytest.mark.one_kernel
+@pytest.mark.parametrize(("op", "calls"), [("sync", ("fsync", "fdatasync", "sync_file_range", "msync"))])
+def test_syncs_alone(disk: Disk, op: str, calls: tuple[str, ...]) -> None:
+    with Trace("--dev", disk.name, "--by=call", "--top=0", f"--pid={os.getpid()}", f"--op={op}") as trace:
+        call_all(disk)
+    exact(trace.summary)
+    made = Counter()
+    for kind in ("owned_operation", "owned_hit"):
+        for row in totals(trace.summary, kind):
+            assert row["op"] == op
+            made[row["owner"]] += row["count"]
+    skipped = trace.summary["loss"].get("recursion", 0)
+    assert {*made} <= {*calls}
+    assert 0 <= sum(CALLS[call] - made[call] for call in calls) <= skipped, made
+    # What else the calls wrote or read is left out.
+    assert {row["owner"] for row in totals(trace.summary, "owned_request")} - {"nobody"} <= {*calls}
+
+
+WAITING = """
+import mmap, os, sys
+fd, buffer = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(30):
+    os.preadv(fd, [buffer], 4096 * number)
+"""
+
+
+@pytest.mark.one_kernel
+def test_children_that_are_there_and_that_come_later(disk: Disk) -> None:
+    """And those of children; what a stranger reads is left out."""
+    command = [sys.executable, "-I", "-S", "-c", WAITING, disk.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert said(child) == "ready\n"
+        with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
+            child.communicate("go\n", timeout=600)
+            later = read(disk, 20)
+            # A child of a child.
+            shell = f"dd if={disk.path} of=/dev/null bs=4k count=10 iflag=direct; true"
+            subprocess.run(["sh", "-c", shell], check=True, stderr=subprocess.DEVNULL)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as childless:
+        with Trace("--dev", disk.name, f"--pid={childless.pid}", "--children") as stranger:
+            read(disk, 20)
+        childless.communicate(timeout=600)
+    exact(trace.summary)
+    found = {row["task"]["pid"]: row["count"] for row in totals(trace.summary, "owned_operation") if row["task"]}
+    assert (found.pop(child.pid), found.pop(later)) == (30, 20)
+    assert 10 in found.values()
+    # Nobody of those who are no children of that one.
+    assert not stranger.summary["rows"]
+    assert trace.lines[0]["filters"]["children"] is True

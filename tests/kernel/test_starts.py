@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracers come and go under load: the kernel lives, says nothing of it, and each of them sees what there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.kernel.disks import Disk
+from tests.kernel.trace import wait_until
+from wptrace.bpf.ring import Reader
+from wptrace.flows.io.path import Options, PathFlow
+from wptrace.model.kind import OPERATIONS, REQUESTS
+
+# A guest that dies has its console in build/test-logs, or where --console says.
+ROUNDS = int(os.environ.get("WPTRACE_TESTS_STARTS", 100 if "WPTRACE_TESTS_ALL" in os.environ else 1))
+# With threads, who kills fio kills its jobs.
+_LOAD = (
+    "fio --name=x --thread --filename={path} --rw=randrw --bs=4k --size=60m --direct=1"
+    " --time_based --runtime=100000 {more}"
+)
+# Not what an emulated CPU that stands still makes the kernel say.
+_COMPLAINTS = ("Oops", "WARNING: CPU", "kernel BUG", "BUG: unable", "BUG: kernel")
+
+
+def complaints() -> list[str]:
+    said = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    return [line for line in said.splitlines() if any(word in line for word in _COMPLAINTS)]
+
+
+def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
+    flow = PathFlow(Options(tuple(disk.path for disk in disks), interference=interference))
+    try:
+        flow.start(Reader())
+        wait_until(lambda: flow.snapshot().books[OPERATIONS].finished > 20, "some operations")
+        flow.stop()
+        books = flow.snapshot().books
+    finally:
+        flow.close()
+    for name in (OPERATIONS, REQUESTS):
+        book = books[name]
+        assert book.started == book.finished + book.in_flight + book.lost_total
+        assert book.in_flight >= 0
+
+
+@pytest.mark.one_kernel
+@pytest.mark.guest
+def test_tracers_come_and_go_under_load() -> None:
+    disks = Disk("nvme0n1"), Disk("vda")
+    jobs = "--ioengine=libaio --iodepth=8", "--ioengine=psync"
+    before = complaints()
+    load = [
+        subprocess.Popen([*_LOAD.format(path=disk.path, more=more).split(), "--output=/dev/null"])
+        for disk, more in zip(disks, jobs)
+    ]
+    try:
+        for number in range(ROUNDS):
+            come_and_go(disks, interference=number % 2 == 1)
+            assert all(one.poll() is None for one in load), "the load has ended"
+            print(f"round {number + 1}", file=sys.stderr, flush=True)
+    finally:
+        for one in load:
+            one.kill()
+            one.wait()
+    assert complaints() == before

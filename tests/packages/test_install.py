@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make install` into folders of its own, run by the distribution's Python."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.packages.installed import ROOT, files, make, name_of_process, run, succeeds, tree
+from wptrace import __version__
+
+# Of the distribution, whatever other Pythons there are.
+SYSTEM = "/usr/bin/python3"
+MACHINE = {"x86_64": "x86_64", "aarch64": "arm64"}[os.uname().machine]
+SOURCES = {path.name.replace(".bpf.c", ".bpf.o") for path in (ROOT / "bpf_src").rglob("*.bpf.c")}
+
+
+def pythons() -> list[str]:
+    """The distribution's, and all others that the promise is about."""
+    found = {SYSTEM: ""}
+    for minor in range(9, 20):
+        path = shutil.which(f"python3.{minor}")
+        if path and run(path, "-c", "pass").returncode == 0:
+            found.setdefault(path, "")
+    versions = Path.home() / ".pyenv/versions"
+    found.update((str(path), "") for path in versions.glob("3.*/bin/python3") if int(path.parts[-3].split(".")[1]) >= 9)
+    return [path for path in found if "/shims/" not in path]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation that can be run where it lies."""
+    prefix = tmp_path_factory.mktemp("installed") / "prefix"
+    succeeds("make", "install", f"PREFIX={prefix}")
+    return prefix
+
+
+@pytest.fixture
+def destdir(tmp_path: Path) -> Path:
+    succeeds("make", "install", f"DESTDIR={tmp_path}/root", "PREFIX=/usr")
+    return tmp_path / "root"
+
+
+def test_the_places_are_those_of_a_system(destdir: Path) -> None:
+    found = set(files(destdir))
+    package = {place for place in found if place.startswith("usr/lib/wptrace/")}
+    objects = {Path(place).name for place in package if place.startswith(f"usr/lib/wptrace/objects/{MACHINE}/")}
+    assert objects == SOURCES
+    assert {"usr/lib/wptrace/__init__.py", "usr/lib/wptrace/bpf/_libbpf.py", "usr/lib/wptrace/cli/io.py"} < package
+    # Of one machine, and nothing of the build.
+    assert {Path(place).parts[4] for place in package if "/objects/" in place} == {MACHINE}
+    assert not {place for place in found if place.endswith(".pyc")}
+    others = found - package
+    assert {place for place in others if "/man/" in place} == {
+        f"usr/share/man/man1/{path.name}" for path in (ROOT / "docs/man").iterdir()
+    }
+    assert {place for place in others if "/licenses/" in place} == {
+        f"usr/share/licenses/wptrace/{path.name}" for path in (ROOT / "LICENSES").iterdir()
+    }
+    rest = {place for place in others if "/man/" not in place and "/licenses/" not in place}
+    assert {place for place in rest if "complet" not in place and "site-functions" not in place} == {"usr/bin/wptrace"}
+
+
+def test_libdir_and_mandir_may_be_others(tmp_path: Path) -> None:
+    words = ("PREFIX=/usr", "LIBDIR=/usr/lib64", "MANDIR=/usr/man", "MACHINE=arm64", "INTERPRETER=/usr/bin/python3.9")
+    succeeds("make", "install", f"DESTDIR={tmp_path}", *words)
+    assert (tmp_path / "usr/lib64/wptrace/objects/arm64/io_path.bpf.o").is_file()
+    assert (tmp_path / "usr/man/man1/wptrace.1").is_file()
+    launcher = (tmp_path / "usr/bin/wptrace").read_text()
+    assert launcher.startswith("#!/usr/bin/python3.9 -I\n")
+    assert '"/usr/lib64"' in launcher.replace("'", '"')
+    succeeds("make", "uninstall", f"DESTDIR={tmp_path}", *words)
+    assert files(tmp_path) == []
+
+
+def test_two_installations_are_the_same_and_name_no_folder_of_the_build(tmp_path: Path) -> None:
+    """Whatever the umask is, and wherever it is made."""
+    trees = []
+    for name, umask in (("one", "022"), ("another", "077")):
+        script = f'umask {umask}; exec make install PREFIX=/usr "DESTDIR=$1"'
+        succeeds("sh", "-c", script, "sh", str(tmp_path / name), PYTHONHASHSEED=umask.lstrip("0"))
+        trees.append(tree(tmp_path / name / "usr"))
+    assert trees[0] == trees[1]
+    assert {str(entry).split()[0] for entry in trees[0].values() if isinstance(entry, str)} == {"40755"}
+    for place, entry in trees[0].items():
+        for folder in (ROOT, tmp_path):
+            assert str(folder).encode() not in (entry if isinstance(entry, bytes) else entry.encode()), place
+
+
+def test_the_distributions_python_runs_it(prefix: Path) -> None:
+    assert (prefix / "bin/wptrace").read_text().startswith(f"#!{SYSTEM} -I\n")
+    # From a folder with a package of that name, which is not the one that is meant.
+    foreign = prefix.parent / "foreign"
+    (foreign / "wptrace").mkdir(parents=True)
+    (foreign / "wptrace/__init__.py").write_text("raise SystemExit('the wrong one')\n")
+    command = str(prefix / "bin/wptrace")
+    assert succeeds(command, "--version", cwd=foreign, PYTHONPATH=str(foreign)) == f"wptrace {__version__}\n"
+    found = run(command, "io", "--dev", "nothing", cwd=foreign)
+    assert (found.returncode in (2, 3), found.stdout) == (True, "")
+    assert re.fullmatch(r"wptrace: [^\n]+\n(hint: [^\n]+\n)?", found.stderr)
+    assert name_of_process(command) == "wptrace"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "packaging").glob("*.py")), ids=lambda path: path.name)
+def test_what_installs_is_for_every_python_too(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))
+    assert "# SPDX-License-Identifier: Apache-2.0\n" in path.read_text()[:80]
+
+
+def test_the_distributions_python_reads_its_objects(prefix: Path) -> None:
+    """With the cffi and the libbpf of the distribution: what loads objects begins with this."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from wptrace.bpf.object import find, BpfObject\n"
+        "with BpfObject(find('io_path')) as found: print(found.path, len(found.progs) > 20)"
+    )
+    told = succeeds(SYSTEM, "-I", "-B", "-c", script, str(prefix / "lib"))
+    assert told == f"{prefix}/lib/wptrace/objects/{MACHINE}/io_path.bpf.o True\n"
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_one_tree_is_for_every_python(prefix: Path, python: str) -> None:
+    """What needs no kernel and no library, down to the arguments of each command."""
+    launcher = str(prefix / "bin/wptrace")
+    assert succeeds(python, "-I", "-B", launcher, "--version") == f"wptrace {__version__}\n"
+    assert "--writeback" in succeeds(python, "-I", "-B", launcher, "io", "--help")
+
+
+def test_a_second_installation_replaces_the_first(tmp_path: Path) -> None:
+    """Modules that a new version no longer has would stay; a link is not written through."""
+    words = (f"DESTDIR={tmp_path}", "PREFIX=/usr")
+    old = tmp_path / "usr/lib/wptrace"
+    (old / "x86_64").mkdir(parents=True)
+    (old / "gone.py").touch()
+    (old / "x86_64/gone.bpf.o").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("kept")
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/wptrace").symlink_to(elsewhere)
+    succeeds("make", "install", *words)
+    assert elsewhere.read_text() == "kept"
+    first = tree(tmp_path)
+    assert not [place for place in first if "gone" in place]
+    succeeds("make", "install", *words)
+    assert tree(tmp_path) == first
+
+
+def test_nothing_stays_behind(tmp_path: Path) -> None:
+    """What others put beside it does, and what a run compiled does not."""
+    prefix = tmp_path / "prefix"
+    other = prefix / "share/man/man1/other.1"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    succeeds("make", "install", f"PREFIX={prefix}")
+    succeeds(str(prefix / "bin/wptrace"), "--help")
+    assert (prefix / "lib/wptrace/cli/__pycache__").is_dir()
+    succeeds("make", "uninstall", f"PREFIX={prefix}")
+    assert files(prefix) == ["share/man/man1/other.1"]
+    assert not (prefix / "lib/wptrace").exists()
+    succeeds("make", "uninstall", f"PREFIX={prefix}")
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("PREFIX=usr", "PREFIX is usr, which is no absolute path"),
+        ("LIBDIR=/usr/../lib", "LIBDIR is /usr/../lib, which is no absolute path"),
+        ("DESTDIR=/dev/null", "/dev/null/usr/bin/wptrace: Not a directory"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_sentence(word: str, problem: str) -> None:
+    done = make("install", "PREFIX=/usr", "DESTDIR=/dev/null", word)
+    assert done.returncode
+    assert f"install: {problem}\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_half_of_the_objects_are_not_installed(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "packaging", copy / "packaging")
+    shutil.copytree(ROOT / "bpf_src", copy / "bpf_src")
+    shutil.copytree(ROOT / "wptrace", copy / "wptrace")
+    (copy / f"wptrace/objects/{MACHINE}/io_path.bpf.o").unlink()
+    done = run(SYSTEM, "packaging/install.py", "--destdir", str(tmp_path / "root"), "install", cwd=copy)
+    assert (done.returncode, done.stderr) == (1, f"install: wptrace/objects/{MACHINE} lacks io_path.bpf.o: run make\n")
+    assert not (tmp_path / "root").exists()

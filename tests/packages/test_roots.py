@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each package is installed in a clean root by the line of the README, used, and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import loop_device
+from tests.packages.installed import ROOT, run, succeeds
+from tests.packages.roots import Root, root, traces
+from wptrace import __version__
+
+pytestmark = pytest.mark.clean_root
+
+NEEDS = ("python3-cffi-backend", "python3-pyelftools", "python3-rich", "libbpf1")
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All packages; WPTRACE_TESTS_DIST names a folder with those that are to be tried."""
+    if "WPTRACE_TESTS_DIST" in os.environ:
+        return Path(os.environ["WPTRACE_TESTS_DIST"])
+    out = tmp_path_factory.mktemp("dist")
+    succeeds_slowly(sys.executable, "packaging/dist.py", "--out", str(out))
+    distributions(out)
+    return out
+
+
+def distributions(out: Path) -> None:
+    """A deb and an rpm."""
+    succeeds_slowly("packaging/deb.sh", str(out), PYTHON=sys.executable)
+    # Debian's rpm knows nothing of what is installed by dpkg, and its Python has no pytest.
+    options = (
+        "--nodeps",
+        "--without",
+        "check",
+        "--define",
+        f"build_python {sys.executable}",
+        "--define",
+        "_libdir /usr/lib64",
+    )
+    succeeds_slowly("packaging/rpm.sh", str(out), *options, PYTHON=sys.executable)
+
+
+def succeeds_slowly(*words: str, **variables: str) -> None:
+    done = subprocess.run(words, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[str]:
+    with loop_device(tmp_path / "disk.img") as made:
+        yield made.path
+
+
+def install_lines() -> list[str]:
+    """Those of the README, without comments."""
+    section = (ROOT / "README.md").read_text().partition("\n## Install\n")[2].partition("\n## ")[0]
+    lines = "".join(re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)).splitlines()
+    return [line.partition("#")[0].strip() for line in lines if line.partition("#")[0].strip()]
+
+
+def line_with(word: str) -> str:
+    (found,) = (line for line in install_lines() if word in line)
+    return found.replace("sudo ", "")
+
+
+def works(place: Root, command: str, disk: str) -> None:
+    assert place.succeeds(command, "--version") == f"wptrace {__version__}\n"
+    assert "libbpf" in place.succeeds(command, "doctor")
+    traces(place, command, disk)
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
+def test_deb(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
+    (deb,) = dist.glob("*.deb")
+    with root(suite, tmp_path) as place:
+        place.put(deb)
+        before = place.named()
+        place.succeeds("apt-get", "-q", "update", timeout=600)
+        line = line_with(".deb").replace("apt install", "apt-get -q -y --no-install-recommends install")
+        place.succeeds("sh", "-c", f"cd /root && {line}", timeout=900)
+        works(place, "wptrace", disk)
+        place.succeeds("apt-get", "-q", "-y", "purge", "wptrace")
+        assert place.named() == before
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
+def test_rpm(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
+    """By `rpm --root`: what it needs is there as Debian's packages, which rpm does not see."""
+    (package,) = dist.glob("*.rpm")
+    with root(suite, tmp_path) as place:
+        place.install(*NEEDS)
+        before = place.named()
+        succeeds("rpm", "--root", str(place.path), "--initdb")
+        succeeds("rpm", "--root", str(place.path), "--install", "--nodeps", "--nosignature", str(package))
+        works(place, "wptrace", disk)
+        listed = succeeds("rpm", "--root", str(place.path), "--query", "--list", "wptrace").split()
+        assert [name for name in listed if name.startswith("/usr/share/man/man1/wptrace-io.1")]
+        succeeds("rpm", "--root", str(place.path), "--erase", "wptrace")
+        # What Python compiled is not rpm's, unless it was compiled for the package, as Fedora does.
+        assert {name for name in place.named() - before if "__pycache__" not in name} <= {"/usr/lib64/wptrace"}
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
+def test_make_install(tmp_path: Path, disk: str, suite: str) -> None:
+    """One tree for the Python of each."""
+    with root(suite, tmp_path) as place:
+        place.install(*NEEDS)
+        before = place.named()
+        succeeds("make", "install", f"DESTDIR={place.path}")
+        works(place, "wptrace", disk)
+        succeeds("make", "uninstall", f"DESTDIR={place.path}")
+        assert place.named() == before
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
+def test_from_the_source(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
+    """Both lines of the README, in a root that has a Python and no compiler."""
+    with root(suite, tmp_path) as place:
+        before = place.named()
+        archive = place.put(dist / f"wptrace-{__version__}.tar.gz")
+        place.succeeds("tar", "-xf", archive, "-C", "/root", "--one-top-level=source", "--strip-components=1")
+        place.succeeds("apt-get", "-q", "update", timeout=600)
+        for word in ("clang", "make install"):
+            line = line_with(word).replace("apt install", "apt-get -q -y --no-install-recommends install")
+            place.succeeds("sh", "-c", f"cd /root/source && {line}", timeout=3600)
+        works(place, "wptrace", disk)
+        place.succeeds("make", "-C", "/root/source", "uninstall")
+        place.succeeds("sh", "-c", f"rm -r {archive} /root/source")
+        assert place.named() == before
+
+
+# A package without files: what Debian has, by the names that an rpm asks for.
+PROVIDES = """
+Name: debian-has
+Version: 1
+Release: 1
+Summary: What dpkg installed
+License: none
+BuildArch: noarch
+Provides: libbpf = 2:1.1, python3 = 3.11, python3-cffi, python3-pyelftools, python3-rich, /usr/bin/python3, /bin/sh
+%description
+For dnf, which knows nothing of dpkg.
+%files
+"""
+
+
+def test_rpm_by_dnf(dist: Path, tmp_path: Path, disk: str) -> None:
+    """The line of the README, by Debian's dnf with a package that stands for what dpkg has."""
+    (package,) = dist.glob("*.rpm")
+    spec = tmp_path / "debian-has.spec"
+    spec.write_text(PROVIDES)
+    succeeds_slowly("rpmbuild", "-bb", "--define", f"_topdir {tmp_path}/rpm", str(spec))
+    (has,) = (tmp_path / "rpm").rglob("debian-has*.rpm")
+    with root("bookworm", tmp_path) as place:
+        place.install(*NEEDS, "dnf")
+        place.put(package)
+        succeeds("rpm", "--root", str(place.path), "--initdb")
+        succeeds("rpm", "--root", str(place.path), "--install", "--nosignature", str(has))
+        line = line_with(".rpm").replace("dnf install", "dnf --assumeyes --nogpgcheck install")
+        place.succeeds("sh", "-c", f"cd /root && {line}", timeout=900)
+        works(place, "wptrace", disk)
+        place.succeeds("dnf", "--assumeyes", "remove", "wptrace")
+
+
+def test_each_line_of_the_readme_is_run_here() -> None:
+    words = [".rpm", ".deb", ".whl", ".tar.xz", "clang", "make install"]
+    assert [[word for word in words if word in line] for line in install_lines()] == [[word] for word in words]
+
+
+@pytest.mark.parametrize("suite", ["bullseye", "bookworm", "trixie", "sid"])
+def test_tarball(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
+    """On bullseye there is no libbpf of 1.0, and nowhere is anything but Python."""
+    with root(suite, tmp_path) as place:
+        place.install("xz-utils")
+        before = place.named()
+        place.put(dist / f"wptrace-{__version__}-linux.tar.xz")
+        place.succeeds("sh", "-c", f"cd /root && {line_with('.tar.xz')}")
+        works(place, f"/root/wptrace-{__version__}-linux/wptrace", disk)
+        place.succeeds("sh", "-c", "rm -r /root/wptrace-*")
+        assert place.named() == before
+
+
+def test_tarball_on_the_other_machine(dist: Path, tmp_path: Path) -> None:
+    """In a guest of arm64, whose Python is Debian's."""
+    succeeds("tar", "-xf", str(dist / f"wptrace-{__version__}-linux.tar.xz"), "-C", str(tmp_path))
+    folder = tmp_path / f"wptrace-{__version__}-linux"
+    lab = (sys.executable, "-m", "tests.lab", "run", "--kernel", "6.12-arm64", "--cpus", "1", "--timeout", "900")
+    # A guest of another machine sees the current folder.
+    done = subprocess.run(
+        (*lab, "--", f"{folder}/wptrace", "doctor", "--json"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["machine"], found["io_works"]) == ("aarch64", True)
+    libbpf = next(one for one in found["system"] if one["name"] == "libbpf")
+    assert f"({folder}/lib/native/arm64/libbpf.so.1)" in libbpf["detail"]
+
+
+def python_of(version: str) -> str | None:
+    found = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python3"))
+    return str(found[0]) if found else shutil.which(f"python{version}")
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
+def test_wheel(dist: Path, tmp_path: Path, version: str) -> None:
+    python = python_of(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} on this machine")
+    succeeds_slowly(python, "-m", "venv", str(tmp_path / "venv"))
+    line = line_with(".whl")
+    command = f'cd "{dist}" && PATH="{tmp_path}/venv/bin:$PATH" && {line}'
+    succeeds_slowly("sh", "-c", command)
+    wptrace = str(tmp_path / "venv/bin/wptrace")
+    assert succeeds(wptrace, "--version") == f"wptrace {__version__}\n"
+    assert "libbpf" in run(wptrace, "doctor").stdout
+    succeeds(str(tmp_path / "venv/bin/pip"), "uninstall", "--yes", "wptrace")
+    assert not list((tmp_path / "venv").rglob("*wptrace*"))
+
+
+def test_an_sdist_builds_where_there_is_a_compiler(dist: Path, tmp_path: Path) -> None:
+    succeeds_slowly(
+        sys.executable,
+        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path)),
+        str(dist / f"wptrace-{__version__}.tar.gz"),
+    )
+    (made,) = tmp_path.glob("*.whl")
+    assert made.read_bytes()[:2] == b"PK"
+
+
+def test_lintian_and_rpmlint_find_no_error(dist: Path) -> None:
+    (deb,) = dist.glob("*.deb")
+    done = run("lintian", "--fail-on", "error", str(deb))
+    assert done.returncode == 0, done.stdout
+    (package,) = dist.glob("*.rpm")
+    done = run("rpmlint", "--config", "packaging/rpmlint.toml", str(package), "packaging/wptrace.spec")
+    # Of the package there are warnings where Debian's rpm does otherwise than Fedora's, of the spec none.
+    assert "1 packages and 1 specfiles checked; 0 errors" in done.stdout, done.stdout
+    assert not re.findall(r"^wptrace\.spec: .*$", done.stdout, re.M), done.stdout
+
+
+def test_all_packages_have_the_same_bytes_twice(dist: Path, tmp_path: Path) -> None:
+    succeeds_slowly(sys.executable, "packaging/dist.py", "--out", str(tmp_path))
+    distributions(tmp_path)
+    for path in tmp_path.iterdir():
+        if path.name != "SHA256SUMS":
+            assert path.read_bytes() == (dist / path.name).read_bytes(), path.name
+    sums = (tmp_path / "SHA256SUMS").read_text()
+    assert f"wptrace-{__version__}-linux.tar.xz" in sums

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rpm and dpkg say of the recipes, without building anything."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.packages.installed import ROOT, run, succeeds
+from wptrace import __version__
+
+SPEC = "packaging/wptrace.spec"
+
+
+def test_rpm_parses_the_spec() -> None:
+    done = run("rpmspec", "--parse", SPEC)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = succeeds("rpmspec", "--query", "--queryformat", r"%{NAME} %{VERSION} %{ARCH}\n[%{REQUIRES}\n]", SPEC)
+    first, *needs = told.splitlines()
+    assert first.split()[:2] == ["wptrace", __version__]
+    assert {"libbpf", "python3", "python3-cffi", "python3-pyelftools", "python3-rich"} <= set(needs)
+
+
+def test_the_spec_rebuilds_what_was_built() -> None:
+    parsed = succeeds("rpmspec", "--parse", SPEC)
+    # %build itself is not among what rpm of Debian prints.
+    before = parsed.partition("\n%prep\n")[2].partition("\n%install\n")[0]
+    removed, made = before.index("rm -rf build wptrace/objects"), re.search(r"^\S*make .*\ball\b", before, re.M)
+    assert made
+    assert removed < made.start()
+    # strip of this machine does not recognise BPF, and would fail the build.
+    assert "__brp_strip %{nil}" in (ROOT / SPEC).read_text()
+
+
+# What Fedora's rpm has that Debian's lacks, as far as the spec asks for it.
+FEDORA = {"fedora": "41", "dist": ".fc41", "_libdir": "/usr/lib64", "py_byte_compile(-)": "%{1} -m compileall %{2}"}
+
+
+@pytest.mark.parametrize(("target", "machine"), [("x86_64", "x86_64"), ("aarch64", "arm64")])
+def test_the_spec_with_the_macros_of_fedora(target: str, machine: str) -> None:
+    defined = [word for name, value in FEDORA.items() for word in ("--define", f"{name} {value}")]
+    done = run("rpmspec", "--target", target, *defined, "--parse", SPEC)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(rf"^Release: +\d+\{FEDORA['dist']}$", done.stdout, re.M)
+    installed = done.stdout.partition("\n%install\n")[2].partition("\n%check\n")[0]
+    assert f" MACHINE={machine} " in installed
+    assert "LIBDIR=/usr/lib64 " in installed
+    # Else Python would compile there what rpm does not know, and not remove it.
+    assert re.search(r"-m compileall \S+/usr/lib64/wptrace$", installed, re.M)
+    listed = done.stdout.partition("\n%files\n")[2].splitlines()
+    assert {"/usr/bin/wptrace", "/usr/lib64/wptrace/"} <= set(listed)
+    # A macro that is not expanded.
+    assert [line for line in listed if "%{" in line] == []
+
+
+def test_the_rules_of_debian_call_what_there_is() -> None:
+    changelog = (ROOT / "packaging/debian/changelog").read_text()
+    assert re.match(rf"wptrace \({re.escape(__version__)}-\d+\) unstable; ", changelog)
+    control = (ROOT / "packaging/debian/control").read_text()
+    for package in ("libbpf1 (>= 1:1.0)", "python3-cffi-backend", "python3-pyelftools", "python3-rich"):
+        assert f" {package},\n" in control
+    told = set(re.findall(r"\$\(MAKE\) ([a-z ]+?) \$\(given\)", (ROOT / "packaging/debian/rules").read_text()))
+    assert told == {"all", "install"}
+    targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+    assert {target for words in told for target in words.split()} <= targets

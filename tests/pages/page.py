@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages whose shell blocks are run from the top to the bottom, and whose outputs are compared with what comes.
+
+A block of `sh` that stands before a block without a language made that one. What differs from run to run are figures:
+a line of the page is there if the output has the same words in the same order, behind the line before.
+
+In a guest, so that nothing of the machine is touched; with --write the page gets the lines of this run:
+
+    python3 -m tests.lab run --kernel 6.12 --cpus 1 --icount=off --share $PWD/docs -- \\
+        $PWD/.venv/bin/python -m tests.pages.page --write docs/recipes.md
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = [ROOT / "docs" / "recipes.md", ROOT / "docs" / "tutorial.md"]
+"""Which pages are."""
+LEFT_OUT = "..."
+# It is a limit, not a measurement.
+PATIENCE_S = 3000
+_BLOCK = re.compile(r"^```sh\n(?P<script>.*?)^```\n(?:\n```\n(?P<shown>.*?)^```\n)?", re.M | re.S)
+
+
+class Step(NamedTuple):
+    script: str
+    shown: str | None
+    """What the page says that it writes."""
+
+
+def steps(page: str) -> list[Step]:
+    return [Step(found["script"], found["shown"]) for found in _BLOCK.finditer(page)]
+
+
+def words(line: str) -> str:
+    """A line without what may be otherwise each time: figures with their units, bars, spaces, numbers of devices."""
+    line = re.sub(r"[▏▎▍▌▋▊▉█|#-]+", " ", line)
+    line = re.sub(r"\b(?:loop|dm-)\d+\b", "DISK", line)
+    line = re.sub(r"\b0 lost", "none lost", line)
+    # A sentence counts one of something or several.
+    line = re.sub(r"\b(operation|request|bio|owner)s\b", r"\1", line)
+    line = re.sub(r"[\d,.:]*\d(?: ?(?:ns|us|ms|s|k|M|[KMG]iB|B)\b)?%?(?:/s)?", "N", line)
+    line = re.sub(r"N(?: ?[kM]?/s| ?[KMG]iB/s| B/s)", "N", line)
+    return " ".join(line.split())
+
+
+def matching(shown: str, written: Sequence[str]) -> list[str | None]:
+    """For each line that is shown the line that was written; None where there is none."""
+    found: list[str | None] = []
+    at = 0
+    known = [words(line) for line in written]
+    for line in shown.splitlines():
+        if line == LEFT_OUT or not line.strip():
+            found.append(line)
+            continue
+        place = next((place for place in range(at, len(written)) if known[place] == words(line)), None)
+        found.append(None if place is None else written[place])
+        at = at if place is None else place + 1
+    return found
+
+
+def run(page: str, folder: Path) -> list[str]:
+    """What each step writes, all of them by one shell; what ends early has written less than the page shows."""
+    wrapper = folder / "bin" / "wptrace"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m wptrace "$@"\n')
+    wrapper.chmod(0o755)
+    # Guests have no udev, and these would wait for it.
+    lines = ["set -eu", "export DM_DISABLE_UDEV=1 MDADM_NO_UDEV=1", f"PATH={shlex.quote(str(wrapper.parent))}:$PATH"]
+    for number, step in enumerate(steps(page)):
+        # In braces, and not in parentheses: what a step sets is there for the next ones.
+        lines += ["{", step.script, f"}} >{folder}/{number}.out 2>&1"]
+    script = folder / "page.sh"
+    script.write_text("\n".join(lines) + "\n")
+    work = folder / "work"
+    work.mkdir()
+    # Its output is in a file: what it leaves running would hold a pipe open.
+    with (folder / "errors").open("w") as errors:
+        done = subprocess.run(
+            ["bash", str(script)], cwd=work, stdin=subprocess.DEVNULL, stderr=errors, timeout=PATIENCE_S, check=False
+        )
+    written = []
+    for number in range(len(steps(page))):
+        out = folder / f"{number}.out"
+        written.append(out.read_text(errors="replace") if out.exists() else "")
+    if done.returncode:
+        written[-1] += f"the shell ended with {done.returncode}: {(folder / 'errors').read_text()}"
+    return written
+
+
+def differences(page: str, written: Sequence[str]) -> list[str]:
+    """What the page shows, and the run did not write."""
+    found = []
+    for step, text in zip(steps(page), written):
+        if step.shown is None:
+            continue
+        lines = text.splitlines()
+        for line, real in zip(step.shown.splitlines(), matching(step.shown, lines)):
+            if real is None:
+                found.append(f"{step.script.splitlines()[-1]}: no line as {line!r} in\n{text}")
+    return found
+
+
+def renewed(page: str, written: Sequence[str]) -> str:
+    """With the lines of this run; what shows nothing yet gets all of them."""
+    outputs = iter(written)
+
+    def one(found: re.Match[str]) -> str:
+        text = next(outputs)
+        shown = found["shown"]
+        if shown is None:
+            return found[0]
+        if not shown:
+            lines = text.splitlines()
+        else:
+            pairs = zip(shown.splitlines(), matching(shown, text.splitlines()))
+            lines = [line if real is None else real for line, real in pairs]
+        return f"```sh\n{found['script']}```\n\n```\n" + "".join(f"{line}\n" for line in lines) + "```\n"
+
+    return _BLOCK.sub(one, page)
+
+
+def main() -> int:
+    write = "--write" in sys.argv
+    file = Path(sys.argv[-1])
+    page = file.read_text()
+    # What is mounted there by a page that did not get to its end goes with the guest.
+    written = run(page, Path(tempfile.mkdtemp()))
+    found = differences(page, written)
+    print("\n".join(found))
+    if write:
+        file.write_text(renewed(page, written))
+    return 0 if write or not found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

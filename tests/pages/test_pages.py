@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page says that its commands write is what they write, in a guest with the kernel that it names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.pages.page import RUN, differences, run
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda path: path.name)
+def test_the_outputs_of_a_page_are_those_of_its_commands(page: Path, tmp_path: Path) -> None:
+    if "WPTRACE_LAB_KERNEL" not in os.environ:
+        pytest.skip("it makes cgroups, devices of dm and limits, which only a guest may: tests.run --all pages")
+    text = page.read_text()
+    assert "\n".join(differences(text, run(text, tmp_path))) == ""

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a report in a browser without the network: what it shows, its keys, what it fetches and complains of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.outputs import path
+from tests.unit.outputs.export.test_html import END, owned, page, stacks, summary
+from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
+from wptrace.model import units
+from wptrace.model.report import Report, rows_of
+
+MS = 1_000_000
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
+    """Opens a page of these results; at the end nobody may have complained or asked for anything else."""
+    contexts, said, asked = [], [], []
+
+    def make(*results: Any, width: int = 1280, scheme: str = "light", view: str = "stages") -> Any:
+        page(tmp_path, *results, view=view)
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        found = context.new_page()
+        found.on("console", lambda message: said.append(message.text))
+        found.on("pageerror", lambda error: said.append(str(error)))
+        found.on("request", lambda request: asked.append(request.url))
+        found.goto((tmp_path / "report.html").as_uri())
+        return found
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert len(asked) == len(contexts)
+    assert all(url.startswith("file:") for url in asked)
+
+
+def trace(count: int = 6) -> list[Any]:
+    """So many intervals of a second; the first is ten times as slow as the others."""
+    parts = [path.cells()] * count
+    slow = {
+        group: path.cell([name for name in found if name != "total"], 500, 10.0)
+        for group, found in parts[0].items()
+        if group.kind.stages
+    }
+    parts[0] = {**parts[0], **slow}
+    cells: dict[Any, Any] = {}
+    for part in parts:
+        for group, found in part.items():
+            into = cells.setdefault(group, {})
+            for name, one in found.items():
+                if name in into:
+                    into[name].merge(one)
+                else:
+                    into[name] = one.copy()
+    begin = NOON - count * SECOND
+    reports = [path.report(part, ts_ns=begin + (at + 1) * SECOND) for at, part in enumerate(parts)]
+    events = [
+        path.operation(path=f"/srv/data/{at}", comm="one" if at % 3 else "three")._replace(end_ns=begin + at * 50 * MS)
+        for at in range(count * 20)
+    ]
+    whole = summary(cells)._replace(duration_ns=count * SECOND, ts_ns=NOON)
+    return [path.start(), *events, *reports, whole]
+
+
+def row(found: Any, series: int, name: str) -> list[str]:
+    """Of a table of stages: count, mean, percentiles, largest, share."""
+    line = found.locator(f'table[data-series="{series}"] tr', has=found.locator(f'td:text-is("{name}")')).first
+    return [cell.strip() for cell in line.locator("td.num").all_inner_texts()]
+
+
+def test_it_shows_the_figures_of_the_report(opened: Open) -> None:
+    results = trace()
+    found = opened(*results)
+    report: Report = results[-1]
+    cells = report.cells()[path.OPERATION.group("nvme0n1", "read")]
+    for name, one in cells.items():
+        if not one.sum:
+            continue
+        figures = [one.mean, *map(one.percentile, (50, 90, 99, 99.9)), one.max]
+        shown = row(found, 0, name)
+        assert shown[:7] == [f"{one.count:,}", *map(units.duration, figures)], name
+        if name != "total":
+            assert shown[7] == f"{100 * one.sum / cells['total'].sum:.1f}%"
+    assert "704 started = 700 finished + 4 in flight + 0 lost" in found.inner_text("main")
+    widths = found.evaluate(
+        "[...document.querySelector('.strip.tall').children].map((one) => parseFloat(one.style.width))"
+    )
+    assert sum(widths) == pytest.approx(100, abs=0.01)
+
+
+def test_a_range_has_figures_of_its_own(opened: Open) -> None:
+    """By keys, then by a drag with the pointer."""
+    found = opened(*trace())
+    whole = row(found, 0, "total")
+    found.focus("#heat")
+    found.keyboard.press("ArrowRight")
+    assert re.match(r"22:13:14\.\d+ to 22:13:15\.\d+: 500 operations", found.inner_text("#told"))
+    found.keyboard.press("Enter")
+    slow = row(found, 0, "total")
+    assert slow[0] == "500"
+    assert slow != whole
+    found.keyboard.press("Escape")
+    assert row(found, 0, "total") == whole
+    box = found.locator("#heat").bounding_box()
+    found.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 50)
+    found.mouse.down()
+    found.mouse.move(box["x"] + box["width"] - 20, box["y"] + 80, steps=4)
+    found.mouse.up()
+    fast = row(found, 0, "total")
+    assert fast[0] == "2,000"
+    # What each has of the time stays the sum of the stages.
+    shares = [float(row(found, 0, name)[7].rstrip("%")) for name in path.NAMES if path.USUAL[name]]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    found.click("#reset")
+    assert row(found, 0, "total") == whole
+
+
+def test_a_stage_and_another_kind_over_time(opened: Open) -> None:
+    found = opened(*trace())
+    drawn = found.get_attribute("#heat .p99", "d")
+    found.select_option("#stage", "device")
+    assert found.get_attribute("#heat .p99", "d") != drawn
+    found.select_option("#what", label="write page-cache hits")
+    assert found.input_value("#stage") == "total"
+    assert found.locator("#heat path").count() == 11
+
+
+def test_the_slowest_are_searched_sorted_and_opened(opened: Open) -> None:
+    found = opened(*trace())
+    lines = found.locator("#slowest tbody tr")
+    assert lines.count() == 25
+    found.keyboard.press("/")
+    found.keyboard.type("/srv/data/117")
+    assert lines.count() == 1
+    found.keyboard.press("Control+a")
+    found.keyboard.type("THREE")
+    assert "40 of 120" in found.inner_text("#slowest")
+    found.fill("#search", "")
+    found.click("#slowest th:first-child button")
+    assert found.get_attribute("#slowest th:first-child", "aria-sort") == "ascending"
+    found.focus("#slowest tbody button")
+    found.keyboard.press("Enter")
+    fall = found.locator("#slowest .fall i")
+    assert fall.count() == sum(bool(ns) for ns in path.USUAL.values())
+    sizes = fall.evaluate_all("(bars) => bars.map((bar) => [parseFloat(bar.style.left), parseFloat(bar.style.width)])")
+    assert sizes[0][0] == 0
+    for (left, width), (after, _) in zip(sizes, sizes[1:]):
+        assert left + width == pytest.approx(after, abs=0.001)
+    assert sum(sizes[-1]) == pytest.approx(100, abs=0.001)
+    assert "postgresql.service" in found.inner_text("#slowest pre")
+    found.keyboard.press("Enter")
+    assert fall.count() == 0
+    found.click("#slowest button.more")
+    assert lines.count() == 120
+
+
+def test_a_point_of_the_map_opens_its_line(opened: Open) -> None:
+    found = opened(*trace())
+    found.locator("#heat .dot").first.dispatch_event("click")
+    assert found.locator("#slowest tr.open").count() == 1
+
+
+def test_owners_are_searched(opened: Open) -> None:
+    found = opened(path.start()._replace(filters={"by": "process"}), owned([f"task{at}" for at in range(40)]))
+    part = found.locator("section", has=found.locator("h2", has_text="by process"))
+    assert part.locator("tbody tr").count() == 25
+    part.locator("input").fill("task17")
+    assert part.locator("tbody tr").count() == 1
+    assert "Neighbours" in found.inner_text("main")
+
+
+def test_a_flame_graph_is_walked_zoomed_and_searched(opened: Open) -> None:
+    found = opened(*stacks([f"function_{at}" for at in range(8)]), view="stacks")
+    fields = found.locator("#flame g")
+    assert fields.count() == 3 + 8
+    found.locator("#flame g[tabindex='0']").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
+        found.keyboard.press(key)
+    assert re.match(r"function_\d: 1\.00 ms, 12\.5% of all", found.inner_text("#flamed"))
+    found.keyboard.press("Enter")
+    assert fields.count() == 4
+    found.keyboard.press("Escape")
+    assert fields.count() == 11
+    found.fill("#frame", "function_3")
+    assert found.inner_text("#flamed") == "12.5% of the time match"
+    found.select_option("#weight", "count")
+    assert "12.5% of the count match" in found.inner_text("#flamed")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_telephone_and_follows_the_scheme(opened: Open, scheme: str) -> None:
+    found = opened(*trace(), width=400, scheme=scheme)
+    assert found.evaluate("document.documentElement.scrollWidth") <= 400
+    colour = found.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert colour == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
+    # Paper is white.
+    found.emulate_media(media="print")
+    assert found.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_names_are_text(opened: Open) -> None:
+    """The last one would be seen as a dialog or an element."""
+    for name in (*HOSTILE, END, "<img src=x onerror=alert(1)>"):
+        start = path.start()._replace(notes=[name], kernel=name, filters={"dev": [name], "by": "process"})
+        found = opened(start, path.operation(comm=name, path=name), owned([name]))
+        found.click("#slowest tbody button")
+        assert found.locator("main script, main img").count() == 0
+    assert "<img src=x onerror=alert(1)> 4711" in found.inner_text("#slowest")
+
+
+def test_without_scripts_it_is_text(chromium: Any, tmp_path: Path) -> None:
+    page(tmp_path, path.start(), summary())
+    context = chromium.new_context(java_script_enabled=False, offline=True)
+    found = context.new_page()
+    found.goto((tmp_path / "report.html").as_uri())
+    assert "read: 500 operations" in found.inner_text("body")
+    context.close()
+
+
+def test_the_rows_of_a_trace_of_nothing(opened: Open) -> None:
+    found = opened(path.start(), summary({})._replace(rows=rows_of({}, ())))
+    assert "How it was measured" in found.inner_text("main")

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures of each release, that every later version reads: `python -m tests.unit.capture.releases` writes this one's.
+
+They are made up, so that nothing of a machine is in them: kinds and values of all sorts, records, books, verdicts.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from tests.unit.capture import made
+from wptrace import __version__
+from wptrace.analysis import neighbours
+from wptrace.analysis.neighbours import Owner
+from wptrace.bpf.object import open_object
+from wptrace.capture.frames import Kind
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
+from wptrace.flows import cpu, size, stacks
+from wptrace.flows.io.kinds import OPERATION
+from wptrace.model.book import RECURSION, RING_FULL, STATE_FULL, Book
+from wptrace.model.budget import Change, Cost, Saving, Spending, Step
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import ALL, REQUESTS, TOTAL, Group, Task
+from wptrace.model.report import Event, Finding, InFlight, Overhead, Report, Source, Start, Verdict, rows_of
+from wptrace.model.stack import Stack
+from wptrace.model.tally import Tally
+
+FOLDER = Path(__file__).with_name("releases")
+_SAVING = Saving("sample", "less", "gone", (4, 16))
+_BUDGET = Spending(
+    0.05,
+    Cost(None, 0.01),
+    0.06,
+    (Step(_SAVING, 4),),
+    {_SAVING: 5},
+    (Change(1, 2, Step(_SAVING, 4), True, Cost(0.1, 0.2)),),
+)
+_TURN, _WAIT = cpu.KINDS[cpu.THREAD]
+
+
+def _distribution(*values: int) -> Distribution:
+    found = Distribution()
+    for value in values:
+        found.add(value)
+    return found
+
+
+def _report(kind: str, groups: dict[Group, dict[str, Distribution]]) -> Report:
+    book = Book.read(9, 7, {STATE_FULL: 1}, {RING_FULL: 2, RECURSION: 3}, 1)
+    counters = {group: {"bytes": 4096, "merged": 2} for group in groups}
+    met = neighbours.MET.group("sda", Owner("/a"), Owner("others"))
+    owner = Owner("/b")
+    owner.seen = "backup"
+    counters |= {met: {"ns": 5}, neighbours.HAD.group("sda", "read", owner): {"ns": 7, "count": 2, "bytes": 512}}
+    rows = rows_of(groups, list({group.kind: 1 for group in groups}))
+    return Report(kind, 2_000_000_000, 1_000_000_000, {REQUESTS: book}, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
+
+
+def _write(path: Path, view: str, start: Start, report: Report, *events: Event) -> None:
+    output = CaptureOutput(path, About(view, ["wptrace", start.flow], intervals=True, shown={"top": 5}))
+    output.start(start)
+    for event in events:
+        output.event(event)
+    groups = [group for group in report.cells() if group.kind is not OPERATION]
+    output.in_flight([InFlight(group, 5, "wait", {"pid": 7}) for group in groups[:1]], 1_500_000_000)
+    output.interval(report._replace(kind="interval"))
+    group = next(iter(report.cells()))
+    found = Finding("tail", {"ratio": 2.5, "p50_ns": 1, "p99_ns": 7, "stage_p99_ns": 5}, group, TOTAL, "who", "advice")
+    output.summary(report._replace(verdict=Verdict((found,), "advice"), budget=_BUDGET, lists={"more": [{"pid": 7}]}))
+    output.close()
+
+
+def write(folder: Path) -> list[Path]:
+    """One of each sort of rows, and one of records."""
+    task = Task("dd", 7, 8)
+    turns = {
+        _TURN.group(task): {"wait": _distribution(5), TOTAL: _distribution(5)},
+        _TURN.group(ALL): {TOTAL: _distribution(1)},
+    }
+    tallies = {size.REQUEST.group("sda", "read"): {"random": Tally({512: 2}), TOTAL: Tally({512: 2})}}
+    stack = Stack(("submit_bio", "vfs_read"), ("main",), "dd[7]")
+    ios = {stacks.IO.group("sda", "read", stack): {TOTAL: _distribution(3, 1 << 60)}}
+    event = Event(
+        _WAIT.group(task),
+        1_400_000_000,
+        5,
+        {"wait": 5},
+        {"comm": "\udcff", "pid": 7, "tid": 8, "cpu": 0, "sleep_ns": 0},
+    )
+
+    def start(flow: str, *kinds: object) -> Start:
+        return Start(flow, "", "6.12.0", {"by": "thread"}, [Source("wait", "tp_btf/sched_switch")], kinds, ["note"])  # type: ignore[arg-type]
+
+    files = [folder / f"{__version__}-{name}.wpt" for name in ("cpu", "size", "stacks", "io")]
+    _write(files[0], "turns", start("cpu", _TURN), _report("summary", turns), event)
+    _write(files[1], "sizes", start("size", size.REQUEST), _report("summary", tallies))
+    _write(files[2], "stacks", start("stacks", stacks.IO), _report("summary", ios))
+    with open_object("io_path") as obj:
+        made.write(obj, files[3])
+    return files
+
+
+def without_machine(path: Path) -> None:
+    """Who wrote it is nobody's business."""
+    from tests.unit.capture.test_hostile import made as written
+    from tests.unit.capture.test_hostile import opened
+
+    frames = opened(path)
+    for kind, content in frames:
+        if kind == Kind.START:
+            content.update(host="host", machine="x86_64")
+        if kind == Kind.CLOCK:
+            content.update(monotonic_ns=1, realtime_ns=1_000_000_000, boot_id="", machine_id="")
+    written(path, frames)
+
+
+def lines(path: Path) -> list[str]:
+    shown = StringIO()
+    with redirect_stdout(shown):
+        main(["replay", str(path), "--json"])
+    return shown.getvalue().splitlines()
+
+
+if __name__ == "__main__":
+    for file in write(FOLDER):
+        without_machine(file)
+        told = [{name: value for name, value in json.loads(line).items() if name != "file"} for line in lines(file)]
+        file.with_suffix(".json").write_text("".join(json.dumps(one) + "\n" for one in told))

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures: what was written is told, however much of it is there; damage is said in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture.made import ABOUT, START, entry, report, write
+from wptrace.bpf.object import BpfObject
+from wptrace.capture import columns
+from wptrace.capture.frames import Kind, Reader
+from wptrace.capture.reader import Capture, Records
+from wptrace.capture.writer import CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io.records import RECORDS
+from wptrace.model.report import Report
+
+
+@pytest.fixture
+def file(obj: BpfObject, tmp_path: Path) -> Path:
+    return write(obj, tmp_path / "trace.wpt")
+
+
+def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    assert main(["replay", str(path), "--json", *options]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_what_was_written_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start, *told, summary = replayed(file, capsys)
+    assert (start["flow"], start["filters"], start["notes"], start["file"]) == (
+        "io",
+        START.filters,
+        START.notes,
+        str(file),
+    )
+    assert [one["total_ns"] for one in told] == list(range(8))
+    assert {(one["kind"], one["dev"], one["pid"], one["comm"], one["cgroup"]) for one in told} == {
+        ("operation", "sda", 7, "fio", "/cgroup55")
+    }
+    total = next(row for row in summary["rows"] if row["stage"] == "total")
+    assert (total["count"], total["sum_ns"], total["max_ns"], summary["duration_ns"]) == (8, 28, 7, 3_000_000_000)
+
+
+def items(path: Path) -> tuple[list[int], list[int]]:
+    """How many records there are in each item, and how many each report is of."""
+    with closing(Capture(path)) as capture:
+        found = list(capture.items())
+    records = [len(one.rows) // capture.layouts[0].stride for one in found if isinstance(one, Records)]
+    reports = [one.books["operations"].finished for one in found if isinstance(one, Report)]
+    return records, reports
+
+
+def test_what_was_cut_off_is_told_as_far_as_it_goes(
+    obj: BpfObject, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = file.read_bytes()
+    cut = tmp_path / "cut"
+    with closing(Reader(file)) as reader:
+        frames = list(reader.frames())
+    begun = next(frame.place + frame.length for frame in frames if frame.kind == Kind.START)
+    found = set()
+    lengths = {frame.place + frame.length + by for frame in frames for by in (-1, 0, 1, 15)}
+    for length in sorted(lengths | set(range(0, len(data), 61))):
+        cut.write_bytes(data[:length])
+        if length < begun:
+            with pytest.raises(WptraceError, match=r"is no capture|cut off before it began"):
+                Capture(cut)
+            continue
+        records, reports = items(cut)
+        assert (records, reports) == ([3, 1, 4][: len(records)], [3, 1, 4, 8][: len(reports)])
+        assert len(records) in (len(reports), len(reports) + 1) or len(reports) == 4
+        found.add((len(records), len(reports)))
+    assert found == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (3, 4)}
+    # What is missing is said, and the summary is that of the intervals that are there.
+    second = [frame for frame in frames if frame.kind == Kind.INTERVAL][5]
+    cut.write_bytes(data[: second.place + second.length + 1])
+    records, reports = items(cut)
+    start, *told, summary = replayed(cut, capsys)
+    assert start["notes"][-1].startswith("the capture has no end")
+    assert len(told) == sum(records)
+    total = next(row for row in summary["rows"] if row["stage"] == "total")
+    assert total["count"] == summary["operations"]["finished"] == sum(reports) == 4
+
+
+def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
+    data = file.read_bytes()
+    flipped = tmp_path / "flipped"
+    for place in range(0, len(data), 5):
+        flipped.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        with pytest.raises(WptraceError, match=r"damaged|no capture|of form"):
+            items(flipped)
+
+
+def test_another_file_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data in (b"", b"{}\n", b"\x7fELF", bytes(4096), b"wptrace"):
+        path.write_bytes(data)
+        with pytest.raises(WptraceError, match="is no capture of wptrace"):
+            Capture(path)
+    with pytest.raises(WptraceError, match="Is a directory"):
+        Capture(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WptraceError, match="is no file"):
+        Capture(tmp_path / "pipe")
+
+
+# --- Files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_capture_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "trace.wpt"
+    path.write_text("of somebody who let all read it, and longer than what comes")
+    path.chmod(0o644)
+    CaptureOutput(path, ABOUT).close()
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_size) == (0o600, 0)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    link = tmp_path / "link"
+    link.symlink_to(kept)
+    with pytest.raises(UsageError, match="is a link"):
+        CaptureOutput(link, ABOUT)
+    assert kept.read_text() == "kept"
+
+
+def test_a_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
+    with pytest.raises(WptraceError, match="cannot be written: No such file"):
+        CaptureOutput(tmp_path / "no" / "file", ABOUT)
+
+
+def test_a_full_disk_is_said() -> None:
+    output = CaptureOutput(Path("/dev/full"), ABOUT)
+    with pytest.raises(WptraceError, match="/dev/full cannot be written: No space left"):
+        output.start(START)
+    output.close()
+
+
+def test_what_a_full_disk_took_in_part_is_taken_back(obj: BpfObject, tmp_path: Path) -> None:
+    """As `ulimit -f` has it: the kernel takes what there is room for."""
+    path = tmp_path / "trace.wpt"
+    whole = write(obj, tmp_path / "whole.wpt").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with closing(Reader(tmp_path / "whole.wpt")) as reader:
+        ends = [frame.place + frame.length for frame in reader.frames()]
+    for room in (ends[5] + 7, ends[8] + 20):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        try:
+            with pytest.raises(WptraceError, match="cannot be written: File too large"):
+                write(obj, path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert 0 < path.stat().st_size <= room < len(whole)
+        with closing(Reader(path)) as reader:
+            assert len(list(reader.frames())) >= 5
+            assert not reader.cut
+
+
+def test_a_capture_is_not_replayed_into_itself(file: Path) -> None:
+    before = file.read_bytes()
+    for name in (file, file.parent / "." / file.name):
+        with pytest.raises(UsageError, match="are the same file"):
+            main(["replay", str(file), "-o", str(name)])
+    assert file.read_bytes() == before
+
+
+# --- Records ----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_rows_again() -> None:
+    stride, count = 40, 500
+    rows = b"".join(
+        struct.pack("<QQQQQ", 0, 7, 1 << 60 | number, number * number * 977, -number & (1 << 64) - 1)
+        for number in range(count)
+    )
+    found = columns.pack(rows, stride)
+    assert columns.unpack(found, stride, count) == rows
+    assert len(found) < len(rows) // 2
+    for broken in (found[:-1], found + b"x", b"\x07" + found[1:]):
+        with pytest.raises(ValueError, match="column"):
+            columns.unpack(broken, stride, count)
+
+
+def test_a_later_version_reads_records_by_their_own_layout(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One whose fields lie elsewhere and are wider, with one more that this version does not know."""
+    path = tmp_path / "later.wpt"
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, RECORDS, ["other", "sda"])
+    (made,) = output._raw
+    kind, size, fields = made.facts["struct"]
+    moved = [[name, at + 8, of] for name, at, of in fields]
+    made.facts = {**made.facts, "struct": [kind, size + 8, [["later", 0, ["u", 8]], *moved]]}
+    made._length, made.stride, made.entry, made._tail, made.holes = (
+        size + 8,
+        made.stride + 8,
+        made.entry + 8,
+        None,
+        set(),
+    )
+    output.start(START)
+    payload = entry(obj, 5)[8:]
+    take(memoryview(struct.pack("<IIQ", size + 8, 0, 77) + payload))
+    output.summary(report("summary", [5], 1))
+    output.close()
+    _, told, _ = replayed(path, capsys)
+    assert (told["total_ns"], told["pid"], told["comm"]) == (5, 7, "fio")
+
+
+def test_what_lies_behind_a_text_is_not_kept() -> None:
+    rows = bytearray(b"".join(struct.pack("<HH12s", used, 9, b"x" * 12) for used in (3, 8, 0)))
+    assert columns.cleared(rows, 16, 4, 0, 12) == 8
+    assert [bytes(rows[at + 4 : at + 12]).rstrip(b"\0") for at in (0, 16, 32)] == [b"xxx", b"x" * 8, b""]
+    assert columns.cleared(bytearray(struct.pack("<HH12s", 77, 9, b"x" * 12)), 16, 4, 0, 12) == 12
+
+
+def test_paths_are_kept_and_nothing_behind_them(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, secret = tmp_path / "trace.wpt", b"what lay there before"
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, RECORDS, ["other", "sda"])
+    output.start(START)
+    texts = [b"a\0b\0", b"", b"a longer name\0srv\0"]
+    for text in texts:
+        take(memoryview(entry(obj, 1, path=text + secret, path_end=len(text))))
+    output.summary(report("summary", [1], 1))
+    output.close()
+    _, *told, _ = replayed(path, capsys)
+    assert [one["path"] for one in told] == ["/b/a", "", "/srv/a longer name"]
+    with closing(Capture(path)) as capture:
+        (records,) = (one for one in capture.items() if isinstance(one, Records))
+    assert secret[-8:] not in records.rows

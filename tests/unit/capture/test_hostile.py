@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures that somebody made: with right checksums, and content that no program writes. Each ends in a sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture.made import write
+from wptrace.bpf.object import BpfObject
+from wptrace.capture import columns
+from wptrace.capture.frames import LONGEST_TEXT, Kind, Reader, Writer, unpacked
+from wptrace.capture.reader import Capture
+from wptrace.capture.records import HEADER
+from wptrace.capture.selection import Selection
+from wptrace.cli.main import main
+from wptrace.errors import WptraceError
+from wptrace.outputs import registry
+from wptrace.outputs.registry import LINES, NDJSON, TEXT, make
+from wptrace.tools.replay import KINDS, Wanted, replay
+
+CASES = 10_000
+Frames = list[tuple[int, Any]]
+"""Kinds, and JSON or bytes."""
+
+
+@pytest.fixture(scope="module")
+def frames(obj: BpfObject, tmp_path_factory: pytest.TempPathFactory) -> Frames:
+    return opened(write(obj, tmp_path_factory.mktemp("hostile") / "trace.wpt", (2, 1)))
+
+
+def opened(path: Path) -> Frames:
+    found: Frames = []
+    with closing(Reader(path)) as reader:
+        for frame in reader.frames():
+            data = reader.payload(frame)
+            if frame.kind == Kind.RECORDS:
+                number, count, offset = HEADER.unpack_from(data)
+                found.append((frame.kind, HEADER.pack(number, count, offset) + unpacked(data[HEADER.size :], 1 << 22)))
+            else:
+                found.append((frame.kind, json.loads(unpacked(data, LONGEST_TEXT))))
+    return found
+
+
+def made(path: Path, frames: Frames) -> Path:
+    path.unlink(missing_ok=True)
+    writer = Writer(path)
+    writer.begin()
+    for kind, content in frames:
+        if isinstance(content, bytes):
+            data = content[: HEADER.size] + zlib.compress(content[HEADER.size :], 1)
+        else:
+            data = zlib.compress(json.dumps(content).encode(), 1)
+        writer.add(kind, data)  # type: ignore[arg-type]
+    writer.close()
+    return path
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Ways to all values in it."""
+    yield way
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inside:
+        yield from places(one, (*way, key))
+
+
+def replaced(value: Any, way: tuple[Any, ...], by: Any) -> Any:
+    if not way:
+        return by
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[way[0]] = replaced(value[way[0]], way[1:], by)
+    return copy
+
+
+STRANGE: list[Any] = [
+    *(None, True, -1, 0, 1, 7, 1 << 40, 1 << 63, 1 << 64, -(1 << 70), 10**30, 1.5, float("inf"), float("nan")),
+    *("", "x", "total", "requests", "dev", "\x1b[2J", "\udcff", "u", "{}"),
+    *([], {}, [1], [[]], ["u", 8], ["[]", ["u", 8], 1 << 40], {"x": 1}, {"stack": 1}, {"all": 1}, [0, 1, 2, 3]),
+    *({"task": ["a", 1, 2]}, ["{}", 8, [["a", 0, ["u", 8]]]], "9" * 5000),
+]
+
+
+def wild(frames: Frames, chance: random.Random) -> Frames:
+    """Some of it changed, left out, doubled, or elsewhere."""
+    found = list(frames)
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        at = chance.randrange(len(found))
+        kind, content = found[at]
+        how = chance.random()
+        if how < 0.05:
+            del found[at]
+        elif how < 0.1:
+            found.insert(chance.randrange(len(found)), (kind, content))
+        elif how < 0.13:
+            found[at] = (chance.randrange(12), content)
+        elif isinstance(content, bytes):
+            data = bytearray(content)
+            for _ in range(chance.choice((1, 3, 20))):
+                data[chance.randrange(len(data))] = chance.choice((0, 1, 255, chance.randrange(256)))
+            found[at] = kind, bytes(data)
+        else:
+            way = chance.choice(list(places(content)))
+            found[at] = kind, replaced(content, way, chance.choice(STRANGE))
+        if not found:
+            break
+    return found
+
+
+def told(path: Path, case: int) -> str:
+    """In one of the forms."""
+    stream = io.StringIO()
+    form = (TEXT, NDJSON, LINES, TEXT)[case % 4]
+    selection = Selection({"pid": ("7",)} if case % 4 == 3 else {"op": ("read",)} if case % 5 == 0 else {})
+    with closing(Capture(path, KINDS)) as capture:
+        output = make(form, stream, "stages", registry.Wanted(hist="total"))
+        replay(capture, output, Wanted(selection, since_ns=0 if case % 3 == 0 else None))
+        output.close()
+    return stream.getvalue()
+
+
+def test_what_nobody_wrote_ends_in_a_sentence(
+    frames: Frames, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(18)  # noqa: S311 - no secret
+    path = tmp_path / "hostile.wpt"
+    whole = made(path, frames).read_bytes()
+    ended = 0
+    for case in range(CASES):
+        if case % 4:
+            # A bit, as disks and networks flip them.
+            at = chance.randrange(len(whole))
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
+        else:
+            made(path, wild(frames, chance))
+        try:
+            if case % 4 == 0:
+                assert "\x1b" not in told(path, case // 4)
+            else:
+                with closing(Capture(path, KINDS)) as capture:
+                    for _ in capture.items():
+                        pass
+        except WptraceError:
+            # The command escapes what is in it.
+            ended += 1
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert CASES // 2 < ended < CASES
+
+
+def spoilt(frames: Frames, kind: Kind, **values: Any) -> Frames:
+    """The first frame of a kind with other values."""
+    at = next(at for at, (found, _) in enumerate(frames) if found == kind)
+    return [*frames[:at], (kind, {**frames[at][1], **values}), *frames[at + 1 :]]
+
+
+@pytest.mark.parametrize("name", ["flow", "level", "kernel", "filters", "sources", "kinds", "notes", "view", "shown"])
+def test_each_field_of_the_start_is_looked_at(frames: Frames, name: str, tmp_path: Path) -> None:
+    for strange in ({"x": {"y": 1}}, [[1]], 7, None):
+        with pytest.raises(WptraceError, match="makes no sense"):
+            Capture(made(tmp_path / "file", spoilt(frames, Kind.START, **{name: strange})))
+
+
+def test_names_of_filters_do_not_reach_the_terminal(
+    frames: Frames, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = made(tmp_path / "file", spoilt(frames, Kind.START, filters={"\x1b[2J": "\x1b[31m"}, notes=["\x1b[1m"]))
+    assert main(["replay", str(path), "--summary"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [1 << 24, 1 << 28])
+def test_what_unpacks_to_more_than_there_may_be_is_not_unpacked(frames: Frames, size: int, tmp_path: Path) -> None:
+    """A thousand bytes may be a megabyte."""
+    inflate = zlib.compressobj(9)
+    bomb = b"".join(inflate.compress(bytes(1 << 20)) for _ in range(size >> 20)) + inflate.flush()
+    path = tmp_path / "bomb"
+    for kind, head in ((Kind.NAMES, b""), (Kind.RECORDS, HEADER.pack(0, 1 << 10, 0))):
+        made(path, frames[:-1])
+        writer = Writer(path)
+        writer.begin()
+        for one, content in frames[:-1]:
+            assert not isinstance(content, bytes) or one == Kind.RECORDS
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            head_of, rest = (data[: HEADER.size], data[HEADER.size :]) if one == Kind.RECORDS else (b"", data)
+            writer.add(Kind(one), head_of + zlib.compress(rest))
+        writer.add(kind, head + bomb)
+        writer.close()
+        tracemalloc.start()
+        try:
+            with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+                for _ in capture.items():
+                    pass
+            assert tracemalloc.get_traced_memory()[1] < 40 << 20
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "struct_",
+    [
+        ["u", 8],
+        ["{}", 1 << 40, []],
+        ["{}", 8, [["a", 4, ["u", 8]]]],
+        ["{}", 16, [["a", 0, ["u", 8]], ["b", 4, ["u", 8]]]],
+        ["{}", 16, [["a", 0, ["u", 3]]]],
+        ["{}", 16, [["a", 0, ["[]", ["u", 8], 1 << 50]]]],
+        ["{}", 16, [["a", 0, ["[]", ["[]", ["c", 0], 1 << 14], 1 << 14]]]],
+        ["{}", 16, [["a", 0, ["u", 8]], ["a", 8, ["u", 8]]]],
+        ["{}", 16, [["a", -8, ["u", 8]]]],
+        ["{}", 16, [["a", 0, ["?", 8]]]],
+    ],
+)
+def test_layouts_that_no_compiler_makes(frames: Frames, struct_: Any, tmp_path: Path) -> None:
+    path = made(tmp_path / "file", spoilt(frames, Kind.LAYOUT, struct=struct_))
+    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+        list(capture.items())
+
+
+def test_a_sparse_file_is_no_reason_for_memory(frames: Frames, tmp_path: Path) -> None:
+    path = made(tmp_path / "file", frames)
+    os.truncate(path, 1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+            list(capture.items())
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_million_records_that_are_alike_come_some_at_a_time(frames: Frames, tmp_path: Path) -> None:
+    """Sixty bytes may be 16 MiB of records, which is the most."""
+    stride = next(content for kind, content in frames if kind == Kind.LAYOUT)["struct"][1]
+    stride = (stride + 7) // 8 * 8
+    many = columns.MOST_BYTES // stride
+    for count, sound in ((many, True), (many + 1, False), (1 << 32 - 1, False)):
+        content = HEADER.pack(0, count, 0) + bytes(stride // columns.WORD)
+        path = made(tmp_path / "file", [one for one in frames if one[0] != Kind.RECORDS] + [(Kind.RECORDS, content)])
+        with closing(Capture(path)) as capture:
+            if sound:
+                assert sum(1 for _ in capture.items()) > 1
+            else:
+                with pytest.raises(WptraceError, match="makes no sense"):
+                    list(capture.items())

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a capture is wanted, and what it cannot answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture.made import ABOUT, START, entry, report, write
+from wptrace.bpf.object import BpfObject
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
+from wptrace.flows.io.records import RECORDS
+from wptrace.flows.size import REQUEST as SIZES
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.model.book import Book
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Overhead, Report, rows_of
+from wptrace.model.tally import Tally
+
+MANY = (
+    {"tgid": 7, "comm": b"fio", "cgroup": 1, "path": b"log\0db\0srv\0", "path_end": 11},
+    {"tgid": 7, "comm": b"fio", "cgroup": 2, "path": b"table\0db\0srv\0", "path_end": 13},
+    {"tgid": 9, "comm": b"dd", "cgroup": 3, "path": b"dbx\0srv\0", "path_end": 8},
+    {"tgid": 9, "comm": b"dd", "cgroup": 3, "op": 1},
+)
+CGROUPS = {1: "/a", 2: "/a/b", 3: "/ab"}
+
+
+@pytest.fixture
+def file(obj: BpfObject, tmp_path: Path) -> Path:
+    """Four operations of 1 to 4 ns, a second apart."""
+    path = tmp_path / "trace.wpt"
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, RECORDS, ["other", "sda"], CGROUPS.__getitem__)
+    output.start(START)
+    begin = START_NS
+    for at, values in enumerate(MANY):
+        end = begin + at * 1_000_000_000
+        take(memoryview(entry(obj, at + 1, start_ns=end - at - 1, end_ns=end, **values)))
+        output.interval(report("interval", [at + 1], end + wall_offset_ns() + 1000))
+    output.summary(report("summary", [1, 2, 3, 4], end + wall_offset_ns() + 1000, 4_000_000_000))
+    output.close()
+    return path
+
+
+START_NS = 5_000_000_000_000
+
+
+def told(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[int], dict[str, Any]]:
+    """How long each of the single ones took, and the summary."""
+    assert main(["replay", str(path), "--json", *options]) == 0
+    _, *singles, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [one["total_ns"] for one in singles], summary
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--pid=7"], [1, 2]),
+        (["--tid=8"], [1, 2, 3, 4]),
+        (["--comm=dd"], [3, 4]),
+        (["--cgroup=/a"], [1, 2]),
+        (["--cgroup=/a/b/"], [2]),
+        (["--file=/srv/db/log"], [1]),
+        (["--dir=/srv/db"], [1, 2]),
+        (["--dir=/srv/"], [1, 2, 3]),
+        (["--pid=7", "--dir=/srv", "--cgroup=/a/b"], [2]),
+        (["--pid=1"], []),
+    ],
+)
+def test_single_ones_answer(
+    options: list[str], expected: list[int], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    singles, summary = told(file, capsys, *options)
+    assert singles == expected
+    totals = [row for row in summary["rows"] if row["stage"] == "total"]
+    assert sum(row["count"] for row in totals) == summary["operations"]["finished"] == len(expected)
+    assert sum(row["sum_ns"] for row in totals) == sum(expected)
+    # The same without the stories, where less of each is looked at.
+    assert told(file, capsys, *options, "--summary") == ([], summary)
+
+
+def test_rows_answer_where_their_labels_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    singles, summary = told(file, capsys, "--op=read", "--dev=/dev/sda")
+    assert (singles, summary["operations"]["finished"]) == ([1, 2, 3], 4)
+    assert told(file, capsys, "--op=write")[0] == [4]
+    singles, summary = told(file, capsys, "--dev=sdb")
+    assert (singles, summary["rows"], summary["operations"]["finished"]) == ([], [], 0)
+
+
+def test_single_ones_that_took_long(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    singles, summary = told(file, capsys, "--slow=3ns")
+    assert (singles, summary["operations"]["finished"]) == ([3, 4], 4)
+
+
+def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = told(file, capsys)[1]
+    at = [START_NS + wall_offset_ns() + place * 1_000_000_000 for place in range(4)]
+
+    def moment(ns: int) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(ns // 10**9)) + f".{ns % 10**9:09d}"
+
+    singles, summary = told(
+        file, capsys, f"--since={moment(at[1] - 500_000_000)}", f"--until={moment(at[2] + 500_000_000)}"
+    )
+    assert singles == [2, 3]
+    assert (summary["operations"]["finished"], summary["duration_ns"]) == (2, 2_000_000_000)
+    assert sum(row["sum_ns"] for row in summary["rows"] if row["stage"] == "total") == 5
+    everything = told(file, capsys, f"--since={moment(at[0] - 10**9)}")[1]
+    assert everything["rows"] == whole["rows"]
+    assert everything["operations"] == whole["operations"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--by=cgroup"], "--by cgroup cannot be answered: it was made without --by"),
+        (["--neighbours"], "--neighbours cannot be answered: the capture was made without --neighbours"),
+        (["--folded=time"], "--folded needs a capture of wptrace stacks"),
+        (["--exact"], "--exact needs a capture of wptrace size"),
+        (["--hist=nothing"], "there is no stage nothing"),
+        (["--pid=x"], "--pid takes a number, not 'x'"),
+        (["--since=yesterday"], "'yesterday' is not a duration"),
+        (["--since=25:00"], "--since takes a time such as 14:03:05 or 30s, not '25:00'"),
+        (["--cpu=1"], "--cpu cannot be answered: this capture does not tell it of single ones"),
+    ],
+)
+def test_what_a_capture_cannot_answer(options: list[str], sentence: str, file: Path) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        main(["replay", str(file), *options])
+
+
+def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "size.wpt"
+    output = CaptureOutput(path, About("sizes", ["wptrace", "size"]))
+    output.start(START._replace(flow="size", level="", kinds=[SIZES]))
+    group = SIZES.group("sda", "read")
+    sizes = {"sequential": Tally({4096: 3}), "random": Tally({512: 1}), "total": Tally({4096: 3, 512: 1})}
+    books = {REQUESTS: Book.read(4, 4, {}, {})}
+    rows = rows_of({group: sizes}, [SIZES])
+    output.summary(Report("summary", 1, 1, books, rows, {group: {"bytes": 12800}}, Overhead(0, 0, 0, 0, 0, 0)))
+    output.close()
+    _, summary = told(path, capsys)
+    assert [row.get("counts") for row in summary["rows"]] == [{"4096": 3}, {"512": 1}, {"512": 1, "4096": 3}]
+    assert told(path, capsys, "--dev=sda", "--op=read")[1]["rows"] == summary["rows"]
+    with pytest.raises(UsageError, match="--pid cannot be answered: rows of this capture do not tell, and it has no"):
+        main(["replay", str(path), "--pid=1"])
+
+
+def test_figures_that_are_not_of_each_are_said_to_be(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(obj, tmp_path / "trace.wpt")
+    assert main(["replay", str(path), "--pid=7", "--summary"]) == 0
+    assert "note: figures are those of what was told one by one" in capsys.readouterr().out

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a part of a capture are what the whole would have been of that part alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.capture.made import report
+from wptrace.capture import sums
+from wptrace.flows.io.kinds import KINDS, OPERATION
+from wptrace.model.book import Book
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import OPERATIONS, REQUESTS
+from wptrace.model.report import Event
+
+times = st.lists(st.integers(0, 1 << 50) | st.integers(0, 40), min_size=1, max_size=60)
+GROUP = OPERATION.group("sda", "read")
+
+
+def figures(found: Distribution) -> list[object]:
+    return [getattr(found, name) for name in ("count", "sum", "sumsq", "min", "max", "buckets", "exact")]
+
+
+@given(times)
+def test_singles_add_up_as_a_distribution_does(values: list[int]) -> None:
+    found = sums.Singles(KINDS)
+    expected = Distribution()
+    for value in values:
+        found.add(Event(GROUP, value, value, {"fs": value}, {"length": 1, "result": 4096}))
+        expected.add(value)
+    made = found.report(1, 1, {REQUESTS: Book(), OPERATIONS: Book()})
+    stages = made.cells()[GROUP]
+    assert figures(stages["fs"]) == figures(stages["total"]) == figures(expected)
+    assert (made.books[OPERATIONS].finished, made.bytes) == (len(values), 0)
+    assert made.counters[GROUP]["bytes"] == 4096 * len(values)
+
+
+@given(st.lists(times, min_size=2, max_size=5))
+def test_intervals_add_up_to_the_whole_and_to_its_rest(parts: list[list[int]]) -> None:
+    of_all, of_some = sums.Intervals(), sums.Intervals()
+    for at, numbers in enumerate(parts):
+        of_all.add(report("interval", numbers, at, 5))
+        if at + 1 < len(parts):
+            of_some.add(report("interval", numbers, at, 5))
+    whole = report("summary", [one for numbers in parts for one in numbers], len(parts) - 1, 5 * len(parts))
+    found = of_all.report(KINDS)
+    assert figures(found.cells()[GROUP]["total"]) == figures(whole.cells()[GROUP]["total"])
+    assert found.books[OPERATIONS].finished == whole.books[OPERATIONS].finished
+    assert (found.duration_ns, found.counters) == (whole.duration_ns, whole.counters)
+    rest = of_some.rest(whole, KINDS)
+    last = rest.cells()[GROUP]["total"]
+    assert (last.count, last.sum, rest.duration_ns) == (len(parts[-1]), sum(parts[-1]), 5)
+    assert rest.books[OPERATIONS].finished == len(parts[-1])

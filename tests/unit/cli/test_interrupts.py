@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C at any moment ends the command without a traceback."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.unit.cli.command import WPTRACE, run
+
+# Runs the command in children, each of which sends itself the signal at another of the moments at which Python tells a
+# profiler of a call or return, from the first one in our code on. It may import nothing that the entry point does.
+MOMENTS = """
+import os, runpy, sys
+assert not {"signal", "enum"} & sys.modules.keys()
+moments, first, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+
+def profiler(at, seen, kill=os.kill, pid=os.getpid):
+    def look(frame, event, argument):
+        if not seen and not frame.f_code.co_filename.endswith("wptrace/__main__.py"):
+            return
+        seen.append(None)
+        if len(seen) == at:
+            kill(pid(), 2)
+    return look
+
+def child(at, told):
+    sys.argv[1:] = words
+    seen = []
+    sys.setprofile(profiler(at, seen))
+    try:
+        runpy.run_module("wptrace", run_name="__main__")
+    except SystemExit as end:
+        sys.setprofile(None)
+        if not at:
+            os.write(told, str(len(seen)).encode())
+        # Two runs need not have as many: this one was over before.
+        elif len(seen) < at:
+            os._exit(99)
+        sys.exit(end.code)
+
+def ended(at):
+    reader, told = os.pipe()
+    pid = os.fork()
+    if not pid:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(told if at else nothing, 2)
+        child(at, told)
+    os.close(told)
+    with open(reader, errors="replace") as file:
+        text = file.read()
+    return [at, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text]
+
+import json
+ended(0) # may compile what it imports
+calls = int(ended(0)[2])
+found = [ended(at) for at in range(first, calls, max(1, (calls - first) // moments))]
+print(json.dumps({"calls": calls, "found": found}))
+"""
+
+# What was just opened is closed without a `with`, which Python tells nobody but those who want warnings.
+PLAIN = WPTRACE[: WPTRACE.index("-W")]
+
+# The call of the entry point's own code, and those by which it asks what Ctrl-C does, and says what it shall do.
+_OPENING = 5
+_MOMENTS = 30
+_OVER = 99
+
+
+@pytest.mark.parametrize("words", [["--help"], ["io", "--dry-run"]], ids=" ".join)
+def test_no_moment_of_the_command_has_a_traceback(words: list[str]) -> None:
+    found = run([*PLAIN, "-c", MOMENTS], str(_MOMENTS), str(_OPENING + 1), *words)
+    assert found.stderr == ""
+    told = json.loads(found.stdout)
+    assert told["calls"] > 10_000
+    assert len(told["found"]) >= _MOMENTS
+    interrupted = [one for one in told["found"] if one[1] != _OVER]
+    assert len(interrupted) >= _MOMENTS // 2
+    # Without privileges the command ends with a sentence, after which it may still be interrupted.
+    assert not [one for one in interrupted if one[1] not in (130, -signal.SIGINT) or "Traceback" in one[2]]
+
+
+_LOST = """
+import os, signal, sys
+class Callback:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000): pass
+def command():
+    Callback()
+    print("it goes on")
+    return 0
+import wptrace.__main__, wptrace.cli.main
+wptrace.cli.main.main = command
+wptrace.cli.main.run()
+"""
+
+
+def test_it_is_not_lost_where_exceptions_lead_nowhere() -> None:
+    found = run([*WPTRACE[:-2], "-c", _LOST])
+    assert (found.returncode, found.stdout, found.stderr) == (-signal.SIGINT, "", "")

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of the live screen, in a terminal: the command with a flow that needs no kernel."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.terminal import Terminal
+from tests.unit.cli.command import FAKE
+
+pytest.importorskip("rich")
+SIZES = [(80, 24), (120, 40), (200, 50)]
+LIVE = [*FAKE, "io", "--slow", "1ms", "0.1"]
+SHOWN = "read: 1 request"
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    with Terminal(LIVE) as made:
+        made.wait_for(SHOWN)
+        yield made
+
+
+def whole(terminal: Terminal) -> bool:
+    """No line is broken, and what stands above the tables is still there."""
+    lines = terminal.screen.lines
+    return "Tracing io" in lines[0] and any("q:quit" in line for line in lines)
+
+
+def test_each_key_does_what_the_help_says_at_any_size(terminal: Terminal) -> None:
+    assert not terminal.echoes
+    for columns, lines in SIZES:
+        terminal.resize(columns, lines)
+        terminal.wait_until(lambda: whole(terminal) and terminal.shows(SHOWN), "the tables")
+        terminal.send("?")
+        terminal.wait_for("this help; any key closes it")
+        terminal.send("x")
+        terminal.wait_without("this help")
+        terminal.send("d")
+        terminal.wait_for("sda read: 1 request")
+        terminal.send("b")
+        terminal.wait_for("by nothing")
+        terminal.send("b", "d", "s")
+        terminal.wait_for("sorted by time")
+        terminal.send(*["s"] * 6)
+        terminal.wait_without("sorted by")
+        terminal.send("/", "zz")
+        terminal.wait_for("filter: zz_")
+        terminal.wait_without(SHOWN)
+        terminal.send("enter")
+        terminal.wait_for("only 'zz' (1 rows left out)")
+        terminal.send("/", "esc")
+        terminal.wait_for(SHOWN)
+        terminal.send("down")
+        terminal.wait_for("> read requests")
+        terminal.send("enter", "right")
+        terminal.wait_for("queue, 1 in this interval:")
+        terminal.send("left", "esc", "esc", "tab")
+        terminal.wait_without(SHOWN)
+        assert terminal.shows("sda WS   sector 123456 +8  4.00 ms")
+        terminal.send("tab")
+        terminal.wait_for(SHOWN)
+    terminal.send("q")
+    assert terminal.end() == 0
+    assert terminal.shows("Summary")
+    assert terminal.settings == terminal.before
+    assert terminal.screen.cursor
+
+
+def test_a_pause_holds_the_screen_and_not_the_counting(terminal: Terminal) -> None:
+    terminal.send("p")
+    terminal.wait_for("PAUSED")
+    held = terminal.screen.lines
+    time.sleep(0.5)
+    terminal.read()
+    assert terminal.screen.lines == held
+    terminal.send(" ")
+    terminal.wait_without("PAUSED")
+    terminal.send("q")
+    terminal.end()
+    (line,) = [line for line in terminal.screen.lines if line.startswith("requests:") or "requests in" in line]
+    assert int(line.split()[1]) >= 5
+
+
+def test_a_terminal_that_changes_its_size_while_keys_arrive(terminal: Terminal) -> None:
+    for at in range(40):
+        terminal.send(*(["down", "enter"], ["esc", "esc"], ["?", "x"], ["tab", "tab"])[at % 4])
+        terminal.resize(*((80, 24), (132, 30), (61, 12), (200, 50))[at % 4])
+        terminal.read(0.01)
+    terminal.resize(80, 24)
+    terminal.send("esc", "esc", "\x0c")
+    terminal.wait_until(lambda: whole(terminal) and terminal.shows(SHOWN), "the tables")
+    terminal.send("q")
+    assert terminal.end() == 0
+    assert "Traceback" not in terminal.raw
+    assert terminal.settings == terminal.before
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGQUIT, -signal.SIGQUIT), (signal.SIGUSR2, -signal.SIGUSR2)],
+)
+def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Signals, code: int) -> None:
+    if number == signal.SIGINT:
+        terminal.send("\x03")
+    else:
+        terminal.process.send_signal(number)
+    assert terminal.end() == code
+    assert terminal.settings == terminal.before
+    assert terminal.screen.cursor
+    assert terminal.shows("Summary") is (code == 0)
+
+
+def test_a_fault_leaves_the_terminal_as_it_was() -> None:
+    with Terminal(LIVE, FAKE_FAULT="1") as terminal:
+        terminal.wait_until(lambda: "a fault of the command" in terminal.raw, "the fault")
+        assert terminal.end() == 1
+        assert terminal.settings == terminal.before
+        assert terminal.screen.cursor
+
+
+def test_a_stopped_command_gives_the_terminal_to_the_shell_and_takes_it_again() -> None:
+    # A shell without rc files: the job has a group of its own, and the terminal when it is in the foreground.
+    script = f"set -m; {shlex.join(LIVE)}; echo stopped=$?; read line; fg; echo ended=$?"
+    with Terminal(["bash", "--norc", "-c", script]) as terminal:
+        terminal.wait_for(SHOWN)
+        assert not terminal.echoes
+        terminal.send("\x1a")
+        terminal.wait_for("stopped=148")
+        assert terminal.settings == terminal.before
+        assert terminal.screen.cursor
+        terminal.send("enter")
+        terminal.wait_until(lambda: not terminal.echoes, "the keys to be taken")
+        terminal.wait_for(SHOWN)
+        terminal.send("p")
+        terminal.wait_for("PAUSED")
+        terminal.send("q")
+        terminal.wait_for("ended=0")
+        assert terminal.settings == terminal.before
+
+
+def test_in_the_background_it_takes_no_keys_from_others() -> None:
+    script = f"set -m; {shlex.join(LIVE)} & sleep 1; read line; echo got=$line; fg; echo ended=$?"
+    with Terminal(["bash", "--norc", "-c", script]) as terminal:
+        terminal.wait_for(SHOWN)
+        assert terminal.echoes
+        terminal.send("qqq", "enter")
+        terminal.wait_until(lambda: "got=qqq" in terminal.raw, "the line")
+        terminal.wait_until(lambda: not terminal.echoes, "the keys to be taken")
+        terminal.send("q")
+        terminal.wait_until(lambda: "ended=0" in terminal.raw, "the end")
+        assert terminal.settings == terminal.before
+
+
+def test_a_terminal_that_is_closed_ends_it() -> None:
+    with Terminal(LIVE) as terminal:
+        terminal.wait_for(SHOWN)
+        terminal.hang_up()
+        assert terminal.process.wait(60) in (0, 1)
+
+
+def test_without_a_terminal_to_type_at_there_are_no_keys() -> None:
+    with Terminal(["sh", "-c", f"{shlex.join(LIVE)} 5 </dev/null"]) as terminal:
+        terminal.wait_for(SHOWN)
+        assert terminal.echoes
+        assert terminal.end() == 0
+        assert "q:quit" not in terminal.raw
+        assert "Traceback" not in terminal.raw
+
+
+def test_colours_where_they_are_wanted(terminal: Terminal) -> None:
+    assert "\x1b[33m  device" in terminal.raw
+    with Terminal(LIVE, NO_COLOR="1") as other:
+        other.wait_for(SHOWN)
+        other.send("down")
+        other.wait_for("> read")
+        assert not any(f"\x1b[{code}m" in other.raw for code in range(30, 50))
+
+
+def test_whoever_ends_it_twice_gets_the_terminal_back() -> None:
+    """The second one ends it at once, wherever it is."""
+    with Terminal(LIVE, FAKE_SLOW_END="1") as terminal:
+        terminal.wait_for(SHOWN)
+        terminal.send("\x03")
+        terminal.wait_until(lambda: terminal.echoes, "the terminal to be as it was")
+        terminal.send("\x03")
+        assert terminal.end() == -signal.SIGINT
+        assert terminal.settings == terminal.before
+        assert terminal.screen.cursor

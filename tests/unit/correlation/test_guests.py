@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's requests find what the host did for them, and no nanosecond of theirs is lost."""
+
+from __future__ import annotations
+
+import functools
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wptrace.correlation.clocks import WANDER_PPM, Bound, Offset
+from wptrace.correlation.guests import (
+    MERGED,
+    OUTSIDE,
+    PARTLY,
+    SPLIT,
+    UNSERVED,
+    WHOLE,
+    Asked,
+    Disk,
+    Pair,
+    Served,
+    alignment,
+    charged,
+    likeness,
+    match,
+    shares,
+)
+
+NO_OFFSET = Offset([Bound(0, 0, 0)])
+
+
+class World(NamedTuple):
+    """What happened: the disk, which belongs to which, and the true offset at each request."""
+
+    disk: Disk
+    pairs: list[tuple[int, int]]
+    offsets: list[int]
+
+
+def world(seed: int, count: int, drift_ppm: int) -> World:
+    """A clock that drifts, requests that overlap, places that are asked for again, and a host that does more."""
+    random = Random(seed)  # noqa: S311 - a seed is wanted
+    offset, at = random.randint(-(10**15), 10**15), 10**9
+    asked, served, pairs, offsets = [], [], [], []
+    for number in range(count):
+        step = random.randint(1, 10**7)
+        at += step
+        drift = step * drift_ppm // 1_000_000
+        offset += random.randint(-drift, drift)
+        # Each at a place of its own but for some, so that the offset can be told.
+        block = number if number < 20 else random.randint(0, 8)
+        op = random.choice(("read", "write"))
+        there, took, back = (random.randint(0, 10 ** random.randint(0, 7)) for _ in range(3))
+        one = Asked(op, block * 4096, 4096, at, at + there + took + back)
+        asked.append(one)
+        offsets.append(offset)
+        served.append(Served(op, block * 4096, 4096, at + there + offset, at + there + took + offset))
+        pairs.append((number, len(served) - 1))
+        if random.random() < 0.3:
+            served.append(Served("read", 1 << 40, 512, at + offset, at + offset + 5))
+    return World(Disk(asked, served), pairs, offsets)
+
+
+worlds = functools.partial(st.builds, world, st.integers(0, 1 << 32), st.integers(20, 60), st.integers(0, WANDER_PPM))
+
+
+@given(worlds())
+def test_the_true_offset_is_among_the_possible_ones(world: World) -> None:
+    found = alignment([world.disk])
+    assert found is not None
+    for asked, offset in zip(world.disk.asked, world.offsets):
+        there = found.at(asked.handed)
+        assert there.least <= offset <= there.most
+
+
+@given(worlds())
+def test_each_finds_what_was_done_for_it(world: World) -> None:
+    """Those of a place that were under way together may be each other's: both are alike."""
+    found = alignment([world.disk])
+    assert found is not None
+    matches = match(world.disk, found)
+    assert not matches.causes
+    assert matches.unasked == len(world.disk.served) - len(world.disk.asked)
+    assert len({pair.served for pair in matches.pairs}) == len(world.disk.asked)
+    truth = dict(world.pairs)
+    for pair in matches.pairs:
+        assert pair.how == WHOLE
+        right = world.disk.served[truth[pair.asked]]
+        taken = world.disk.served[pair.served[0]]
+        assert (right.op, right.offset) == (taken.op, taken.offset)
+        if taken != right:
+            asked = world.disk.asked[pair.asked]
+            offset = found.at(asked.handed)
+            assert taken.begin - offset.least >= asked.handed
+            assert taken.end - offset.most <= asked.seen
+
+
+@given(worlds(), st.dictionaries(st.sampled_from(("fs", "queue", "device")), st.integers(0, 10**5)))
+def test_every_nanosecond_belongs_to_one_stage(world: World, stages: dict[str, int]) -> None:
+    found = alignment([world.disk])
+    assert found is not None
+    for pair in match(world.disk, found).pairs:
+        asked = world.disk.asked[pair.asked]
+        served = [world.disk.served[number] for number in pair.served]
+        # As the host tells them they add up.
+        took = served[0].end - served[0].begin
+        told = dict(stages) if sum(stages.values()) <= took else {}
+        told["fs"] = told.get("fs", 0) + took - sum(told.values())
+        parts = shares(asked, served, told, found.at(asked.handed))
+        assert all(share.ns > 0 for share in parts)
+        assert sum(share.ns for share in parts) == asked.seen - asked.handed
+        for device in (0, 1, asked.seen - asked.handed, asked.seen - asked.handed + 7):
+            assert sum(charged(parts, device).values()) == device
+
+
+def test_what_was_charged_in_part_is_its_end() -> None:
+    asked, served = Asked("read", 0, 512, 0, 100), Served("read", 0, 512, 10, 80)
+    parts = shares(asked, [served], {"queue": 30, "device": 40}, Bound(0, 0, 0))
+    assert [tuple(share) for share in parts] == [
+        ("to_host", 10), ("host_queue", 30), ("host_device", 40), ("back", 20)
+    ]  # fmt: skip
+    assert charged(parts, 100) == {"to_host": 10, "host_queue": 30, "host_device": 40, "back": 20}
+    assert charged(parts, 50) == {"host_device": 30, "back": 20}
+    assert charged(parts, 130) == {"to_host": 10, "host_queue": 30, "host_device": 40, "back": 20, "device": 30}
+
+
+def spread(count: int, length: int = 4096) -> Disk:
+    """At places of their own, 1 ms apart, the host a second ahead."""
+    asked = [Asked("read", n * 65536, length, n * 10**6, n * 10**6 + 900) for n in range(count)]
+    served = [Served("read", a.offset, length, a.handed + 10**9 + 100, a.handed + 10**9 + 800) for a in asked]
+    return Disk(asked, served)
+
+
+def test_two_that_were_merged_have_the_same() -> None:
+    disk = spread(20)
+    asked = [*disk.asked, *(Asked("write", 1 << 30 | n * 4096, 4096, 10**8 + n, 10**8 + 900) for n in range(2))]
+    served = [*disk.served, Served("write", 1 << 30, 8192, 11 * 10**8 + 100, 11 * 10**8 + 200)]
+    offset = alignment([disk])
+    assert offset is not None
+    matches = match(Disk(asked, served), offset)
+    assert matches.pairs[20:] == [Pair(20, (20,), MERGED), Pair(21, (20,), MERGED)]
+    assert not matches.unasked
+
+
+@pytest.mark.parametrize(("parts", "cause"), [((0, 1), None), ((0,), PARTLY), ((), UNSERVED)])
+def test_one_that_was_split_has_all_parts(parts: tuple[int, ...], cause: object) -> None:
+    disk = spread(20)
+    asked = [*disk.asked, Asked("write", 1 << 30, 8192, 5 * 10**6 + 1, 5 * 10**6 + 900)]
+    begin = 10**9 + 5 * 10**6 + 101
+    served = [*disk.served, *(Served("write", 1 << 30 | n * 4096, 4096, begin + n, begin + n + 300) for n in parts)]
+    offset = alignment([disk])
+    assert offset is not None
+    matches = match(Disk(asked, served), offset)
+    assert matches.causes.get(20) == cause
+    if cause is None:
+        assert matches.pairs[20] == Pair(20, (20, 21), SPLIT)
+
+
+def test_what_the_host_did_not_trace_is_outside() -> None:
+    disk = spread(20)
+    asked = [*disk.asked, Asked("read", 0, 4096, 10**10, 10**10 + 5)]
+    offset = alignment([disk])
+    assert offset is not None
+    assert match(Disk(asked, disk.served), offset).causes == {20: OUTSIDE}
+    assert match(Disk(asked, []), offset).causes == dict.fromkeys(range(21), OUTSIDE)
+
+
+def test_flushes_have_an_order_and_no_place() -> None:
+    disk = spread(20)
+    asked = [*disk.asked, *(Asked("flush", 0, 0, n * 10**6 + 5, n * 10**6 + 900) for n in (3, 7))]
+    served = [*disk.served, *(Served("flush", 0, 0, 10**9 + n * 10**6 + 200, 10**9 + n * 10**6 + 800) for n in (3, 7))]
+    offset = alignment([disk])
+    assert offset is not None
+    assert match(Disk(asked, served), offset).pairs[20:] == [Pair(20, (20,), WHOLE), Pair(21, (21,), WHOLE)]
+
+
+def test_one_place_asked_for_again_and_again_tells_the_offset_by_its_rhythm() -> None:
+    times = [0, 1000, 7000, 9000, 20000, 21500, 40000]
+    asked = [Asked("read", 0, 512, at, at + 300) for at in times]
+    served = [Served("read", 0, 512, at + 55_100, at + 55_200) for at in times]
+    offset = alignment([Disk(asked, served)])
+    assert offset is not None
+    assert offset.first.least <= 55_000 <= offset.first.most
+    assert [pair.served for pair in match(Disk(asked, served), offset).pairs] == [(n,) for n in range(len(times))]
+
+
+def test_two_disks_have_one_clock() -> None:
+    one, other = spread(30), spread(1)
+    offset = alignment([one, Disk(other.asked, other.served)])
+    assert offset is not None
+    assert alignment([other]) is not None
+    assert len(offset) == 31
+
+
+def test_nothing_in_common_tells_nothing() -> None:
+    assert alignment([Disk([Asked("read", 0, 512, 0, 5)], [Served("read", 512, 512, 0, 5)])]) is None
+    assert alignment([]) is None
+
+
+def test_disks_are_alike_by_their_places() -> None:
+    disk = spread(5)
+    assert likeness(disk.asked, disk.served) == 5
+    assert likeness(disk.asked, disk.served[:2]) == 2
+    assert likeness(disk.asked, [Served("write", 0, 4096, 0, 1)]) == 0

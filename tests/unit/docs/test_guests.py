@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/guests.md has the stages and causes of `wptrace join`."""
+
+from __future__ import annotations
+
+from tests.unit.docs.pages import section, tables, text
+from wptrace.correlation.clocks import WANDER_PPM
+from wptrace.flows.io.joined import CAUSES, JOINED
+from wptrace.flows.io.kinds import STAGES
+
+
+def test_the_causes_are_those_of_the_code() -> None:
+    (rows,) = tables(section("guests.md", "## What belongs together"))
+    assert rows == [[f"`{cause.name}`", cause.description] for cause in CAUSES] or rows == [
+        [cause.name, cause.description] for cause in CAUSES
+    ]
+
+
+def test_the_stages_between_both_are_those_of_the_code() -> None:
+    (rows,) = tables(section("guests.md", "## Stages"))
+    documented = {name for row in rows for name in row[0].replace("`", "").replace(", ...", "").split(", ")}
+    own = {stage.name for stage in JOINED.stages} - (STAGES.keys() - {"device"})
+    assert documented <= own
+    assert {name for name in own if not name.startswith("host_")} <= documented
+
+
+def test_the_drift_is_that_of_the_code() -> None:
+    assert f"drift apart by {WANDER_PPM} ppm" in text("guests.md")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages that are run as a whole elsewhere (tests/pages): how that is compared, and that they can be run at all."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.pages import page as pages
+from tests.pages.page import Step, differences, matching, renewed, steps, words
+
+PAGE = """
+```sh
+one
+```
+
+Words between.
+
+```sh
+two
+```
+
+```
+Summary
+...
+  device   10  1.5 ms  88.3%  ███▏
+```
+"""
+
+
+def test_steps_are_scripts_with_what_they_write() -> None:
+    assert steps(PAGE) == [Step("one\n", None), Step("two\n", "Summary\n...\n  device   10  1.5 ms  88.3%  ███▏\n")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "written", "same"),
+    [
+        ("  device  4,553  2.01 ms 88.3%  ██▋", "  device  12  950 ns  7.0%  █", True),
+        ("92% of its time, 1 other owner had the rest", "91% of its time, 3 other owners had the rest", True),
+        ("read: 1 operation, 107 /s, 429 KiB/s", "read: 99 operations, 1.2 k/s, 4 MiB/s", True),
+        ("verdict: device takes 88% of it on loop0", "verdict: device takes 99% of it on loop3", True),
+        ("  device  1", "  throttle  1", False),
+        ("verdict: device takes 88% of it", "verdict: queue takes 88% of it", False),
+        ("+ 0 in flight + 0 lost", "+ 2 in flight + 0 lost", True),
+        ("+ 0 lost", "+ 3 lost", False),
+    ],
+)
+def test_figures_may_differ_and_words_may_not(shown: str, written: str, same: bool) -> None:
+    assert (words(shown) == words(written)) is same
+
+
+def test_lines_are_looked_for_in_their_order() -> None:
+    assert matching("b 1\n...\nd 1", ["a 2", "b 2", "c 2", "d 2"]) == ["b 2", "...", "d 2"]
+    assert matching("d 1\nb 1", ["b 2", "d 2"]) == ["d 2", None]
+
+
+def test_what_is_not_written_is_a_difference() -> None:
+    assert differences(PAGE, ["", "Summary\n  device   2  7 us  1%\n"]) == []
+    (found,) = differences(PAGE, ["", "Summary\n  queue   2  7 us  1%\n"])
+    assert "device" in found
+
+
+def test_a_page_gets_the_lines_of_a_run() -> None:
+    made = renewed(PAGE, ["", "Summary\nmore\n  device   2  7 us  1%  █\n"])
+    assert "Summary\n...\n  device   2  7 us  1%  █\n```" in made
+    assert made.count("```") == PAGE.count("```")
+    assert "Words between." in made
+
+
+@pytest.mark.parametrize("page", pages.RUN, ids=lambda path: path.name)
+def test_scripts_of_pages_are_whole(page: Path) -> None:
+    found = steps(page.read_text())
+    assert [step for step in found if step.shown is not None]
+    assert [step.script for step in found if step.shown == ""] == []
+    script = "\n".join(step.script for step in found)
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

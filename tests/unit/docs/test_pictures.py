@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of the documents are those that `make pictures` draws."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.unit.docs.pages import DOCS, PAGES, ROOT
+from wptrace.flows.io.kinds import STAGES
+
+
+def script() -> ModuleType:
+    found = importlib.util.spec_from_file_location("pictures", ROOT / "packaging" / "pictures.py")
+    assert found
+    assert found.loader
+    made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
+
+
+PICTURES = script()
+FILES = sorted((DOCS / "pictures").glob("*.svg"))
+
+
+def words(picture: str) -> list[str]:
+    """In the order in which they are drawn."""
+    made = ElementTree.fromstring(picture)  # noqa: S314 - our own document
+    return ["".join(text.itertext()) for text in made.iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize("name", list(PICTURES.DRAWN))
+def test_what_is_drawn_from_the_code_is_so(name: str) -> None:
+    assert (DOCS / "pictures" / name).read_text() == PICTURES.DRAWN[name](), "run make pictures"
+
+
+def test_the_path_has_the_points_of_a_request_in_their_order() -> None:
+    drawn = words(PICTURES.path())
+    assert "".join(word for word in drawn if len(word) == 1) == "EQGDHSCWX"
+    assert {"fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return"} <= set(drawn)
+    rare = {name for name, stage in STAGES.items() if stage.rare}
+    assert set(STAGES) - rare <= set(drawn)
+
+
+def test_the_screen_is_one_of_a_trace() -> None:
+    drawn = words((DOCS / "pictures" / "screen.svg").read_text())
+    assert drawn[0] == "$ sudo wptrace io --dev loop0"
+    assert {line.split()[0] for line in drawn if line.startswith("  ") and line.strip()} >= {"stage", "device", "total"}
+
+
+def test_frames_are_what_stood_on_the_screen() -> None:
+    one, two = "  stage  count\n  device  1\n", "  stage  count\n  device  2\n"
+    erased = "\r\x1b[2K\x1b[1A\x1b[2K"
+    assert PICTURES.frames(f"Tracing\n{erased}{one}{erased}{two}") == [
+        ["  stage  count", "  device  1", ""],
+        ["  stage  count", "  device  2", ""],
+    ]
+    assert PICTURES.frames("Tracing\n") == []
+
+
+@pytest.mark.parametrize("picture", FILES, ids=lambda path: path.name)
+def test_a_picture_is_whole_in_itself_and_on_a_page(picture: Path) -> None:
+    source = picture.read_text()
+    assert not re.search(r"(?:href|src|url\()=?[\"'(]?https?:", source)
+    assert any(f"pictures/{picture.name})" in page.read_text() for page in PAGES)

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What points are on a kernel that was made up, with one of each difficulty."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.engine.definition import made_up
+from wptrace.engine.definition import reading
+from wptrace.engine.definition.check import check, lines
+from wptrace.engine.definition.faults import DefinitionError
+from wptrace.engine.definition.recipe import Attachment, Load, Recipe
+from wptrace.engine.definition.recipe import Test as Filter
+from wptrace.engine.definition.resolution import Attempt, attempt, resolve
+
+_KERNEL = made_up.kernel()
+_END = '[[point]]\nname = "z"\nat = "tp:ended"\nkey = "item"\n'
+_HEAD = 'name = "x"\n'
+
+
+def _attempt(point: str, head: str = _HEAD, end: str = _END, **how: object) -> Attempt:
+    text = f'{head}[[point]]\nname = "a"\n{point}\n{end}'
+    return attempt(reading.parse(text, "x.toml"), _KERNEL, **how)  # type: ignore[arg-type]
+
+
+def _first(point: str, at: str = "tp:made", key: str = "item", **how: object) -> list[Attachment]:
+    found = _attempt(f'at = "{at}"\nkey = "{key}"\n{point}', **how)
+    assert not found.faults, found.faults
+    return list(found.resolution.points[0].attachments)
+
+
+def _fault(point: str, at: str = "tp:made", key: str = "item") -> str:
+    found = _attempt(f'at = "{at}"\nkey = "{key}"\n{point}', thorough=True)
+    assert found.faults
+    return str(found.faults[0].message)
+
+
+def _value(expression: str, at: str = "tp:made") -> Recipe:
+    """As the best way reads it."""
+    found = _first(f'value = "{expression}"', at)[0].value
+    assert found is not None
+    return found
+
+
+def _loads(expression: str, at: str = "tp:made") -> list[tuple[int, int, bool]]:
+    return [tuple(load) for load in _value(expression, at).loads]  # type: ignore[misc]
+
+
+def test_an_argument_is_found_by_its_struct_wherever_it_is() -> None:
+    assert _first("")[0].keys == (Recipe("argument", 0, pointer=True),)
+    assert _first("", "tp:moved")[0].keys == (Recipe("argument", 1, pointer=True),)
+
+
+def test_an_argument_is_found_by_its_name_or_number() -> None:
+    assert _value("count") == _value("arg1") == Recipe("argument", 1, signed=True, size=4)
+
+
+def test_ways_of_a_tracepoint() -> None:
+    found = _first('value = "item->len"')
+    assert [(one.way, one.btf_id > 0) for one in found] == [("tp_btf", True), ("tp_btf", True), ("raw_tp", False)]
+    assert [one.value.loads[0].direct for one in found if one.value] == [True, False, False]
+
+
+def test_nothing_is_offered_twice() -> None:
+    assert [one.way for one in _first("")] == ["tp_btf", "raw_tp"]
+
+
+def test_ways_of_a_function() -> None:
+    assert [one.way for one in _first("", "fn:do_item")] == ["fentry", "kprobe"]
+    found = _first('value = "ret"', "ret:do_item", "task")
+    assert [(one.way, one.value) for one in found] == [
+        ("fexit", Recipe("returned", 2, signed=True, size=4)),
+        ("kretprobe", Recipe("returned", 2, signed=True, size=4)),
+    ]
+
+
+def test_a_way_that_is_known_to_be_refused_is_left_out() -> None:
+    assert [one.way for one in _first("", "fn:do_item", without=("fentry",))] == ["kprobe"]
+
+
+def test_a_kretprobe_has_no_arguments() -> None:
+    found = _attempt('at = "ret:do_item"\nkey = "item"').resolution.points[0]
+    assert [one.way for one in found.attachments] == ["fexit"]
+    assert (found.notes, found.rest) == ((), ("a kretprobe has no arguments: take the task as the key",))
+    refused = _attempt('at = "ret:do_item"\nkey = "item"', without=("fexit",))
+    assert refused.faults[0].message == "a kretprobe has no arguments: take the task as the key"
+
+
+def test_functions_with_structs_by_value_take_a_kprobe() -> None:
+    found = _first("", "fn:by_value")
+    assert [(one.way, one.keys[0].number) for one in found] == [("kprobe", 1)]
+
+
+def test_a_kprobe_sees_what_is_in_registers() -> None:
+    assert [one.way for one in _first("", "fn:wide")] == ["fentry"]
+    found = _attempt('at = "fn:wide"\nkey = "item"')
+    assert found.resolution.points[0].rest == ("a kprobe does not see argument 7, which is not in a register",)
+
+
+def test_fields_are_followed() -> None:
+    assert _loads("item->dev->uid") == [(0, 8, True), (48, 4, True)]
+    assert _loads("item->embedded.uid.val") == [(104, 4, True)]
+    assert _loads("item->list[2]") == [(40, 4, True)]
+
+
+def test_behind_a_union_the_verifier_may_see_another_type() -> None:
+    assert _loads("item->owner->pid") == [(8, 8, True), (8, 4, False)]
+    assert _loads("item->hash") == [(8, 8, True)]
+
+
+def test_behind_a_cast_the_verifier_sees_nothing() -> None:
+    assert _loads("(struct outer *)item->more") == [(137, 4, False)]
+    assert _loads("(struct dev *)(item->private)->uid") == [(120, 8, True), (48, 4, False)]
+
+
+def test_bit_fields_are_cut_out() -> None:
+    assert _value("item->low") == Recipe("argument", 0, (Load(28, 1, True),), size=1, bits=4)
+    assert _value("item->high") == Recipe("argument", 0, (Load(28, 2, True),), size=2, shift=4, bits=12)
+
+
+def test_bits_of_a_number_can_be_taken() -> None:
+    assert _value("item->len:8") == Recipe("argument", 0, (Load(16, 4, True),), size=4, bits=8)
+    assert _fault('value = "item->len:32"') == "it is an address, or has no more than 32 bits"
+
+
+def test_network_order() -> None:
+    assert _value("ntohs(item->port)").swap == 16
+    assert _fault('value = "ntohl(item->port)"') == "it has 2 bytes, and 4 would be swapped"
+
+
+def test_the_first_that_this_kernel_has() -> None:
+    assert _value("item->size | item->len") == _value("item->len")
+
+
+def test_the_first_that_is_not_0() -> None:
+    found = _first("", key="item->owner || item")[0].keys[0]
+    assert found.pointer
+    assert found.otherwise == Recipe("argument", 0, pointer=True)
+
+
+def test_the_task_the_cpu_and_numbers() -> None:
+    assert _value("cpu") == Recipe("cpu", size=4)
+    assert _value("7") == Recipe("constant", 7)
+    assert _value("task.pid") == Recipe("task", 0, (Load(8, 4, False),), True, 4)
+    assert _first("", key="task")[0].keys == (Recipe("task", pointer=True),)
+
+
+def test_texts_are_labels() -> None:
+    point = 'labels = ["item->dev->name", { name = "title", value = "item->dev->title", as = "text" }]'
+    found = _attempt(f'at = "tp:made"\nkey = "item"\n{point}')
+    name, title = found.resolution.points[0].attachments[0].labels
+    assert name == Recipe("argument", 0, (Load(0, 8, True), Load(1, 1, False)), text=True, size=16)
+    assert title == Recipe("argument", 0, (Load(0, 8, True), Load(40, 8, True), Load(0, 1, False)), text=True, size=16)
+    assert [(label.name, label.type, label.words, label.first) for label in found.resolution.labels] == [
+        ("name", "text", 2, 0),
+        ("title", "text", 2, 2),
+    ]
+
+
+def test_labels_of_enums_have_their_names_without_what_all_begin_with() -> None:
+    found = _attempt('at = "tp:made"\nkey = "item"\nlabels = ["item->op"]').resolution.labels[0]
+    assert (found.type, found.names) == ("enum", {0: "read", 1: "write"})
+
+
+def test_labels_take_at_most_four_words() -> None:
+    point = 'labels = ["item->dev->name", { name = "b", value = "task.comm" }, "count"]'
+    assert _fault(point) == "the labels take 5 words; there is room for 4, and a text takes 2"
+
+
+def test_an_optional_label_is_0_where_it_is_not() -> None:
+    label = '{ name = "n", value = "item->none", optional = true }'
+    assert _first(f"labels = [{label}]")[0].labels == (Recipe("constant"),)
+
+
+def test_a_label_has_one_type() -> None:
+    end = _END + 'labels = [{ name = "n", value = "ret" }]\n'
+    found = _attempt('at = "tp:made"\nkey = "item"\nlabels = [{ name = "n", value = "task.comm" }]', end=end)
+    assert found.faults[0].message == "the label n is number here and text at another point"
+
+
+def test_filters() -> None:
+    point = """filter = ["item->op == MY_OP_WRITE", "task.comm == 'fio'", "count in [-1, 2]"]"""
+    op, comm, count = _first(point)[0].filters
+    assert (op.operator, op.right) == ("==", (1,))
+    assert (comm.left.text, comm.right) == (True, (b"fio",))
+    assert (count.operator, count.right) == ("in", (-1, 2))
+
+
+def test_a_cgroup_and_all_below_it() -> None:
+    level, ancestor = _first("filter = \"task.cgroup in '/a/b'\"")[0].filters
+    to_cgroup = (Load(64, 8, False), Load(8, 8, False))
+    assert level == Filter(Recipe("task", 0, (*to_cgroup, Load(8, 4, False)), True, 4), ">=", (2,))
+    loads = (*to_cgroup, Load(32, 8, False), Load(0, 8, False), Load(8, 8, False))
+    assert ancestor == Filter(Recipe("task", 0, loads, size=8), "==", (4711,))
+
+
+def test_a_classic_event_has_the_fields_of_its_record() -> None:
+    found = _first('value = "delta"\nlabels = ["comm"]', "event:made/item", "dev")[0]
+    assert (found.way, found.target, found.btf_id) == ("event", "made/item", 0)
+    assert found.keys == (Recipe("argument", 8, size=4),)
+    assert found.value == Recipe("argument", 12, signed=True, size=4)
+    assert found.labels == (Recipe("argument", 16, text=True, size=16),)
+    (first, second) = _first('labels = ["line", "rest"]', "event:made/item", "dev")[0].labels
+    assert (first.text, first.number, first.located, first.size) == (True, 32, 0, 16)
+    assert (second.number, second.located) == (64, 68)
+    pointed = _first('value = "(struct item *)skb->len"', "event:made/item", "dev")[0].value
+    assert pointed == Recipe("argument", 56, (Load(16, 4, False),), size=4)
+
+
+def test_what_has_no_types_is_known_by_its_number() -> None:
+    found = _first("", "tp:of_module", "item | arg0")
+    assert [(one.way, one.keys) for one in found] == [("raw_tp", (Recipe("argument"),))]
+    assert [one.way for one in _first("", "fn:untyped", "arg1")] == ["kprobe"]
+
+
+def test_the_first_target_that_is_there() -> None:
+    found = _attempt('at = ["tp:none", "fn:do_item", "tp:made"]\nkey = "item"').resolution.points[0]
+    assert [one.target for one in found.attachments] == ["do_item", "do_item", "made", "made"]
+    assert found.notes == ("there is no tracepoint none",)
+
+
+def test_an_optional_point_may_be_missing() -> None:
+    end = _END + '[[point]]\nname = "y"\nat = "tp:none"\nkey = "item"\nrole = "drop"\noptional = true\n'
+    found = _attempt('at = "tp:made"\nkey = "item"', end=end)
+    assert not found.faults
+    assert found.resolution.points[2].attachments == ()
+
+
+def test_not_all_begins_may_be_missing() -> None:
+    found = _attempt('at = "tp:none"\nkey = "item"\noptional = true')
+    assert [fault.message for fault in found.faults] == ["this kernel has none of the points that begin"]
+
+
+def test_the_first_key_that_all_points_have() -> None:
+    end = '[[point]]\nname = "z"\nat = "ret:do_item"\n'
+    head = 'name = "x"\nkeys = ["item->none", "item", "task"]\n'
+    assert _attempt('at = "fn:do_item"', head, end).resolution.key == ("item",)
+    assert _attempt('at = "fn:do_item"', head, end, without=("fexit",)).resolution.key == ("task",)
+
+
+@pytest.mark.parametrize(
+    ("point", "at", "message"),
+    [
+        ('value = "item->lne"', "tp:made", "struct item has no field lne on this kernel; did you mean len?"),
+        ('value = "item->dev"', "tp:none", "there is no tracepoint none on made-up"),
+        ('value = "item->embedded"', "tp:made", "struct dev is no number: name a field of it, as name, title, uid"),
+        ('value = "item->list"', "tp:made", "this is a list: name an element, as [0]"),
+        ('value = "item->list[4]"', "tp:made", "it has 4 elements"),
+        ('value = "item->dev->name"', "tp:made", "this is a text, and a number is needed"),
+        ('value = "item->len->x"', "tp:made", "unsigned int has no fields"),
+        ('value = "item->private->x"', "tp:made", "void * leads to no struct: say (struct NAME *) before it"),
+        ('value = "item->hidden->x"', "tp:made", "struct hidden * leads to no struct: say (struct NAME *) before it"),
+        ('value = "(struct none *)item->x"', "tp:made", "this kernel has no struct none"),
+        ('value = "(struct dev *)(item->len)->uid"', "tp:made", "unsigned int is no pointer"),
+        ('value = "itm"', "tp:made", "tp:made has no itm; did you mean item?"),
+        ('value = "arg3"', "tp:made", "tp:made has 3 arguments, counted from arg0"),
+        (
+            'value = "task_struct->pid"',
+            "tp:switched",
+            "tp:switched has 2 arguments of the type task_struct: say prev",
+        ),
+        ('filter = "count == MY_OP_READ"', "tp:made", "count is no enum, so MY_OP_READ has no meaning here"),
+        (
+            'filter = "item->op == MY_OP_REED"',
+            "tp:made",
+            "the enum of item->op has no MY_OP_REED; did you mean MY_OP_READ",
+        ),
+        ('filter = "item->len == -1"', "tp:made", "item->len has 32 bits without a sign and is never -1"),
+        ('filter = "item->port > 65536"', "tp:made", "item->port has 16 bits and is never 65536"),
+        ('labels = [{ name = "n", value = "count", as = "text" }]', "tp:made", "the label n is no text"),
+        (
+            'labels = [{ name = "n", value = "count", as = "enum" }]',
+            "tp:made",
+            "the type of count is no enum",
+        ),
+        ('labels = [{ name = "n", value = "count", enum = "none" }]', "tp:made", "this kernel has no enum none"),
+        ("filter = \"task.comm == '0123456789abcdef'\"", "tp:made", "task.comm has at most 15 bytes to compare"),
+        ("filter = \"count == 'x'\"", "tp:made", "count is no text"),
+        ('filter = "task.comm == 1"', "tp:made", "this is a text, and a number is needed"),
+    ],
+)
+def test_what_this_kernel_lacks_is_told_in_a_sentence(point: str, at: str, message: str) -> None:
+    key = "item" if at not in ("tp:switched",) else "prev"
+    assert _fault(point, at, key).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (
+            "ret:put_item",
+            "ret",
+            "put_item is no function on made-up: the compiler made put_item.constprop.0 of it",
+        ),
+        ("ret:large", "ret", "__int128 has 16 bytes, and 8 are the most"),
+        ("event:none/none", "x", "there is no event none/none on made-up"),
+        ("event:made/item", "line", "this is a text, and a number is needed"),
+        ("event:made/item", "lines", "lines is a list, which cannot be read here"),
+        ("event:made/item", "words", "words is a list, which cannot be read here"),
+        ("event:made/item", "comm", "this is a text, and a number is needed"),
+        ("event:made/item", "dve", "the event made/item has no field dve; did you mean dev?"),
+        ("tp:of_module", "item", "nobody knows the types of tp:of_module here: say arg0, arg1 and so on"),
+        ("tp:of_module", "arg0->x", "nobody knows the type of this: say (struct NAME *) before it"),
+    ],
+)
+def test_what_a_target_lacks_is_told_in_a_sentence(at: str, value: str, message: str) -> None:
+    found = _fault(f'value = "{value}"', at, "task")
+    assert found == message
+
+
+def test_a_fault_has_the_place_of_the_field() -> None:
+    text = _HEAD + '[[point]]\nname = "a"\nat = "tp:made"\nkey = "item->dev->nmae"\n' + _END
+    with pytest.raises(DefinitionError) as caught:
+        resolve(reading.parse(text, "x.toml"), _KERNEL)
+    assert caught.value.message == (
+        "x.toml: line 5, column 19: struct dev has no field nmae on this kernel; did you mean name?"
+    )
+
+
+def test_the_check_tells_what_each_point_will_be() -> None:
+    end = _END + '[[point]]\nname = "yy"\nat = "tp:none"\nkey = "item"\nrole = "drop"\noptional = true\n'
+    text = _HEAD + '[[point]]\nname = "a"\nat = "tp:made"\nkey = "item"\nvalue = "item->len"\n' + end
+    assert lines(check(reading.parse(text, "x.toml"), _KERNEL)) == [
+        "x on made-up: can be traced",
+        "  a   begin  tp_btf made",
+        "             else tp_btf made (probe reads)",
+        "             else raw_tp made",
+        "  z   end    tp_btf ended",
+        "             else raw_tp ended",
+        "  yy  drop   not there",
+        "             there is no tracepoint none",
+    ]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short names of cgroups, from paths as systemd, docker, podman, containerd and CRI-O make them."""
+
+from __future__ import annotations
+
+import pytest
+
+from wptrace.model.cgroup import short
+
+ID = "4fa1b2c3d4e5f60718293a4b5c6d7e8f4fa1b2c3d4e5f60718293a4b5c6d7e8f"
+UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/", "/"),
+        ("/app", "app"),
+        ("cgroup 77", "cgroup 77"),
+        ("/system.slice/postgresql@16.service", "postgresql@16"),
+        ("/system.slice/system-getty.slice", "system-getty.slice"),
+        ("/system.slice/a\\x2db.service", "a-b"),
+        ("/user.slice/user-1000.slice/session-2.scope", "session-2.scope"),
+        (f"/system.slice/docker-{ID}.scope", "docker 4fa1b2c3d4e5"),
+        (f"/docker/{ID}", "docker 4fa1b2c3d4e5"),
+        (f"/machine.slice/libpod-{ID}.scope", "podman 4fa1b2c3d4e5"),
+        (f"{SLICE}/cri-containerd-{ID}.scope", "pod 0f1e2d3c containerd 4fa1b2c3d4e5"),
+        (f"{SLICE}/crio-{ID}.scope", "pod 0f1e2d3c cri-o 4fa1b2c3d4e5"),
+        (SLICE, "pod 0f1e2d3c"),
+        (f"/kubepods/besteffort/pod{UID}/{ID}", "pod 0f1e2d3c container 4fa1b2c3d4e5"),
+        (
+            f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-{ID}.scope",
+            "pod 0f1e2d3c cri-o 4fa1b2c3d4e5",
+        ),
+        (f"/system.slice/docker-{ID[:-1]}.scope", f"docker-{ID[:-1]}.scope"),
+    ],
+)
+def test_short(path: str, name: str) -> None:
+    assert short(path) == name

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that is whole or not there, whoever put something into its place."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.unit.outputs import path, samples
+from wptrace.errors import UsageError, WptraceError
+from wptrace.outputs import export
+from wptrace.outputs.export.file import ExportFile
+from wptrace.outputs.registry import Wanted
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir())
+
+
+def test_it_is_there_with_commit_and_its_owner_alone_reads_it(tmp_path: Path) -> None:
+    place = tmp_path / "report.html"
+    place.write_text("older")
+    place.chmod(0o644)
+    file = ExportFile(place)
+    file.write(b"new")
+    assert place.read_text() == "older"
+    file.commit()
+    assert place.read_text() == "new"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert left(tmp_path) == ["report.html"]
+
+
+def test_what_is_discarded_leaves_nothing(tmp_path: Path) -> None:
+    file = ExportFile(tmp_path / "report.html")
+    file.write(b"half of it")
+    file.discard()
+    file.discard()
+    assert left(tmp_path) == []
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    place = tmp_path / "report.html"
+    place.symlink_to("kept")
+    with pytest.raises(UsageError, match="is a link"):
+        ExportFile(place)
+    place.unlink()
+    file = ExportFile(place)
+    # Somebody else puts one into the place of what is written meanwhile, or of the file itself.
+    (tmp_path / f".report.html.{os.getpid()}").symlink_to("kept")
+    with pytest.raises(WptraceError, match="cannot be written"):
+        file.write(b"new")
+    (tmp_path / f".report.html.{os.getpid()}").unlink()
+    file.write(b"new")
+    place.symlink_to("kept")
+    file.commit()
+    assert (tmp_path / "kept").read_text() == "kept"
+    assert not place.is_symlink()
+
+
+@pytest.mark.parametrize("place", ["missing/report.html", "folder", "fifo"])
+def test_what_cannot_be_a_file_is_found_out_at_once(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(WptraceError):
+        ExportFile(tmp_path / place)
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ExportFile(tmp_path / "report.html")
+
+    class Full:
+        def write(self, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        flush = close = lambda self: None
+
+    opened = file.open()
+    monkeypatch.setattr(file, "_file", Full())
+    with pytest.raises(WptraceError, match="cannot be written: No space left on device"):
+        file.write(b"more")
+    file.discard()
+    opened.close()
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [name for name in export.FORMATS if name != "speedscope"])
+def test_each_format_is_whole_with_a_summary_and_absent_without(tmp_path: Path, name: str) -> None:
+    made = export.make(name, tmp_path / "out", "stages", Wanted())
+    samples.play(made, path.start(), path.operation(), path.report())
+    assert left(tmp_path) == []
+    made = export.make(name, tmp_path / "out", "stages", Wanted())
+    samples.play(made, path.start(), path.operation(), path.report(), path.report(kind="summary"))
+    assert left(tmp_path) == ["out"]
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o600

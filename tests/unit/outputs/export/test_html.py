@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a report: what is in it, how large it may become, and that names can do nothing there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.outputs import path, samples
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, play
+from wptrace.analysis.neighbours import HAD, MET, WAITED, Owner
+from wptrace.flows.io.owners import KINDS as BY
+from wptrace.flows.stacks import IO
+from wptrace.model.kind import TOTAL, Task
+from wptrace.model.report import Report, Start, rows_of
+from wptrace.model.stack import Stack
+from wptrace.outputs import export
+from wptrace.outputs.export import html
+from wptrace.outputs.registry import Wanted
+
+END = "</script><script>alert(1)</script><!--"
+
+
+def page(folder: Path, *results: Any, view: str = "stages") -> str:
+    place = folder / "report.html"
+    play(export.make("html", place, view, Wanted()), *results)
+    return place.read_text()
+
+
+def data(found: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', found)[0])
+    return made
+
+
+def told(folder: Path, *results: Any, view: str = "stages") -> dict[str, Any]:
+    return data(page(folder, *results, view=view))
+
+
+def summary(found: Any = None, **changes: Any) -> Report:
+    return path.report(found, "summary", **changes)
+
+
+def twice(report: Report) -> Report:
+    """A summary in which all of it came two times."""
+    cells = {group: {name: one.copy() for name, one in found.items()} for group, found in report.cells().items()}
+    for found in cells.values():
+        for one in found.values():
+            one.merge(one.copy())
+    return report._replace(rows=rows_of(cells, path.KINDS), duration_ns=2 * SECOND, ts_ns=report.ts_ns)
+
+
+def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
+    """The last part of a trace is in no interval."""
+    found = told(tmp_path, path.start(), path.report(ts_ns=NOON - SECOND // 2), twice(summary()))
+    assert len(found["columns"]) == 2
+    assert found["columns"][0][1] == found["columns"][1][0]
+    checked = 0
+    for at, series in enumerate(found["series"]):
+        for name, cell in series["cells"].items():
+            of_it = [cells[str(at)].get(name, [0, 0, []]) for _, _, cells in found["columns"] if str(at) in cells]
+            assert [sum(one[0] for one in of_it), sum(one[1] for one in of_it)] == cell[:2]
+            buckets: Counter[int] = Counter()
+            for _, _, flat in of_it:
+                buckets.update(dict(zip(flat[::2], flat[1::2])))
+            assert buckets == dict(zip(cell[-1][::2], cell[-1][1::2]))
+            checked += cell[0]
+    assert checked
+
+
+def test_figures_are_those_of_the_report(tmp_path: Path) -> None:
+    report = summary()
+    found = told(tmp_path, path.start(), report)
+    names = [series["name"] for series in found["series"]]
+    assert names == [
+        "read operations", "write operations", "read page-cache hits", "write page-cache hits",
+        "flush block requests", "read block requests", "write block requests",
+    ]  # fmt: skip
+    device = report.cells()[path.OPERATION.group("nvme0n1", "read")]["device"]
+    cell = found["series"][0]["cells"]["device"]
+    figures = [device.count, device.sum, round(device.mean), *map(device.percentile, (50, 90, 99, 99.9)), device.max]
+    assert cell[:8] == figures
+    assert [stage["is"] for stage in found["kinds"][0]["metrics"]].count("stage") == len(path.NAMES) + 1
+    assert found["books"] == [["requests", 704, 700, 4, 0, 1], ["operations", 5523, 5520, 3, 0, 3]]
+
+
+def test_what_was_lost_and_how_it_was_measured(tmp_path: Path) -> None:
+    found = told(tmp_path, path.start(), [path.waiting()], summary(lost=3))
+    assert len(found["losses"]) == 3
+    assert found["notes"] == ["complete is part of device on nvme"]
+    assert found["sources"][0] == ["fs", "tp_btf/x"]
+    assert ["dev", "nvme0n1"] in found["filters"]
+    assert "postgres" in "\n".join(found["stuck"])
+    assert "3 lost" in found["text"]
+
+
+def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
+    operation = path.operation(interference=[path.noise("preempted", 3 * MS)])
+    (one,) = told(tmp_path, path.start(), operation, summary())["events"]["rows"]
+    assert sum(ns for _, ns in one["stages"]) == one["total"] == operation.total_ns
+    assert [name for name, _ in one["stages"]] == [name for name in path.NAMES if path.USUAL[name]]
+    assert (one["who"], one["what"]) == ("postgres 4711", "nvme0n1 read operation")
+    assert one["where"].endswith("/2619 at 1048576")
+    assert one["series"] == 0
+    assert "preempted 3.00 ms by hog" in "\n".join(one["story"])
+
+
+def test_the_slowest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "SLOWEST", 3)
+    events = [path.operation()._replace(total_ns=ns) for ns in (5, 9, 1, 7, 3, 8)]
+    found = told(tmp_path, path.start(), *events, summary())["events"]
+    assert (found["seen"], found["kept"]) == (6, 3)
+    assert [one["total"] for one in found["rows"]] == [9, 8, 7]
+
+
+def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "COLUMNS", 16)
+    reports = [path.report(ts_ns=NOON + at * SECOND) for at in range(html.COLUMNS + 5)]
+    last = reports[-1].ts_ns
+    cells = {group: {name: one.copy() for name, one in found.items()} for group, found in path.cells().items()}
+    for _ in reports[1:]:
+        for group, found in path.cells().items():
+            for name, one in found.items():
+                cells[group][name].merge(one)
+    whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
+    found = told(tmp_path, path.start(), *reports, whole)
+    assert html.COLUMNS / 2 <= len(found["columns"]) <= html.COLUMNS
+    assert sum(cells["0"]["total"][0] for _, _, cells in found["columns"]) == 500 * len(reports)
+    edges = [edge for begin, end, _ in found["columns"] for edge in (begin, end)]
+    assert edges == sorted(edges)
+
+
+def test_a_trace_without_anything(tmp_path: Path) -> None:
+    found = told(tmp_path, path.start(), summary({}))
+    assert (found["series"], found["columns"], found["tables"], found["stacks"]) == ([], [], [], None)
+
+
+def test_devices_are_rows_where_there_are_several(tmp_path: Path) -> None:
+    both = {**path.cells("sda"), **path.cells("sdb")}
+    assert told(tmp_path, path.start(), summary())["tables"] == []
+    table = told(tmp_path, path.start(), summary(both))["tables"][0]
+    assert [(row["name"], row["total"][0]) for row in table["rows"]] == [
+        ("sda read", 500), ("sdb read", 500), ("sda write", 120), ("sdb write", 120),
+    ]  # fmt: skip
+
+
+def owned(names: list[str]) -> Report:
+    (kind, *_) = BY["process"]
+    cells = dict(path.cells())
+    for number, name in enumerate(names):
+        cells[kind.group("nvme0n1", "read", Task(name, number + 1))] = {
+            TOTAL: samples.distribution([MS * (number + 1)])
+        }
+    counters = {
+        HAD.group("nvme0n1", "read", Owner("/batch")): {"ns": 80 * MS, "count": 4, "bytes": 1 << 20},
+        WAITED.group("nvme0n1", Owner("/db")): {"ns": 40 * MS, "count": 2},
+        MET.group("nvme0n1", Owner("/db"), Owner("/batch")): {"ns": 30 * MS},
+    }
+    report = summary()
+    return report._replace(rows=rows_of(cells, (*path.KINDS, kind)), counters={**report.counters, **counters})
+
+
+def test_owners_and_neighbours(tmp_path: Path) -> None:
+    start = path.start()._replace(filters={"by": "process", "neighbours": True})
+    found = told(tmp_path, start, owned(["one", "two"]))
+    (table,) = found["tables"]
+    assert [(row["name"], row["op"], row["total"][1]) for row in table["rows"]] == [
+        ("two[2]", "read", 2 * MS), ("one[1]", "read", MS),
+    ]  # fmt: skip
+    assert found["by"] == "process"
+    assert all(found["kinds"][series["kind"]]["name"] in ("operation", "hit", "request") for series in found["series"])
+    batch, db = found["neighbours"]
+    assert (batch["name"], batch["device"], batch["dev"]) == ("/batch (256 KiB reads)", 80 * MS, "nvme0n1")
+    assert (db["waits"], db["met"]) == (2, [["/batch", 1.0]])
+
+
+def stacks(names: list[str]) -> tuple[Start, Report]:
+    cells = {
+        IO.group("sda", "read", Stack((name, "submit_bio", "vfs_read"), (), "")): {TOTAL: samples.distribution([MS])}
+        for name in names
+    }
+    report = summary()._replace(rows=rows_of(cells, (IO,)), books={"requests": samples.book()})
+    return path.start()._replace(flow="stacks", kinds=(IO,), filters={}), report
+
+
+def test_stacks_are_a_flame_graph(tmp_path: Path) -> None:
+    found = told(tmp_path, *stacks(["a", "b"]), view="stacks")
+    assert sorted(row[0] for row in found["stacks"]["rows"]) == [["vfs_read", "submit_bio", name] for name in "ab"]
+    assert [row[1:3] for row in found["stacks"]["rows"]] == [[MS, 1], [MS, 1]]
+    assert [series["name"] for series in found["series"]] == ["read I/Os"]
+    assert found["tables"] == []
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, END, "\x00", "'\"&<>"], ids=ascii)
+def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
+    plain = page(tmp_path, path.start(), summary())
+    start = path.start()._replace(notes=[name], kernel=name, filters={"dev": [name], "comm": name, "by": "process"})
+    event = path.operation(comm=name, path=name, cgroup=name, dev=name, interference=[path.noise("hardirq", 9, name)])
+    found = page(tmp_path, start, event, [path.waiting(comm=name)], owned([name]))
+    assert all(char.isprintable() for line in found.split("\n") for char in line.replace("\t", ""))
+    tags = re.compile(r"<[a-z/!][^>]*>", re.I)
+    body = found.partition("<body>")[2].partition("<script>")[0]
+    assert Counter(tags.findall(body)) == Counter(tags.findall(plain.partition("<body>")[2].partition("<script>")[0]))
+    assert data(found)["events"]["rows"][0]["who"].startswith(data(found)["kernel"])
+    page(tmp_path, *stacks([name]), view="stacks")
+
+
+def test_nothing_is_fetched_and_nothing_else_runs(tmp_path: Path) -> None:
+    found = page(tmp_path, path.start(), path.operation(), summary())
+    policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', found)[0]
+    assert policy.startswith("default-src 'none'; ")
+    for tag in ("style", "script"):
+        (source,) = re.findall(rf"<{tag}>(.*?)</{tag}>", found, re.DOTALL)
+        checksum = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{checksum}'" in policy
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|innerHTML|insertAdjacent|document\.write", found)
+
+
+def test_values_that_no_flow_has_do_not_end_it(tmp_path: Path) -> None:
+    event = path.operation(error=-5, sector=None, path="")._replace(total_ns=0, stages={"strange": -1})
+    (one,) = told(tmp_path, path.start(), event, summary())["events"]["rows"]
+    assert (one["stages"], one["failed"]) == ([], "")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices of a trace for Perfetto, as its own protocol has them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.outputs import path
+from tests.unit.outputs.export.events import some, sums
+from tests.unit.outputs.samples import HOSTILE, NOON, play
+from wptrace.errors import WptraceError
+from wptrace.outputs import export
+from wptrace.outputs.export.lanes import Lanes
+from wptrace.outputs.registry import Wanted
+
+# On upb-based protobuf, whose types have no __module__.
+pytestmark = pytest.mark.filterwarnings("ignore:Type google._upb:DeprecationWarning")
+
+# Of a day before this machine was started.
+REPLAYED = path.start()._replace(file="capture")
+
+
+def packets(folder: Path, *results: Any) -> list[Any]:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    place = folder / "trace.pftrace"
+    play(export.make("perfetto", place, "stages", Wanted()), *results, path.report(kind="summary"))
+    made = Trace()
+    made.ParseFromString(place.read_bytes())
+    return list(made.packet)
+
+
+def slices(found: list[Any]) -> list[tuple[str, int, int, int, int]]:
+    """Name, track, depth, begin and end; each ends where it lies in what was begun before."""
+    stacks: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    last: Counter[int] = Counter()
+    made = []
+    for packet in found:
+        event = packet.track_event
+        if event.type == event.TYPE_SLICE_BEGIN:
+            assert packet.timestamp >= last[event.track_uuid]
+            stacks[event.track_uuid].append((event.name, packet.timestamp))
+        elif event.type == event.TYPE_SLICE_END:
+            name, begin = stacks[event.track_uuid].pop()
+            made.append((name, event.track_uuid, len(stacks[event.track_uuid]), begin, packet.timestamp))
+        if event.track_uuid:
+            last[event.track_uuid] = packet.timestamp
+    assert not any(stacks.values())
+    return made
+
+
+def test_slices_have_the_times_of_the_stages_and_nest(tmp_path: Path) -> None:
+    events = some()
+    found = slices(packets(tmp_path, REPLAYED, *events))
+    counts, times = sums(events)
+    inner = [one for one in found if one[2] == 1]
+    assert Counter(one[0] for one in inner) == counts
+    for name, ns in times.items():
+        assert sum(end - begin for what, _, _, begin, end in inner if what == name) == ns
+    whole = [one for one in found if one[2] == 0 and one[0].endswith(("operation", "block request"))]
+    once = [event for event in events if event.stages["device"] and event.fields.get("requests", 1) == 1]
+    assert len(whole) == len(events) + len(once)
+
+
+def test_a_flow_leads_to_the_device(tmp_path: Path) -> None:
+    events = some()
+    flows = Counter(number for packet in packets(tmp_path, REPLAYED, *events) for number in packet.track_event.flow_ids)
+    once = [event for event in events if event.stages["device"] and event.fields.get("requests", 1) == 1]
+    assert len(flows) == len(once)
+    assert set(flows.values()) == {2}
+
+
+def test_times_are_those_of_the_clock_since_boot(tmp_path: Path) -> None:
+    event = path.request()
+    found = packets(tmp_path, REPLAYED, event)
+    (snapshot,) = [packet.clock_snapshot for packet in found if packet.HasField("clock_snapshot")]
+    boot, real = snapshot.clocks
+    assert (boot.clock_id, real.clock_id, snapshot.primary_trace_clock) == (6, 1, 6)
+    ends = [one[4] for one in slices(found) if one[0] == "nvme0n1 write block request"]
+    assert {end - boot.timestamp + real.timestamp for end in ends} >= {NOON}
+
+
+def test_intervals_are_counters(tmp_path: Path) -> None:
+    found = packets(tmp_path, path.start(), path.report())
+    names = {packet.track_descriptor.uuid: packet.track_descriptor.name for packet in found}
+    values = {
+        names[packet.track_event.track_uuid]: packet.track_event.double_counter_value
+        for packet in found
+        if packet.track_event.type == packet.track_event.TYPE_COUNTER
+    }
+    assert values["read operations a second"] == 500
+    assert values["operations in flight"] == 3
+    p99 = path.cells()[path.OPERATION.group("nvme0n1", "read")]["total"].percentile(99)
+    assert values["read operations, p99"] == p99
+
+
+def test_how_it_was_measured_and_what_was_lost(tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    play(export.make("perfetto", place, "stages", Wanted()), path.start(), path.report(kind="summary", lost=3))
+    text = place.read_bytes()
+    for words in (b"complete is part of device on nvme", b"3 requests x recursion", b"700 finished + 4", b"hook of fs"):
+        assert words in text
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
+    found = packets(tmp_path, path.start(), path.operation(comm=name, path=name, dev=name))
+    texts = [note.string_value for packet in found for note in packet.track_event.debug_annotations]
+    texts += [packet.track_descriptor.name for packet in found]
+    texts += [packet.track_descriptor.process.process_name for packet in found]
+    assert all(text.isprintable() for text in texts)
+
+
+def test_a_library_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
+    with pytest.raises(WptraceError, match="perfetto, which is not installed") as error:
+        export.make("perfetto", tmp_path / "x", "stages", Wanted())
+    assert error.value.hint == "pip install 'wptrace[perfetto]'"
+
+
+def test_lanes_hold_one_at_a_time() -> None:
+    lanes = Lanes()
+    taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in some(300):
+        taken[lanes.take("one", event.start_ns, event.end_ns)].append((event.start_ns, event.end_ns))
+    assert len(taken) > 1
+    for spans in taken.values():
+        spans.sort()
+        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:]))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What devices had to do in an interval, by the figures that iostat has: utilisation, queue depth, merges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from wptrace.model.kind import ALL, DEVICE, TOTAL, Kind, Label, Noun
+from wptrace.model.report import Report
+
+_DEV = Label("dev", DEVICE)
+LOAD = Kind("device_load", Noun("device"), (_DEV,), book="")
+"""A device as a whole, as the kernel has counted it: counters alone."""
+LOOKS, STAMPED, BUSY_MS = "looks", "stamped", "busy_ms"
+"""How often somebody looked, how often there were statistics to be seen, and for how long it had requests."""
+
+# Of requests and of the bios of stacked devices. What is before G is before the kernel's own figures.
+_KINDS = ("request", "layer")
+_BEFORE, _MERGED = "throttle", "merged"
+
+
+class Load(NamedTuple):
+    dev: str
+    utilisation: float | None
+    """The share of the time in which it had a request; None where the kernel keeps no statistics."""
+    queue_depth: float
+    """How many of those that are followed were there at a time, from G to C."""
+    merged: dict[str, int]
+    """Bios that share a request with another one, by operation."""
+
+
+def of(report: Report) -> list[Load]:
+    """By name; none where devices are added up."""
+    if not any(group.kind is LOAD for group in report.counters):
+        return []
+    depth: Counter[Any] = Counter()
+    merged: dict[Any, Counter[str]] = {}
+    for row in report.rows:
+        if row.group.kind.name in _KINDS and row.metric in (TOTAL, _BEFORE):
+            depth[row.group.label(_DEV.name)] += row.distribution.sum * (1 if row.metric == TOTAL else -1)
+    for group, counts in report.counters.items():
+        if group.kind.name in _KINDS and counts.get(_MERGED):
+            merged.setdefault(group.label(_DEV.name), Counter())[str(group.label("op"))] += counts[_MERGED]
+    found = []
+    for group, counts in report.counters.items():
+        dev: Any = group.values[0] if group.kind is LOAD else ALL
+        if dev is ALL or not report.duration_ns:
+            continue
+        share = min(counts.get(BUSY_MS, 0) * 1_000_000 / report.duration_ns, 1.0) if counts.get(STAMPED) else None
+        found.append(Load(dev, share, depth[dev] / report.duration_ns, dict(merged.get(dev, {}))))
+    return sorted(found, key=lambda one: one.dev)
+
+
+def busy(report: Report, names: Collection[str] | None = None) -> list[Load]:
+    """Those of these devices that had anything to do."""
+    return [
+        one
+        for one in of(report)
+        if (names is None or one.dev in names) and (one.utilisation or one.queue_depth or one.merged)
+    ]
+
+
+def as_json(report: Report) -> list[dict[str, Any]]:
+    return [
+        {
+            "dev": one.dev,
+            "utilisation": None if one.utilisation is None else round(one.utilisation, 4),
+            "queue_depth": round(one.queue_depth, 4),
+            "merged": one.merged,
+        }
+        for one in busy(report)
+    ]

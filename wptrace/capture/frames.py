@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frames of a capture: after the first bytes of a file frame upon frame, each whole or not there.
+
+A frame is a header (`_HEADER`) and a payload. The checksum of a header goes on from the seed of its file and the number
+of the frame, so whatever is flipped, missing or of another capture is noticed. Checksums keep nobody from making a file
+of his own: what is read is bounded, whatever it says.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from wptrace.errors import UsageError, WptraceError
+
+
+class Kind(IntEnum):
+    """A reader passes over those that it does not know."""
+
+    START = 1
+    LAYOUT = 2
+    NAMES = 3
+    CLOCK = 4
+    RECORDS = 5
+    EVENTS = 6
+    IN_FLIGHT = 7
+    INTERVAL = 8
+    SUMMARY = 9
+    END = 10
+
+
+_MAGIC = b"wptrace\n"
+_VERSION = 1
+# The magic, the version, the seed, and the checksum of these.
+_FIRST = struct.Struct("<8sIII")
+# The bytes behind it, the kind, their checksum, and its own.
+_HEADER = struct.Struct("<IIII")
+_OWN = 4
+_NUMBER = struct.Struct("<Q")
+LONGEST = 1 << 24
+"""No payload is longer."""
+LONGEST_TEXT = 1 << 22
+"""Nor is the JSON in one, once it is unpacked."""
+
+
+class DamagedError(WptraceError):
+    def __init__(self, path: Path, place: int) -> None:
+        super().__init__(f"{path} is damaged: what begins at {place:,} makes no sense")
+
+
+class Frame(NamedTuple):
+    kind: int
+    place: int
+    length: int
+    checksum: int
+
+
+class Writer:
+    """That the file cannot be written is found out at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = self._open()
+        self._seed = int.from_bytes(os.urandom(4), "little")
+        self._number = self._size = 0
+        self._failed = False
+
+    def _open(self) -> int:
+        try:
+            # Names of everybody's files stand in it. Who may write to its folder could have put a link there.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            if self._path.is_symlink():
+                raise UsageError(f"{self._path} is a link: a capture goes into a file of its own") from None
+            raise WptraceError(f"{self._path} cannot be written: {error.strerror}") from None
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            if found.st_uid != os.geteuid():
+                os.close(fd)
+                raise UsageError(f"{self._path} belongs to somebody else: a capture goes into a file of its own")
+            os.fchmod(fd, 0o600)
+            os.ftruncate(fd, 0)
+        return fd
+
+    def begin(self) -> None:
+        first = _FIRST.pack(_MAGIC, _VERSION, self._seed, 0)[:-_OWN]
+        self._write(first + zlib.crc32(first).to_bytes(_OWN, "little"))
+
+    def add(self, kind: Kind, payload: bytes) -> None:
+        header = _HEADER.pack(len(payload), kind, zlib.crc32(payload), 0)[:-_OWN]
+        own = zlib.crc32(header, _next(self._seed, self._number))
+        self._number += 1
+        self._write(header + own.to_bytes(_OWN, "little") + payload)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, data: bytes) -> None:
+        if self._failed:
+            return
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError as error:
+            self._failed = True
+            self._cut()
+            raise WptraceError(f"{self._path} cannot be written: {error.strerror}") from None
+        self._size += len(data)
+
+    def _cut(self) -> None:
+        """What was written in part goes."""
+        if stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.ftruncate(self._fd, self._size)
+
+
+class Reader:
+    """Raises WptraceError where the file is damaged or cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # A pipe would wait for whoever writes to it.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._file = os.fdopen(fd, "rb")
+        except OSError as error:
+            raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            self._file.close()
+            raise WptraceError(f"{path} is no file", "a capture is read more than once: copy it into one")
+        self._size = found.st_size
+        self.cut = False
+        """The file ends within a frame."""
+        try:
+            self._begin()
+        except WptraceError:
+            self._file.close()
+            raise
+
+    def _begin(self) -> None:
+        first = self._read(0, _FIRST.size)
+        if not first.startswith(_MAGIC):
+            raise WptraceError(f"{self.path} is no capture of wptrace", "wptrace io --each --capture FILE makes one")
+        if len(first) < _FIRST.size:
+            raise WptraceError(f"{self.path} has nothing in it: its trace was cut off before it began")
+        _, version, self._seed, own = _FIRST.unpack(first)
+        if own != zlib.crc32(first[:-_OWN]):
+            raise DamagedError(self.path, 0)
+        if version != _VERSION:
+            raise WptraceError(
+                f"{self.path} is a capture of form {version}: this wptrace knows {_VERSION}",
+                "replay it with the version that captured it, or a newer one",
+            )
+
+    def frames(self) -> Iterator[Frame]:
+        """Those that are whole; the others are said by `cut`."""
+        place, number = _FIRST.size, 0
+        self.cut = False
+        while place < self._size:
+            header = self._read(place, _HEADER.size)
+            if len(header) < _HEADER.size:
+                self.cut = True
+                return
+            length, kind, checksum, own = _HEADER.unpack(header)
+            if own != zlib.crc32(header[:-_OWN], _next(self._seed, number)) or length > LONGEST:
+                raise DamagedError(self.path, place)
+            begin = place + _HEADER.size
+            if begin + length > self._size:
+                self.cut = True
+                return
+            yield Frame(kind, begin, length, checksum)
+            place, number = begin + length, number + 1
+
+    def payload(self, frame: Frame) -> bytes:
+        data = self._read(frame.place, frame.length)
+        if len(data) < frame.length or zlib.crc32(data) != frame.checksum:
+            raise DamagedError(self.path, frame.place)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self, place: int, length: int) -> bytes:
+        try:
+            self._file.seek(place)
+            return self._file.read(length)
+        except OSError as error:
+            raise WptraceError(f"{self.path} cannot be read: {error.strerror or error}") from None
+
+
+def _next(seed: int, number: int) -> int:
+    return zlib.crc32(_NUMBER.pack(number), seed)
+
+
+def packed(data: bytes) -> bytes:
+    return zlib.compress(data, 1)
+
+
+def unpacked(data: bytes, most: int) -> bytes:
+    """A ValueError where it is more than that, or was never packed."""
+    inflate = zlib.decompressobj()
+    try:
+        found = inflate.decompress(data, most + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(found) > most or not inflate.eof or inflate.unused_data:
+        raise ValueError("it is too long, or cut off")
+    return found

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of records as data: written from the BTF of an object, and read by whoever has no such object.
+
+A type is a list: `["u", 8]` and `["i", 8]` are integers, `["?", 1]` is a bool, `["f", 8]` a float, `["c", 16]` text,
+`["b", 16]` bytes, `["[]", type, count]` an array, and `["{}", size, [[name, offset, type], ...]]` a struct.
+"""
+
+from __future__ import annotations
+
+import struct as packing
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from wptrace.bpf.layout import Boolean, Bytes, Codec, Integer, Place, Real, Structure, Text, Tuple
+from wptrace.capture.records import Raw
+from wptrace.errors import WptraceError
+
+_DEEPEST = 8
+_LONGEST = 1 << 14
+"""Bytes of a record; the largest of today has some 1,200."""
+_FIELDS = 2048
+_WORD = 8
+
+
+def description(codec: Codec, without: Collection[str] = ()) -> list[Any]:
+    """`without` members that are not kept: there are holes in their places."""
+    if isinstance(codec, Structure):
+        fields = [[one.name, one.offset, description(one.codec)] for one in codec.places if one.name not in without]
+        return ["{}", codec.size, fields]
+    if isinstance(codec, Tuple):
+        return ["[]", description(codec.element), codec.count]
+    for kind, name in ((Text, "c"), (Bytes, "b"), (Real, "f"), (Boolean, "?")):
+        if isinstance(codec, kind):
+            return [name, codec.size]
+    if isinstance(codec, Integer) and codec.code:
+        return ["i" if codec.signed else "u", codec.size]
+    raise WptraceError(f"records with {codec.name} cannot be captured")
+
+
+def structure(description: Any) -> Structure:
+    """Raises ValueError where it makes no sense."""
+    found = _codec(description, 0)
+    if not isinstance(found, Structure) or found.flat is None or len(found.fields) > _FIELDS:
+        raise ValueError("a record is a plain struct")
+    return found
+
+
+def _codec(found: Any, depth: int) -> Codec:
+    if not isinstance(found, list) or depth > _DEEPEST or not found or not isinstance(found[0], str):
+        raise ValueError("it is no type")
+    kind, *rest = found
+    if kind == "{}":
+        return _structure(rest, depth)
+    if kind == "[]":
+        inner, count = rest
+        element = _codec(inner, depth + 1)
+        _number(count, _LONGEST // max(element.size, 1))
+        return Tuple("array", element, count)
+    (size,) = rest
+    _number(size, _LONGEST)
+    if kind in ("c", "b"):
+        return (Text if kind == "c" else Bytes)(kind, size)
+    if size not in ((2, 4, 8) if kind == "f" else (1,) if kind == "?" else (1, 2, 4, 8)):
+        raise ValueError("there are no numbers of that size")
+    if kind == "f":
+        return Real(kind, size)
+    if kind == "?":
+        return Boolean(kind, size)
+    if kind in ("u", "i"):
+        return Integer(kind, size, kind == "i")
+    raise ValueError("it is no type that is known")
+
+
+def _structure(rest: list[Any], depth: int) -> Structure:
+    size, fields = rest
+    _number(size, _LONGEST)
+    if not isinstance(fields, list) or len(fields) > _FIELDS:
+        raise ValueError("it has no fields")
+    places, end, names = [], 0, set()
+    for name, offset, inner in fields:
+        codec = _codec(inner, depth + 1)
+        _number(offset, size)
+        if not isinstance(name, str) or name in names or offset < end or offset + codec.size > size:
+            raise ValueError("a field lies outside, or where another one is")
+        names.add(name)
+        end = offset + codec.size
+        places.append(Place(name, offset, codec))
+    return Structure("struct record", size, places)
+
+
+def _number(value: Any, most: int) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError("it is no number in its range")
+
+
+class Described:
+    """As much of an object as its records need to be understood, from a capture. What is missing is a LookupError."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        """Raises ValueError, TypeError or LookupError where they make no sense."""
+        self.record = _text(facts["record"])
+        self.names = [_text(name) for name in _list(facts["names"])]
+        """Of devices, by their slots."""
+        self.layout = structure(facts["struct"])
+        self.constants = {_text(name): _int(value) for name, value in dict(facts["constants"]).items()}
+        self._enums = {
+            _text(name): [_text(one) for one in _list(values)] for name, values in dict(facts["enums"]).items()
+        }
+        self.stride = (self.layout.size + _WORD - 1) // _WORD * _WORD
+
+    def enum(self, name: str) -> list[str]:
+        return self._enums[name]
+
+    def struct(self, name: str) -> Structure:
+        if name != self.record:
+            raise KeyError(name)
+        return self.layout
+
+    def rows(self, layout: packing.Struct) -> packing.Struct:
+        """What unpacks rows as they are kept, whose length is of whole words."""
+        return packing.Struct(f"{layout.format}{self.stride - layout.size}x")
+
+
+def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
+    """What `Described` is made of."""
+    return {
+        "record": what.record,
+        "struct": description(obj.struct(what.record), what.without),
+        "enums": {name: obj.enum(name) for name in what.enums},
+        "constants": {name: obj.constants[name] for name in what.constants},
+        "names": list(names),
+    }
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it is no text")
+    return value
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError("it is no number")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("it is no list")
+    return value

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a capture, also one whose trace was cut off, a frame at a time. It trusts nothing of what it reads."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Union
+
+from wptrace.capture import columns, spec
+from wptrace.capture.frames import LONGEST_TEXT, DamagedError, Frame, Kind, Reader, unpacked
+from wptrace.capture.layout import Described
+from wptrace.capture.records import HEADER
+from wptrace.errors import WptraceError
+from wptrace.model import kind as model
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import Group
+from wptrace.model.report import Event, InFlight, Report, Start, rows_of
+
+_MOST_LAYOUTS = 8
+_MOST_CGROUPS = 1 << 18
+_SHOWN = {"per_device": bool, "exact": bool, "hist": str, "top": int}
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error)
+"""What comes of bytes that nobody wrote."""
+
+
+class Records(NamedTuple):
+    """Rows of one layout."""
+
+    number: int
+    wall_offset_ns: int
+    rows: bytearray
+
+
+class Found(NamedTuple):
+    """What was in flight."""
+
+    ts_ns: int
+    found: list[InFlight]
+
+
+Item = Union[Records, "list[Event]", Found, Report]
+
+
+class Head(NamedTuple):
+    """What is said of the whole."""
+
+    start: Start
+    view: str
+    """How it looks as text."""
+    judged: tuple[model.Kind, ...]
+    shown: dict[str, Any]
+    """What of the tables was wanted, by the names of outputs.registry.Wanted."""
+    each: bool
+    """Every single one was to be told."""
+    intervals: bool
+    """Somebody asked for reports of intervals."""
+    told: bool
+    """There are single ones in it."""
+    whole: bool
+    """It has its end."""
+    began_ns: int
+    """Time of day."""
+
+
+class Capture:
+    def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
+        """What is followed are these `kinds` where they are what the capture says of its own."""
+        self._file = Reader(path)
+        self._kinds = kinds
+        self._known = spec.Known(kinds)
+        self.layouts: list[Described] = []
+        self.cgroups: dict[int, str] = {}
+        try:
+            self.head = self._head()
+        except WptraceError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _head(self) -> Head:
+        known = self._known
+        found: Head | None = None
+        began = 0
+        seen = set()
+        try:
+            for frame in self._file.frames():
+                seen.add(frame.kind)
+                with self._sound(frame):
+                    if found is None and frame.kind == Kind.NAMES:
+                        known.learn(self._json(frame))
+                    elif found is None and frame.kind == Kind.CLOCK:
+                        began = spec.integer(self._json(frame)["realtime_ns"])
+                    elif found is None and frame.kind == Kind.START:
+                        found = self._read_head(self._json(frame), known, began)
+        except WptraceError:
+            # It is told up to there.
+            if found is None:
+                raise
+        if found is None:
+            raise WptraceError(f"{self._file.path} has no start: its trace was cut off before it began")
+        whole = Kind.END in seen
+        if not whole:
+            note = "the capture has no end: its trace was cut off, and what it told last may be missing"
+            found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
+        return found._replace(whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}))
+
+    def _read_head(self, has: dict[str, Any], known: spec.Known, began_ns: int) -> Head:
+        shown = spec.mapping(has["shown"])
+        if any(type(shown.get(name, of())) is not of for name, of in _SHOWN.items()) or shown.keys() - _SHOWN:
+            raise ValueError("nobody wants to see that")
+        start = spec.start(has, known, str(self._file.path))
+        if not start.kinds:
+            raise ValueError("it follows nothing")
+        return Head(
+            start,
+            spec.text(has["view"]),
+            tuple(known.kind(number) for number in spec.sequence(has["judged"])),
+            shown,
+            spec.flag(has["each"]),
+            spec.flag(has["intervals"]),
+            told=False,
+            whole=False,
+            began_ns=began_ns,
+        )
+
+    def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
+        """In the order in which they were written; without what nobody asks for."""
+        # Kinds are compared by what they are: those of the start are the same ones.
+        self._known, self.layouts = spec.Known((*self._kinds, *self.head.start.kinds)), []
+        parts = _Parts()
+        for frame in self._file.frames():
+            with self._sound(frame):
+                found = self._item(frame, parts, records) if intervals or frame.kind != Kind.INTERVAL else None
+            if found is not None:
+                yield found
+
+    def _item(self, frame: Frame, parts: _Parts, records: bool) -> Item | None:
+        if frame.kind == Kind.NAMES:
+            has = self._json(frame)
+            self._known.learn(has)
+            for number, name in spec.mapping(has.get("cgroups", {})).items():
+                self.cgroups[spec.integer(int(number))] = spec.text(name)
+            while len(self.cgroups) > _MOST_CGROUPS:
+                del self.cgroups[next(iter(self.cgroups))]
+        elif frame.kind == Kind.LAYOUT:
+            self._described(self._json(frame))
+        elif frame.kind in (Kind.RECORDS, Kind.EVENTS) and not records:
+            return None
+        elif frame.kind == Kind.RECORDS:
+            return self._records(self._file.payload(frame))
+        elif frame.kind == Kind.EVENTS:
+            return [spec.event(one, self._known) for one in spec.sequence(self._json(frame))]
+        elif frame.kind == Kind.IN_FLIGHT:
+            has = self._json(frame)
+            found = [spec.in_flight(one, self._known) for one in spec.sequence(has["found"])]
+            return Found(spec.integer(has["ts_ns"]), found)
+        elif frame.kind in (Kind.INTERVAL, Kind.SUMMARY):
+            return parts.add(spec.mapping(self._json(frame)), self._known)
+        else:
+            # Of a kind that says nothing more here: it is what was written all the same.
+            self._file.payload(frame)
+        return None
+
+    def _described(self, has: Mapping[str, Any]) -> None:
+        if has["number"] != len(self.layouts) or len(self.layouts) >= _MOST_LAYOUTS:
+            raise ValueError("it is not the next layout")
+        self.layouts.append(Described(has))
+
+    def _records(self, data: bytes) -> Records:
+        number, count, offset = HEADER.unpack_from(data)
+        stride = self.layouts[number].stride
+        if not 0 < count * stride <= columns.MOST_BYTES:
+            raise ValueError("there are too many records")
+        found = unpacked(data[HEADER.size :], columns.longest(stride, count))
+        return Records(number, offset, columns.unpack(found, stride, count))
+
+    def _json(self, frame: Frame) -> Any:
+        return json.loads(unpacked(self._file.payload(frame), LONGEST_TEXT))
+
+    @contextmanager
+    def _sound(self, frame: Frame) -> Iterator[None]:
+        try:
+            yield
+        except _NONSENSE:
+            raise DamagedError(self._file.path, frame.place) from None
+
+
+class _Parts:
+    """Frames of a report, until it is whole."""
+
+    _MOST = 1 << 16
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._cells: dict[Group, dict[str, Distribution]] = {}
+        self._counters: dict[Group, dict[str, int]] = {}
+
+    def add(self, has: Mapping[str, Any], known: spec.Known) -> Report | None:
+        for one in spec.sequence(has.get("rows", [])):
+            group, stages = spec.cells(one, known)
+            self._cells[group] = stages
+            self._count += len(stages)
+        for number, counts in spec.sequence(has.get("counters", [])):
+            found = {spec.text(name): spec.signed(count) for name, count in spec.mapping(counts).items()}
+            self._counters[known.group(number)] = found
+        if self._count + len(self._counters) > self._MOST:
+            raise ValueError("there are too many rows")
+        if "kind" not in has:
+            return None
+        cells, counters = self._cells, self._counters
+        self._cells, self._counters, self._count = {}, {}, 0
+        if has["kind"] not in ("interval", "summary"):
+            raise ValueError("it is no report that is known")
+        return Report(
+            has["kind"],
+            spec.integer(has["ts_ns"]),
+            spec.integer(has["duration_ns"]),
+            {spec.text(name): spec.book(found) for name, found in spec.mapping(has["books"]).items()},
+            rows_of(cells, known.kinds),
+            counters,
+            spec.overhead(has["overhead"]),
+            verdict=spec.verdict(has["verdict"], known) if "verdict" in has else None,
+            budget=spec.spending(has["budget"]) if "budget" in has else None,
+            lists=spec.lists(has["lists"]),
+        )

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What writers and readers of records share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+HEADER = struct.Struct("<IIq")
+"""Before the columns: the number of the layout, how many they are, what to add to their times for the time of day."""
+
+
+class Tail(NamedTuple):
+    """A text in a record, and the field that says how much of it is used; behind it lies what was there before."""
+
+    text: str
+    end: str
+
+    def of(self, layout: Any) -> tuple[int, int, int]:
+        places = {one.name: one for one in layout.places}
+        text = places[self.text]
+        return text.offset, places[self.end].offset, text.codec.size
+
+
+class Raw(NamedTuple):
+    """Records that a flow hands over as they lie in the ring, and what of its object one needs to understand them."""
+
+    record: str
+    """Their struct."""
+    enums: Sequence[str] = ()
+    constants: Sequence[str] = ()
+    without: Sequence[str] = ()
+    """Members that are not kept."""
+    empty: Sequence[str] = ()
+    """Members in which nothing is this time: nobody has to look."""
+    tail: Tail | None = None
+    cgroup: str = ""
+    """The member that has the id of a cgroup."""

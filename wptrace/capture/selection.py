@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a capture is wanted: by what labels and single ones tell. What they do not tell is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple
+
+from wptrace.model import kind as model
+from wptrace.model.kind import ALL, Comm, Group, Kind, Task
+from wptrace.model.report import Event
+
+Values = Mapping[str, Any]
+
+
+class Question(NamedTuple):
+    """What an option asks of a row or of a single one."""
+
+    name: str
+    words: str
+    """For --help."""
+    metavar: str
+    labels: tuple[str, ...]
+    """Types of labels that answer it."""
+    fields: tuple[str, ...]
+    """Fields of single ones, the first that is there."""
+    holds: Callable[[Any, str], bool]
+    repeatable: bool = False
+    number: bool = False
+
+
+def _same(found: Any, wanted: str) -> bool:
+    return str(found) == wanted
+
+
+def _of_task(name: str) -> Callable[[Any, str], bool]:
+    def holds(found: Any, wanted: str) -> bool:
+        if isinstance(found, (Task, Comm)):
+            found = getattr(found, name, None)
+        return _same(found, wanted)
+
+    return holds
+
+
+def _below(found: Any, wanted: str) -> bool:
+    """The folder itself, or what lies below it."""
+    folder = wanted.rstrip("/")
+    return isinstance(found, str) and (found == folder or found.startswith(f"{folder}/"))
+
+
+QUESTIONS = (
+    Question(
+        "dev", "only of this device, by the name that it has in the capture; repeatable", "DEVICE", (model.DEVICE,), (),
+        lambda found, wanted: _same(found, wanted.removeprefix("/dev/")), repeatable=True,
+    ),
+    Question("op", "only this operation: read, write, sync and so on", "OP", (model.OPERATION,), (), _same),
+    Question("pid", "only of this process", "PID", (model.TASK,), ("pid",), _of_task("pid"), number=True),
+    Question("tid", "only of this thread", "TID", (model.TASK,), ("tid",), _of_task("tid"), number=True),
+    Question("comm", "only of threads with this name", "NAME", (model.TASK, model.COMM), ("comm",), _of_task("comm")),
+    Question("cgroup", "only of this cgroup and those below it", "PATH", (model.CGROUP,), ("cgroup",), _below),
+    Question("file", "only to this file, by the path that it has in the capture", "PATH", (), ("path",), _same),
+    Question("dir", "only to files below this directory", "PATH", (), ("path",), _below),
+    Question("cpu", "only of this CPU", "CPU", (model.CPU,), ("cpu",), _same, number=True),
+)  # fmt: skip
+
+
+class Selection:
+    def __init__(self, wanted: Mapping[str, tuple[str, ...]]) -> None:
+        """By the names of questions, one of which has to hold of each."""
+        self._asked = [(one, wanted[one.name]) for one in QUESTIONS if one.name in wanted]
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As filters of a trace are told."""
+        found: dict[str, Any] = {}
+        for one, values in self._asked:
+            plain = [int(value) for value in values] if one.number else list(values)
+            found[one.name] = plain if one.repeatable else plain[0]
+        return found
+
+    def unanswered(self, kind: Kind) -> list[str]:
+        """The questions that labels of a kind do not answer."""
+        types = {label.type for label in kind.labels}
+        return [one.name for one, _ in self._asked if not types & set(one.labels) or _is_blind(one, kind)]
+
+    def keeps(self, group: Group) -> bool:
+        """A row whose labels answer all."""
+        return not self.unanswered(group.kind) and all(
+            any(one.holds(found, value) for found in _labels(one, group) for value in values)
+            for one, values in self._asked
+        )
+
+    def has(self, event: Event) -> bool:
+        """A LookupError where neither its labels nor its fields know."""
+        for one, values in self._asked:
+            found, holds = _found(one, event), one.holds
+            for value in values:
+                if holds(found, value):
+                    break
+            else:
+                return False
+        return True
+
+
+def _is_blind(one: Question, kind: Kind) -> bool:
+    """Names alone do not tell processes apart."""
+    types = {label.type for label in kind.labels}
+    return one.name in ("pid", "tid") and model.TASK not in types
+
+
+def _labels(one: Question, group: Group) -> list[Any]:
+    pairs = zip(group.kind.labels, group.values)
+    return [value for label, value in pairs if label.type in one.labels and value is not ALL]
+
+
+def _found(one: Question, event: Event) -> Any:
+    for name in one.fields:
+        if name in event.fields:
+            return event.fields[name]
+    found = _labels(one, event.group)
+    if found:
+        return found[0]
+    # A request that nobody knows a file of is of none.
+    if one.name in ("file", "dir") and "cpus" in event.fields:
+        return None
+    raise LookupError(one.name)

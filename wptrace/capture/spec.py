@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What flows follow and report, as JSON and back: kinds, groups, distributions, books, reports, single events.
+
+Reading raises ValueError, TypeError or LookupError where something makes no sense; numbers are bounded, so that
+whatever is made of them can be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Callable
+
+from wptrace.analysis import load, neighbours
+from wptrace.analysis.neighbours import Owner
+from wptrace.model.book import Book, Cause
+from wptrace.model.budget import Change, Cost, Saving, Spending, Step
+from wptrace.model.distribution import SLOTS, Distribution
+from wptrace.model.kind import ALL, Comm, Group, Kind, Label, Metric, Noun, Point, Stage, Task
+from wptrace.model.report import Event, Finding, InFlight, Overhead, Source, Start, Verdict
+from wptrace.model.stack import Stack
+from wptrace.model.tally import Tally
+
+_WORD, _WIDE, _SQUARES = 1 << 64, 1 << 96, 1 << 192
+_MOST_KINDS = 64
+_MOST_GROUPS = 1 << 16
+"""As many are known at a time; then both sides forget them."""
+
+Json = Any
+Cells = Mapping[Group, Mapping[str, Distribution]]
+
+
+def integer(value: Any, most: int = _WORD, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < most:
+        raise ValueError("it is no number in its range")
+    return value
+
+
+def signed(value: Any) -> int:
+    return integer(value, _WORD, -_WORD)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it is no text")
+    return value
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("it is neither true nor false")
+    return value
+
+
+def real(value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) < _SQUARES:
+        raise ValueError("it is no number in its range")
+    return float(value) if isinstance(value, float) else int(value)
+
+
+def sequence(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("it is no list")
+    return value
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value
+
+
+# --- Kinds ------------------------------------------------------------------------------------------------------------
+
+
+def of_kind(kind: Kind) -> Json:
+    return {
+        "name": kind.name,
+        "noun": list(kind.noun),
+        "labels": [list(label) for label in kind.labels],
+        "stages": [_plain(one) for one in kind.stages],
+        "metrics": [_plain(one) for one in kind.metrics],
+        "unit": kind.total.unit,
+        "book": kind.book,
+        "ranked": kind.ranked,
+        "sized": kind.sized,
+        "squares": kind.squares,
+        "constants": kind.constants,
+        "nested": kind.nested,
+    }
+
+
+_said = lru_cache(maxsize=4 * _MOST_KINDS)(of_kind)
+
+
+def _plain(one: Stage | Metric) -> Json:
+    return {**one._asdict(), "start": _of_point(one.start), "end": _of_point(one.end)}
+
+
+def _of_point(point: Point | None) -> Json:
+    return None if point is None else list(point)
+
+
+def kind(found: Json) -> Kind:
+    has = mapping(found)
+    return Kind(
+        text(has["name"]),
+        Noun(*map(text, has["noun"])),
+        [Label(*map(text, label)) for label in sequence(has["labels"])],
+        [_stage(mapping(one)) for one in sequence(has["stages"])],
+        [_metric(mapping(one)) for one in sequence(has["metrics"])],
+        unit=text(has["unit"]),
+        book=text(has["book"]),
+        ranked=flag(has["ranked"]),
+        sized=flag(has["sized"]),
+        squares=flag(has["squares"]),
+        constants={text(name): text(value) for name, value in mapping(has["constants"]).items()},
+        nested=flag(has["nested"]),
+    )
+
+
+def _stage(has: dict[str, Any]) -> Stage:
+    start, end = _point(has["start"]), _point(has["end"])
+    if start is None or end is None:
+        raise ValueError("a stage has two points")
+    description, meaning, advice = (text(has[name]) for name in ("description", "meaning", "advice"))
+    return Stage(text(has["name"]), start, end, description, meaning, advice, flag(has["rare"]))
+
+
+def _metric(has: dict[str, Any]) -> Metric:
+    name, description, meaning, unit = (text(has[name]) for name in ("name", "description", "meaning", "unit"))
+    inside, part, rare = (flag(has[name]) for name in ("inside", "part", "rare"))
+    return Metric(name, description, meaning, unit, inside, part, rare, _point(has["start"]), _point(has["end"]))
+
+
+def _point(found: Json) -> Point | None:
+    return None if found is None else Point(*map(text, sequence(found)))
+
+
+# --- Values of labels -------------------------------------------------------------------------------------------------
+
+
+def of_value(value: Any) -> Json:
+    if isinstance(value, Owner):
+        return {"owner": [str(value), value.seen]}
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Task):
+        return {"task": list(value)}
+    if isinstance(value, Comm):
+        return {"comm": value.comm}
+    if isinstance(value, Stack):
+        return {"stack": [list(value.kernel), list(value.user), value.process]}
+    return {"all": True} if value is ALL else str(value)
+
+
+def value(found: Json) -> Hashable:
+    if found is None or isinstance(found, str):
+        return found
+    if not isinstance(found, dict):
+        return signed(found)
+    ((name, of),) = found.items()
+    return _VALUES[name](of)
+
+
+def _task(found: Json) -> Task:
+    comm, pid, tid = found
+    return Task(text(comm), integer(pid), integer(tid))
+
+
+def _stack(found: Json) -> Stack:
+    kernel, user, process = found
+    return Stack(tuple(map(text, sequence(kernel))), tuple(map(text, sequence(user))), text(process))
+
+
+def _owner(found: Json) -> Owner:
+    name, seen = found
+    made = Owner(text(name))
+    made.seen = text(seen)
+    return made
+
+
+_VALUES: dict[str, Callable[[Json], Hashable]] = {
+    "task": _task,
+    "comm": lambda found: Comm(text(found)),
+    "stack": _stack,
+    "owner": _owner,
+    "all": lambda _: ALL,
+}
+
+
+class Numbering:
+    """Of the writer: kinds and groups by numbers, and what a reader has to learn of them."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Kind, int] = {}
+        self._groups: dict[Group, int] = {}
+        self._new: dict[str, Any] = {}
+
+    def kind(self, kind: Kind) -> int:
+        number = self._kinds.get(kind)
+        if number is None:
+            number = self._kinds[kind] = len(self._kinds)
+            self._new.setdefault("kinds", []).append(of_kind(kind))
+        return number
+
+    def group(self, group: Group) -> int:
+        number = self._groups.get(group)
+        if number is None:
+            of = self.kind(group.kind)
+            number = self._groups[group] = len(self._groups)
+            self._new.setdefault("groups", []).append([of, *map(of_value, group.values)])
+        return number
+
+    @property
+    def full(self) -> bool:
+        return len(self._groups) >= _MOST_GROUPS
+
+    def forget(self) -> None:
+        """The groups that a reader knows."""
+        self._groups.clear()
+        self._new = {"forget": True}
+
+    def news(self) -> dict[str, Any]:
+        """What has come since the last call."""
+        found, self._new = self._new, {}
+        return found
+
+
+class Known:
+    """Of the reader: the same by their numbers."""
+
+    def __init__(self, same: Sequence[Kind] = ()) -> None:
+        """Whoever follows these as well knows them by what they are."""
+        self._same = [(_said(one), one) for one in (*same, *neighbours.KINDS, load.LOAD)]
+        self.kinds: list[Kind] = []
+        self._groups: list[Group] = []
+
+    def learn(self, found: Json) -> None:
+        has = mapping(found)
+        if has.get("forget"):
+            self._groups.clear()
+        for one in sequence(has.get("kinds", [])):
+            self.kinds.append(next((known for said, known in self._same if said == one), None) or kind(one))
+        for of, *values in sequence(has.get("groups", [])):
+            self._groups.append(self.kind(of).group(*map(value, values)))
+        if len(self.kinds) > _MOST_KINDS or len(self._groups) > 2 * _MOST_GROUPS:
+            raise ValueError("there are too many kinds or rows")
+
+    def kind(self, number: Any) -> Kind:
+        return self.kinds[integer(number)]
+
+    def group(self, number: Any) -> Group:
+        return self._groups[integer(number)]
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------------
+
+
+def of_distribution(found: Distribution) -> Json:
+    if isinstance(found, Tally):
+        return {"counts": [number for pair in found.counts.items() for number in pair]}
+    buckets = [number for slot, count in enumerate(found.buckets) if count for number in (slot, count)]
+    return [found.count, found.sum, found.sumsq, found.min, found.max, int(found.exact), found.shrunk, *buckets]
+
+
+def distribution(found: Json) -> Distribution:
+    if isinstance(found, dict):
+        counts = sequence(found["counts"])
+        return Tally({integer(one): integer(count) for one, count in zip(counts[::2], counts[1::2])})
+    count, total, squares, least, most, exact, shrunk, *buckets = sequence(found)
+    made = Distribution()
+    for slot, number in zip(buckets[::2], buckets[1::2]):
+        made.buckets[integer(slot, SLOTS)] = integer(number)
+    made.count, made.sum, made.sumsq = integer(count), integer(total, _WIDE), integer(squares, _SQUARES)
+    made.min, made.max, made.exact, made.shrunk = integer(least), integer(most), bool(exact), integer(shrunk)
+    # A cell that was read while its CPU wrote it may not add up.
+    return made
+
+
+def of_book(book: Book) -> Json:
+    def causes(found: Mapping[Cause, int]) -> Json:
+        return [[*cause, count] for cause, count in found.items()]
+
+    return [book.started, book.finished, book.failed, book.carried, causes(book.lost), causes(book.noted)]
+
+
+def book(found: Json) -> Book:
+    made = Book()
+    started, finished, failed, carried, lost, noted = sequence(found)
+    made.started, made.finished, made.failed, made.carried = map(signed, (started, finished, failed, carried))
+    made.lost, made.noted = _causes(lost), _causes(noted)
+    return made
+
+
+def _causes(found: Json) -> dict[Cause, int]:
+    return {Cause(text(name), text(words)): signed(count) for name, words, count in sequence(found)}
+
+
+def of_overhead(cost: Overhead) -> Json:
+    return list(cost)
+
+
+def overhead(found: Json) -> Overhead:
+    return Overhead(*map(signed, sequence(found)))
+
+
+def of_spending(spent: Spending) -> Json:
+    def step(one: Step) -> Json:
+        return [savings.index(one.kind), one.one_in]
+
+    steps = (*spent.shed, *(change.step for change in spent.changes))
+    savings = list(dict.fromkeys((*spent.off_ns, *(one.kind for one in steps))))
+    return {
+        "limit": spent.limit,
+        "cost": list(spent.cost),
+        "worst": spent.worst,
+        "savings": [[*one[:3], list(one.rates)] for one in savings],
+        "shed": [step(one) for one in spent.shed],
+        "off_ns": list(spent.off_ns.values()),
+        "changes": [[one.at_ns, one.ts_ns, step(one.step), one.shed, list(one.cost)] for one in spent.changes],
+        "refused": spent.refused,
+        "exhausted": spent.exhausted,
+    }
+
+
+def spending(found: Json) -> Spending:
+    has = mapping(found)
+    savings = [
+        Saving(text(name), text(less), text(gone), tuple(map(integer, sequence(rates))))
+        for name, less, gone, rates in sequence(has["savings"])
+    ]
+
+    def step(one: Json) -> Step:
+        number, one_in = one
+        return Step(savings[integer(number)], integer(one_in))
+
+    return Spending(
+        real(has["limit"]),
+        _cost(has["cost"]),
+        real(has["worst"]),
+        tuple(map(step, sequence(has["shed"]))),
+        {saving: integer(ns) for saving, ns in zip(savings, sequence(has["off_ns"]))},
+        tuple(
+            Change(signed(at), signed(ts), step(one), flag(shed), _cost(cost))
+            for at, ts, one, shed, cost in sequence(has["changes"])
+        ),
+        text(has["refused"]),
+        flag(has["exhausted"]),
+    )
+
+
+def _cost(found: Json) -> Cost:
+    programs, reader = found
+    return Cost(None if programs is None else real(programs), real(reader))
+
+
+def of_verdict(verdict: Verdict, numbers: Numbering) -> Json:
+    return {
+        "advice": verdict.advice,
+        "findings": [
+            [one.rule, one.figures, None if one.group is None else numbers.group(one.group), *one[3:]]
+            for one in verdict.findings
+        ],
+    }
+
+
+def verdict(found: Json, known: Known) -> Verdict:
+    has = mapping(found)
+    findings = []
+    for rule, figures, group, stage, who, advice in sequence(has["findings"]):
+        numbers = {text(name): real(figure) for name, figure in mapping(figures).items()}
+        of = None if group is None else known.group(group)
+        findings.append(Finding(text(rule), numbers, of, text(stage), text(who), text(advice)))
+    return Verdict(tuple(findings), text(has["advice"]))
+
+
+def of_cells(group: Group, stages: Mapping[str, Distribution], numbers: Numbering) -> Json:
+    return [numbers.group(group), {name: of_distribution(found) for name, found in stages.items()}]
+
+
+def cells(found: Json, known: Known) -> tuple[Group, dict[str, Distribution]]:
+    number, stages = found
+    group = known.group(number)
+    made = {text(name): distribution(one) for name, one in mapping(stages).items()}
+    if any(name not in group.kind for name in made) or group.kind.total.name not in made:
+        raise ValueError("it has a stage that is none of its kind, or no total")
+    return group, made
+
+
+# --- Starts and single ones -------------------------------------------------------------------------------------------
+
+
+def of_start(start: Start, numbers: Numbering) -> Json:
+    return {
+        "flow": start.flow,
+        "level": start.level,
+        "kernel": start.kernel,
+        "filters": dict(start.filters),
+        "sources": [list(one) for one in start.sources],
+        "kinds": [numbers.kind(one) for one in start.kinds],
+        "notes": list(start.notes),
+    }
+
+
+def start(found: Json, known: Known, file: str) -> Start:
+    has = mapping(found)
+    filters = mapping(has["filters"])
+    if not all(map(_is_filter, filters.values())) or not _are_texts(filters.get("dev", [])):
+        raise ValueError("a filter is of no kind that is known")
+    return Start(
+        text(has["flow"]),
+        text(has["level"]),
+        text(has["kernel"]),
+        filters,
+        [Source(text(stage), text(how)) for stage, how in sequence(has["sources"])],
+        [known.kind(number) for number in sequence(has["kinds"])],
+        [text(note) for note in sequence(has["notes"])],
+        file,
+    )
+
+
+def _is_filter(found: Any) -> bool:
+    return all(isinstance(one, (str, int)) for one in (found if isinstance(found, list) else [found]))
+
+
+def _are_texts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)
+
+
+def of_event(event: Event, numbers: Numbering) -> Json:
+    number = numbers.group(event.group)
+    return [number, event.end_ns, event.total_ns, dict(event.stages), dict(event.fields)]
+
+
+def event(found: Json, known: Known) -> Event:
+    number, end_ns, total_ns, stages, fields = found
+    times = {text(name): integer(ns) for name, ns in mapping(stages).items()}
+    return Event(known.group(number), integer(end_ns), integer(total_ns), times, mapping(fields))
+
+
+def of_in_flight(one: InFlight, numbers: Numbering) -> Json:
+    return [numbers.group(one.group), one.age_ns, one.stage, dict(one.fields)]
+
+
+def in_flight(found: Json, known: Known) -> InFlight:
+    number, age_ns, stage, fields = found
+    return InFlight(known.group(number), signed(age_ns), text(stage), mapping(fields))
+
+
+def lists(found: Json) -> dict[str, Sequence[Mapping[str, Any]]]:
+    return {text(name): [mapping(one) for one in sequence(some)] for name, some in mapping(found).items()}

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a part of a capture: of some intervals, of some rows, of some single ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import mul
+from typing import Callable
+
+from wptrace.model.book import Book
+from wptrace.model.distribution import Distribution, bounds, index
+from wptrace.model.kind import TOTAL, Group, Kind
+from wptrace.model.report import BYTES, Event, Overhead, Report, rows_of, since
+from wptrace.model.report import Snapshot as Sums
+
+_NOTHING = Overhead(0, 0, 0, 0, 0, 0)
+
+
+class Intervals:
+    """Adds up reports, each of the time behind that of the one before it."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Group, dict[str, Distribution]] = {}
+        self._counters: dict[Group, Counter[str]] = {}
+        self._books: dict[str, Book] = {}
+        self._overhead = _NOTHING
+        self.duration_ns = self.ts_ns = 0
+        self.count = 0
+
+    def add(self, report: Report) -> None:
+        self.count += 1
+        self.ts_ns = report.ts_ns
+        self.duration_ns += report.duration_ns
+        for group, stages in report.cells().items():
+            into = self._cells.setdefault(group, {})
+            for name, found in stages.items():
+                if name in into:
+                    into[name].merge(found)
+                else:
+                    into[name] = found.copy()
+        for group, counts in report.counters.items():
+            self._counters.setdefault(group, Counter()).update(counts)
+        for name, book in report.books.items():
+            self._books[name] = _joined(self._books.get(name), book)
+        cost, last = self._overhead, report.overhead
+        self._overhead = Overhead(
+            cost.bpf_ns + last.bpf_ns,
+            cost.bpf_runs + last.bpf_runs,
+            cost.reader_cpu_ns + last.reader_cpu_ns,
+            last.rss_bytes,
+            last.map_bytes,
+            cost.records + last.records,
+        )
+
+    def report(self, kinds: Sequence[Kind]) -> Report:
+        return Report(
+            "summary",
+            self.ts_ns,
+            self.duration_ns,
+            self._books,
+            rows_of(self._cells, kinds),
+            self._counters,
+            self._overhead,
+        )
+
+    def rest(self, whole: Report, kinds: Sequence[Kind]) -> Report:
+        """What of the whole is in none of the intervals: what came behind the last one."""
+        was = Sums(0, self._books, self._cells, self._counters, self._overhead)
+        now = Sums(0, whole.books, _copied(whole), whole.counters, whole.overhead)
+        cells, counters = since(now, was)
+        return Report(
+            "interval",
+            whole.ts_ns,
+            max(whole.duration_ns - self.duration_ns, 0),
+            {name: book.interval(self._books.get(name, Book())) for name, book in whole.books.items()},
+            rows_of(cells, kinds),
+            counters,
+            whole.overhead.since(self._overhead),
+        )
+
+
+def _copied(report: Report) -> dict[Group, dict[str, Distribution]]:
+    return {group: dict(stages) for group, stages in report.cells().items()}
+
+
+def _joined(before: Book | None, book: Book) -> Book:
+    """What was carried into the first is carried into all of them."""
+    made = Book.total([book] if before is None else [before, book])
+    if before is not None:
+        made.carried = before.carried
+        made.started -= book.carried
+    return made
+
+
+def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool]) -> Report:
+    """Rows of some groups. Of what was started, and lost, nobody knows more than that these have finished."""
+    cells = {group: stages for group, stages in report.cells().items() if keeps(group)}
+    counters = {group: counts for group, counts in report.counters.items() if keeps(group)}
+    books = {}
+    for name, book in report.books.items():
+        made = books[name] = Book()
+        mine = [stages for group, stages in cells.items() if group.kind.book == name]
+        made.finished = made.started = sum(stages[TOTAL].count for stages in mine)
+        made.noted = dict(book.noted)
+    return report._replace(books=books, rows=rows_of(cells, kinds), counters=counters)
+
+
+class Singles:
+    """Adds up single ones as the programs of the kernel would have."""
+
+    def __init__(self, kinds: Sequence[Kind]) -> None:
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._order = kinds
+        self._times: dict[Group, list[tuple[Mapping[str, int], int]]] = {}
+        self._cells: dict[Group, dict[str, Distribution]] = {}
+        self._bytes: Counter[Group] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._held = 0
+        self.count = 0
+
+    def add(self, event: Event) -> None:
+        group, fields = event.group, event.fields
+        if group in self._times:
+            self._times[group].append((event.stages, event.total_ns))
+        else:
+            self._times[group] = [(event.stages, event.total_ns)]
+        size = fields.get("result") if "length" in fields else fields.get(BYTES)
+        if type(size) is int and size > 0:
+            self._bytes[group] += size
+        if fields.get("error"):
+            self._failed[group.kind.book] += 1
+        self.count += 1
+        self._held += 1
+        if self._held > _HELD:
+            self._count()
+
+    def _count(self) -> None:
+        """Of many at once, which takes a small part of the time."""
+        self._held = 0
+        for group, found in self._times.items():
+            cells = self._cells.setdefault(group, {})
+            columns: dict[str, Sequence[int]] = {TOTAL: [total for _, total in found]}
+            keys = found[0][0].keys()
+            if all(stages.keys() == keys for stages, _ in found):
+                columns.update(zip(keys, zip(*(stages.values() for stages, _ in found))))
+            else:
+                for name in {name for stages, _ in found for name in stages}:
+                    columns[name] = [stages[name] for stages, _ in found if name in stages]
+            for name, values in columns.items():
+                cells.setdefault(name, Distribution()).merge(_of(values))
+        self._times = {}
+
+    def report(self, ts_ns: int, duration_ns: int, books: Mapping[str, Book]) -> Report:
+        self._count()
+        cells, counters = {}, {}
+        for group, stages in self._cells.items():
+            kind = self._kinds.get(group.kind.name)
+            if kind is None or len(kind.labels) != len(group.values):
+                continue
+            of = Group(kind, group.values)
+            whole = stages[TOTAL].count
+            cells[of] = {name: found for name, found in stages.items() if name in kind}
+            # What took no time is left out of those that are rare.
+            for found in cells[of].values():
+                found.add_zeros(whole - found.count)
+            if kind.sized:
+                counters[of] = {BYTES: self._bytes[group]}
+        made = {}
+        for name, book in books.items():
+            made[name] = Book()
+            made[name].finished = made[name].started = sum(
+                stages[TOTAL].count for group, stages in cells.items() if group.kind.book == name
+            )
+            made[name].failed = self._failed[name]
+            made[name].noted = dict(book.noted)
+        return Report("summary", ts_ns, duration_ns, made, rows_of(cells, self._order), counters, _NOTHING)
+
+
+_HELD = 1 << 16
+
+
+def _of(values: Sequence[int]) -> Distribution:
+    """In order, so that buckets are found and not values."""
+    ordered = sorted(values)
+    made = Distribution()
+    made.min, made.max = ordered[0], ordered[-1]
+    below = 0
+    for slot in range(index(made.min), index(made.max) + 1):
+        under = bisect_left(ordered, bounds(slot)[1], below)
+        made.buckets[slot], below = under - below, under
+    made.count, made.sum, made.sumsq = len(ordered), sum(ordered), sum(map(mul, ordered, ordered))
+    return made

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a capture: an output beside others, which a flow hands its records besides, as they lie in the ring."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from wptrace import __version__
+from wptrace.bpf.ring import HEADER as ENTRY
+from wptrace.capture import columns, spec
+from wptrace.capture.frames import LONGEST_TEXT, Kind, Writer, packed
+from wptrace.capture.layout import facts
+from wptrace.capture.records import HEADER, Raw
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.model import kind as model
+from wptrace.model.book import Cause
+from wptrace.model.report import Event, InFlight, Report, Start
+
+# What is not in the file yet: so many bytes of records or characters of events, and for so long.
+_BUFFERED = 1 << 21
+_PIECE = 1 << 20
+_OLDEST_S = 1.0
+# Clocks drift: seldom by more than a microsecond in that time.
+_ANCHORED_S = 10.0
+# Of a list that nobody reads to its end so many are kept.
+_LISTED = 4096
+_PART = LONGEST_TEXT // 4
+_MOST_NAMES = 1 << 16
+_IDS = {"boot_id": Path("/proc/sys/kernel/random/boot_id"), "machine_id": Path("/etc/machine-id")}
+
+
+class About(NamedTuple):
+    """What a replay needs to know of the command."""
+
+    view: str
+    """How the flow looks as text."""
+    command: Sequence[str]
+    judged: Sequence[model.Kind] = ()
+    """What the verdict is about."""
+    each: bool = False
+    """Every single one is told."""
+    intervals: bool = False
+    """Somebody asked for reports of intervals."""
+    shown: Mapping[str, Any] = {}
+    """What of the tables was wanted, by the names of outputs.registry.Wanted."""
+
+
+class CaptureOutput:
+    def __init__(self, path: Path, about: About) -> None:
+        self._file = Writer(path)
+        self._about = about
+        self._numbers = spec.Numbering()
+        self._raw: list[_Buffer] = []
+        self._texts: list[str] = []
+        self._size = self._told = 0
+        self._since = time.monotonic()
+        self._anchored = 0.0
+        self._begun = self._ended = False
+
+    # --- What an output is --------------------------------------------------------------------------------------------
+
+    def start(self, start: Start) -> None:
+        self._file.begin()
+        self._begun = True
+        self._anchor()
+        told = spec.of_start(start, self._numbers)
+        host = os.uname()
+        told |= {
+            "version": __version__,
+            "host": host.nodename,
+            "machine": host.machine,
+            "command": list(self._about.command),
+            "view": self._about.view,
+            "judged": [self._numbers.kind(one) for one in self._about.judged],
+            "each": self._about.each,
+            "intervals": self._about.intervals,
+            "shown": dict(self._about.shown),
+        }
+        self._news()
+        self._json(Kind.START, told)
+        for number, one in enumerate(self._raw):
+            self._json(Kind.LAYOUT, {"number": number, **one.facts})
+
+    def event(self, event: Event) -> None:
+        line = _text(spec.of_event(event, self._numbers))
+        if self._size + len(line) > LONGEST_TEXT // 2:
+            self._put_events()
+        self._texts.append(line)
+        self._size += len(line)
+
+    def flush(self) -> None:
+        if self._size > _BUFFERED or time.monotonic() - self._since > _OLDEST_S:
+            self._put()
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        self._put()
+        told = [spec.of_in_flight(one, self._numbers) for one in found[:_LISTED]]
+        self._news()
+        self._json(Kind.IN_FLIGHT, {"ts_ns": at_ns, "found": told})
+
+    def interval(self, report: Report) -> None:
+        self._report(report)
+
+    def losses(self) -> Mapping[Cause, int]:
+        """A file that takes no more ends the trace."""
+        return {}
+
+    def summary(self, report: Report) -> None:
+        self._report(report)
+        self._anchor()
+        self._json(Kind.END, {"told": self._told})
+        self._ended = True
+
+    def close(self) -> None:
+        try:
+            if self._begun and not self._ended:
+                self._put()
+        finally:
+            self._file.close()
+
+    # --- Records ------------------------------------------------------------------------------------------------------
+
+    def raw(
+        self, obj: Any, what: Raw, names: Sequence[str], cgroup_of: Callable[[int], str] | None = None
+    ) -> Callable[[memoryview], None]:
+        """Before the start: what takes the memory in which records lie in the ring, with their headers.
+
+        `names` are those of devices, by the slots in records. Cgroups get the names that they have when they come.
+        """
+        layout = obj.struct(what.record)
+        made = _Buffer(facts(obj, what, names), layout, what)
+        number = len(self._raw)
+        self._raw.append(made)
+        place = next((one.offset for one in layout.places if one.name == what.cgroup), None)
+        known: set[int] = set()
+
+        def take(entries: memoryview) -> None:
+            made.take(entries)
+            if made.size > _BUFFERED or time.monotonic() - self._since > _OLDEST_S:
+                self._put()
+
+        def name(entries: memoryview) -> None:
+            if place is None or cgroup_of is None:
+                return
+            words = entries.cast("Q")
+            new = set(words[(ENTRY + place) // 8 :: made.entry // 8].tolist()) - known
+            if len(known) > _MOST_NAMES:
+                known.clear()
+            known.update(new)
+            if new:
+                self._json(Kind.NAMES, {"cgroups": {str(one): cgroup_of(one) for one in new}})
+
+        made.number, made.meet = number, name
+        return take
+
+    # --- Frames -------------------------------------------------------------------------------------------------------
+
+    def _put(self) -> None:
+        """All that is not in the file yet."""
+        self._since = time.monotonic()
+        offset = wall_offset_ns()
+        for one in self._raw:
+            for entries, holes in one.taken():
+                one.meet(entries)
+                count = len(entries) // one.entry
+                self._told += count
+                head = HEADER.pack(one.number, count, offset)
+                found = columns.pack(entries, one.stride, holes, ENTRY // columns.WORD)
+                self._file.add(Kind.RECORDS, head + packed(found))
+        self._put_events()
+
+    def _put_events(self) -> None:
+        self._news()
+        if self._texts:
+            self._told += len(self._texts)
+            self._file.add(Kind.EVENTS, packed(f"[{','.join(self._texts)}]".encode()))
+            self._texts, self._size = [], 0
+        if self._numbers.full:
+            self._numbers.forget()
+
+    def _report(self, report: Report) -> None:
+        self._put()
+        if time.monotonic() - self._anchored > _ANCHORED_S:
+            self._anchor()
+        rows = [_text(spec.of_cells(group, stages, self._numbers)) for group, stages in report.cells().items()]
+        counters = [_text([self._numbers.group(group), dict(counts)]) for group, counts in report.counters.items()]
+        told: dict[str, Any] = {
+            "kind": report.kind,
+            "ts_ns": report.ts_ns,
+            "duration_ns": report.duration_ns,
+            "books": {name: spec.of_book(book) for name, book in report.books.items()},
+            "overhead": spec.of_overhead(report.overhead),
+            "lists": {name: list(found[:_LISTED]) for name, found in report.lists.items()},
+        }
+        if report.verdict is not None:
+            told["verdict"] = spec.of_verdict(report.verdict, self._numbers)
+        if report.budget is not None:
+            told["budget"] = spec.of_spending(report.budget)
+        self._news()
+        # A report is over with the frame that has its kind.
+        kind = Kind.SUMMARY if report.kind == "summary" else Kind.INTERVAL
+        self._many(kind, "rows", rows)
+        self._many(kind, "counters", counters)
+        self._json(kind, told)
+        if self._numbers.full:
+            self._numbers.forget()
+
+    def _anchor(self) -> None:
+        self._anchored = time.monotonic()
+        now = time.monotonic_ns()
+        ids = {name: _first_line(path) for name, path in _IDS.items()}
+        self._json(Kind.CLOCK, {"monotonic_ns": now, "realtime_ns": now + wall_offset_ns(), **ids})
+
+    def _news(self) -> None:
+        """Kinds and groups before what is said of them."""
+        found = self._numbers.news()
+        groups = found.pop("groups", [])
+        if found:
+            self._json(Kind.NAMES, found)
+        self._many(Kind.NAMES, "groups", map(_text, groups))
+
+    def _many(self, kind: Kind, name: str, found: Iterable[str]) -> None:
+        """In as many frames as it takes."""
+        for some in _parted(found):
+            self._file.add(kind, packed(f'{{"{name}":[{",".join(some)}]}}'.encode()))
+
+    def _json(self, kind: Kind, told: Mapping[str, Any]) -> None:
+        self._file.add(kind, packed(_text(told).encode()))
+
+
+class _Buffer:
+    """Records of one struct, until they are in the file."""
+
+    number: int
+    meet: Callable[[memoryview], None]
+
+    def __init__(self, told: Mapping[str, Any], layout: Any, what: Raw) -> None:
+        self.facts = told
+        self._length = layout.size
+        self.stride = (layout.size + 7) // 8 * 8
+        self.entry = ENTRY + self.stride
+        self._tail = None if what.tail is None else what.tail.of(layout)
+        left_out = [one for one in layout.places if one.name in (*what.without, *what.empty)]
+        self.holes = {word for one in left_out for word in _words(one.offset, one.offset + one.codec.size)}
+        self._taken = bytearray()
+
+    @property
+    def size(self) -> int:
+        return len(self._taken)
+
+    def take(self, entries: memoryview) -> None:
+        self._taken += entries
+
+    def taken(self) -> Iterator[tuple[memoryview, set[int]]]:
+        """As they lay in the ring, without those that a program gave up, some at a time; and words that are not kept.
+
+        In pieces that the caches of a CPU hold: each is gone through many times.
+        """
+        entries, self._taken = memoryview(self._taken), bytearray()
+        many = max(_PIECE // self.entry, 1) * self.entry
+        for first in range(0, len(entries), many):
+            some = self._whole(entries[first : first + many])
+            if some:
+                yield some, self.holes | self._unused(some)
+
+    def _whole(self, entries: memoryview) -> memoryview:
+        headers = entries.cast("I")[:: self.entry // 4].tolist()
+        if headers.count(self._length) == len(headers):
+            return entries
+        places = (at * self.entry for at, header in enumerate(headers) if header == self._length)
+        return memoryview(bytearray().join(entries[at : at + self.entry] for at in places))
+
+    def _unused(self, entries: memoryview) -> set[int]:
+        """Words behind all texts."""
+        if self._tail is None:
+            return set()
+        text, end, length = self._tail
+        longest = columns.cleared(entries, self.entry, ENTRY + text, ENTRY + end, length)
+        return set(_words(text + longest, text + length))
+
+
+def _words(begin: int, end: int) -> range:
+    """That lie between two places."""
+    return range((begin + columns.WORD - 1) // columns.WORD, end // columns.WORD)
+
+
+def _parted(found: Iterable[str]) -> Iterator[list[str]]:
+    """In lists of a length that a reader takes."""
+    some: list[str] = []
+    size = 0
+    for one in found:
+        if some and size + len(one) > _PART:
+            yield some
+            some, size = [], 0
+        some.append(one)
+        size += len(one) + 1
+    if some:
+        yield some
+
+
+def _text(told: Any) -> str:
+    return _ENCODER.encode(told)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return ""

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace flow`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wptrace.cli import options as common
+from wptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from wptrace.engine.definition.definition import Definition
+    from wptrace.engine.definition.flow import DefinedFlow
+    from wptrace.engine.definition.kernel import Kernel
+
+SUMMARY = "follow what a definition names: packets, pages, tasks, requests"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("definition", nargs="?", metavar="NAME|FILE.toml", help="a name that --list shows, or a file")
+    add_tracing(parser)
+    look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
+    look.add_argument("--list", action="store_true", help="the definitions that come with wptrace")
+    look.add_argument("--check", action="store_true", help="how each point will be observed on this kernel, and why")
+    look.add_argument("--explain", action="store_true", help="the same, with the program of each point")
+    parser.add_argument("--btf", metavar="FILE", help="with --check and --explain: use the types of another kernel")
+
+
+def add_tracing(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> None:
+    """All that a trace of definitions takes; a short name of several has their `names`."""
+    from wptrace.engine.definition.flow import ROWS, SLOTS, DefinedFlow
+
+    common.add_interval(parser)
+    which = parser.add_argument_group("what to trace")
+    if names:
+        which.add_argument(
+            "--what",
+            action="append",
+            choices=names,
+            help=f"which of these definitions; repeatable (default: {' and '.join(names[:2])})",
+        )
+    common.add_filters(which, DefinedFlow.filters)
+    which.add_argument(
+        "--slots", default=str(SLOTS), metavar="COUNT", help=f"how many may be in flight at once (default: {SLOTS})"
+    )
+    which.add_argument("--rows", default=str(ROWS), metavar="COUNT", help=f"rows of labels (default: {ROWS})")
+    show = parser.add_argument_group("what to show")
+    common.add_told(show)
+    common.add_lines(show)
+    show.add_argument(
+        "--by", action="append", metavar="LABEL", help="rows by this label alone; repeatable (default: all labels)"
+    )
+    show.add_argument("--total", action="store_true", help="one row, whatever the labels")
+    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    common.add_capture(show)
+    common.add_exports(show)
+    common.add_output(show)
+    common.add_costs(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.list:
+        return _list()
+    if options.definition is None:
+        raise UsageError("name a definition", hint="wptrace flow --list")
+    from wptrace.engine.definition import shipped
+
+    if options.btf is not None and not (options.check or options.explain):
+        raise UsageError("--btf goes with --check or --explain: only this kernel can be traced")
+    definition = shipped.find(options.definition)
+    if options.check or options.explain:
+        return _check(options, definition)
+    return _trace(options, [definition])
+
+
+def run_short(options: argparse.Namespace, names: Sequence[str]) -> int:
+    """A short name of several definitions, of which the first two are what people want first."""
+    from wptrace.engine.definition import shipped
+
+    wanted = dict.fromkeys(options.what or names[:2])
+    if len(wanted) > 1 and (options.line or options.csv):
+        form = "--line" if options.line else "--csv"
+        raise UsageError(f"{form} has the columns of one definition, but several were named", hint=f"--what {names[0]}")
+    return _trace(options, [shipped.find(name) for name in wanted])
+
+
+def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> int:
+    from wptrace.engine.run import run_all
+    from wptrace.kernel.privileges import require_tracing
+
+    seconds, count = common.interval(options)
+    common.require_one_form(options)
+    told, budget = common.told(options), common.budget(options)
+    if options.capture is not None and len(definitions) > 1:
+        raise UsageError("--capture has room for one flow: several were named", "--what names one")
+    if options.capture is not None and (options.line or options.csv):
+        raise UsageError("--capture takes what would be told: wptrace replay has --line and --csv")
+    if common.exports(options) and len(definitions) > 1:
+        raise UsageError("a report or an export is of one definition: several were named", hint="--what names one")
+    require_tracing()
+    flows = _flows(options, told, definitions)
+    common.require_stage(options.hist, [kind for flow in flows for kind in flow.kinds])
+    several = len(flows) > 1
+    with common.stream(options, options.capture) as stream:
+        # A screen has room for one.
+        live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
+        shown = {"live": live, "per_device": True, "hist": options.hist or ""}
+        outputs = [
+            common.output(options, stream, flow.view, title=flow.name if several else "", **shown) for flow in flows
+        ]
+        keys = None if several else common.controls(outputs[0])
+        if not several:
+            outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, told.every, **shown)
+        pairs = list(zip(flows, outputs))
+        run_all(pairs, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
+    return 0
+
+
+def _flows(options: argparse.Namespace, told: common.Told, definitions: Sequence[Definition]) -> list[DefinedFlow]:
+    from wptrace.engine import filters
+    from wptrace.engine.definition.flow import DefinedFlow, Options
+    from wptrace.engine.definition.programs import resolve_here
+
+    if options.total and options.by:
+        raise UsageError("--total makes one row, --by LABEL one for each value: use one of them")
+    wanted = Options(
+        slow_ns=told.slow_ns,
+        sample=told.sample,
+        limit=told.limit,
+        listing=told.stuck_ns is not None,
+        shedding=options.budget is not None,
+        by=() if options.total else None if options.by is None else tuple(options.by),
+        filter=filters.parse(vars(options), DefinedFlow.filters),
+        slots=common.number(options.slots, "--slots"),
+        rows=common.number(options.rows, "--rows"),
+        ring_bytes=common.size(options.ring_size),
+    )
+    found = [resolve_here(one) for one in definitions]
+    labels = [{label.name for label in one.labels} for one in found]
+    # Of several flows a label has to be one of any.
+    known = set().union(*labels) if len(found) > 1 else set()
+    return [
+        DefinedFlow(
+            one,
+            wanted._replace(by=wanted.by and tuple(name for name in wanted.by if name in mine or name not in known)),
+        )
+        for one, mine in zip(found, labels)
+    ]
+
+
+# --- Without tracing --------------------------------------------------------------------------------------------------
+
+
+def _list() -> int:
+    from wptrace.engine.definition import shipped
+
+    for name in shipped.names():
+        print(f"{name:<12} {shipped.find(name).about}".rstrip())
+    return 0
+
+
+def _check(options: argparse.Namespace, definition: Definition) -> int:
+    from wptrace.engine.definition import check
+    from wptrace.engine.definition.explain import explain
+    from wptrace.engine.definition.faults import DefinitionError
+    from wptrace.engine.definition.resolution import resolve
+    from wptrace.outputs.text.words import printable
+
+    kernel = _kernel(options.btf)
+    report = check.check(definition, kernel)
+    lines = check.lines(report._replace(faults=()))
+    if not report.works:
+        print("\n".join(map(printable, lines[1:])))
+        raise DefinitionError(definition.file, report.faults)
+    if options.explain:
+        lines += explain(resolve(definition, kernel))
+    print("\n".join(map(printable, lines)))
+    return 0
+
+
+def _kernel(btf: str | None) -> Kernel:
+    from wptrace.engine.definition.kernel import RunningKernel, from_file
+
+    return RunningKernel() if btf is None else from_file(Path(btf))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace host`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from wptrace.cli import options as common
+from wptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from wptrace.flows.io.path import PathFlow
+    from wptrace.kernel.guests import Guest
+
+SUMMARY = "follow what QEMU and its kin read and write for a guest"
+
+# Of several guests so many are listed.
+_NAMED = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_interval(parser)
+    which = parser.add_argument_group("what to trace")
+    which.add_argument(
+        "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"
+    )
+    which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
+    show = parser.add_argument_group("what to show")
+    common.add_told(show)
+    common.add_lines(show)
+    show.add_argument("-D", "--per-device", action="store_true", help="a table for each device of the host")
+    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    common.add_output(show)
+    common.add_costs(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say which guests there are and what would be observed")
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.engine.run import run as trace
+    from wptrace.kernel.privileges import require_tracing
+
+    seconds, count = common.interval(options)
+    common.require_one_form(options)
+    told, budget = common.told(options), common.budget(options)
+    guest = _guest(options)
+    flow = _flow(options, told, guest)
+    common.require_stage(options.hist, flow.kinds)
+    require_tracing()
+    if options.dry_run:
+        print("\n".join([_shown(guest), *flow.plan()]))
+        return 0
+    with common.stream(options) as stream:
+        live, seconds = common.live(options, stream, seconds)
+        output = common.output(
+            options, stream, flow.view, live=live, per_device=options.per_device, hist=options.hist or ""
+        )
+        keys = common.controls(output)
+        trace(flow, output, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
+    return 0
+
+
+def _guest(options: argparse.Namespace) -> Guest:
+    from wptrace.kernel import guests, tasks
+
+    if options.pid is not None:
+        return guests.read(tasks.process(options.pid))
+    found = [guests.read(pid) for pid in guests.find()]
+    if not found:
+        raise UsageError("no process here runs a guest: none has /dev/kvm open or is called like one", hint="--pid PID")
+    if len(found) > 1:
+        more = " ..." if len(found) > _NAMED else ""
+        raise UsageError(
+            f"several processes here run guests: {'; '.join(map(_shown, found[:_NAMED]))}{more}",
+            hint=f"--pid {found[0].pid}",
+        )
+    return found[0]
+
+
+def _shown(guest: Guest) -> str:
+    images = ", ".join(image.path for image in guest.images)
+    return f"{guest.pid} {guest.name}: {images or 'no image of a disk that is known'}"
+
+
+def _flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
+    from wptrace.engine.filters import Filter
+    from wptrace.flows.io.owners import FILE, TOP
+    from wptrace.flows.io.path import Options, PathFlow
+
+    return PathFlow(
+        Options(
+            filter=Filter(pid=guest.pid),
+            slow_ns=told.slow_ns,
+            sample=told.sample,
+            limit=told.limit,
+            interference=options.interference,
+            by=FILE,
+            top=TOP,
+            ring_bytes=common.size(options.ring_size),
+            guest=guest,
+        )
+    )

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's requests, joined with what the host did for them: by place, direction and order, and by time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Callable, NamedTuple
+
+from wptrace.correlation.clocks import Bound, Offset, agreed, elected
+from wptrace.model.book import Cause
+
+OUTSIDE = Cause("outside", "a request of the guest was under way while the host was not traced")
+UNSERVED = Cause("unserved", "the host was not seen to do anything for a request of the guest")
+PARTLY = Cause("partly", "the host was seen to do only a part of what a request of the guest asked for")
+
+WHOLE, MERGED, SPLIT = "whole", "merged", "split"
+"""How the host did it: at once, together with others, in several parts."""
+
+FLUSH = "flush"
+"""It has no place."""
+
+# The same place may be asked for again and again: so many times so many are tried.
+_TRIED = 64
+# Fewer places that were asked for once do not tell of the offset.
+_ENOUGH = 16
+# Each time more of them are known to belong together.
+_ROUNDS = 4
+
+
+class Asked(NamedTuple):
+    """A request of a guest to a disk of its: H and S, by the guest's clock."""
+
+    op: str
+    offset: int
+    length: int
+    handed: int
+    seen: int
+
+
+class Served(NamedTuple):
+    """What the host did with the image of a disk, from begin to end, by the host's clock."""
+
+    op: str
+    offset: int
+    length: int
+    begin: int
+    end: int
+
+
+class Disk(NamedTuple):
+    asked: Sequence[Asked]
+    served: Sequence[Served]
+
+
+class Pair(NamedTuple):
+    asked: int
+    """Its place among those of the disk."""
+    served: tuple[int, ...]
+    """The same, by their begin; several only where it was split."""
+    how: str
+
+
+class Matches(NamedTuple):
+    """Of one disk."""
+
+    pairs: list[Pair]
+    causes: Mapping[int, Cause]
+    """Why requests of the guest are in none."""
+    unasked: int
+    """What the host did that no request is known for."""
+
+
+class _Known(NamedTuple):
+    pairs: list[tuple[int, int]]
+    sure: list[Bound]
+    """Of pairs in which nobody else could be."""
+
+
+def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:
+    """How many places were asked for here and there."""
+    return len({_place(one) for one in asked} & {_place(one) for one in served})
+
+
+def alignment(disks: Sequence[Disk]) -> Offset | None:
+    """The host's clock minus the guest's; None where nothing tells. The clock is the same for all disks of a guest."""
+    first = _first_look(disks)
+    if first is None:
+        return None
+    at: Callable[[int], Bound] = first.after
+    found = None
+    for _ in range(_ROUNDS):
+        bounds, _others = agreed(bound for disk in disks for bound in _known(disk, at).sure)
+        if not bounds:
+            break
+        found, before = Offset(bounds), found
+        at = found.at
+        if before is not None and len(before) == len(found):
+            break
+    return found
+
+
+def match(disk: Disk, offset: Offset) -> Matches:
+    """Each request of the guest with what the host did for it, or why there is nothing."""
+    pairs = [Pair(asked, (served,), WHOLE) for asked, served in _known(disk, offset.at).pairs]
+    taken = {served for pair in pairs for served in pair.served}
+    joined = {pair.asked for pair in pairs}
+    order = sorted(range(len(disk.served)), key=lambda number: disk.served[number].begin)
+    begins = [disk.served[number].begin for number in order]
+    causes: dict[int, Cause] = {}
+    shared: set[int] = set()
+    for number, asked in enumerate(disk.asked):
+        if number in joined:
+            continue
+        bound = offset.at(asked.handed)
+        since, until = asked.handed + bound.least, asked.seen + bound.most
+        if not order or until < begins[0] or since > max(one.end for one in disk.served):
+            causes[number] = OUTSIDE
+            continue
+        meanwhile = [
+            one
+            for one in order[bisect_left(begins, since) : bisect_right(begins, until)]
+            if disk.served[one].end <= until and disk.served[one].op == asked.op
+        ]
+        pair = _otherwise(number, asked, disk.served, meanwhile, taken)
+        if pair is None:
+            parts = (one for one in meanwhile if one not in taken and _overlap(asked, disk.served[one]))
+            causes[number] = PARTLY if any(parts) else UNSERVED
+        else:
+            pairs.append(pair)
+            shared.update(pair.served)
+    return Matches(sorted(pairs), causes, len(disk.served) - len(taken | shared))
+
+
+def _place(one: Asked | Served) -> tuple[str, int, int]:
+    return (FLUSH, 0, 0) if one.op == FLUSH else (one.op, one.offset, one.length)
+
+
+def _bound(asked: Asked, served: Served) -> Bound:
+    """The guest handed it over before the host began, and saw it done after the host was."""
+    return Bound(asked.handed, served.end - asked.seen, served.begin - asked.handed)
+
+
+def _by_place(disk: Disk) -> dict[tuple[str, int, int], tuple[list[int], list[int]]]:
+    """Those of both sides, each in order."""
+    found: dict[tuple[str, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for number, asked in enumerate(disk.asked):
+        found[_place(asked)][0].append(number)
+    for number, served in enumerate(disk.served):
+        place = _place(served)
+        if place in found:
+            found[place][1].append(number)
+    for ours, theirs in found.values():
+        ours.sort(key=lambda number: disk.asked[number].handed)
+        theirs.sort(key=lambda number: disk.served[number].begin)
+    return found
+
+
+def _first_look(disks: Sequence[Disk]) -> Bound | None:
+    """The offset that most of what may belong together allows, at one moment."""
+    once: list[Bound] = []
+    often: list[Bound] = []
+    for disk in disks:
+        for (op, *_), (ours, theirs) in _by_place(disk).items():
+            if op == FLUSH or len(ours) * len(theirs) > _TRIED:
+                continue
+            found = [_bound(disk.asked[one], disk.served[other]) for one in ours for other in theirs]
+            (once if len(found) == 1 else often).extend(bound for bound in found if bound.holds)
+    voters = once if len(once) >= _ENOUGH else once + often
+    if not voters:
+        return None
+    moment = sorted(bound.at for bound in voters)[len(voters) // 2]
+    return elected([bound.after(moment) for bound in voters])._replace(at=moment)
+
+
+def _known(disk: Disk, offset_at: Callable[[int], Bound]) -> _Known:
+    """What was done at a place goes to who waited for it then, and of several to whose wait ended first.
+
+    So as many as possible have one.
+    """
+    pairs: list[tuple[int, int]] = []
+    sure: list[Bound] = []
+    for ours, theirs in _by_place(disk).values():
+        if not theirs:
+            continue
+        begins = [disk.served[number].begin for number in theirs]
+        choices: dict[int, int] = {}
+        waiting: dict[int, list[int]] = {number: [] for number in theirs}
+        for one in ours:
+            asked = disk.asked[one]
+            bound = offset_at(asked.handed)
+            since, until = asked.handed + bound.least, asked.seen + bound.most
+            inside = theirs[bisect_left(begins, since) : bisect_right(begins, until)]
+            fitting = [number for number in inside if _fits(asked, disk.served[number], bound)]
+            choices[one] = len(fitting)
+            for number in fitting:
+                waiting[number].append(one)
+        free = set(ours)
+        for number, who in waiting.items():
+            one = min((one for one in who if one in free), key=lambda one: disk.asked[one].seen, default=-1)
+            if one < 0:
+                continue
+            free.discard(one)
+            pairs.append((one, number))
+            if len(who) == 1 and choices[one] == 1 and disk.asked[one].op != FLUSH:
+                sure.append(_bound(disk.asked[one], disk.served[number]))
+    return _Known(pairs, sure)
+
+
+def _fits(asked: Asked, served: Served, bound: Bound) -> bool:
+    """There is an offset by which the host did it while the guest waited."""
+    return _bound(asked, served).both(bound._replace(at=asked.handed)).holds
+
+
+def _otherwise(
+    number: int, asked: Asked, served: Sequence[Served], meanwhile: Sequence[int], taken: set[int]
+) -> Pair | None:
+    """Done with others, or in parts, of which none was all that another one asked for."""
+    if asked.op == FLUSH:
+        return None
+    for one in meanwhile:
+        if one not in taken and _covers(served[one], asked):
+            return Pair(number, (one,), MERGED)
+    parts = [one for one in meanwhile if one not in taken and _covers(asked, served[one])]
+    reached = asked.offset
+    for one in sorted(parts, key=lambda part: served[part].offset):
+        if served[one].offset > reached:
+            return None
+        reached = max(reached, served[one].offset + served[one].length)
+    if len(parts) < 2 or reached < asked.offset + asked.length:
+        return None
+    return Pair(number, tuple(parts), SPLIT)
+
+
+def _covers(one: Asked | Served, other: Asked | Served) -> bool:
+    return one.offset <= other.offset and other.offset + other.length <= one.offset + one.length
+
+
+def _overlap(one: Asked, other: Served) -> bool:
+    return one.offset < other.offset + other.length and other.offset < one.offset + one.length
+
+
+# --- Time -------------------------------------------------------------------------------------------------------------
+
+TO_HOST, BACK, PARTS, DEVICE = "to_host", "back", "parts", "device"
+HOST = "host_"
+"""What the names of the host's stages begin with."""
+
+
+class Share(NamedTuple):
+    stage: str
+    ns: int
+
+
+def shares(asked: Asked, served: Sequence[Served], stages: Mapping[str, int], bound: Bound) -> list[Share]:
+    """What the guest's time from H to S was; `stages` are those of what the host did last of it, in their order.
+
+    Within what is known of the offset the middle is taken: only `to_host` and `back` depend on it, and not their sum.
+    """
+    begin, end = min(one.begin for one in served), max(one.end for one in served)
+    took = asked.seen - asked.handed
+    host = [Share(HOST + name, ns) for name, ns in stages.items() if ns]
+    parts = end - begin - sum(share.ns for share in host)
+    around = took - (end - begin)
+    own = Bound(asked.handed, end - asked.seen, begin - asked.handed)
+    offset = min(max(bound.middle, own.least), own.most)
+    to_host = begin - offset - asked.handed
+    found = [Share(TO_HOST, to_host), Share(HOST + PARTS, parts), *host, Share(BACK, around - to_host)]
+    return [share for share in found if share.ns]
+
+
+def charged(found: Sequence[Share], device: int) -> dict[str, int]:
+    """The guest's stage `device` shared out: what it was charged of the request, and of others as `device` itself.
+
+    A request that was on its way before anybody waited for it is charged from then on, so its end is.
+    """
+    left, told = device, {}
+    for share in reversed(found):
+        told[share.stage] = min(share.ns, left)
+        left -= told[share.stage]
+    shared = {name: ns for name, ns in reversed(told.items()) if ns}
+    return {**shared, DEVICE: left} if left else shared

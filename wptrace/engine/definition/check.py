@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a definition would be on a kernel, without attaching anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from wptrace.engine.definition.definition import Definition
+from wptrace.engine.definition.faults import Fault
+from wptrace.engine.definition.kernel import Kernel
+from wptrace.engine.definition.recipe import Attachment, Recipe
+from wptrace.engine.definition.resolution import attempt
+from wptrace.engine.definition.resolved import Point
+
+
+class PointReport(NamedTuple):
+    name: str
+    role: str
+    wanted: tuple[str, ...]
+    """As the definition has them."""
+    ways: tuple[str, ...]
+    """Best first: the first that the kernel takes; empty where it is not there."""
+    why: tuple[str, ...]
+    """What stands in the way of better ones."""
+
+
+class Report(NamedTuple):
+    name: str
+    kernel: str
+    points: tuple[PointReport, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def works(self) -> bool:
+        return not self.faults
+
+
+def check(definition: Definition, kernel: Kernel, without: Collection[str] = ()) -> Report:
+    found = attempt(definition, kernel, without, thorough=True)
+    points = tuple(_point(point) for point in found.resolution.points)
+    return Report(definition.name, kernel.name, points, found.faults)
+
+
+def _point(point: Point) -> PointReport:
+    spec = point.spec
+    ways = tuple(dict.fromkeys(_way(one) for one in point.attachments))
+    return PointReport(spec.name, spec.role, tuple(map(str, spec.targets)), ways, (*point.notes, *point.rest))
+
+
+def _way(attachment: Attachment) -> str:
+    way = f"{attachment.way} {attachment.target}"
+    if attachment.module:
+        way += f" [{attachment.module}]"
+    return f"{way} (probe reads)" if attachment.btf_id and any(map(_probed, _recipes(attachment))) else way
+
+
+def _recipes(attachment: Attachment) -> list[Recipe]:
+    found = [*attachment.keys, *attachment.labels, *(test.left for test in attachment.filters)]
+    found += [one for one in (attachment.becomes, attachment.value, attachment.mark, attachment.reached) if one]
+    return found
+
+
+def _probed(recipe: Recipe) -> bool:
+    # A text is copied in any case.
+    loads = recipe.loads[:-1] if recipe.text else recipe.loads
+    return any(not load.direct for load in loads)
+
+
+def lines(report: Report) -> list[str]:
+    """The report as people read it."""
+    width = max((len(point.name) for point in report.points), default=0)
+    can = "can be traced" if report.works else "cannot be traced"
+    found = [f"{report.name} on {report.kernel}: {can}"]
+    for point in report.points:
+        first, *others = point.ways or ("not there",)
+        found.append(f"  {point.name:<{width}}  {point.role:<5}  {first}")
+        found += [f"  {'':<{width}}         else {other}" for other in others]
+        found += [f"  {'':<{width}}         {why}" for why in point.why]
+    return [*found, *(str(fault) for fault in report.faults)]

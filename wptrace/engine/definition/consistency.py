@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the points of a definition fit together; no kernel is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wptrace.engine.definition import definition as d
+from wptrace.engine.definition.definition import Definition, PointSpec
+from wptrace.engine.definition.faults import Fault, did_you_mean
+
+
+def faults(definition: Definition) -> Iterator[Fault]:
+    points = definition.points
+    begins = [point for point in points if point.role == d.BEGIN or point.begins]
+    ends = [point for point in points if point.role in (d.END, d.DROP)]
+    first = points[0].at
+    if not begins:
+        yield Fault("no point begins an object", first)
+    if not ends:
+        yield Fault("no point ends an object: two points at least are needed, with different names", first)
+    if len(definition.columns) > d.MAX_COLUMNS - 1:
+        room = f"there is room for {d.MAX_COLUMNS} with the end"
+        yield Fault(f"{len(definition.columns)} points begin or pass; {room}", points[-1].at)
+    if len(definition.outcomes) > d.MAX_OUTCOMES:
+        yield Fault(f"there are {len(definition.outcomes)} outcomes; there is room for {d.MAX_OUTCOMES}", points[-1].at)
+    if len(definition.labels) > d.MAX_LABEL_WORDS:
+        yield Fault(f"there are {len(definition.labels)} labels; there is room for {d.MAX_LABEL_WORDS}", points[-1].at)
+    yield from _stages(definition)
+    marks = any(point.mark for point in points)
+    parts = {len(way) for point in points for way in point.keys}
+    if len(parts) > 1 and all(len(point.keys) == 1 and not point.becomes for point in points):
+        yield Fault("keys of some points have two parts and those of others one: they never meet", first)
+    for point in points:
+        yield from _alone(point, definition.columns, marks)
+    if marks and not any(point.reached for point in points):
+        yield Fault("there is a mark, and no point at which it is reached", first)
+
+
+def _stages(definition: Definition) -> Iterator[Fault]:
+    """Names have one meaning each."""
+    roles: dict[str, PointSpec] = {}
+    stages: dict[str, str] = {}
+    for point in definition.points:
+        known = roles.setdefault(point.name, point)
+        passes = {d.BEGIN: True, d.PASS: True}
+        if passes.get(known.role, False) != passes.get(point.role, False):
+            yield Fault(f"{point.name} is the name of a point that passes and of one that ends", point.at)
+        if point.stage in ("total", "unattributed"):
+            yield Fault(f"no stage can be called {point.stage}", point.at)
+        owner = stages.setdefault(point.stage, point.name) if point.stage else point.name
+        if owner != point.name:
+            yield Fault(f"the stage {point.stage} is that of the point {owner} already", point.at)
+    names: set[str] = set()
+    for point in definition.points:
+        mine = [label.name for label in point.labels]
+        for label in point.labels:
+            if mine.count(label.name) > 1 and label.name not in names:
+                names.add(label.name)
+                yield Fault(f"two labels are called {label.name}: give one a name", label.at)
+
+
+def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[Fault]:
+    passes = point.role in (d.BEGIN, d.PASS)
+    wrong = (
+        (point.begins and point.role != d.PASS, "begins is for points that pass"),
+        (point.repeat and not (point.role == d.BEGIN or point.begins), "repeat is for points that begin"),
+        (point.becomes and point.role != d.PASS, "becomes is for points that pass"),
+        (point.outcome and passes, "an outcome is for points that end"),
+        (point.failed and passes, "failed is for points that end"),
+        (point.after and point.role == d.BEGIN, "after is for points that do not begin"),
+        (point.mark and not passes, "a mark is for points that begin or pass"),
+        (point.reached and point.role == d.BEGIN, "reached is for points that do not begin"),
+        (point.reached and not marks, "no point has a mark that could be reached"),
+    )
+    for is_wrong, message in wrong:
+        if is_wrong:
+            yield Fault(f"{message}, and {point.name} is one that {_does(point)}", point.at)
+    if point.after and point.after not in columns:
+        hint = did_you_mean(point.after, columns)
+        yield Fault(f"no point that begins or passes is called {point.after}{hint}", point.at)
+    expressions = [part for way in point.keys for part in way] + [label.value for label in point.labels]
+    expressions += [one for one in (point.becomes, point.value, point.mark, point.reached) if one is not None]
+    expressions += [one.left for one in (*point.filters, point.failed) if one is not None]
+    if any(target.kind != d.FUNCTION for target in point.targets):
+        # Tracepoints may have an argument of that name.
+        return
+    for expression in expressions:
+        if any(path.root == "ret" for choice in expression.choices for path in choice):
+            message = "what the function returned is known at ret: alone"
+            yield Fault(message, expression.place)
+
+
+def _does(point: PointSpec) -> str:
+    return {d.BEGIN: "begins", d.PASS: "passes", d.END: "ends", d.DROP: "drops"}[point.role]

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of a point: a front end that reads what the definition names, before a prebuilt body.
+
+The front end leaves `struct args` (bpf_src/generic/args.h) on the stack, points R1 to it, and falls through into a copy
+of the body. R6 is the context, R7 the value at hand, R9 a key of several parts as far as it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from wptrace.engine.definition import assembler as asm
+from wptrace.engine.definition.assembler import FP, R0, R1, R2, R3, R6, R7, R8, R9, Code
+from wptrace.engine.definition.recipe import (
+    ARGUMENT,
+    CONSTANT,
+    CPU,
+    EVENT,
+    FEXIT,
+    KPROBE,
+    KRETPROBE,
+    RETURNED,
+    TASK,
+    Attachment,
+    Load,
+    Recipe,
+    Test,
+)
+from wptrace.errors import WptraceError
+
+# struct args
+KEY, VALUE, POINT, FLAGS, OTHER, LABELS, MARK, FAILED, PLACE, OTHER_PLACE, ARGS = (
+    0,
+    8,
+    16,
+    24,
+    32,
+    40,
+    72,
+    80,
+    88,
+    92,
+    96,
+)
+_WORD = 8
+TEXT_BYTES = 16
+# What is read by the kernel's helpers comes here, below `args`: a text that is compared, and below it a number.
+_SCRATCH = TEXT_BYTES + _WORD
+# All that a program may have; each of the body's subprograms takes some of it.
+_STACK, _FOR_SUBPROGRAMS = 512, 256
+
+_GET_CPU, _GET_TASK, _GET_TYPED_TASK, _READ, _READ_TEXT = 8, 35, 158, 113, 115
+_NUMBER_BIT = 1 << 63
+# Places in struct state, which is a word.
+_SEEN, _LAST = 8, 16
+# Odd, so that no part of a key is lost to the ones behind it.
+_MIX = 0x9E3779B97F4A7C15
+# A slot is found by the highest bits of the product with the key's lower half, which depend on all of that.
+_HASH = 0x9E3779B1
+
+# Where kernels leave arguments and results of functions, in struct pt_regs.
+_REGISTERS = {"x86_64": (112, 104, 96, 88, 72, 64), "aarch64": tuple(range(0, 64, 8))}
+_RESULT = {"x86_64": 80, "aarch64": 0}
+
+_CONDITIONS = {
+    "==": (asm.EQUAL, asm.EQUAL),
+    "!=": (asm.NOT_EQUAL, asm.NOT_EQUAL),
+    "<": (asm.LESS, asm.SIGNED_LESS),
+    "<=": (asm.LESS_EQUAL, asm.SIGNED_LESS_EQUAL),
+    ">": (asm.GREATER, asm.SIGNED_GREATER),
+    ">=": (asm.GREATER_EQUAL, asm.SIGNED_GREATER_EQUAL),
+    "&": (asm.ANY_BIT, asm.ANY_BIT),
+    "in": (asm.EQUAL, asm.EQUAL),
+}
+_FILTERED = "filtered"
+
+
+class Constants(NamedTuple):
+    """What the body knows of a point before it runs."""
+
+    point: int
+    flags: int
+    slot_bits: int
+    """Of a power of two of slots."""
+    words: Sequence[int] = ()
+    """For each label of the attachment, the first of its words."""
+    wanted: Sequence[bool] = ()
+    """Which of these labels anybody asked for; none given: all."""
+
+
+def program(attachment: Attachment, constants: Constants, body: bytes, machine: str) -> bytes:
+    return front(attachment, constants, asm.stack(body), machine) + body
+
+
+def front(attachment: Attachment, constants: Constants, used: int, machine: str) -> bytes:
+    """What comes before a body that uses so many bytes of stack."""
+    return _Front(attachment, constants, used, machine).emit()
+
+
+def flags_of(attachment: Attachment, numbers: Mapping[str, int]) -> int:
+    """Which words of `args` the front end of an attachment fills."""
+    found = 0
+    for name, given in (
+        ("value", attachment.value),
+        ("other", attachment.becomes),
+        ("mark", attachment.mark),
+        ("reached", attachment.reached),
+        ("failed", attachment.failed),
+    ):
+        if given is not None:
+            found |= 1 << numbers[name]
+    if any(one is not None and one.size <= 4 for one in (attachment.mark, attachment.reached)):
+        found |= 1 << numbers["narrow"]
+    return found
+
+
+class _Front:
+    def __init__(self, attachment: Attachment, constants: Constants, used: int, machine: str) -> None:
+        self._attachment = attachment
+        self._constants = constants
+        self._machine = machine
+        self._args = -(used + ARGS)
+        self._compared = self._args - TEXT_BYTES
+        self._scratch = self._args - _SCRATCH
+        if -self._scratch > _STACK - _FOR_SUBPROGRAMS:
+            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        self._code = Code()
+
+    def emit(self) -> bytes:
+        code, point, constants = self._code, self._attachment, self._constants
+        code.move(R6, R1)
+        for test in point.filters:
+            self._pass_or(test, _FILTERED)
+        self._key()
+        if point.becomes is not None:
+            self._part(point.becomes)
+            self._put(OTHER)
+            self._find(R7, OTHER_PLACE)
+        for recipe, place in ((point.value, VALUE), (point.mark or point.reached, MARK)):
+            if recipe is not None:
+                self._value(recipe)
+                self._put(place)
+        if point.failed is not None:
+            succeeded = code.fresh("succeeded")
+            code.store_number(FP, self._args + FAILED, 0)
+            self._pass_or(point.failed, succeeded)
+            code.store_number(FP, self._args + FAILED, 1)
+            code.label(succeeded)
+        for at, recipe in enumerate(point.labels):
+            if not constants.wanted or constants.wanted[at]:
+                self._label(recipe, LABELS + constants.words[at] * _WORD)
+        state = 1 << constants.point + _SEEN | constants.point << _LAST
+        for place, number in ((POINT, state), (FLAGS, constants.flags)):
+            # Through a register: a number that is stored at once is not known to all verifiers when it is read again.
+            code.set(R2, number)
+            code.store(FP, self._args + place, R2)
+        code.move(R1, FP)
+        code.compute(asm.ADD, R1, self._args)
+        if code.wanted(_FILTERED):
+            # An exit that nothing goes to would be refused.
+            code.jump("body")
+            code.label(_FILTERED)
+            code.set(R0, 0)
+            code.exit()
+        code.label("body")
+        return code.bytes()
+
+    def _put(self, place: int) -> None:
+        self._code.store(FP, self._args + place, R7)
+
+    # --- Keys and labels ----------------------------------------------------------------------------------------------
+
+    def _key(self) -> None:
+        keys = self._attachment.keys
+        if len(keys) == 1:
+            self._part(keys[0])
+            self._put(KEY)
+            self._find(R7, PLACE)
+            return
+        code = self._code
+        for number, part in enumerate(keys):
+            self._value(part)
+            if part.pointer:
+                code.jump_if(asm.EQUAL, R7, 0, _FILTERED)
+                self._as_number()
+            if number:
+                code.set(R1, _MIX)
+                code.compute_with(asm.MUL, R9, R1)
+                code.compute_with(asm.ADD, R9, R7)
+            else:
+                code.move(R9, R7)
+        code.set(R1, _NUMBER_BIT)
+        code.compute_with(asm.OR, R9, R1)
+        code.store(FP, self._args + KEY, R9)
+        self._find(R9, PLACE)
+
+    def _part(self, recipe: Recipe) -> None:
+        """A key of one part: 0 is what a free slot has."""
+        self._value(recipe)
+        if recipe.pointer:
+            self._code.jump_if(asm.EQUAL, R7, 0, _FILTERED)
+            return
+        self._code.set(R1, _NUMBER_BIT)
+        self._code.compute_with(asm.OR, R7, R1)
+
+    def _find(self, key: int, place: int) -> None:
+        """The verifier forbids arithmetic with a pointer it knows, but its lower half is a plain number."""
+        code = self._code
+        code.move_half(R1, key)
+        code.compute_half(asm.MUL, R1, asm.signed(_HASH, 32))
+        code.compute_half(asm.SHIFT_RIGHT, R1, 32 - self._constants.slot_bits)
+        code.store(FP, self._args + place, R1, 4)
+
+    def _as_number(self) -> None:
+        """The verifier forbids arithmetic with a pointer it knows; a sum in memory is a plain number."""
+        code = self._code
+        code.store_number(FP, self._scratch, 0)
+        code.add_atomically(FP, self._scratch, R7)
+        code.load(R7, FP, self._scratch)
+
+    def _label(self, recipe: Recipe, place: int) -> None:
+        if recipe.text:
+            self._text(recipe, self._args + place)
+            return
+        self._value(recipe)
+        self._put(place)
+
+    # --- Values -------------------------------------------------------------------------------------------------------
+
+    def _value(self, recipe: Recipe) -> None:
+        """Into R7; what is behind a NULL is 0."""
+        code = self._code
+        known = code.fresh("known")
+        self._reach(recipe, recipe.loads)
+        self._shape(recipe)
+        if recipe.otherwise is not None:
+            code.jump_if(asm.NOT_EQUAL, R7, 0, known)
+            self._value(recipe.otherwise)
+            code.label(known)
+
+    def _reach(self, recipe: Recipe, loads: Sequence[Load]) -> None:
+        code, null = self._code, self._code.fresh("null")
+        self._source(recipe, loads)
+        for load in loads:
+            if load.direct:
+                # The verifiers of 5.10 and 6.1 take a pointer for one even where it was found to be 0.
+                there = code.fresh("there")
+                code.jump_if(asm.NOT_EQUAL, R7, 0, there)
+                code.set(R7, 0)
+                code.jump(null)
+                code.label(there)
+                offset = load.offset
+                if not -(1 << 15) <= offset < 1 << 15:
+                    code.compute(asm.ADD, R7, offset)
+                    offset = 0
+                code.load(R7, R7, offset, load.size)
+            else:
+                self._read(R7, load.offset, load.size)
+        if code.wanted(null):
+            code.label(null)
+
+    def _read(self, address: int, offset: int, size: int) -> None:
+        """What cannot be read is 0, by the helper's promise."""
+        code = self._code
+        code.move(R3, address)
+        if offset:
+            code.compute(asm.ADD, R3, offset)
+        code.move(R1, FP)
+        code.compute(asm.ADD, R1, self._scratch)
+        code.set(R2, size)
+        code.call(_READ)
+        code.load(R7, FP, self._scratch, size)
+
+    def _source(self, recipe: Recipe, loads: Sequence[Load]) -> None:
+        code, way = self._code, self._attachment.way
+        if recipe.source == TASK:
+            code.call(_GET_TYPED_TASK if loads and loads[0].direct else _GET_TASK)
+            code.move(R7, R0)
+        elif recipe.source == CPU:
+            code.call(_GET_CPU)
+            code.move(R7, R0)
+        elif recipe.source == CONSTANT:
+            code.set(R7, recipe.number)
+        elif recipe.source == RETURNED and way == KRETPROBE:
+            code.load(R7, R6, _RESULT[self._machine])
+        elif recipe.source == RETURNED and way == FEXIT:
+            # Behind the arguments.
+            code.load(R7, R6, recipe.number * _WORD)
+        elif recipe.source == ARGUMENT and way == EVENT:
+            code.load(R7, R6, recipe.number, _WORD if loads else recipe.size)
+        elif recipe.source == ARGUMENT and way == KPROBE:
+            registers = _REGISTERS[self._machine]
+            if recipe.number >= len(registers):
+                raise WptraceError(f"argument {recipe.number} of {self._attachment.target} is on the stack")
+            code.load(R7, R6, registers[recipe.number])
+        elif recipe.source == ARGUMENT and way != KRETPROBE:
+            code.load(R7, R6, recipe.number * _WORD)
+        else:
+            raise WptraceError(f"{way} programs have no {recipe.source}")
+
+    def _shape(self, recipe: Recipe) -> None:
+        """From what was loaded to 64 bits."""
+        code = self._code
+        exact = bool(recipe.loads) or (recipe.source == ARGUMENT and self._attachment.way == EVENT)
+        size = recipe.loads[-1].size if recipe.loads else recipe.size
+        if recipe.bits:
+            code.compute(asm.SHIFT_LEFT, R7, 64 - recipe.shift - recipe.bits)
+            code.compute(asm.SHIFT_SIGNED if recipe.signed else asm.SHIFT_RIGHT, R7, 64 - recipe.bits)
+        elif size < _WORD and recipe.source != CONSTANT and (recipe.signed or not exact) and not recipe.swap:
+            # A register may have anything above an argument that is narrower.
+            code.compute(asm.SHIFT_LEFT, R7, 64 - 8 * size)
+            code.compute(asm.SHIFT_SIGNED if recipe.signed else asm.SHIFT_RIGHT, R7, 64 - 8 * size)
+        if recipe.swap:
+            code.swap(R7, recipe.swap)
+
+    # --- Text ---------------------------------------------------------------------------------------------------------
+
+    def _text(self, recipe: Recipe, place: int) -> None:
+        """Up to 15 bytes and zeros behind them, so that equal ones are equal words."""
+        code = self._code
+        known = code.fresh("known")
+        code.store_number(FP, place, 0)
+        code.store_number(FP, place + _WORD, 0)
+        if recipe.loads:
+            self._reach(recipe, recipe.loads[:-1])
+            offset = recipe.loads[-1].offset
+            code.move(R3, R7)
+        elif recipe.source == ARGUMENT and self._attachment.way == EVENT and recipe.located is not None:
+            offset = recipe.located
+            code.load(R7, R6, recipe.number, 4)
+            code.compute(asm.AND, R7, 0xFFFF)
+            code.move(R3, R6)
+            code.compute_with(asm.ADD, R3, R7)
+        elif recipe.source == ARGUMENT and self._attachment.way == EVENT:
+            offset = recipe.number
+            code.move(R3, R6)
+        else:
+            self._reach(recipe, ())
+            offset = 0
+            code.move(R3, R7)
+        if offset:
+            code.compute(asm.ADD, R3, offset)
+        code.move(R1, FP)
+        code.compute(asm.ADD, R1, place)
+        code.set(R2, min(recipe.size, TEXT_BYTES))
+        code.call(_READ_TEXT)
+        if recipe.otherwise is not None:
+            code.load(R7, FP, place, 1)
+            code.jump_if(asm.NOT_EQUAL, R7, 0, known)
+            self._text(recipe.otherwise, place)
+            code.label(known)
+
+    # --- Tests --------------------------------------------------------------------------------------------------------
+
+    def _pass_or(self, test: Test, otherwise: str) -> None:
+        """Goes on where the test holds, else to a label."""
+        code = self._code
+        holds = code.fresh("holds")
+        if test.left.text:
+            self._text(test.left, self._compared)
+            self._compare_texts(test, holds, otherwise)
+        else:
+            self._value(test.left)
+            condition = _CONDITIONS[test.operator][test.left.signed]
+            for right in test.right:
+                if isinstance(right, bytes):
+                    raise WptraceError("a number is compared with a text")
+                code.jump_if(condition, R7, right, holds)
+            code.jump(otherwise)
+        code.label(holds)
+
+    def _compare_texts(self, test: Test, holds: str, otherwise: str) -> None:
+        code = self._code
+        same, different = (otherwise, holds) if test.operator == "!=" else (holds, otherwise)
+        for right in test.right:
+            if not isinstance(right, bytes) or test.operator not in ("==", "!=", "in"):
+                raise WptraceError("a text can be compared with texts alone, by ==, != and in")
+            padded = right[: min(test.left.size, TEXT_BYTES) - 1].ljust(TEXT_BYTES, b"\0")
+            another = code.fresh("another")
+            for at in (0, _WORD):
+                code.load(R7, FP, self._compared + at)
+                code.jump_if(asm.NOT_EQUAL, R7, int.from_bytes(padded[at : at + _WORD], "little"), another, R8)
+            code.jump(same)
+            code.label(another)
+        code.jump(different)

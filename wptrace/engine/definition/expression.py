@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The expressions of definitions: how they are written, not what they are on a kernel.
+
+    expression = path { "||" path-or-choice }       the first that is not 0 when the point is passed
+    choice     = path { "|" path }                  the first that this kernel has
+    path       = primary { "->" name | "." name | "[" number "]" } [ ":" number ]      so many of its lowest bits
+    primary    = name | number | "(" path ")" | "(" "struct" name "*" ")" primary | "ntohs" "(" path ")"
+    comparison = choice operator ( literal | "[" literal { "," literal } "]" )
+    operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "&" | "in"
+
+A cast binds to what follows it at once, more tightly than in C: `(struct tcp_sock *)sk->write_seq` is the write_seq of
+a tcp_sock. Nothing here can do more than read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+from wptrace.engine.definition.definition import Place
+
+
+class Step(NamedTuple):
+    """To a field, or to an element of an array."""
+
+    name: str
+    element: int | None
+    at: int
+    """The character of the text where it stands, from 0."""
+
+
+class Path(NamedTuple):
+    """Where it begins, what that is taken for, and the steps from there."""
+
+    root: str | int | Path
+    steps: tuple[Step, ...] = ()
+    cast: str = ""
+    """Before the steps the root is taken for a pointer to this struct."""
+    swap: int = 0
+    """In network order: so many bits."""
+    bits: int = 0
+    """Of its lowest bits so many; 0: all."""
+    at: int = 0
+    text: str = ""
+    """As it was written."""
+
+
+Choice = tuple[Path, ...]
+"""The first that this kernel has."""
+
+
+class Expression(NamedTuple):
+    choices: tuple[Choice, ...]
+    """The first that is not 0 when the point is passed."""
+    text: str
+    place: Place
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Name(NamedTuple):
+    """A value of an enum by its name."""
+
+    name: str
+    at: int
+
+
+Literal = Union[int, str, Name]
+
+
+class Comparison(NamedTuple):
+    """A filter."""
+
+    left: Expression
+    operator: str
+    right: tuple[Literal, ...]
+    text: str
+    place: Place
+
+    def __str__(self) -> str:
+        return self.text

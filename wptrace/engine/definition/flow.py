@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flow of a definition: what `wptrace flow` runs. Nothing above it can tell it from a flow written in Python."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+from wptrace.bpf import trial
+from wptrace.bpf.generated import Generated
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.maps import Map
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.engine import filters
+from wptrace.engine.cells import Cells
+from wptrace.engine.definition.definition import DROP, SYMBOL
+from wptrace.engine.definition.kinds import kind_of
+from wptrace.engine.definition.labels import REST, Names
+from wptrace.engine.definition.programs import Numbering, Programs, bodies, body_of
+from wptrace.engine.definition.resolved import Label, Resolution
+from wptrace.engine.filters import Filter, cgroup, task
+from wptrace.engine.flow import NEVER_NS, Flow
+from wptrace.engine.sampling import Sampling
+from wptrace.errors import UsageError, WptraceError
+from wptrace.kernel import privileges, symbols, tasks
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
+from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before, times_of
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import REQUESTS, TOTAL, Group, Noun
+from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Snapshot, Source, Start
+
+_REPLACED = Cause("replaced", "another one was handed over to its key: its own end was never seen")
+_UNSEEN_END = Cause("unseen_end", "its key began again before an end was seen")
+_RESTARTED = Cause("restarted", "it began again before its end, as the definition allows")
+_NO_CELL = Cause("no_cell", "it had no row to count in")
+_COLLIDED = Cause("collided", "two CPUs took one slot at once, on a kernel that cannot tell them apart")
+_ROWS_FULL = Cause("rows_full", f"there were more labels than rows: it is counted in the row {REST}")
+_RATE_LIMITED = Cause("rate_limited", "one was not shown because of --limit")
+_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+_LOST = {"state_full": STATE_FULL, "moved_full": STATE_FULL, "replaced": _REPLACED, "unseen_end": _UNSEEN_END}
+_LOST |= {"restarted": _RESTARTED, "no_cell": _NO_CELL}
+_NOTED = {"unmatched": UNMATCHED_END, "rows_full": _ROWS_FULL, "ring_full": RING_FULL, "rate_limited": _RATE_LIMITED}
+
+SLOTS = 1024
+MOST_SLOTS = 1 << 20
+ROWS = 64
+MOST_ROWS = 1 << 14
+MEMORY = 256 << 20
+"""Of all cells together: a typing error in the number of rows is no reason to take more."""
+
+
+class Options(NamedTuple):
+    slow_ns: int | None = None
+    """Objects that took at least this long are shown one by one."""
+    sample: int = 0
+    """One in this many is shown as well."""
+    limit: int = 0
+    """At most this many a second are shown; 0: all."""
+    listing: bool = False
+    """Those in flight will be asked for: names are kept for them."""
+    shedding: bool = False
+    """A budget may have few of them timed."""
+    by: tuple[str, ...] | None = None
+    """Labels by which rows are kept apart; None: all."""
+    filter: Filter = Filter()
+    slots: int = SLOTS
+    rows: int = ROWS
+    ring_bytes: int = 1 << 20
+
+    @property
+    def telling(self) -> bool:
+        return self.slow_ns is not None or self.sample > 0
+
+
+class DefinedFlow(Flow):
+    object = "generic"
+    view = "objects"
+    filters = (
+        task.PID._replace(words="only what this process begins"),
+        task.TID._replace(words="only what this thread begins"),
+        task.COMM._replace(words="only what threads with this name begin, its first 15 bytes"),
+        cgroup.IN_CGROUP._replace(words="only what is begun in this cgroup and those below it"),
+    )
+
+    def __init__(self, resolution: Resolution, options: Options) -> None:
+        self._resolution = resolution
+        self._options = options
+        self.definition = definition = resolution.definition
+        self._labels = _wanted(resolution, options.by)
+        self._first: dict[str, int] = {}
+        self._words = 0
+        for label in self._labels:
+            self._first[label.name] = self._words
+            self._words += label.words
+        self.name = definition.name
+        self.kind = kind_of(definition, self._labels)
+        self.kinds = self.judged = (self.kind,)
+        self._stages = [stage.name for stage in self.kind.stages]
+        self._asks = bool(options.filter)
+        self._programs: Programs | None = None
+        self._opened: BpfObject | None = None
+        self._table: Slots | None = None
+        self._names = Names()
+        self._told: list[Event] = []
+        self._sampling = Sampling()
+        self._groups: dict[int, Group] = {}
+        self._stopped = False
+        if options.slots & (options.slots - 1) or not 16 <= options.slots <= MOST_SLOTS:
+            raise UsageError(f"{options.slots} slots are not possible: a power of two from 16 to {MOST_SLOTS:,} is")
+        if not 1 <= options.rows <= MOST_ROWS:
+            raise UsageError(f"{options.rows} rows are not possible: from 1 to {MOST_ROWS:,} are")
+
+    # --- Start and end ------------------------------------------------------------------------------------------------
+
+    def start(self, reader: Reader) -> Start:
+        options = self._options
+        self._opened = obj = trial.open_here(self.object)
+        self._prepare(obj)
+        obj.load()
+        self._table = Slots(obj)
+        self._cells = Cells(_Sized(obj, self._kept), [self._group(0)], [TOTAL, *self._stages[: self._kept]])
+        if options.telling:
+            layout = obj.struct("generic_record")
+            self._fields = layout.fields
+            self._ring = Ring.of(obj.maps["records"], layout.struct)
+            reader.add(self._ring, self._take, rate=RATE)
+        slot_bits = options.slots.bit_length() - 1
+        numbering = Numbering(self._resolution, self._first, slot_bits, self._telling, options.shedding)
+        self._programs = programs = Programs(self._resolution)
+        programs.attach(numbering, bodies(obj), self._asks)
+        wanted = options.filter
+        notes = [*self._resolution.notes, *programs.notes(), *filters.notes(wanted, self.filters)]
+        if any(label.type == SYMBOL for label in self._resolution.labels) and not symbols.shown():
+            why = privileges.hidden_addresses()
+            notes.append(f"functions have no names: /proc/kallsyms shows no addresses ({why})")
+        return self._begun(filters.describe(wanted, self.filters), self._sources(), notes)
+
+    @property
+    def _telling(self) -> bool:
+        return self._options.telling or self._options.listing
+
+    @property
+    def _kept(self) -> int:
+        """How many stages have distributions of their own: the only one is the total."""
+        return len(self._stages) if len(self._stages) > 1 else 0
+
+    def _prepare(self, obj: BpfObject) -> None:
+        options = self._options
+        needed = {body_of(point.spec, self._asks) for point in self._resolution.points if point.attachments}
+        for program in obj.progs.values():
+            program.autoload = program.name in needed
+        rows = options.rows if self._words else 0
+        cells = obj.maps["cells"]
+        cells.value_size = _Sized.layout(obj, self._kept).size
+        cells.max_entries = rows + 1
+        whole = cells.value_size * cells.max_entries * libbpf().cpus
+        if whole > MEMORY:
+            raise UsageError(
+                f"{rows} rows would take {whole >> 20} MiB on {libbpf().cpus} CPUs: up to {MEMORY >> 20} are"
+            )
+        obj.maps["rows"].max_entries = rows + 1
+        for name in ("row_numbers", "taken"):
+            obj.maps[name].max_entries = max(rows, 1)
+        obj.maps["objects"].max_entries = options.slots
+        obj.maps["records"].max_entries = options.ring_bytes if options.telling else mmap.PAGESIZE
+        obj.rodata.without_exchange = not trial.exchanges()
+        obj.rodata.slot_mask = options.slots - 1
+        obj.rodata.stage_count = self._kept
+        obj.rodata.label_words = self._words
+        obj.rodata.row_count = rows
+        obj.data.slow_ns = NEVER_NS if options.slow_ns is None else options.slow_ns
+        obj.bss.sample = options.sample
+        obj.bss.tell_limit = options.limit
+        filters.apply(obj.bss, options.filter, self.filters)
+
+    def _sources(self) -> list[Source]:
+        found: dict[str, list[str]] = {name: [] for name in self._stages}
+        loaded = {} if self._programs is None else self._programs.loaded
+        columns = list(self.definition.columns)
+        for number, point in enumerate(self._resolution.points):
+            if number in loaded and point.spec.name in columns:
+                found[self._stages[columns.index(point.spec.name)]].append(loaded[number].section)
+        return [Source(stage, ", ".join(how)) for stage, how in found.items()]
+
+    def shedder(self) -> _Shedder | None:
+        if self._programs is None or not self._options.shedding:
+            return None
+        return _Shedder(self._obj, self._programs, self.kind.noun, self._options.slow_ns == 0, self.look)
+
+    def stop(self) -> None:
+        if self._programs is not None:
+            self._programs.detach()
+            self._stopped = True
+
+    def close(self) -> None:
+        super().close()
+        if self._table is not None:
+            self._table.close()
+        if self._programs is not None:
+            self._programs.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _obj(self) -> BpfObject:
+        if self._opened is None:
+            raise WptraceError("the flow has not been started")
+        return self._opened
+
+    # --- Rows ---------------------------------------------------------------------------------------------------------
+
+    def _group(self, row: int) -> Group:
+        """Row 0 is that of all without labels, and the one of the rest with them."""
+        if row not in self._groups:
+            values = [REST] * len(self._labels)
+            if row:
+                values = self._values(self._obj.maps["rows"][row].labels)
+            self._groups[row] = self.kind.group(*values)
+        return self._groups[row]
+
+    def _values(self, words: Sequence[int]) -> list[Any]:
+        places = ((label, self._first[label.name]) for label in self._labels)
+        return [self._names.of(label, words[first : first + label.words]) for label, first in places]
+
+    def _follow(self) -> None:
+        if not self._words:
+            return
+        rows = self._obj.maps["rows"]
+        following = min(self._obj.data.next_row, self._options.rows + 1)
+        for number in range(1, following):
+            if number not in self._groups and rows[number].used:
+                self._cells.follow(number, self._group(number))
+
+    def snapshot(self) -> Snapshot:
+        obj, table = self._obj, self._table
+        if table is None or self._programs is None:
+            raise WptraceError("the flow has not been started")
+        # First: what ends during the look is no more in flight than what begins.
+        begun = table.begun()
+        self._follow()
+        self._cells.read()
+        ran = [program.statistics() for program in self._programs.loaded.values()]
+        losses = dict(zip(obj.enum("generic_cause"), obj.bss.loss))
+        lost: dict[Cause, int] = {}
+        for name, cause in _LOST.items():
+            lost[cause] = lost.get(cause, 0) + losses[name]
+        noted = {cause: losses[name] for name, cause in _NOTED.items()}
+        dropped = list(obj.bss.dropped)
+        for number, count in enumerate(dropped):
+            noted[self._dropped(number)] = count
+        noted[RECURSION] = sum(one.recursion_misses for one in ran)
+        noted[INCONSISTENT] = self._cells.shrunk
+        noted[_FOREIGN] = self._ring.foreign if self._ring is not None else 0
+        finished = self._cells.total("finished")
+        # What was refused a slot at its begin was not counted there.
+        started = begun + losses["state_full"] - sum(dropped)
+        if not self._stopped:
+            started = max(started, finished + sum(lost.values()))
+        else:
+            missing = started - finished - sum(lost.values()) - table.used()
+            lost[_COLLIDED] = max(missing, 0)
+        return self._taken(
+            {REQUESTS: Book.read(started, finished, lost, noted, self._cells.total("failed"))},
+            self._distributions(),
+            {group: self._counted(group) for group in self._cells.counters},
+            ran,
+        )
+
+    def look(self) -> dict[Group, dict[str, Distribution]]:
+        self._follow()
+        self._cells.read()
+        return self._distributions()
+
+    def _distributions(self) -> dict[Group, dict[str, Distribution]]:
+        found = self._cells.copy()
+        for stages in found.values():
+            if not self._kept:
+                stages[self._stages[0]] = stages[TOTAL].copy()
+        return self._sampling.whole(found, {group: one["untimed"] for group, one in self._cells.counters.items()})
+
+    def _counted(self, group: Group) -> dict[str, int]:
+        counters = self._cells.counters[group]
+        found = {name: counters[f"outcomes[{number}]"] for number, name in enumerate(self.definition.outcomes, 1)}
+        valued = self.definition.value
+        if valued is not None:
+            found[BYTES if valued.unit == "bytes" else valued.unit] = counters["value"]
+        found[UNTIMED] = counters["untimed"]
+        return {name: count for name, count in found.items() if count or name == BYTES}
+
+    def _dropped(self, number: int) -> Cause:
+        points = [point.spec for point in self._resolution.points if point.spec.role == DROP]
+        outcomes = self.definition.outcomes
+        name = outcomes[number - 1] if 0 < number <= len(outcomes) else "dropped"
+        at = ", ".join(point.name for point in points if point.outcome == (name if number else "")) or "a point"
+        return Cause(name, f"left at {at}, and counts neither as started nor as finished")
+
+    # --- Records -----------------------------------------------------------------------------------------------------
+
+    def _take(self, records: list[Record]) -> None:
+        offset = wall_offset_ns()
+        self._told += [self._event(dict(zip(self._fields, record)), offset) for record in records]
+
+    def _event(self, record: dict[str, Any], offset: int) -> Event:
+        seen = record["seen"]
+        stages = {name: record[f"spent[{at}]"] for at, name in enumerate(self._stages) if seen >> at & 1}
+        if not self._kept:
+            stages = {self._stages[0]: record["total_ns"]}
+        outcomes = ("", *self.definition.outcomes)
+        fields: dict[str, Any] = {"key": f"{record['key']:#x}"}
+        if self.definition.value is not None:
+            fields |= {"value": record["value"], "unit": self.definition.value.unit}
+        fields |= {"begin_cpu": record["begin_cpu"], "end_cpu": record["end_cpu"]}
+        fields |= {"comm": tasks.comm(record["comm"]), "pid": record["tgid"], "tid": record["tid"]}
+        if record["outcome"]:
+            fields["outcome"] = outcomes[record["outcome"]] if record["outcome"] < len(outcomes) else "?"
+        if record["failed"]:
+            fields["failed"] = True
+        words = [record[f"labels[{at}]"] for at in range(self._words)]
+        group = self.kind.group(*self._values(words))
+        return Event(group, record["end_ns"] + offset, record["total_ns"], stages, fields)
+
+    def events(self) -> list[Event]:
+        found, self._told = self._told, []
+        return found
+
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        if self._table is None:
+            return []
+        now = time.monotonic_ns()
+        found = []
+        for one in self._table.taken():
+            life = one.life
+            age = now - life.start_ns
+            if not life.start_ns or age < at_least_ns:
+                continue
+            fields: dict[str, Any] = {"key": f"{one.key:#x}", "cpu": life.cpu}
+            fields |= {"comm": tasks.comm(life.comm), "pid": life.tgid, "tid": life.tid}
+            stage = self._stages[life.state.last] if life.state.last < len(self._stages) else ""
+            found.append(InFlight(self.kind.group(*self._values(life.labels)), age, stage, fields))
+        return sorted(found, key=lambda one: -one.age_ns)
+
+
+class _Shedder:
+    """First objects are no longer shown one by one, then few of them are timed."""
+
+    def __init__(self, obj: BpfObject, programs: Programs, noun: Noun, each: bool, look: Callable[[], object]) -> None:
+        self._obj = obj
+        self._programs = programs
+        self._look = look
+        self.savings = (EACH, times_of(noun.plural))
+        self.steps = ladder(self.savings if each else self.savings[1:])
+
+    def programs(self) -> list[Generated]:
+        return list(self._programs.loaded.values())
+
+    def shed(self, step: Step) -> None:
+        if step.kind == EACH:
+            self._obj.bss.sample = TOLD_ONE_IN
+            self._obj.data.slow_ns = NEVER_NS
+            return
+        self._look()
+        self._obj.bss.time_one_in = step.one_in
+
+    def restore(self, step: Step) -> None:
+        if step.kind == EACH:
+            self._obj.data.slow_ns = 0
+            self._obj.bss.sample = 0
+            return
+        self._look()
+        self._obj.bss.time_one_in = rate_before(self.steps, step)
+
+
+class Slots:
+    """The table of what is in flight, read where it lies."""
+
+    def __init__(self, obj: BpfObject) -> None:
+        self._codec = obj.struct("object")
+        objects = obj.maps["objects"]
+        self._stride = int(self._codec.size + 7) & ~7
+        size = objects.max_entries * self._stride
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._mapped = mmap.mmap(objects.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._bytes = memoryview(self._mapped)[: objects.max_entries * self._stride]
+        self._words = self._bytes.cast("Q")
+
+    def begun(self) -> int:
+        """By the second word of each slot."""
+        return sum(self._words[1 :: self._stride // 8])
+
+    def used(self) -> int:
+        return sum(1 for key in self._words[:: self._stride // 8] if key)
+
+    def taken(self) -> list[Any]:
+        keys = self._words[:: self._stride // 8].tolist()
+        return [self._codec.unpack(self._bytes, at * self._stride) for at, key in enumerate(keys) if key]
+
+    def close(self) -> None:
+        self._words.release()
+        self._bytes.release()
+        self._mapped.close()
+
+
+class _Layout(NamedTuple):
+    """As much of a cell as there is for so many stages."""
+
+    fields: tuple[str, ...]
+    struct: struct.Struct
+
+    @property
+    def size(self) -> int:
+        return self.struct.size
+
+
+class _Sized:
+    """The map of cells, whose values are shorter than their type."""
+
+    def __init__(self, obj: BpfObject, stages: int) -> None:
+        self._map: Map = obj.maps["cells"]
+        self._layout = self.layout(obj, stages)
+
+    @property
+    def value_codec(self) -> _Layout:
+        return self._layout
+
+    @staticmethod
+    def layout(obj: BpfObject, stages: int) -> _Layout:
+        fields = obj.struct("cell").fields
+        end = next((at for at, name in enumerate(fields) if name.startswith(f"stages[{stages + 1}].")), len(fields))
+        kept = fields[:end]
+        return _Layout(kept, struct.Struct("=" + "".join("I" if ".slots[" in name else "Q" for name in kept)))
+
+    def raw(self, key: int) -> memoryview | None:
+        return self._map.raw(key.to_bytes(4, "little"))
+
+
+def _wanted(resolution: Resolution, by: Sequence[str] | None) -> list[Label]:
+    known = {label.name: label for label in resolution.labels}
+    for name in by or ():
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"{resolution.definition.name} has no label {name}: {has}")
+    return [label for label in resolution.labels if by is None or label.name in by]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A target of a definition on one kernel: what it is called with, and by which ways it can be observed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wptrace.bpf.btf import Btf, Composite, Func, FuncProto, Ptr, Typedef
+from wptrace.engine.definition import recipe as r
+from wptrace.engine.definition.definition import EVENT, FUNCTION, TRACEPOINT, Target
+from wptrace.engine.definition.faults import did_you_mean
+from wptrace.engine.definition.kernel import EventField, Kernel
+
+_REGISTERS = {"x86_64": 6, "aarch64": 8}
+
+
+class Argument(NamedTuple):
+    name: str
+    """Empty if it is unknown."""
+    type: int
+
+
+class Hook(NamedTuple):
+    target: Target
+    types: Btf
+    arguments: tuple[Argument, ...]
+    """Empty where the kernel has no types of it: see `typed`."""
+    returned: int = 0
+    """The type; 0 is void."""
+    btf_id: int = 0
+    module: str = ""
+    typed: bool = True
+    by_value: bool = False
+    """Structs are handed over themselves, or more arguments than it names."""
+    fields: dict[str, EventField] | None = None
+    """Of a classic event."""
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Best first."""
+        kind = self.target.kind
+        if kind == EVENT:
+            return (r.EVENT,)
+        if kind == TRACEPOINT:
+            return (r.TP_BTF, r.RAW_TP) if self.typed else (r.RAW_TP,)
+        best, other = (r.FENTRY, r.KPROBE) if kind == FUNCTION else (r.FEXIT, r.KRETPROBE)
+        return (best, other) if self.typed and not self.by_value else (other,)
+
+    def register(self, number: int, machine: str) -> int | None:
+        """In which register this argument comes at a function's begin; None where it is on the stack."""
+        place = 0
+        for at, argument in enumerate(self.arguments):
+            entry = self.types.resolve(argument.type)
+            size = entry.size if isinstance(entry, Composite) else 8
+            registers = 1 if size <= 8 else 2 if size <= 16 else 1 if machine == "aarch64" else 0
+            if at == number:
+                return place if registers == 1 and place < _REGISTERS.get(machine, 6) else None
+            place += registers
+        return number if not self.arguments and number < _REGISTERS.get(machine, 6) else None
+
+
+class Missing(NamedTuple):
+    """Why there is no such hook."""
+
+    why: str
+    hint: str = ""
+    """The rest of the sentence."""
+
+
+def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Missing:
+    if target.kind == EVENT:
+        fields = kernel.event(target.name)
+        if fields is None:
+            return Missing(
+                f"there is no event {target.name}", "" if kernel.runs else ": its types say nothing of events"
+            )
+        return Hook(target, kernel.types, (), typed=False, fields=fields)
+    places = [("", kernel.types)]
+    places += [(name, types) for name in modules if (types := kernel.module(name)) is not None]
+    for module, types in places:
+        found = _tracepoint(target, types) if target.kind == TRACEPOINT else _function(target, types)
+        if found is not None:
+            # A module's types find the kernel's own as well.
+            return found if not module else found._replace(module=module)
+    return _untyped(target, kernel)
+
+
+def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
+    """What is in no BTF, as all of modules on old kernels; its arguments are known by their numbers alone."""
+    if target.kind == TRACEPOINT:
+        if kernel.has_tracepoint(target.name):
+            return Hook(target, kernel.types, (), typed=False)
+        return Missing(f"there is no tracepoint {target.name}", did_you_mean(target.name, kernel.tracepoints()))
+    if target.name in kernel.symbols:
+        return Hook(target, kernel.types, (), typed=False)
+    return Missing(f"there is no function {target.name}", renamed(target.name, kernel))
+
+
+def renamed(name: str, kernel: Kernel) -> str:
+    """What became of a function, as a half sentence; nothing where that is not known."""
+    found = sorted(symbol for symbol in kernel.symbols if symbol.startswith(f"{name}."))
+    if found:
+        return f": the compiler made {found[0]} of it"
+    return did_you_mean(name, kernel.symbols) if kernel.symbols else ""
+
+
+def _tracepoint(target: Target, types: Btf) -> Hook | None:
+    typedef = types.find(f"btf_trace_{target.name}", Typedef)
+    pointer = types.resolve(typedef.id) if typedef else None
+    proto = types.resolve(pointer.type) if isinstance(pointer, Ptr) else None
+    if typedef is None or not isinstance(proto, FuncProto):
+        return None
+    # The first one is the probe's own.
+    kinds = [param.type for param in proto.params[1:]]
+    # The names are those of what the kernel calls: __traceiter_ from 5.10 on, __probestub_ from 6.4 on.
+    names = [""] * len(kinds)
+    for prefix in ("__traceiter_", "__probestub_", "__bpf_trace_"):
+        caller = types.find(f"{prefix}{target.name}", Func)
+        called = types.resolve(caller.type) if caller else None
+        if isinstance(called, FuncProto) and len(called.params) == len(proto.params):
+            names = [param.name for param in called.params[1:]]
+            break
+    arguments = tuple(Argument(name, kind) for name, kind in zip(names, kinds))
+    return Hook(target, types, arguments, btf_id=typedef.id)
+
+
+def _function(target: Target, types: Btf) -> Hook | None:
+    function = types.find(target.name, Func)
+    proto = types.resolve(function.type) if function else None
+    if function is None or not isinstance(proto, FuncProto):
+        return None
+    arguments = tuple(Argument(param.name, param.type) for param in proto.params)
+    by_value = any(not each.type or isinstance(types.resolve(each.type), Composite) for each in arguments)
+    arguments = tuple(each for each in arguments if each.type)
+    return Hook(target, types, arguments, proto.type, function.id, by_value=by_value)

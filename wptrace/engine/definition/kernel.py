@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a kernel to resolve a definition: the one that runs, or another one whose types are in a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from wptrace.bpf import kernel_types
+from wptrace.bpf.btf import Btf
+from wptrace.bpf.generated import EVENTS
+from wptrace.engine.definition import source
+from wptrace.errors import UsageError, WptraceError
+from wptrace.kernel import cgroups
+
+_KALLSYMS = Path("/proc/kallsyms")
+_MAX_FORMAT = 64 * 1024
+_MAX_BTF = 64 << 20
+_FIELD = re.compile(
+    r"\tfield:(?P<type>[^;]*?)(?P<name>\w+)(?P<array>\[\d*\])?;\toffset:(\d+);\tsize:(\d+);\tsigned:([01]);"
+)
+
+
+class EventField(NamedTuple):
+    """Of a record of a classic event."""
+
+    type: str
+    """As in C, with the brackets of an array."""
+    offset: int
+    size: int
+    signed: bool
+
+
+class Kernel:
+    """Another kernel, of which the types are all that is known."""
+
+    runs = False
+
+    def __init__(self, name: str, types: Btf, modules: dict[str, Btf] | None = None) -> None:
+        self.name = name
+        self.types = types
+        self._modules = modules or {}
+        self.machine = os.uname().machine
+
+    def module(self, name: str) -> Btf | None:
+        return self._modules.get(name)
+
+    def event(self, name: str) -> dict[str, EventField] | None:
+        """The fields of an event "category/name"; None where there is none."""
+        return None
+
+    def has_tracepoint(self, name: str) -> bool:
+        """One of which there are no types."""
+        return False
+
+    def tracepoints(self) -> list[str]:
+        """The names of all, to tell which one is meant."""
+        head = "btf_trace_"
+        return [entry.name[len(head) :] for entry in self.types if entry.name.startswith(head)]
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """All functions that can be called by their names; empty where that is not known."""
+        return frozenset()
+
+    def cgroup(self, path: str) -> tuple[int, int]:
+        """The number of a cgroup of v2, and its level below the root."""
+        return 0, len([name for name in path.split("/") if name])
+
+
+def _events() -> list[Path]:
+    """Where tracefs is closed to others than root, pathlib ends with an error."""
+    return [home for home in EVENTS if os.path.isdir(home)]  # noqa: PTH112
+
+
+class RunningKernel(Kernel):
+    runs = True
+
+    def __init__(self) -> None:
+        super().__init__(os.uname().release, kernel_types.vmlinux())
+
+    def module(self, name: str) -> Btf | None:
+        return kernel_types.module(name)
+
+    def event(self, name: str) -> dict[str, EventField] | None:
+        for home in EVENTS:
+            try:
+                with (home / name / "format").open("rb") as file:
+                    return fields(file.read(_MAX_FORMAT).decode("utf-8", "replace"))
+            except OSError:
+                continue
+        return None
+
+    def tracepoints(self) -> list[str]:
+        return [path.parent.name for home in _events() for path in home.glob("*/*/id")]
+
+    def has_tracepoint(self, name: str) -> bool:
+        return any(any(home.glob(f"*/{name}/id")) for home in _events())
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        try:
+            lines = _KALLSYMS.read_bytes().split(b"\n")
+        except OSError:
+            return frozenset()
+        # ADDRESS KIND NAME [MODULE]
+        words = (line.split(None, 3) for line in lines)
+        return frozenset(word[2].decode("utf-8", "replace") for word in words if len(word) > 2 and word[1] in b"tTwW")
+
+    def cgroup(self, path: str) -> tuple[int, int]:
+        found = cgroups.resolve(path)
+        if found.level is None or found.controller is not None:
+            raise UsageError(f"the cgroup {path} is none of v2 whose level is known here")
+        return found.id, found.level
+
+
+def fields(text: str) -> dict[str, EventField]:
+    """Of a format file of tracefs; without those that all events have."""
+    found = {}
+    for match in _FIELD.finditer(text):
+        if not match["name"].startswith("common_"):
+            kind = f"{match['type'].strip()}{match['array'] or ''}"
+            found[match["name"]] = EventField(kind, int(match[4]), int(match[5]), match[6] == "1")
+    return found
+
+
+def from_file(path: Path) -> Kernel:
+    """A kernel by its BTF: a copy of /sys/kernel/btf/vmlinux."""
+    data = source.plain(path, _MAX_BTF + 1)
+    if len(data) > _MAX_BTF:
+        raise UsageError(f"{path} has more than {_MAX_BTF >> 20} MiB, and is no BTF of a kernel")
+    try:
+        return Kernel(path.name, Btf.parse(data))
+    except WptraceError as error:
+        raise UsageError(f"{path}: {error.message}") from error

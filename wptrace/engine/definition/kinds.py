@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a definition follows, in the words of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wptrace.engine.definition import labels as named
+from wptrace.engine.definition.definition import BEGIN, END, PASS, Definition, PointSpec
+from wptrace.engine.definition.resolved import Label
+from wptrace.model.kind import Kind, Noun, Point, Stage
+
+
+def kind_of(definition: Definition, labels: Sequence[Label]) -> Kind:
+    """With the labels that are wanted."""
+    return Kind(
+        "object",
+        Noun(definition.noun, definition.nouns),
+        [named.of_kind(label) for label in labels],
+        _stages(definition),
+        sized=definition.value is not None and definition.value.unit == "bytes",
+        nested=True,
+    )
+
+
+def _stages(definition: Definition) -> list[Stage]:
+    first: dict[str, PointSpec] = {}
+    for point in definition.points:
+        if point.role in (BEGIN, PASS):
+            first.setdefault(point.name, point)
+    ends = [point for point in definition.points if point.role == END]
+    columns = list(first.values())
+    after = [*columns[1:], ends[0]] if ends else [*columns[1:], columns[-1]]
+    return [
+        Stage(
+            point.stage or point.name,
+            _point(point),
+            _point(following),
+            point.description or f"from {point.name} to the next point that was seen",
+            point.meaning or "what comes next is late",
+            point.advice,
+            rare=all(one.optional for one in definition.points if one.name == point.name),
+        )
+        for point, following in zip(columns, after)
+    ]
+
+
+def _point(point: PointSpec) -> Point:
+    return Point(point.letter, point.name)

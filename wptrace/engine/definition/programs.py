@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of a definition on this kernel: for each point the first of its attachments that the kernel takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from wptrace.bpf import trial
+from wptrace.bpf.btf import Enum
+from wptrace.bpf.generated import Generated, Target
+from wptrace.bpf.kernel_btf import module_descriptor
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.definition import emit
+from wptrace.engine.definition.definition import BEGIN, DROP, END, FIRST, OUTER, PASS, RESTART, Definition, PointSpec
+from wptrace.engine.definition.kernel import RunningKernel
+from wptrace.engine.definition.recipe import FENTRY, FEXIT, Attachment
+from wptrace.engine.definition.resolution import resolve
+from wptrace.engine.definition.resolved import Point, Resolution
+from wptrace.engine.hooks import BOTH, START, Hook
+from wptrace.engine.hooks import END as ENDS
+from wptrace.engine.resolver import Attempts
+from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, WptraceError
+
+_ASKING = {BEGIN: "begin_asking", PASS: "pass_asking"}
+_HOOK_ROLES = {BEGIN: START, END: ENDS, DROP: ENDS, PASS: BOTH}
+# Ends before starts, so that no end is missed.
+_ORDER = (DROP, END, PASS, BEGIN)
+
+
+class Bodies(NamedTuple):
+    """What a loaded object has for front ends to fall through into."""
+
+    code: Mapping[str, bytes]
+    flags: Mapping[str, int]
+    """The bits of generic_flag."""
+    shifts: Mapping[str, int]
+
+
+def body_of(spec: PointSpec, asks: bool) -> str:
+    """The name of its body; with `asks` the user wants what some tasks begin."""
+    if asks and (spec.role == BEGIN or spec.begins):
+        return _ASKING[spec.role]
+    return spec.role
+
+
+def bodies(obj: BpfObject) -> Bodies:
+    """Of an object that is loaded."""
+    return declared(obj, {program.name: program.code for program in obj.progs.values() if program.autoload})
+
+
+def declared(obj: BpfObject, code: Mapping[str, bytes]) -> Bodies:
+    """With the numbers that the object's sources give to flags."""
+    shifts = obj.btf.find("generic_shift", Enum)
+    flags = {name: number for number, name in enumerate(obj.enum("generic_flag"))}
+    values = {} if shifts is None else {one.name.rpartition("_")[2].lower(): one.value for one in shifts.values}
+    return Bodies(code, flags, values)
+
+
+class Numbering:
+    """Columns, outcomes and words of labels, by their names."""
+
+    def __init__(
+        self,
+        resolution: Resolution,
+        labels: Mapping[str, int],
+        slot_bits: int = 10,
+        telling: bool = False,
+        shedding: bool = False,
+    ) -> None:
+        """`labels` are the first words of those that are wanted."""
+        definition = resolution.definition
+        self._slot_bits = slot_bits
+        self._kept = {
+            "several": len(definition.columns) > 1,
+            "valued": definition.value is not None,
+            "marked": any(point.spec.mark is not None for point in resolution.points),
+            "labelled": bool(labels),
+            "telling": telling,
+            "shedding": shedding,
+        }
+        self._definition = definition
+        self._labels = labels
+        self._words = {label.name: label.words for label in resolution.labels}
+        self._columns = {name: number for number, name in enumerate(definition.columns)}
+        # 0 is the plain end.
+        self._outcomes = {name: number for number, name in enumerate(definition.outcomes, 1)}
+        # The end of an object that was filtered out where it began is not a loss.
+        self._quiet = any(
+            one.filters
+            for point in resolution.points
+            if point.spec.role == BEGIN or point.spec.begins
+            for one in point.attachments
+        )
+
+    def constants(self, spec: PointSpec, attachment: Attachment, bodies: Bodies) -> emit.Constants:
+        flags = emit.flags_of(attachment, bodies.flags)
+        named = {
+            "quiet": spec.quiet or self._quiet,
+            "first": spec.repeat == FIRST,
+            "restart": spec.repeat == RESTART,
+            "begins": spec.begins,
+            "nest": self._definition.nest == OUTER,
+            **self._kept,
+        }
+        flags |= sum(1 << bodies.flags[name] for name, on in named.items() if on)
+        if spec.after:
+            flags |= 1 << self._columns[spec.after] + bodies.shifts["after"]
+        flags |= self._outcomes.get(spec.outcome, 0) << bodies.shifts["outcome"]
+        wanted = [label.name in self._labels for label in spec.labels]
+        words = [self._labels.get(label.name, 0) for label in spec.labels]
+        for label, first, on in zip(spec.labels, words, wanted):
+            if on:
+                flags |= ((1 << self._words[label.name]) - 1) << first + bodies.shifts["labels"]
+        # An end has the column behind all others, which no stage begins at.
+        column = self._columns.get(spec.name, len(self._columns))
+        return emit.Constants(column, flags, self._slot_bits, words, wanted)
+
+
+def hooks(definition: Definition, points: tuple[Point, ...]) -> tuple[Hook, ...]:
+    """As notes and doctors read them, by the number of the point: names of points may be shared."""
+    return tuple(
+        Hook(
+            str(number),
+            f"point {point.spec.name}",
+            tuple(names(point)) or (f"{point.spec.name} nowhere",),
+            (point.spec.stage,) if point.spec.stage else (),
+            f"{definition.nouns} are not seen at {point.spec.name}",
+            _HOOK_ROLES[point.spec.role],
+            not point.spec.optional,
+        )
+        for number, point in enumerate(points)
+    )
+
+
+def names(point: Point) -> list[str]:
+    """Of its programs, each its own: `D tp_btf block_rq_issue`, ` by copies` behind the second one of that kind."""
+    found: list[str] = []
+    for one in point.attachments:
+        name = f"{point.spec.name} {one.way} {one.target}"
+        while name in found:
+            name += " by copies"
+        found.append(name)
+    return found
+
+
+class Programs:
+    """All that are attached, in that order."""
+
+    def __init__(self, resolution: Resolution) -> None:
+        self.attempts = Attempts(hooks(resolution.definition, resolution.points))
+        self._points = resolution.points
+        self._tracing_refused = ""
+        self.loaded: dict[int, Generated] = {}
+        """By the number of the point."""
+
+    def attach(self, numbering: Numbering, found: Bodies, asks: bool) -> None:
+        """Each point by the first way that the kernel takes; raises where a point that must be there has none.
+
+        Ends come first, so whatever has to be tried for a point, nothing is followed before all that follow are there.
+        """
+        for role in _ORDER:
+            for number, point in enumerate(self._points):
+                if point.spec.role != role:
+                    continue
+                program = self._first(point, numbering, found, asks)
+                if program is not None:
+                    self.loaded[number] = program
+                    ways = self.attempts.hooks[number].ways
+                    self.attempts.chosen[str(number)] = next(one for one in ways if one.programs == (program.name,))
+                elif not point.spec.optional:
+                    raise self._none_left(number, point)
+
+    def _first(self, point: Point, numbering: Numbering, found: Bodies, asks: bool) -> Generated | None:
+        for name, attachment in zip(names(point), point.attachments):
+            try:
+                if attachment.way in (FENTRY, FEXIT) and self._tracing_refused:
+                    raise UnsupportedError(self._tracing_refused)
+                program = self._generated(name, point.spec, attachment, numbering, found, asks)
+            except (LibbpfError, NotPermittedError, UnsupportedError) as error:
+                self.attempts.refused[name] = trial.reason("refused at load", error)
+                if attachment.way in (FENTRY, FEXIT) and not self._tracing_refused and not _takes_functions():
+                    self._tracing_refused = "this kernel takes no fentry and fexit programs"
+                continue
+            self.attempts.sections[name] = program.section
+            try:
+                program.attach()
+            except (LibbpfError, NotPermittedError, UnsupportedError) as error:
+                self.attempts.refused[name] = trial.reason("loads, but cannot be attached", error)
+                program.close()
+                continue
+            return program
+        return None
+
+    def _generated(
+        self, name: str, spec: PointSpec, attachment: Attachment, numbering: Numbering, found: Bodies, asks: bool
+    ) -> Generated:
+        constants = numbering.constants(spec, attachment, found)
+        code = emit.program(attachment, constants, found.code[body_of(spec, asks)], os.uname().machine)
+        return generated(name, attachment, code)
+
+    def _none_left(self, number: int, point: Point) -> WptraceError:
+        hook = self.attempts.hooks[number]
+        reason = (
+            "; ".join(point.notes) if not point.attachments else "; ".join((self.attempts.reason(hook.id), *point.rest))
+        )
+        where = f"line {point.spec.at.line}: " if point.spec.at.line else ""
+        return UnsupportedError(
+            f"{where}this kernel offers no way to observe the point {point.spec.name}: {reason}",
+            hint="wptrace flow --check shows what each point is here",
+        )
+
+    def notes(self) -> list[str]:
+        return [note for point in self._points for note in point.notes] + self.attempts.notes()
+
+    def detach(self) -> None:
+        """Starts before ends, so that what was seen to start can still be seen to end."""
+        for role in reversed(_ORDER):
+            for number, point in enumerate(self._points):
+                if point.spec.role == role and number in self.loaded:
+                    self.loaded[number].detach()
+
+    def close(self) -> None:
+        self.detach()
+        for program in self.loaded.values():
+            program.close()
+
+
+def generated(name: str, attachment: Attachment, code: bytes) -> Generated:
+    """Loaded, for what it is to be attached to."""
+    btf_fd = module_descriptor(attachment.module) if attachment.module and attachment.btf_id else 0
+    target = Target(attachment.way, attachment.target, attachment.btf_id, btf_fd)
+    try:
+        return Generated(name, target, code)
+    finally:
+        if btf_fd:
+            os.close(btf_fd)
+
+
+def resolve_here(definition: Definition) -> Resolution:
+    """On the running kernel. Where it observes functions by probes alone, a key that those do not have is none."""
+    several = any(len(point.keys) > 1 for point in definition.points)
+    without = (FENTRY, FEXIT) if several and not _takes_functions() else ()
+    return resolve(definition, RunningKernel(), without)
+
+
+def _takes_functions() -> bool:
+    return trial.attempt("features", "fentry", _alone, attach=False).works
+
+
+def _alone(features: BpfObject) -> None:
+    for unused in features.maps.values():
+        unused.disable()

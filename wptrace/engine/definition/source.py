@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions as files: bounded, and read as TOML."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from wptrace.engine.definition.definition import Place
+from wptrace.engine.definition.faults import DefinitionError, Fault
+from wptrace.errors import UnsupportedError, UsageError
+
+MAX_SIZE = 32 * 1024
+MAX_LINE = 512
+"""Python's reader takes a time that grows with the square of the parts of a key."""
+
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def plain(path: Path, most: int) -> bytes:
+    """So much of a file. What is no plain one is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{path} is not a file")
+            return file.read(most)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else "this is no name of a file"
+        raise UsageError(f"{path} cannot be read: {said}") from error
+
+
+def read(path: Path) -> str:
+    """The text of a definition."""
+    data = plain(path, MAX_SIZE + 1)
+    if len(data) > MAX_SIZE:
+        raise UsageError(f"{path} has more than {MAX_SIZE // 1024} KiB, and is no definition of a flow")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise DefinitionError(str(path), [Fault("this is no UTF-8", Place(line, column))]) from error
+
+
+def tables(text: str, file: str) -> dict[str, Any]:
+    """The text as TOML."""
+    try:
+        import tomllib
+    except ImportError:  # before Python 3.11
+        try:
+            import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
+        except ImportError:
+            raise UnsupportedError(
+                "definitions of flows are TOML, which Python reads from 3.11 on", hint="install tomli (python3-tomli)"
+            ) from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > MAX_LINE:
+            fault = Fault(f"the line has {len(line)} characters; there is room for {MAX_LINE}", Place(number, 1))
+            raise DefinitionError(file, [fault])
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise DefinitionError(file, [Fault("it is nested too deeply")]) from None
+    except ValueError as error:
+        raise DefinitionError(file, [_fault(str(error), text)]) from None
+
+
+def _fault(said: str, text: str) -> Fault:
+    found = _PLACE.search(said)
+    message = said[: found.start()] if found else said
+    if found and found.group(1):
+        place = Place(int(found.group(1)), int(found.group(2)))
+    else:
+        lines = text.split("\n")
+        place = Place(len(lines), len(lines[-1]) + 1)
+    message = re.sub(r"[^ -~]", "?", message)[:160]
+    return Fault(message[:1].lower() + message[1:], place)

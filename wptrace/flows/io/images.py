@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the operations and requests of a process are those of the disks of the guest that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from wptrace.kernel.guests import Guest, Image
+from wptrace.model.report import Event
+
+_SECTOR = 512
+
+
+class Images:
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._files = {image.inode: image for image in guest.images}
+        self._devices = {"{}:{}".format(*image.device): image for image in guest.images if image.device is not None}
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """For the first line of a trace."""
+        images = [{"path": image.path, "format": image.format} for image in self._guest.images]
+        return {"guest": self._guest.name, "images": images}
+
+    def notes(self) -> list[str]:
+        guest = self._guest
+        if not guest.images:
+            return [f"process {guest.pid} has no image of a disk that is known: its operations are told by none"]
+        found = [f"{guest.name} (pid {guest.pid}) has {', '.join(image.path for image in guest.images)}"]
+        return found + [
+            f"{image.path} is of format {image.format or 'unknown'}: offsets in it are not those of the guest's disk"
+            for image in guest.images
+            if image.format != "raw"
+        ]
+
+    def of(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Those of the images, with the place in it. Other files that the process reads are not the guest's disks."""
+        for event in events:
+            place = self._place(event.fields)
+            if place is None:
+                continue
+            image, offset = place
+            told = {"guest": self._guest.name, "path": image.path, "format": image.format, "offset": offset}
+            yield event._replace(fields={**event.fields, "image": told})
+
+    def _place(self, fields: Any) -> tuple[Image, int | None] | None:
+        """An operation is one of a file; a request that nobody waits for is one of a block device."""
+        if "length" in fields:
+            image = self._files.get(fields["inode"])
+            # Another file system may have the same number.
+            if image is None or not _is_named(image.path, fields["path"]):
+                return None
+            return image, fields["offset"]
+        image = self._devices.get(fields.get("maj_min", ""))
+        return None if image is None else (image, fields["sector"] * _SECTOR)
+
+
+def _is_named(path: str, told: str) -> bool:
+    """The kernel tells names up to where it had no room, or none."""
+    front, cut, end = told.partition(".../")
+    return not told or (path.endswith(end) if cut and not front else path == told)

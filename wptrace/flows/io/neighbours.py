@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who had the device meanwhile (bpf_src/block/path/neighbours.h): `--neighbours`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from wptrace.analysis.neighbours import COUNT, HAD, MET, NS, WAITED, Owner
+from wptrace.bpf.object import BpfObject
+from wptrace.flows.io.causes import OWNER_FULL
+from wptrace.flows.io.owners import Owners
+from wptrace.model.kind import NOBODY, OTHERS, Group
+from wptrace.model.report import BYTES
+
+
+class Neighbours:
+    """Sums of rows that come into being in the kernel; they only grow."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+        self._names: dict[int, Owner] = {0: Owner(NOBODY)}
+
+    # --- The programs ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def prepare(obj: BpfObject, slots: int) -> None:
+        obj.rodata.neighbours = True
+        obj.maps["neighbour_cells"].max_entries = _rows(obj) + slots * obj.constants["NEIGHBOUR_KINDS"]
+        obj.maps["watches"].max_entries = obj.length("bios")
+        obj.maps["op_watches"].max_entries = obj.length("ops")
+
+    def begin(self, obj: BpfObject, names: Sequence[str]) -> None:
+        self._obj, self._devices = obj, names
+        self._ops, self._kinds = obj.enum("block_op"), obj.enum("neighbour_row")
+        self._others = obj.constants["OWNER_OTHERS"]
+
+    # --- What is counted ------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[Group, Counter[str]]:
+        found: dict[Group, Counter[str]] = {}
+        rows, kinds = _rows(self._obj), self._obj.constants["NEIGHBOUR_KINDS"]
+        for place, key in enumerate(self._obj.view("neighbour_rows").cast("Q").tolist()):
+            if key:
+                self._add(found, place, key >> 48, key >> 8 & 0xFF, key >> 32 & 0xFFFF, key >> 16 & 0xFFFF)
+        full = self._obj.enum("path_cause").index(OWNER_FULL.name)
+        for slot in range(len(self._devices)) if self._obj.bss.loss[full] else ():
+            for what in range(kinds):
+                self._add(found, rows + slot * kinds + what, what, slot, self._others, self._others)
+        return found
+
+    def _add(
+        self, found: dict[Group, Counter[str]], place: int, what: int, slot: int, waiter: int, holder: int
+    ) -> None:
+        cells = self._obj.maps["neighbour_cells"][place]
+        sums = {field: sum(getattr(cpu, field) for cpu in cells) for field in (COUNT, NS, BYTES)}
+        if not sums[COUNT]:
+            return
+        dev, had = self._devices[slot], self._kinds.index("had")
+        if what == self._kinds.index("waited"):
+            group = WAITED.group(dev, self.name(waiter))
+        elif what == self._kinds.index("met"):
+            group = MET.group(dev, self.name(waiter), self.name(holder))
+        elif what - had < len(self._ops):
+            group = HAD.group(dev, self._ops[what - had], self.name(holder))
+        else:
+            return
+        found.setdefault(group, Counter()).update(sums)
+
+    def name(self, number: int) -> Owner:
+        """By the number of an owner."""
+        if number >= self._others:
+            return self._names.setdefault(number, Owner(OTHERS))
+        found = self._names.get(number)
+        if found is None:
+            label = self._owners.label(number)
+            if label is None:
+                return Owner(f"owner {number}")
+            found = self._names[number] = Owner(label)
+        if number:
+            found.seen = self._owners.seen(number)
+        return found
+
+    # --- What a request met ---------------------------------------------------------------------------------------
+
+    def told(self, met: Any) -> dict[str, Any]:
+        """Of a `struct met`: who had the device while the request waited, and who beside it when it was there."""
+        both = {"meanwhile": met.wait, "beside": met.device}
+        return {
+            "waited_ns": met.waited,
+            "device_ns": met.under_way,
+            **{
+                name: [
+                    {"owner": str(owner), "seen": owner.seen, "op": op, "bytes": size, "ns": ns}
+                    for ns, owner, (op, size) in self._holders(met.owners, had)
+                ]
+                for name, had in both.items()
+            },
+        }
+
+    def _holders(self, numbers: Sequence[int], had: Sequence[int]) -> list[tuple[int, Owner, tuple[str, int]]]:
+        """Those who had most first, with what they asked for last."""
+        times: Counter[int] = Counter()
+        for number, ns in zip(numbers, had):
+            times[number] += ns
+        found = [(ns, self.name(number), self._last(number)) for number, ns in times.items() if ns]
+        return sorted(found, key=lambda one: (-one[0], one[1]))
+
+    def _last(self, number: int) -> tuple[str, int]:
+        if not 0 < number < self._others:
+            return "", 0
+        op, size = self._owners.last(number)
+        return (self._ops[op] if size else ""), size
+
+
+def _rows(obj: BpfObject) -> int:
+    return obj.length("neighbour_rows")

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows by owner of the path flow (bpf_src/block/path/owner.h): `--by`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from wptrace.bpf.layout import text
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.cells import Cells
+from wptrace.engine.devices import LABELS
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, UNDER_WAY
+from wptrace.flows.io.records import path
+from wptrace.flows.io.syscalls import call
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.model import kind
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, Comm, Group, Kind, Label, Metric, Task
+from wptrace.model.report import BYTES
+
+PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
+CALL = "call"
+BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
+TOP = 20
+OWNED_REQUEST = "owned_request"
+
+# Bounds of the memory in the kernel: rows of each of the two tables, and the bytes of both.
+_ROWS = 4096
+_ROW_BYTES = 64 << 20
+# Its key is there; of files and directories, its path.
+_KNOWN, _NAMED = 1, 3
+
+
+def _kinds(label: Label) -> tuple[Kind, Kind, Kind]:
+    """Operations, hits and requests, by the same noun as those that are not by owner."""
+    labels = (*LABELS, label)
+    under_way = Metric(
+        UNDER_WAY,
+        "the driver and the device have it: from D, issued, to C, completed",
+        "its share of that of all is its share of the device",
+        start=REQUEST["driver"].start,
+        end=REQUEST["complete"].end,
+        part=False,
+    )
+    return (
+        Kind("owned_operation", OPERATION.noun, labels, book="", ranked=True, sized=True),
+        Kind("owned_hit", HIT.noun, labels, book="", ranked=True, sized=True),
+        Kind(OWNED_REQUEST, REQUEST.noun, labels, metrics=(under_way,), book="", ranked=True, sized=True),
+    )
+
+
+KINDS = {
+    PROCESS: _kinds(Label("task", kind.TASK, OWNER)),
+    THREAD: _kinds(Label("task", kind.TASK, OWNER)),
+    COMM: _kinds(Label("comm", kind.COMM, OWNER)),
+    CGROUP: _kinds(Label("cgroup", kind.CGROUP, OWNER)),
+    FILE: _kinds(Label("file", kind.FILE, OWNER)),
+    DIR: _kinds(Label("dir", kind.FILE, OWNER)),
+    DEVICE: _kinds(Label("device", kind.DEVICE, OWNER)),
+    CALL: _kinds(Label("call", kind.CALL, OWNER)),
+}
+
+
+class Owners:
+    """What the programs count by owner; by device they need not."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+        self.kinds = KINDS[by]
+        self._cgroups = CgroupNames() if by == CGROUP else None
+        self._labels: dict[int, Any] = {0: NOBODY}
+        self._known: set[tuple[str, int]] = set()
+
+    # --- The programs ---------------------------------------------------------------------------------------------
+
+    def prepare(self, obj: BpfObject, slots: int, rows: int = 0) -> None:
+        """So many rows, a power of two; 0: as many as the memory for them allows."""
+        if self.by == DEVICE:
+            return
+        obj.rodata.owner_by = obj.enum("owner_by").index(self.by)
+        ops, requests = obj.maps["owned_op_cells"], obj.maps["owned_request_cells"]
+        of_both = (ops.value_codec.size + requests.value_codec.size) * libbpf().cpus
+        rows = rows or min(_ROWS, 1 << max(_ROW_BYTES // of_both, 16).bit_length() - 1)
+        obj.rodata.owner_row_mask = rows - 1
+        ops.max_entries = requests.max_entries = rows + slots * obj.constants["OWNED_KINDS"]
+        if self.by in (FILE, DIR):
+            obj.maps["owner_paths"].max_entries = obj.length("owners")
+
+    def cells(self, obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:
+        if self.by == DEVICE:
+            return {}
+        self._obj, self._names = obj, names
+        self._ops, self._op_kinds = obj.enum("block_op"), obj.enum("op_kind")
+        stages = obj.enum("owned_request_stage")
+        self._cells = {
+            "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True),
+            "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True),
+        }
+        others, kinds = obj.rodata.owner_row_mask + 1, obj.constants["OWNED_KINDS"]
+        for slot in range(len(names)):
+            for what in range(kinds):
+                for table in self._cells:
+                    self._follow(table, others + slot * kinds + what, slot, what, OTHERS)
+        return self._cells
+
+    def look(self) -> None:
+        """Rows come into being in the kernel: whose they are is in their keys."""
+        if self.by == DEVICE:
+            return
+        for table in self._cells:
+            for place, key in enumerate(self._obj.view(f"{table}_rows").cast("Q").tolist()):
+                if not key or (table, place) in self._known:
+                    continue
+                label = self.label(key >> 32)
+                if label is not None:
+                    self._known.add((table, place))
+                    self._follow(table, place, key >> 16 & 0xFFFF, key >> 8 & 0xFF, label)
+
+    def _follow(self, table: str, place: int, slot: int, what: int, label: Any) -> None:
+        group = self._group(table, slot, what, label)
+        if group is not None:
+            self._cells[table].follow(place, group)
+
+    def _group(self, table: str, slot: int, what: int, label: Any) -> Group | None:
+        operations, hits, requests = self.kinds
+        if table == "owned_request":
+            return requests.group(self._names[slot], self._ops[what], label) if what < len(self._ops) else None
+        hit = self._obj.constants["OWNED_HIT"]
+        number = what & (hit - 1)
+        if number >= len(self._op_kinds):
+            return None
+        of = hits if what & hit else operations
+        return of.group(self._names[slot], self._op_kinds[number], label)
+
+    def label(self, number: int) -> Any:
+        """None: it is not known yet."""
+        if number not in self._labels:
+            values = self._values(number)
+            if values["known"] < (_NAMED if self.by in (FILE, DIR) else _KNOWN):
+                return None
+            self._labels[number] = self._named(number, values)
+        return self._labels[number]
+
+    def seen(self, number: int) -> str:
+        """With --neighbours: the name of one of its tasks, where it is not a task itself."""
+        values = self._values(number)
+        return _name(values, "seen") if self.by in (CGROUP, FILE, DIR) else ""
+
+    def last(self, number: int) -> tuple[int, int]:
+        """With --neighbours: what it asked for last (block_op), and how many bytes."""
+        values = self._values(number)
+        return values["last_op"], values["last_bytes"]
+
+    def _values(self, number: int) -> dict[str, Any]:
+        layout, memory = self._obj.struct("owner"), self._obj.view("owners")
+        return dict(zip(layout.fields, layout.struct.unpack_from(memory, (number - 1) * layout.size)))
+
+    def _named(self, number: int, values: dict[str, Any]) -> Any:
+        id = values["key.id"]  # noqa: A001 - as the program calls it
+        if self._cgroups is not None:
+            return self._cgroups.of(id)
+        if self.by in (FILE, DIR):
+            return self._path(number) or f"inode {id}"
+        if self.by == CALL:
+            return call(self._obj.enum("call_class")[id >> 32], id & 0xFFFFFFFF)
+        comm = _name(values, "key.comm")
+        return Comm(comm) if self.by == COMM else Task(comm, id >> 32, id & 0xFFFFFFFF)
+
+    def _path(self, number: int) -> str:
+        memory = self._obj.maps["owner_paths"].raw(number - 1)
+        if memory is None:
+            return ""
+        layout = self._obj.struct("io_record")
+        values = dict(zip(layout.fields, layout.struct.unpack_from(memory)))
+        names = bytes(values["path"])[: values["path_end"]]
+        return path(names, bool(values["path_cut"])) or "/"
+
+    # --- What is counted ------------------------------------------------------------------------------------------
+
+    def of_devices(self, found: dict[Group, dict[str, Distribution]]) -> None:
+        """By device, what is counted anyway."""
+        for group, row in self._of_devices(list(found)):
+            found[row] = {TOTAL: found[group][TOTAL]}
+
+    def counters_of_devices(self, found: dict[Group, Counter[str]]) -> None:
+        for group, row in self._of_devices(list(found)):
+            found[row] = Counter({BYTES: found[group][BYTES]})
+
+    def _of_devices(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
+        rows = dict(zip((OPERATION, HIT, REQUEST), self.kinds))
+        for group in groups if self.by == DEVICE else ():
+            if group.kind in rows:
+                yield group, rows[group.kind].group(*group.values, group.values[0])
+
+
+def _name(values: dict[str, Any], field: str) -> str:
+    return text(b"".join(values[f"{field}[{half}]"].to_bytes(8, "little") for half in range(2)))

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that run guests (QEMU, cloud-hypervisor, Firecracker), and the images of their disks, by /proc.
+
+What stands in /proc of another process is chosen by that one: names may hold anything, and are not looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROC = Path("/proc")
+_KVM = "/dev/kvm"
+_NAMES = re.compile(rb"qemu-system-|qemu-kvm|kvm$|cloud-hypervis|firecracker")
+# More of a command line is not looked at, nor more descriptors of a process.
+_LONGEST = 1 << 18
+_MOST = 4096
+_DEPTH = 16
+# Options of QEMU by which disks are named.
+_DRIVES = {"-drive", "-blockdev", "--blockdev", "--drive"}
+_PLAIN = {"-hda", "-hdb", "-hdc", "-hdd", "-cdrom", "-fda", "-fdb", "-mtdblock", "-sd", "-pflash"}
+_FILE_KEYS = {"file", "filename", "file.filename"}
+_FORMATS = {b"QFI\xfb": "qcow2", b"KDMV": "vmdk", b"vhdxfile": "vhdx", b"conectix": "vpc"}
+
+
+class Image(NamedTuple):
+    """A file or block device that is a guest's disk."""
+
+    path: str
+    """As /proc names it."""
+    inode: int
+    """Of the file, or of the node of the block device."""
+    device: tuple[int, int] | None
+    """Of a block device: its number."""
+    format: str
+    """Only in raw ones is a place of the guest's disk the same place of the image."""
+
+
+class Guest(NamedTuple):
+    pid: int
+    name: str
+    """As its command line calls it, or the process."""
+    images: tuple[Image, ...]
+
+
+def find(proc: Path = PROC) -> list[int]:
+    """Processes that have /dev/kvm open or are called like one that runs guests."""
+    pids = sorted(int(folder.name) for folder in proc.glob("[0-9]*") if folder.name.isdecimal())
+    return [pid for pid in pids if _runs_guests(proc / str(pid))]
+
+
+def read(pid: int, proc: Path = PROC) -> Guest:
+    folder = proc / str(pid)
+    words = _command_line(folder)
+    named = set(_named_files(words))
+    images: dict[tuple[int, int], Image] = {}
+    for link, fd in _descriptors(folder):
+        found = _image(fd, link, named)
+        if found is not None:
+            images.setdefault((found.inode, fd.stat().st_dev), found)
+    return Guest(pid, _name(words) or _comm(folder), tuple(sorted(images.values())))
+
+
+def _runs_guests(folder: Path) -> bool:
+    try:
+        if _NAMES.match((folder / "comm").read_bytes().rstrip(b"\n")):
+            return True
+    except OSError:
+        return False
+    return any(link == _KVM for link, _ in _descriptors(folder))
+
+
+def _comm(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_bytes().rstrip(b"\n").decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def _command_line(folder: Path) -> list[str]:
+    try:
+        with (folder / "cmdline").open("rb") as file:
+            data = file.read(_LONGEST)
+    except OSError:
+        return []
+    return [word.decode("utf-8", "surrogateescape") for word in data.split(b"\0")]
+
+
+def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
+    """What each of them is called, and where it is found."""
+    try:
+        found = sorted((folder / "fd").iterdir(), key=lambda fd: fd.name)[:_MOST]
+    except OSError:
+        return
+    for fd in found:
+        with suppress(OSError):  # it was just closed
+            yield os.readlink(fd), fd  # noqa: PTH115 - it is a name, and no path that leads anywhere
+
+
+def _image(fd: Path, link: str, named: set[str]) -> Image | None:
+    """Of a block device, or of a file that the command line names."""
+    try:
+        found = fd.stat()
+    except OSError:
+        return None
+    if stat.S_ISBLK(found.st_mode):
+        number = os.major(found.st_rdev), os.minor(found.st_rdev)
+        return Image(link, found.st_ino, number, _format(fd))
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    # Where only the base name is given, the process's own directory is meant, which it may have left.
+    if link in named or any(not name.startswith("/") and link.endswith(f"/{name}") for name in named):
+        return Image(link, found.st_ino, None, _format(fd))
+    return None
+
+
+def _format(fd: Path) -> str:
+    """By its first bytes: a guest may have written them into a raw one, which is then taken for what it is not."""
+    try:
+        with fd.open("rb") as file:
+            first = file.read(8)
+    except OSError:
+        return ""
+    return next((name for magic, name in _FORMATS.items() if first.startswith(magic)), "raw")
+
+
+def _name(words: Iterable[str]) -> str:
+    """`-name guest=web,debug-threads=on`, or `-name web`."""
+    every = list(words)
+    for option, value in zip(every, every[1:]):
+        if option in ("-name", "--name"):
+            keys = dict(_keys(value))
+            return keys.get("guest") or value.partition(",")[0]
+        if option == "--id":  # Firecracker
+            return value
+    return ""
+
+
+def _keys(value: str) -> Iterator[tuple[str, str]]:
+    """QEMU's own syntax: a comma in a value is written twice."""
+    for part in value.replace(",,", "\0").split(","):
+        key, _, told = part.partition("=")
+        yield key, told.replace("\0", ",")
+
+
+def _named_files(words: Iterable[str]) -> Iterator[str]:
+    every = list(words)
+    for option, value in zip(every, every[1:]):
+        if option in _PLAIN:
+            yield value
+        elif option in _DRIVES:
+            yield from _of_drive(value)
+        elif option == "--disk":  # cloud-hypervisor
+            yield from (told for key, told in _keys(value) if key == "path")
+
+
+def _of_drive(value: str) -> Iterator[str]:
+    if not value.startswith("{"):
+        yield from (told for key, told in _keys(value) if key in _FILE_KEYS)
+        return
+    with suppress(ValueError, RecursionError):
+        yield from _of_json(json.loads(value), _DEPTH)
+
+
+def _of_json(found: Any, depth: int) -> Iterator[str]:
+    if depth and isinstance(found, Mapping):
+        for key, told in found.items():
+            if key in _FILE_KEYS and isinstance(told, str):
+                yield told
+            else:
+                yield from _of_json(told, depth - 1)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries that a format takes, and wptrace does without."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from wptrace.errors import WptraceError
+
+
+def load(module: str, extra: str) -> Any:
+    """The module; that it is missing, or too old for another one, is one sentence."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        package = module.partition(".")[0]
+        why = "is not installed" if isinstance(error, ImportError) else f"cannot be loaded ({error})"
+        raise WptraceError(f"{extra} files take the Python package {package}, which {why}", hint=_how(extra)) from None
+
+
+def _how(extra: str) -> str:
+    return f"pip install 'wptrace[{extra}]'"

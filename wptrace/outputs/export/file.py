@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that is whole at the end, or not there; nobody but its owner reads it."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+from wptrace.errors import UsageError, WptraceError
+from wptrace.model.book import Cause
+from wptrace.model.report import Event, InFlight, Report, Start
+
+_MODE = 0o600
+
+
+class ExportFile:
+    """Written beside its place under another name, and moved there when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._beside = path.with_name(f".{path.name}.{os.getpid()}")
+        self._file: BinaryIO | None = None
+        self.discarded = False
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            mode = stat.S_IFREG
+        except OSError as error:
+            raise self._failed(error) from None
+        if not stat.S_ISREG(mode):
+            what = "a link" if stat.S_ISLNK(mode) else "no file"
+            raise UsageError(f"{path} is {what}: an export makes a file of its own")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise WptraceError(f"{path} cannot be written: its folder is not there or takes no files")
+
+    def _failed(self, error: OSError) -> WptraceError:
+        return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")
+
+    def open(self) -> BinaryIO:
+        """What is written becomes the file with `commit` alone."""
+        if self._file is None:
+            # Whose name it would be that somebody put there: no link is followed, nothing is overwritten.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                self._file = os.fdopen(os.open(self._beside, flags, _MODE), "wb")
+            except OSError as error:
+                raise self._failed(error) from None
+        return self._file
+
+    def write(self, data: bytes) -> None:
+        try:
+            self.open().write(data)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def commit(self) -> None:
+        file = self.open()
+        try:
+            file.flush()
+            self._beside.replace(self.path)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._file = None
+        file.close()
+
+    def discard(self) -> None:
+        """What was not committed is as if it had never been."""
+        self.discarded = True
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with suppress(OSError):
+            self._beside.unlink()
+        # What is left in its buffer may fit no disk.
+        with suppress(OSError):
+            file.close()
+
+
+class Sink(io.RawIOBase):
+    """The file for those who write into one of Python's; closing it is nobody's business but ours."""
+
+    def __init__(self, file: ExportFile) -> None:
+        self._file = file
+        self._place = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        """What was discarded takes no more."""
+        part = bytes(data)
+        if not self._file.discarded:
+            self._file.write(part)
+        self._place += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._place
+
+
+def text(file: ExportFile) -> TextIO:
+    """The file for those who write text."""
+    sink = cast(BinaryIO, Sink(file))
+    return io.TextIOWrapper(sink, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+
+
+class Export:
+    """An output that makes a file. A subclass takes what it is told, and writes the rest in `finish`."""
+
+    def __init__(self, file: ExportFile) -> None:
+        self._file = file
+
+    def start(self, start: Start) -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None: ...
+
+    def interval(self, report: Report) -> None: ...
+
+    def losses(self) -> Mapping[Cause, int]:
+        """A file that takes no more ends the trace."""
+        return {}
+
+    def summary(self, report: Report) -> None:
+        self.finish(report)
+        self._file.commit()
+
+    def finish(self, report: Report) -> None:
+        """All of it was told."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Without a summary something went wrong."""
+        self._file.discard()

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page that people send each other: one file, without the network, for any browser (docs/reports.md).
+
+What it shows is data in it, which report.js draws. Its size is bounded: columns of time are merged, and of single ones
+and rows those with the most time are kept; the page says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import heapq
+import html
+import importlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wptrace import __version__
+from wptrace.analysis import neighbours
+from wptrace.analysis.owners import owner, place
+from wptrace.kernel import blkstatus
+from wptrace.kernel.clock import clock_seconds, clock_time
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import STACK, TOTAL, UNATTRIBUTED, Group, Kind
+from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, rows_of
+from wptrace.outputs.export import sums
+from wptrace.outputs.export.file import Export, ExportFile
+from wptrace.outputs.json_line import encoded
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import budget, header, verdict, words
+from wptrace.outputs.text.view import View
+from wptrace.outputs.text.words import printable
+
+SLOWEST = 1000
+"""Single ones that are kept."""
+COLUMNS = 256
+"""Of time; two become one where there are more, or where they hold more than so many filled buckets."""
+BUCKETS = 200_000
+_ROWS = 500
+_STACKS = 2000
+_LINES = 2000
+_WIDTH = 100
+# Nobody reads more of a name.
+_LONGEST = 4096
+_UNDER_WAY = "under_way"
+
+Cells = Mapping[Group, Mapping[str, Distribution]]
+
+
+class _Sparse:
+    """What a distribution held: count, sum, and the filled buckets."""
+
+    __slots__ = ("buckets", "count", "sum")
+
+    def __init__(self, found: Distribution) -> None:
+        self.count, self.sum = found.count, found.sum
+        self.buckets = Counter({slot: count for slot, count in enumerate(found.buckets) if count})
+
+    def merge(self, other: _Sparse) -> None:
+        self.count += other.count
+        self.sum += other.sum
+        self.buckets.update(other.buckets)
+
+    def plain(self) -> list[Any]:
+        return [self.count, self.sum, _flat(self.buckets)]
+
+
+class _Column(NamedTuple):
+    begin_ns: int
+    end_ns: int
+    cells: dict[Group, dict[str, _Sparse]]
+
+    @property
+    def size(self) -> int:
+        return sum(len(found.buckets) for stages in self.cells.values() for found in stages.values())
+
+
+class Times:
+    """What came when, of each kind and operation, in columns whose sums are those of the summary."""
+
+    def __init__(self) -> None:
+        self._columns: list[_Column] = []
+        self._told: dict[Group, dict[str, Distribution]] = {}
+        self._last_ns = 0
+
+    def interval(self, report: Report) -> None:
+        cells = sums.wholes(report)
+        for group, found in cells.items():
+            into = self._told.setdefault(group, {})
+            for name, one in found.items():
+                if name in into:
+                    into[name].merge(one)
+                else:
+                    into[name] = one.copy()
+        self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells)
+
+    def end(self, report: Report) -> None:
+        """What came behind the last interval."""
+        rest: dict[Group, dict[str, Distribution]] = {}
+        for group, found in sums.wholes(report).items():
+            before = self._told.get(group, {})
+            rest[group] = {name: one.delta(before[name]) if name in before else one for name, one in found.items()}
+        self._add(self._last_ns or report.ts_ns - report.duration_ns, report.ts_ns, rest)
+
+    def _add(self, begin_ns: int, end_ns: int, cells: Cells) -> None:
+        self._last_ns = end_ns
+        filled = {
+            group: {name: _Sparse(one) for name, one in found.items() if one.count}
+            for group, found in cells.items()
+            if any(one.count for one in found.values())
+        }
+        # A column in which nothing happened is seen as a gap.
+        if filled:
+            self._columns.append(_Column(begin_ns, end_ns, filled))
+        while len(self._columns) > 1 and (
+            len(self._columns) > COLUMNS or sum(column.size for column in self._columns) > BUCKETS
+        ):
+            pairs = itertools.zip_longest(self._columns[::2], self._columns[1::2])
+            self._columns = [one if other is None else _both(one, other) for one, other in pairs]
+
+    def plain(self, places: Mapping[Group, int], since_ns: int) -> list[list[Any]]:
+        return [
+            [
+                _ms(column.begin_ns - since_ns),
+                _ms(column.end_ns - since_ns),
+                {
+                    places[group]: {name: one.plain() for name, one in found.items()}
+                    for group, found in column.cells.items()
+                    if group in places
+                },
+            ]
+            for column in self._columns
+        ]
+
+
+def _both(one: _Column, other: _Column) -> _Column:
+    for group, found in other.cells.items():
+        into = one.cells.setdefault(group, {})
+        for name, sparse in found.items():
+            if name in into:
+                into[name].merge(sparse)
+            else:
+                into[name] = sparse
+    return one._replace(end_ns=other.end_ns)
+
+
+class HtmlExport(Export):
+    def __init__(self, file: ExportFile, view: View) -> None:
+        super().__init__(file)
+        self._view = view
+        self._times = Times()
+        self._slowest: list[tuple[int, int, Event]] = []
+        self._events = 0
+        self._stuck: tuple[list[InFlight], int] = ([], 0)
+        self._introduction: list[str] = []
+
+    def start(self, start: Start) -> None:
+        self._start = start
+        self._introduction = list(self._view.begin(start))
+
+    def event(self, event: Event) -> None:
+        self._events += 1
+        self._view.meet(event)
+        if len(self._slowest) < SLOWEST:
+            heapq.heappush(self._slowest, (event.total_ns, self._events, event))
+        elif event.total_ns > self._slowest[0][0]:
+            heapq.heapreplace(self._slowest, (event.total_ns, self._events, event))
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        self._stuck = found, at_ns
+
+    def interval(self, report: Report) -> None:
+        self._times.interval(report)
+
+    def finish(self, report: Report) -> None:
+        self._times.end(report)
+        text = self._text(report)
+        self._file.write(page(self._title(report), self._data(report, text), text))
+
+    def _title(self, report: Report) -> str:
+        when = clock_seconds(report.ts_ns - report.duration_ns, True)
+        return f"wptrace {self._start.flow}, {when}"
+
+    def _text(self, report: Report) -> list[str]:
+        """As a terminal shows it."""
+        lines = [*self._introduction, "", *self._view.report(report, _WIDTH), *header.losses(report)]
+        lines += [*budget.lines(report), *self._view.closing(report, _WIDTH)]
+        if len(lines) > _LINES:
+            lines = [*lines[:_LINES], f"and {len(lines) - _LINES:,} lines more"]
+        return lines
+
+    def _data(self, report: Report, text: Sequence[str]) -> dict[str, Any]:
+        start, since_ns = self._start, report.ts_ns - report.duration_ns
+        kinds = list(dict.fromkeys((*start.kinds, *(row.group.kind for row in report.rows))))
+        found = sums.wholes(report)
+        series = list(dict.fromkeys(row.group for row in rows_of(found, kinds)))
+        events = sorted(self._slowest, key=lambda one: (-one[0], one[1]))
+        stuck, stuck_ns = self._stuck
+        return {
+            "version": __version__,
+            "flow": start.flow,
+            "level": start.level,
+            "kernel": printable(start.kernel),
+            "file": printable(start.file),
+            "filters": [
+                [printable(name), _words(value)] for name, value in start.filters.items() if value or value == 0
+            ],
+            "sources": [[source.stage, printable(source.how)] for source in start.sources],
+            "notes": [printable(note) for note in start.notes],
+            "begin": clock_time(since_ns, True),
+            "end": clock_time(report.ts_ns, True),
+            "duration": report.duration_ns,
+            # Time of day for JavaScript, which has no nanoseconds that far.
+            "since": since_ns // 1_000_000,
+            "offset": _zone_s(since_ns),
+            "kinds": [_kind(kind) for kind in kinds],
+            "series": list(_series(report, kinds, series, found)),
+            "columns": self._times.plain({group: at for at, group in enumerate(series)}, since_ns),
+            "tables": list(_tables(report, kinds)),
+            "by": printable(str(start.filters.get("by", ""))),
+            "stacks": _stacks(report),
+            "neighbours": [_neighbour(one) for one in neighbours.of(report.counters)],
+            "books": [
+                [name, one.started, one.finished, one.in_flight, one.lost_total, one.failed]
+                for name, one in report.books.items()
+            ],
+            "losses": [printable(line) for line in header.losses(report)],
+            "budget": list(budget.lines(report)),
+            "cost": words.overhead(report.overhead, report.duration_ns),
+            "verdict": [] if report.verdict is None else list(verdict.lines(report.verdict, dates=False)),
+            "events": {
+                "seen": self._events,
+                "kept": len(events),
+                "rows": [self._event(event, series, since_ns) for _, _, event in events],
+            },
+            "stuck": self._view.in_flight(stuck, stuck_ns, _WIDTH, 50) if stuck else [],
+            "text": "\n".join(map(printable, text)),
+        }
+
+    def _event(self, event: Event, series: Sequence[Group], since_ns: int) -> dict[str, Any]:
+        fields, kind, whole = event.fields, event.group.kind, sums.whole(event.group)
+        error = fields.get("error", 0)
+        return {
+            "series": series.index(whole) if whole in series else -1,
+            "what": f"{words.group(event.group)} {kind.noun.one}".strip()[:_LONGEST],
+            "end": _ms(event.end_ns - since_ns),
+            "clock": clock_time(event.end_ns, False),
+            "total": event.total_ns,
+            "stages": [[name, ns] for name, ns in _in_order(event) if ns],
+            "who": printable(" ".join(str(fields[name]) for name in ("comm", "pid") if fields.get(name)))[:_LONGEST],
+            "where": printable(_where(fields))[:_LONGEST],
+            "failed": blkstatus.name(error) if isinstance(error, int) and error > 0 else "",
+            "story": [printable(line)[:_LONGEST] for line in self._view.event(event, _WIDTH, True)],
+        }
+
+
+def _series(
+    report: Report, kinds: Sequence[Kind], groups: Sequence[Group], found: Mapping[Group, Mapping[str, Distribution]]
+) -> Iterator[dict[str, Any]]:
+    """Each kind and operation: what it is called, its figures, and what happened besides."""
+    counters: dict[Group, Counter[str]] = {group: Counter() for group in groups}
+    for group, counts in report.counters.items():
+        if place(group.kind) is None and sums.whole(group) in counters:
+            counters[sums.whole(group)].update(counts)
+    for group, counts in counters.items():
+        yield {
+            "kind": kinds.index(group.kind),
+            "name": sums.name(group),
+            "bytes": counts[BYTES],
+            "untimed": counts[UNTIMED],
+            "events": [[name, count] for name, count in counts.items() if name not in (BYTES, UNTIMED) and count],
+            "cells": {name: _cell(one) for name, one in found[group].items()},
+        }
+
+
+def _in_order(event: Event) -> Iterator[tuple[str, int]]:
+    known = [*(stage.name for stage in event.group.kind.stages), UNATTRIBUTED]
+    return ((name, event.stages[name]) for name in known if name in event.stages)
+
+
+def _where(fields: Mapping[str, Any]) -> str:
+    if fields.get("path"):
+        offset = fields.get("offset")
+        return f"{fields['path']}" + ("" if offset is None else f" at {offset}")
+    return f"sector {fields['sector']} +{fields['bytes'] // 512}" if fields.get("bytes") and "sector" in fields else ""
+
+
+def _tables(report: Report, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
+    """Rows by what keeps them apart, those of each kind by themselves; not where they say the same as the sums."""
+    everywhere = report._replace(rows=[row for row in report.rows if place(row.group.kind) is not None]).everywhere()
+    for kind in kinds:
+        if any(label.type == STACK for label in kind.labels):
+            continue
+        owned = place(kind) is not None
+        of = everywhere if owned else report
+        found: dict[Group, list[Row]] = {}
+        for row in of.rows:
+            if row.group.kind is kind:
+                found.setdefault(row.group, []).append(row)
+        if not found or (not owned and {sums.whole(group) for group in found} >= found.keys()):
+            continue
+        if not owned and len(found) == len({sums.whole(group) for group in found}):
+            continue
+        whole = sum(one[-1].distribution.sum for one in found.values())
+        device = sum(row.distribution.sum for one in found.values() for row in one if row.metric == _UNDER_WAY)
+        rows = sorted(found.items(), key=lambda item: -item[1][-1].distribution.sum)
+        yield {
+            "kind": kinds.index(kind),
+            "owned": owned,
+            "device": bool(device),
+            "left": max(len(rows) - _ROWS, 0),
+            "rows": [_row(group, mine, of, whole, device) for group, mine in rows[:_ROWS]],
+        }
+
+
+def _row(group: Group, rows: Sequence[Row], report: Report, whole: int, device: int) -> dict[str, Any]:
+    total = rows[-1].distribution
+    under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
+    at, labels = place(group.kind), group.kind.labels
+    name, others = words.group(group), ""
+    if at is not None:
+        name = printable(labels[at].shown(owner(group)))
+        others = words.group(group.all_of(labels[at].name))
+    return {
+        "name": name,
+        "op": others,
+        "bytes": report.counter(group, BYTES),
+        "total": _figures(total),
+        "share": (under_way / device if device else total.sum / whole) if whole else 0,
+        "stages": [[row.metric, row.distribution.sum] for row in rows[:-1] if row.distribution.sum],
+    }
+
+
+def _figures(found: Distribution) -> list[float]:
+    """Count, sum, mean and percentiles, as the tables of text have them."""
+    return [found.count, found.sum, round(found.mean), *map(found.percentile, (50, 90, 99, 99.9)), found.max]
+
+
+def _cell(found: Distribution) -> list[Any]:
+    filled = {slot: count for slot, count in enumerate(found.buckets) if count}
+    return [*_figures(found), found.min, _flat(filled)]
+
+
+def _flat(buckets: Mapping[int, int]) -> list[int]:
+    """Slot, count, slot, count ..."""
+    return [number for slot in sorted(buckets) for number in (slot, buckets[slot])]
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    parts = {**dict.fromkeys((one.name for one in kind.inside), "inside"), UNATTRIBUTED: "stage"}
+    parts.update(dict.fromkeys((one.name for one in kind.stages), "stage"))
+    return {
+        "name": printable(kind.name),
+        "one": printable(kind.noun.one),
+        "many": printable(kind.noun.plural),
+        "sized": kind.sized,
+        "unit": kind.total.unit,
+        "metrics": [
+            {
+                "name": one.name,
+                "unit": one.unit,
+                "is": parts.get(one.name, ""),
+                "about": printable(one.description),
+                "large": printable(one.meaning),
+            }
+            for one in kind.rows
+            if one.name != TOTAL
+        ],
+    }
+
+
+def _stacks(report: Report) -> dict[str, Any] | None:
+    """Each with its time, count and bytes; those with the most time."""
+    found = sums.stacks(report)
+    return {"left": max(len(found) - _STACKS, 0), "rows": found[:_STACKS]} if found else None
+
+
+def _neighbour(one: neighbours.Neighbour) -> dict[str, Any]:
+    met = one.met_ns or 1
+    return {
+        "name": printable(one.named),
+        "dev": printable(one.dev) if isinstance(one.dev, str) else "",
+        "device": one.device_ns,
+        "requests": one.requests,
+        "bytes": one.bytes,
+        "waits": one.waits,
+        "waited": one.waited_ns,
+        "met": [[printable(neighbours.brief(holder)), ns / met] for holder, ns in one.met.items() if ns >= 0.01 * met],
+    }
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 6)
+
+
+def _zone_s(wall_ns: int) -> int:
+    import time
+
+    return time.localtime(wall_ns // 1_000_000_000).tm_gmtoff
+
+
+def _words(value: object) -> str:
+    return printable(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+# --- The page ---------------------------------------------------------------------------------------------------------
+
+
+def page(title: str, data: Mapping[str, Any], text: Sequence[str]) -> bytes:
+    """Nothing is fetched, and nothing runs but what stands here: the policy names both by their checksums."""
+    here = Path(__file__).parent
+    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    # Names are hostile: what would end the element is spelled in another way.
+    told = encoded(data).replace("<", "\\u003c")
+    policy = f"default-src 'none'; style-src {_checksum(style)}; script-src {_checksum(script)}; base-uri 'none'"
+    plain = html.escape("\n".join(map(printable, text)))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f"<title>{html.escape(printable(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<noscript><pre>{plain}</pre></noscript>\n<main></main>\n"
+        f'<script type="application/json" id="data">{told}</script>\n<script>{script}</script>\n</body>\n</html>\n'
+    ).encode("utf-8", "backslashreplace")
+
+
+def _checksum(source: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+def create(file: ExportFile, view: str, wanted: Wanted) -> HtmlExport:
+    shown: View = importlib.import_module(f"wptrace.outputs.text.{view}").VIEW(wanted)
+    return HtmlExport(file, shown)

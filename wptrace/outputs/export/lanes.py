@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where single ones are drawn that overlap: each lane has one at a time, and what is inside one lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+from wptrace.model.kind import DEVICE, UNATTRIBUTED
+from wptrace.model.report import Event
+
+DISK = "device"
+"""The stage in which a device works on something."""
+
+
+class Segment(NamedTuple):
+    stage: str
+    begin_ns: int
+    end_ns: int
+
+
+class Lanes:
+    """A lane for each that is under way at once; those that come are sorted by their ends, more or less."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Hashable, list[int]] = {}
+
+    def take(self, owner: Hashable, begin_ns: int, end_ns: int) -> int:
+        ends = self._ends.setdefault(owner, [])
+        for lane, last in enumerate(ends):
+            if last <= begin_ns:
+                ends[lane] = end_ns
+                return lane
+        ends.append(end_ns)
+        return len(ends) - 1
+
+
+def segments(event: Event) -> Iterator[Segment]:
+    """Its stages end to end: what is known of them is how long they took."""
+    at, end = event.start_ns, event.end_ns
+    for name in (*(stage.name for stage in event.group.kind.stages), UNATTRIBUTED):
+        ns = min(event.stages.get(name, 0), end - at)
+        if ns > 0:
+            yield Segment(name, at, at + ns)
+            at += ns
+
+
+def is_whole(event: Event) -> bool:
+    """Whether end to end is how it was: of several requests the stages are sums."""
+    requests: Any = event.fields.get("requests", 1)
+    return bool(requests == 1)
+
+
+def device(event: Event) -> str:
+    """On which device it was, where that worked on it once."""
+    if not event.stages.get(DISK) or not is_whole(event):
+        return ""
+    found = (label for label in event.group.kind.labels if label.type == DEVICE)
+    label = next(found, None)
+    return "" if label is None else label.shown(event.group.label(label.name))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single ones as Parquet: a row for each, a column for each label, field and stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wptrace import __version__
+from wptrace.model.kind import UNATTRIBUTED
+from wptrace.model.report import Event, Report, Start
+from wptrace.outputs.export.extra import load
+from wptrace.outputs.export.file import Export, ExportFile, Sink
+from wptrace.outputs.json_line import encoded
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header
+from wptrace.outputs.text.words import printable
+
+_TEXTS = ("comm", "cgroup", "path", "rwbs")
+_NUMBERS = ("pid", "tid", "offset", "length", "result", "sector", "bytes", "error")
+# Rows are written so many at a time.
+_BATCH = 32768
+_LARGEST = (1 << 63) - 1
+
+
+class ParquetExport(Export):
+    def __init__(self, file: ExportFile) -> None:
+        super().__init__(file)
+        self._arrow = load("pyarrow", "parquet")
+        self._parquet = load("pyarrow.parquet", "parquet")
+        self._rows: list[Event] = []
+        self._writer: Any = None
+
+    def start(self, start: Start) -> None:
+        arrow = self._arrow
+        self._labels = list(dict.fromkeys(label.name for kind in start.kinds for label in kind.labels))
+        stages = (stage.name for kind in start.kinds for stage in kind.stages)
+        self._stages = [*dict.fromkeys(stages), UNATTRIBUTED]
+        name, number = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
+        columns = [("time", arrow.timestamp("us", tz="UTC")), ("ts_ns", number), ("kind", name)]
+        columns += [(f"label_{one}" if start.kinds[0].nested else one, name) for one in self._labels]
+        columns += [*((one, name) for one in _TEXTS), *((one, number) for one in _NUMBERS), ("total_ns", number)]
+        columns += [*((f"{one}_ns", number) for one in self._stages), ("more", arrow.string())]
+        told: dict[str, Any] = {
+            "version": __version__,
+            "flow": start.flow,
+            "level": start.level,
+            "kernel": start.kernel,
+        }
+        told.update(filters=dict(start.filters), notes=start.notes)
+        self._schema = arrow.schema(columns, metadata={"wptrace.schema": "1", "wptrace.start": encoded(told)})
+        self._writer = self._parquet.ParquetWriter(Sink(self._file), self._schema, compression="zstd")
+
+    def event(self, event: Event) -> None:
+        self._rows.append(event)
+        if len(self._rows) >= _BATCH:
+            self._write()
+
+    def _write(self) -> None:
+        """A column after the other: rows are slow."""
+        rows, self._rows = self._rows, []
+        fields = [event.fields for event in rows]
+        columns: list[Sequence[Any]] = [
+            [event.end_ns // 1000 for event in rows],
+            [event.end_ns for event in rows],
+            [event.group.kind.name for event in rows],
+            *([_label(event, name) for event in rows] for name in self._labels),
+            *([_text(one.get(name)) for one in fields] for name in _TEXTS),
+            *([_number(one.get(name)) for one in fields] for name in _NUMBERS),
+            [event.total_ns for event in rows],
+            *([event.stages.get(name) for event in rows] for name in self._stages),
+            [_more(event) for event in rows],
+        ]
+        arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema)]
+        self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+
+    def finish(self, report: Report) -> None:
+        if self._rows:
+            self._write()
+        lost = encoded({"law": list(header.law(report)), "losses": list(header.losses(report))})
+        self._writer.add_key_value_metadata({"wptrace.loss": lost})
+        self._writer.close()
+        self._writer = None
+
+    def close(self) -> None:
+        super().close()
+        if self._writer is not None:
+            # Its end goes nowhere any more.
+            self._writer.close()
+            self._writer = None
+
+
+def _label(event: Event, name: str) -> str | None:
+    place = event.group.kind.place.get(name)
+    return None if place is None else printable(event.group.kind.labels[place].shown(event.group.values[place]))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else printable(str(value))
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and abs(value) <= _LARGEST else None
+
+
+def _more(event: Event) -> str:
+    """What else is told of one, such as what interfered."""
+    return encoded({name: one for name, one in event.fields.items() if name not in _TEXTS and name not in _NUMBERS})
+
+
+def create(file: ExportFile, view: str, wanted: Wanted) -> ParquetExport:
+    return ParquetExport(file)

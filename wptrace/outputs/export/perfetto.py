@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace for Perfetto: single ones as slices with their stages inside, intervals as counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+from wptrace import __version__
+from wptrace.model.kind import TOTAL
+from wptrace.model.report import Event, Report, Start
+from wptrace.outputs.export import sums
+from wptrace.outputs.export.extra import load
+from wptrace.outputs.export.file import Export, ExportFile
+from wptrace.outputs.export.lanes import DISK, Lanes, device, is_whole, segments
+from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text import header, words
+from wptrace.outputs.text.words import printable
+
+# All packets are of one writer.
+_WRITER = 1
+_REALTIME, _BOOTTIME = 1, 6
+_LONGEST = 4096
+
+
+class PerfettoExport(Export):
+    def __init__(self, file: ExportFile) -> None:
+        super().__init__(file)
+        self._trace = load("perfetto.protos.perfetto.trace.perfetto_trace_pb2", "perfetto")
+        # It writes each packet as it comes.
+        self._builder = load("perfetto.trace_builder.proto_builder", "perfetto").StreamingTraceProtoBuilder(file)
+        self._tracks: dict[Hashable, int] = {}
+        self._lanes = Lanes()
+        self._flows = 0
+        self._told = 0
+
+    def start(self, start: Start) -> None:
+        self._start = start
+        # Of this machine's clock, so that it can be laid beside what others traced meanwhile.
+        self._offset_ns: int | None = (
+            None if start.file else time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        )
+
+    # --- Packets ------------------------------------------------------------------------------------------------------
+
+    def _packet(self, wall_ns: int) -> Any:
+        packet = self._builder.create_packet()
+        packet.timestamp = self._time(wall_ns)
+        packet.trusted_packet_sequence_id = _WRITER
+        return packet
+
+    def _time(self, wall_ns: int) -> int:
+        if self._offset_ns is None:
+            # The clock of another machine, or of another day, begins a second before the first that is told.
+            self._offset_ns = wall_ns - 1_000_000_000
+        if not self._told:
+            self._told = 1
+            snapshot = self._builder.create_packet()
+            snapshot.trusted_packet_sequence_id = _WRITER
+            snapshot.clock_snapshot.primary_trace_clock = _BOOTTIME
+            for clock, ns in ((_BOOTTIME, wall_ns - self._offset_ns), (_REALTIME, wall_ns)):
+                found = snapshot.clock_snapshot.clocks.add()
+                found.clock_id, found.timestamp = clock, max(ns, 0)
+            self._builder.write_packet(snapshot)
+        return max(wall_ns - self._offset_ns, 0)
+
+    def _track(self, key: Hashable, **described: Any) -> int:
+        """Its number; it is described when it is first used."""
+        if key not in self._tracks:
+            self._tracks[key] = number = len(self._tracks) + 1
+            packet = self._builder.create_packet()
+            packet.trusted_packet_sequence_id = _WRITER
+            track = packet.track_descriptor
+            track.uuid = number
+            for name, value in described.items():
+                if isinstance(value, Mapping):
+                    part = getattr(track, name)
+                    part.SetInParent()
+                    for field, one in value.items():
+                        setattr(part, field, one)
+                else:
+                    setattr(track, name, value)
+            self._builder.write_packet(packet)
+        return self._tracks[key]
+
+    def _begin(self, track: int, name: str, wall_ns: int, notes: Mapping[str, Any], flow: int = 0) -> None:
+        packet = self._packet(wall_ns)
+        event = packet.track_event
+        event.type, event.track_uuid, event.name = event.TYPE_SLICE_BEGIN, track, name
+        if flow:
+            event.flow_ids.append(flow)
+        for key, value in notes.items():
+            note = event.debug_annotations.add()
+            note.name = key
+            if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+                note.string_value = printable(str(value))[:_LONGEST]
+            else:
+                note.int_value = value
+        self._builder.write_packet(packet)
+
+    def _end(self, track: int, wall_ns: int) -> None:
+        packet = self._packet(wall_ns)
+        packet.track_event.type, packet.track_event.track_uuid = packet.track_event.TYPE_SLICE_END, track
+        self._builder.write_packet(packet)
+
+    # --- What is told -------------------------------------------------------------------------------------------------
+
+    def event(self, event: Event) -> None:
+        if event.total_ns < 0:
+            return
+        parent = self._owner(event.fields)
+        kind = event.group.kind
+        name = " ".join(filter(None, (words.group(event.group), kind.noun.one)))
+        lane = self._lanes.take((parent, kind.name), event.start_ns, event.end_ns)
+        described = {"name": kind.noun.plural, **({"parent_uuid": parent} if parent else {})}
+        track = self._track(("lane", parent, kind.name, lane), **described)
+        on = device(event)
+        self._flows += bool(on)
+        flow = self._flows if on else 0
+        notes = {key: value for key, value in event.fields.items() if value not in (None, "", [], {})}
+        if not is_whole(event):
+            notes["stages"] = "sums of several requests, laid end to end"
+        self._begin(track, name, event.start_ns, {**notes, "total_ns": event.total_ns}, flow)
+        for segment in segments(event):
+            self._begin(track, segment.stage, segment.begin_ns, {})
+            self._end(track, segment.end_ns)
+            if on and segment.stage == DISK:
+                self._on_device(on, name, segment.begin_ns, segment.end_ns, flow)
+        self._end(track, event.end_ns)
+
+    def _owner(self, fields: Mapping[str, Any]) -> int:
+        """The thread that it belongs to; none where nobody is known."""
+        pid, tid, comm = fields.get("pid"), fields.get("tid"), printable(str(fields.get("comm") or ""))
+        if not isinstance(pid, int) or not 0 < pid < 1 << 31:
+            return 0
+        self._track(("process", pid), process={"pid": pid, "process_name": comm})
+        if not isinstance(tid, int) or not 0 < tid < 1 << 31:
+            tid = pid
+        return self._track(("thread", pid, tid), thread={"pid": pid, "tid": tid, "thread_name": comm})
+
+    def _on_device(self, name: str, what: str, begin_ns: int, end_ns: int, flow: int) -> None:
+        lane = self._lanes.take(("device", name), begin_ns, end_ns)
+        parent = self._track(("device", name), name=f"device {printable(name)}")
+        track = self._track(("on", name, lane), name="requests in the device", parent_uuid=parent)
+        self._begin(track, what, begin_ns, {}, flow)
+        self._end(track, end_ns)
+
+    def interval(self, report: Report) -> None:
+        begin, seconds = report.ts_ns - report.duration_ns, report.duration_ns / 1e9
+        for group, found in sums.wholes(report).items():
+            of_all, unit = found[TOTAL], group.kind.total.unit
+            name = sums.name(group)
+            if seconds:
+                self._count(f"{name} a second", "", begin, of_all.count / seconds)
+            if of_all.count:
+                self._count(f"{name}, p50", unit, begin, of_all.percentile(50))
+                self._count(f"{name}, p99", unit, begin, of_all.percentile(99))
+        for name, book in report.books.items():
+            self._count(f"{name} in flight", "", report.ts_ns, book.in_flight)
+
+    def _count(self, name: str, unit: str, wall_ns: int, value: float) -> None:
+        parent = self._track("counters", name=f"wptrace {self._start.flow}")
+        track = self._track(("counter", name), name=name, parent_uuid=parent, counter={"unit_name": unit})
+        packet = self._packet(wall_ns)
+        event = packet.track_event
+        event.type, event.track_uuid, event.double_counter_value = event.TYPE_COUNTER, track, value
+        self._builder.write_packet(packet)
+
+    def finish(self, report: Report) -> None:
+        """A slice over all of it says how it was measured, and what was lost."""
+        start, begin = self._start, report.ts_ns - report.duration_ns
+        told: dict[str, Any] = {"version": __version__, "kernel": start.kernel, "level": start.level}
+        told.update({f"filter {name}": value for name, value in start.filters.items()})
+        told.update({f"hook of {source.stage}": source.how or "not seen on this kernel" for source in start.sources})
+        told.update({f"note {at}": note for at, note in enumerate(start.notes, 1)})
+        told.update(_by_name(header.law(report)))
+        told.update({f"loss {at}": line for at, line in enumerate(header.losses(report), 1)})
+        parent = self._track("counters", name=f"wptrace {start.flow}")
+        track = self._track("trace", name="the trace", parent_uuid=parent)
+        self._begin(track, f"wptrace {start.flow}", begin, told)
+        self._end(track, report.ts_ns)
+
+
+def _by_name(lines: Iterable[str]) -> Mapping[str, str]:
+    """`requests: 5 started = ...` by what stands before the colon."""
+    return {name: what.strip() for name, _, what in (line.partition(":") for line in lines)}
+
+
+def create(file: ExportFile, view: str, wanted: Wanted) -> PerfettoExport:
+    return PerfettoExport(file)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over whose something was and where, which leave kinds and operations; and what each stack started."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wptrace.analysis.owners import place
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import OPERATION, STACK, TOTAL, Group
+from wptrace.model.report import BYTES, Report, Row, merged
+from wptrace.model.stack import Stack
+from wptrace.outputs.text import words
+from wptrace.outputs.text.words import printable
+
+
+def wholes(report: Report) -> dict[Group, dict[str, Distribution]]:
+    """Rows of owners say the same once more, and are left out."""
+    cells = {group: found for group, found in report.cells().items() if place(group.kind) is None}
+    return merged(cells, whole)
+
+
+def whole(group: Group) -> Group:
+    return group.all_of(*(label.name for label in group.kind.labels if label.type != OPERATION))
+
+
+def name(group: Group) -> str:
+    """Such as: read operations."""
+    return " ".join(filter(None, (words.group(group), group.kind.noun.plural)))
+
+
+class Charged(NamedTuple):
+    """What a stack started, by one operation on one device."""
+
+    frames: list[str]
+    """From the outermost inwards."""
+    ns: int
+    ios: int
+    bytes: int
+
+
+def stacks(report: Report) -> list[Charged]:
+    """Those with the most time first; none of a flow without stacks."""
+    found = [
+        Charged(_frames(row.group.label(label.name)), row.distribution.sum, row.distribution.count, _bytes(row, report))
+        for row in report.rows
+        for label in row.group.kind.labels
+        if row.metric == TOTAL and label.type == STACK
+    ]
+    return sorted(found, key=lambda one: -one.ns)
+
+
+def _bytes(row: Row, report: Report) -> int:
+    return report.counter(row.group, BYTES)
+
+
+def _frames(stack: Stack) -> list[str]:
+    frames = (*stack.kernel, *stack.user, *((stack.process,) if stack.process else ()))
+    return [printable(frame) for frame in reversed(frames)]

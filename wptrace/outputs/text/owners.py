@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of owners: a line for each and what it asked for, those with the most time first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wptrace.analysis.owners import owner, place
+from wptrace.model import cgroup, units
+from wptrace.model.kind import ALL, CGROUP, NOBODY, OTHERS, Kind, Label
+from wptrace.model.report import BYTES, Report
+from wptrace.outputs.text.tables import Style, tables, whole
+from wptrace.outputs.text.words import ends, head, padded, printable
+
+_UNDER_WAY = "under_way"
+# What a line has behind the name, and of which device it is.
+_FIGURES = 55
+_DEV = 10
+_NARROWEST = 14
+_WIDEST = 60
+
+
+def is_owned(kind: Kind) -> bool:
+    return place(kind) is not None
+
+
+def lines(report: Report, kind: Kind, style: Style, by: str) -> Iterator[str]:
+    """The sums over the lines are those of the tables above."""
+    found = tables(report, kind)
+    at = place(kind)
+    if not found or at is None:
+        return
+    label = kind.labels[at]
+    per_device = found[0][0].label("dev") is not ALL
+    room = min(max(style.width - _FIGURES - (_DEV + 1 if per_device else 0), _NARROWEST), _WIDEST)
+    device = sum(row.distribution.sum for _, rows in found for row in rows if row.metric == _UNDER_WAY)
+    title = padded(head(f"{kind.noun.plural} by {by}", room), room) + (f" {'dev':<{_DEV}}" if per_device else "")
+    share = "device" if device else "share"
+    yield f"{title} {'op':<9} {'count':>9} {'bytes':>9} {'mean':>8} {'p99':>8} {share:>6}"
+    for group, rows in found:
+        total, op = whole(rows), "" if group.label("op") is ALL else group.label("op")
+        line = padded(ends(_shown(label, owner(group), room), room), room)
+        if per_device:
+            line += f" {padded(ends(printable(group.label('dev')), _DEV), _DEV)}"
+        line += f" {op:<9} {total.count:>9,} {units.size(report.counter(group, BYTES)):>9}"
+        line += f" {units.duration(total.mean):>8} {units.duration(total.percentile(99)):>8}"
+        under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
+        yield f"{line} {under_way / device if device else rows[-1].share:>6.1%}"
+
+
+def _shown(label: Label, value: object, room: int) -> str:
+    """Of a cgroup the short name, and its path where there is room for both."""
+    found = label.shown(value)
+    if label.type != CGROUP or found in (OTHERS, NOBODY):
+        return printable(found)
+    short = cgroup.short(found)
+    if short == found:
+        return printable(found)
+    return printable(f"{short} {found}" if len(short) + 1 + len(found) <= room else short)

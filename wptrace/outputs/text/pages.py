@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of a live screen beside its tables: rows, one of them, stories, help; and the line of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wptrace.model import units
+from wptrace.model.kind import TOTAL, Group
+from wptrace.model.report import BYTES, Event, Report
+from wptrace.outputs.text import desk, histogram, tables, words
+from wptrace.outputs.text.desk import Desk
+from wptrace.outputs.text.view import View
+from wptrace.outputs.text.words import ends, head, padded, printable
+
+HELP = (
+    "q          end, with the summary",
+    "? h        this help; any key closes it",
+    "p Space    pause: the screen stands still, counting goes on",
+    "b          group by other labels: each alone, none, all",
+    "d          devices apart, or added up",
+    "s          sort by time, count, bytes, mean, p99, max; then as it was",
+    "/          only rows with these letters: Enter keeps, Esc drops them",
+    "Up Down    the list of rows, to choose one; also PgUp PgDn Home End",
+    "Enter      stages and histogram of that row; Left Right: of a stage",
+    "Tab        what was told one by one, newest last; Up Down scroll",
+    "Esc        back",
+    "Ctrl-L     draw anew",
+)
+CHOSEN, OTHER = "> ", "  "
+# What a row has behind its name.
+_FIGURES = 49
+_NAME, _WIDEST = 24, 60
+_KEYS = {
+    desk.TABLES: "q:quit ?:help p:pause b:group s:sort d:devices /:filter Tab:stories Enter:rows",
+    desk.ROWS: "q:quit ?:help Up/Down:choose Enter:look s:sort /:filter p:pause Esc:back",
+    desk.ROW: "q:quit ?:help Left/Right:stage Up/Down:scroll p:pause Esc:back",
+    desk.STORIES: "q:quit ?:help Up/Down:scroll p:pause Esc:back",
+}
+_NOTHING_TOLD = "Nothing was told one by one yet: --slow, --each and --sample do."
+
+
+def rows(report: Report, state: Desk, width: int, height: int) -> list[str]:
+    """A line for each, around the chosen one."""
+    room = min(max(width - _FIGURES - len(OTHER), _NAME), _WIDEST)
+    title = f"{OTHER}{padded('rows', room)} {'count':>9} {'bytes':>9} {'mean':>8} {'p99':>8} {'max':>8}"
+    if not state.rows:
+        return [title, "", "  no rows"][:height]
+    at = state.rows.index(state.chosen) if state.chosen in state.rows else 0
+    shown = max(height - 2, 1)
+    first = min(max(at - shown // 2, 0), max(len(state.rows) - shown, 0))
+    totals = {row.group: row.distribution for row in report.rows if row.metric == TOTAL}
+    lines = [title]
+    for group in state.rows[first : first + shown]:
+        total = totals[group]
+        line = CHOSEN if group == state.chosen else OTHER
+        line += padded(ends(name(group), room), room)
+        line += f" {total.count:>9,} {units.size(report.counter(group, BYTES)) if group.kind.sized else '':>9}"
+        times = (total.mean, total.percentile(99), total.max)
+        lines.append(line + "".join(f" {units.duration(one):>8}" for one in times))
+    if len(state.rows) > shown:
+        lines.append(f"  rows {first + 1:,} to {first + shown:,} of {len(state.rows):,}")
+    return lines[:height]
+
+
+def name(group: Group) -> str:
+    """With the last word of what it is: there is no room for `page-cache` and `block`."""
+    return f"{words.group(group)} {group.kind.noun.plural.rpartition(' ')[2]}".strip()
+
+
+def row(report: Report, state: Desk, style: tables.Style, height: int) -> list[str]:
+    """Its stages, and the histogram of one of them."""
+    group = state.chosen
+    if group is None:
+        return []
+    found = [one for one in report.rows if one.group == group]
+    if not found:
+        return [f"{name(group)}: nothing in this interval"]
+    stage = state.stage if state.stage in [one.metric for one in found] else TOTAL
+    drawn = next(one.distribution for one in found if one.metric == stage)
+    bars = [f"{stage}, {drawn.count:,} in this interval:", *histogram.rows(drawn, style.width)]
+    lines = [*tables.one(group, found, report, style), "", *bars]
+    if len(lines) > height:
+        busy = [one for one in found if one.distribution.sum or one.metric in (stage, TOTAL)]
+        idle = len(found) - len(busy)
+        left_out = [f"  (without {idle} that took no time)"] if idle else []
+        lines = [*tables.one(group, busy, report, style), *left_out, "", *bars]
+    return _window(lines, state, height)
+
+
+def stories(events: Sequence[Event], view: View, state: Desk, width: int, height: int) -> list[str]:
+    """As many of the newest as there is room for."""
+    if not events:
+        return [_NOTHING_TOLD]
+    lines: list[str] = []
+    for event in reversed(events):
+        lines = [*view.event(event, width, False), *lines]
+        if len(lines) > height + state.scroll:
+            break
+    state.scroll = min(state.scroll, max(len(lines) - height, 0))
+    last = len(lines) - state.scroll
+    shown = lines[max(last - height, 0) : last]
+    return ["(older ones: Up)", *shown[1:]] if last > height else shown
+
+
+def _window(lines: Sequence[str], state: Desk, height: int) -> list[str]:
+    state.scroll = min(state.scroll, max(len(lines) - height, 0))
+    shown = list(lines[state.scroll : state.scroll + height])
+    below = len(lines) - state.scroll - height
+    return [*shown[:-1], f"({below + 1:,} more lines: Down)"] if below > 0 else shown
+
+
+def help_over(lines: Sequence[str], width: int, height: int) -> list[str]:
+    """In a frame over the upper lines of the screen."""
+    room = min(max(map(len, HELP)) + 4, width)
+    inner = max(room - 4, 0)
+    frame = "+" + "-" * max(room - 2, 0) + "+"
+    box = [frame, *(f"| {padded(head(line, inner), inner)} |" for line in HELP), frame]
+    return [*box, *lines[len(box) :]][: max(height, 1)]
+
+
+def status(state: Desk, width: int) -> str:
+    """What is not as it was, and the keys that there is room for."""
+    if state.typing:
+        return head(f"filter: {printable(state.needle)}_  (Enter keeps it, Esc drops it)", width)
+    found = []
+    if state.told:
+        found.append(f"({state.told})")
+    if state.paused:
+        found.append("PAUSED")
+    if state.grouping:
+        found.append(f"by {state.grouping}")
+    if state.order:
+        found.append(f"sorted by {state.order}")
+    if state.needle:
+        found.append(f"only '{printable(state.needle)}' ({state.hidden:,} rows left out)")
+    return head("  ".join([*found, _KEYS[state.page]]), width)

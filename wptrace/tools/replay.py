@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `wptrace replay` does: goes through a capture once, and hands an output what is wanted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Callable, NamedTuple
+
+from wptrace.analysis.verdict import TIMED, Case, Rules, judge
+from wptrace.capture import sums
+from wptrace.capture.layout import Described
+from wptrace.capture.reader import Capture, Found, Head, Records
+from wptrace.capture.selection import Selection
+from wptrace.engine.run import collect_seldom
+from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io import block, kinds, records, rules
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.model.book import Book
+from wptrace.model.report import Event, Output, Report, Start
+
+KINDS = (*kinds.KINDS, block.REQUEST)
+"""What flows have rules about."""
+# Rows are decoded so many at a time.
+_AT_ONCE = 2048
+
+_NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+
+Decoder = Callable[[Records], Iterator[Event]]
+
+
+class Wanted(NamedTuple):
+    selection: Selection
+    slow_ns: int = 0
+    """Single ones that took at least as long."""
+    since_ns: int | None = None
+    until_ns: int | None = None
+    """Times of day."""
+    singles: bool = True
+    intervals: bool = False
+    """Each of them is told, where figures are not made of single ones."""
+
+
+def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], bool] = lambda: False) -> None:
+    """Until somebody says that it is over."""
+    collect_seldom()
+    try:
+        _Replay(capture, output, wanted).run(over)
+    except _NONSENSE as error:
+        # Names and numbers that no program writes cannot be shown.
+        raise WptraceError(f"{capture.head.start.file} is damaged: what it tells makes no sense") from error
+
+
+class _Replay:
+    def __init__(self, capture: Capture, output: Output, wanted: Wanted) -> None:
+        self._capture, self._output, self._wanted = capture, output, wanted
+        self._head = head = capture.head
+        self._kinds = head.start.kinds
+        self._selection = selection = wanted.selection
+        self._by_rows = not selection or self._answered(head)
+        self._timed = wanted.since_ns is not None or wanted.until_ns is not None
+        self._singles = sums.Singles(self._kinds)
+        self._of_singles = bool(selection) and not self._by_rows
+        self._all, self._some = sums.Intervals(), sums.Intervals()
+        self._last: Report | None = None
+        self._decoders: dict[int, Decoder] = {}
+        self._first_ns = self._last_ns = 0
+
+    def _answered(self, head: Head) -> bool:
+        """Whether rows answer what is asked, and not single ones alone."""
+        lacking = [name for one in self._kinds for name in self._selection.unanswered(one)]
+        if not lacking:
+            return True
+        if not head.told:
+            if any(not self._selection.unanswered(one) for one in self._kinds):
+                return True
+            raise UsageError(
+                f"--{lacking[0]} cannot be answered: rows of this capture do not tell, and it has no single ones",
+                "capture with --each, --slow or --sample, where the command has them",
+            )
+        return False
+
+    def run(self, over: Callable[[], bool]) -> None:
+        wanted, head = self._wanted, self._head
+        self._output.start(self._start())
+        needed = wanted.singles or self._of_singles
+        # The summary has all that intervals have, unless only some are wanted.
+        intervals = self._timed or not head.whole or wanted.intervals
+        for item in self._capture.items(needed, intervals):
+            if over():
+                return
+            if isinstance(item, Records):
+                self._take(self._decoder(item)(item))
+            elif isinstance(item, list):
+                self._take(iter(item))
+            elif isinstance(item, Found):
+                if wanted.singles and not self._selection and self._is_inside(item.ts_ns):
+                    self._output.in_flight(item.found, item.ts_ns)
+            elif item.kind == "interval":
+                self._interval(item)
+            else:
+                self._last = item
+        report = self._summary()
+        if report is not None:
+            self._output.summary(report)
+
+    def _start(self) -> Start:
+        start, wanted, notes = self._head.start, self._wanted, []
+        if self._timed:
+            notes.append("figures are those of the intervals that end in the time that was asked for")
+        if self._of_singles:
+            notes.append("figures are those of what was told one by one, and not of the rows of the capture")
+            if not self._head.each:
+                notes.append("that is not each of them: the others are in no figure")
+        filters = {**start.filters, **wanted.selection.told}
+        return start._replace(filters=filters, notes=[*start.notes, *notes])
+
+    # --- Single ones --------------------------------------------------------------------------------------------------
+
+    def _decoder(self, found: Records) -> Decoder:
+        made = self._decoders.get(found.number)
+        if made is None:
+            whole = self._wanted.singles
+            made = self._decoders[found.number] = _DECODERS[self._layout(found)](self._capture, found.number, whole)
+        return made
+
+    def _layout(self, found: Records) -> str:
+        name = self._capture.layouts[found.number].record
+        if name not in _DECODERS:
+            raise WptraceError(f"the capture has records of a {name}, which this version does not know")
+        return name
+
+    def _take(self, events: Iterator[Event]) -> None:
+        wanted, selection = self._wanted, self._selection
+        told = False
+        for event in events:
+            if self._timed and not self._is_inside(event.end_ns):
+                continue
+            if selection:
+                try:
+                    if not selection.has(event):
+                        continue
+                except LookupError as error:
+                    raise UsageError(
+                        f"--{error.args[0]} cannot be answered: this capture does not tell it of single ones"
+                    ) from None
+            if self._of_singles:
+                self._first_ns = self._first_ns or event.start_ns
+                self._last_ns = event.end_ns
+                self._singles.add(event)
+            if wanted.singles and event.total_ns >= wanted.slow_ns:
+                told = True
+                self._output.event(event)
+        if told:
+            self._output.flush()
+
+    def _is_inside(self, ts_ns: int) -> bool:
+        since, until = self._wanted.since_ns, self._wanted.until_ns
+        return (since is None or ts_ns >= since) and (until is None or ts_ns <= until)
+
+    # --- Reports ------------------------------------------------------------------------------------------------------
+
+    def _interval(self, report: Report) -> None:
+        self._all.add(report)
+        if not self._is_inside(report.ts_ns):
+            return
+        if self._timed:
+            self._some.add(report)
+        if self._wanted.intervals and not self._of_singles:
+            self._output.interval(self._part(report))
+
+    def _part(self, report: Report) -> Report:
+        return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report
+
+    def _summary(self) -> Report | None:
+        last = self._last
+        if self._of_singles:
+            return self._judged(self._of_events())
+        if self._timed:
+            if last is not None and self._is_inside(last.ts_ns):
+                rest = self._all.rest(last, self._kinds)
+                if rest.duration_ns:
+                    self._some.add(rest)
+            found = self._some
+        elif last is not None:
+            return self._judged(self._part(last)) if self._selection else last
+        else:
+            found = self._all
+        return self._judged(self._part(found.report(self._kinds))) if found.count else None
+
+    def _of_events(self) -> Report:
+        last = self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None
+        books = {one.book: Book() for one in self._kinds if one.book} if last is None else last.books
+        if last is not None and not self._timed:
+            ts_ns, duration_ns = last.ts_ns, last.duration_ns
+        else:
+            ts_ns, duration_ns = self._last_ns, max(self._last_ns - self._first_ns, 0)
+        return self._singles.report(ts_ns, duration_ns, books)
+
+    def _judged(self, report: Report) -> Report:
+        if not self._head.judged:
+            return report
+        return report._replace(verdict=judge(Case(report, self._head.judged, [], 0), self._rules()))
+
+    def _rules(self) -> Rules:
+        start = self._head.start
+        if start.flow != "io":
+            return TIMED
+        return rules.path({}) if start.level == "path" else rules.BLOCK
+
+
+# --- Records ----------------------------------------------------------------------------------------------------------
+
+
+def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
+    rows = memoryview(found.rows)
+    for first in range(0, len(rows), _AT_ONCE * stride):
+        yield rows[first : first + _AT_ONCE * stride]
+
+
+def _stories(capture: Capture, number: int, whole: bool) -> Decoder:
+    layout: Described = capture.layouts[number]
+    stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups))
+    rows = layout.rows(stories.layout)
+
+    def decode(found: Records) -> Iterator[Event]:
+        stories.cgroups = CgroupNames(known=capture.cgroups)
+        stories.wall_offset_ns = found.wall_offset_ns
+        for piece in _pieces(found, layout.stride):
+            found_rows = list(rows.iter_unpack(piece))
+            yield from stories.told(found_rows) if whole else stories.brief(found_rows)
+
+    return decode
+
+
+def _requests(capture: Capture, number: int, whole: bool) -> Decoder:
+    layout: Described = capture.layouts[number]
+    requests = block.Requests(layout, layout.names)
+    rows = layout.rows(requests.layout)
+
+    def decode(found: Records) -> Iterator[Event]:
+        for piece in _pieces(found, layout.stride):
+            yield from requests.told(list(rows.iter_unpack(piece)), found.wall_offset_ns)
+
+    return decode
+
+
+_DECODERS: dict[str, Callable[[Capture, int, bool], Decoder]] = {
+    records.RECORDS.record: _stories,
+    block.RECORDS.record: _requests,
+}
