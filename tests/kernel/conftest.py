@@ -18,7 +18,7 @@ from _pytest.runner import runtestprotocol
 from tests.kernel.disks import Disk, loop_device, null_device
 from tests.kernel.loads import hierarchy
 from tests.kernel.modules import Module, inserted
-from tests.kernel.trace import KernelSkippedError, commands, object_path
+from tests.kernel.trace import BlamelessError, commands, object_path
 from tests.kernel.window import Running, Shared
 from wptrace.bpf.object import BpfObject
 
@@ -90,7 +90,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             if rounds:
                 continue
             break
-        blameless = isinstance(raised, KernelSkippedError) and again < _TRIES - 1
+        blameless = isinstance(raised, BlamelessError) and again < _TRIES - 1
         if not blameless and not (realclock and GUEST and not everything and not again):
             break
         again += 1

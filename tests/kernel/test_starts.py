@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.kernel.disks import Disk
-from tests.kernel.trace import wait_until
+from tests.kernel.trace import BlamelessError, wait_until
 from wptrace.bpf.ring import Reader
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.model.kind import OPERATIONS, REQUESTS
@@ -27,9 +27,23 @@ _LOAD = (
 _COMPLAINTS = ("Oops", "WARNING: CPU", "kernel BUG", "BUG: unable", "BUG: kernel")
 
 
+# An emulated CPU now and then traps after a single step that nobody asked for, which the comment in exc_debug_kernel()
+# tells of QEMU. Of these kernels 5.10 alone steps code of its own: later ones' kprobes do without (commit "x86/kprobes:
+# Use int3 instead of debug trap for single-step", 5.13).
+_EMULATED_STEP = "exc_debug_kernel"
+_STEPS = os.uname().release.startswith("5.")
+
+
 def complaints() -> list[str]:
     said = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
     return [line for line in said.splitlines() if any(word in line for word in _COMPLAINTS)]
+
+
+def check_complaints(before: list[str]) -> None:
+    more = [line for line in complaints() if line not in before]
+    if more and not _STEPS and all(_EMULATED_STEP in line for line in more):
+        raise BlamelessError(f"the emulated CPU stepped: {more}")
+    assert not more
 
 
 def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
@@ -66,4 +80,4 @@ def test_tracers_come_and_go_under_load() -> None:
         for one in load:
             one.kill()
             one.wait()
-    assert complaints() == before
+    check_complaints(before)

@@ -36,7 +36,11 @@ commands: list[str] = []
 """Each start of the command, for the table at the end of a run."""
 
 
-class KernelSkippedError(AssertionError):
+class BlamelessError(AssertionError):
+    """The kernel or an emulated CPU did it: the test runs once more, and the run tells so."""
+
+
+class KernelSkippedError(BlamelessError):
     """The kernel skipped programs of this trace, so its counts may be short by as many."""
 
 
