@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
+from wptrace.cli import path
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,37 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     show = parser.add_argument_group("what to show")
-    common.add_told(show)
-    common.add_lines(show)
-    show.add_argument("-D", "--per-device", action="store_true", help="a table for each device of the host")
-    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    common.add_output(show)
-    common.add_costs(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say which guests there are and what would be observed")
+    path.add_output(parser, show)
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.run import run as trace
-    from wptrace.kernel.privileges import require_tracing
-
-    seconds, count = common.interval(options)
-    common.require_one_form(options)
-    told, budget = common.told(options), common.budget(options)
+    told = path.require(options)
     guest = _guest(options)
-    flow = _flow(options, told, guest)
-    common.require_stage(options.hist, flow.kinds)
-    require_tracing()
-    if options.dry_run:
-        print("\n".join([_shown(guest), *flow.plan()]))
-        return 0
-    with common.stream(options) as stream:
-        live, seconds = common.live(options, stream, seconds)
-        output = common.output(
-            options, stream, flow.view, live=live, per_device=options.per_device, hist=options.hist or ""
-        )
-        keys = common.controls(output)
-        trace(flow, output, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
-    return 0
+    return path.run(options, _flow(options, told, guest), told, [_shown(guest)])
 
 
 def _guest(options: argparse.Namespace) -> Guest:
