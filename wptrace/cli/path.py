@@ -41,6 +41,7 @@ def require(options: argparse.Namespace) -> common.Told:
 
 def run(options: argparse.Namespace, flow: PathFlow | BlockFlow, told: common.Told, plan: Sequence[str] = ()) -> int:
     """`plan` is what a dry run says besides."""
+    from wptrace.engine.run import Terms
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
@@ -57,5 +58,5 @@ def run(options: argparse.Namespace, flow: PathFlow | BlockFlow, told: common.To
         keys = common.controls(output)
         output, seconds = common.captured(options, flow, output, seconds, told.every, **shown)
         budget = common.budget(options)
-        trace(flow, output, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
+        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys))
     return 0
