@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ import pytest
 
 from tests.kernel import inside
 from tests.kernel.disks import loop_device
+from tests.kernel.loads import HOG, hog
 from tests.kernel.patience import joined
 from tests.kernel.test_golden import keeps
 from tests.kernel.trace import Line, Trace, check, wait_until, wptrace
@@ -34,12 +35,17 @@ pytestmark = pytest.mark.one_kernel
 
 at_length = pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it")
 COUNT, SLOWED, FEW = 1000, 60, 200
+BURST_NS = 8_000_000
 # Reads of the slow disk that a second has room for, and as many writes.
 RATE = 20
 
 
 class HostTrace(Trace):
     command = "host"
+
+
+class CpuTrace(Trace):
+    command = "cpu"
 
 
 class Seen(NamedTuple):
@@ -93,12 +99,12 @@ def traced(
     kernel: str,
     images: Mapping[str, qemu.Image],
     loads: Mapping[str, int],
-    slow: Path | None = None,
+    during: Callable[[int], AbstractContextManager[object]] = lambda pid: nullcontext(),
     meet: Callable[[], object] = lambda: None,
 ) -> Seen:
     """The guest's command tells when it is ready; then the host's trace begins, and the guest works.
 
-    Several guests `meet` before they do.
+    `during` takes QEMU's pid for the time of that. Several guests `meet` before they work.
     """
     folder.mkdir()
     words = [sys.executable, "-m", "tests.kernel.inside", str(folder), *(f"{disk}={n}" for disk, n in loads.items())]
@@ -128,9 +134,8 @@ def traced(
     pid = qemu_of(next(iter(images.values())).path)
     assert pid, "QEMU is not found by its image"
     most: list[int] = []
-    slowed = nullcontext() if slow is None else limited(pid, slow)
     ours, theirs = folder / "guest.wpt", folder / "host.wpt"
-    with slowed, HostTrace("--pid", str(pid), "--each", "--capture", str(theirs)) as trace:
+    with during(pid), HostTrace("--pid", str(pid), "--each", "--capture", str(theirs)) as trace:
         meet()
         (folder / "go").touch()
         while running.is_alive() and len(most) < inside.LOOKS:
@@ -204,7 +209,7 @@ def test_a_guest_and_its_host(tmp_path: Path) -> None:
             name: qemu.Image(Path("/dev", disk.name), "cache=none") for name, disk in (("vda", fast), ("vdb", slow))
         }
         loads = {"vda": COUNT, "vdb": SLOWED}
-        seen = traced(tmp_path / "shared", "6.12", images, loads, Path("/dev", slow.name))
+        seen = traced(tmp_path / "shared", "6.12", images, loads, lambda pid: limited(pid, Path("/dev", slow.name)))
     joined_as_it_was(seen, loads)
     clocks_hold(seen)
     assert seen.summary["disks"] == [{"dev": name, "image": str(image.path)} for name, image in images.items()]
@@ -273,3 +278,58 @@ def test_two_guests_at_once(tmp_path: Path) -> None:
             clocks_hold(seen, FEW)
             assert {one["dev"]: one["image"] for one in seen.summary["disks"]} == images
             assert {line["host"]["image"] for line in seen.of("vda")} == {images["vda"]}
+
+
+class Hogged:
+    """Somebody wants the CPU of the guest's CPU now and then, and this kernel tells who."""
+
+    def __init__(self) -> None:
+        self.vcpu = 0
+        self.bursts: list[tuple[int, int]] = []
+        self.waits: list[Line] = []
+
+    @contextmanager
+    def __call__(self, pid: int) -> Iterator[None]:
+        # The one that has been busy: others of QEMU have had little to do until now.
+        tasks = {int(task.name): task for task in Path(f"/proc/{pid}/task").iterdir()}
+        self.vcpu = max(tasks, key=lambda tid: sum(map(int, (tasks[tid] / "stat").read_text().split()[13:15])))
+        mine, others = sorted(os.sched_getaffinity(0))[:2]
+        for tid in tasks:
+            os.sched_setaffinity(tid, {mine if tid == self.vcpu else others})
+        with hog(BURST_NS // 1000, 5 * BURST_NS // 1000) as found, CpuTrace("-p", str(pid), "--slow", "1ms") as trace:
+            os.sched_setaffinity(found.process.pid, {mine})
+            found.begin()
+            yield
+            found.end()
+            self.bursts = [(one.start_ns, one.end_ns) for one in found.bursts]
+            self.waits = [line for line in trace.stop() if line["kind"] == "wait"]
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> int:
+    return min(one[1], other[1]) - max(one[0], other[0])
+
+
+@at_length
+def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
+    """The kernel's own account of who ran instead is the witness of a wait, and the hog's own clock of when it ran."""
+    hogged = Hogged()
+    with loop_device(tmp_path / "disk", "128M") as disk:
+        images = {"vda": qemu.Image(Path("/dev", disk.name), "cache=none")}
+        seen = traced(tmp_path / "shared", "6.12", images, {"vda": COUNT}, hogged)
+    joined_as_it_was(seen, {"vda": COUNT})
+    clocks_hold(seen)
+    met = []
+    for line in seen.of("vda"):
+        done, back = line["host"]["end_ns"], line["stages"].get("back_ns", 0)
+        found = [burst for burst in hogged.bursts if overlap((done, done + back), burst) > BURST_NS // 2]
+        met += [(burst, line) for burst in found]
+    assert met
+    # Wall times of waits by what the host's lines say of both clocks.
+    host = next(line for line in seen.host if "clock" in line)
+    offset = host["ts_ns"] - host["clock"]["end_ns"]
+    waits = [
+        (line["ts_ns"] - offset - line["stages"]["wait_ns"], line["ts_ns"] - offset)
+        for line in hogged.waits
+        if line["tid"] == hogged.vcpu and line["instead"] is not None and line["instead"]["comm"] == HOG
+    ]
+    assert any(overlap(wait, burst) > BURST_NS // 2 for wait in waits for burst, _ in met)

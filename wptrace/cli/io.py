@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     told = path.require(options)
-    return path.run(options, _block(options, told) if options.level == "block" else _path(options, told), told)
+    return path.run(options, {"": _block(options, told) if options.level == "block" else _path(options, told)}, told)
 
 
 def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
@@ -39,24 +39,32 @@ def require(options: argparse.Namespace) -> common.Told:
     return told
 
 
-def run(options: argparse.Namespace, flow: PathFlow | BlockFlow, told: common.Told, plan: Sequence[str] = ()) -> int:
-    """`plan` is what a dry run says besides."""
+def run(
+    options: argparse.Namespace, flows: Mapping[str, PathFlow | BlockFlow], told: common.Told, plan: Sequence[str] = ()
+) -> int:
+    """Flows by their titles; one alone needs none. `plan` is what a dry run says besides."""
     from wptrace.engine.run import Terms
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
-    common.require_stage(options.hist, flow.kinds)
+    several, first = len(flows) > 1, next(iter(flows.values()))
+    common.require_stage(options.hist, first.kinds)
     require_tracing()
     if options.dry_run:
-        print("\n".join([*plan, *flow.plan()]))
+        print("\n".join([*plan, *first.plan()]))
         return 0
     with common.stream(options, options.capture) as stream:
-        live, seconds = common.live(options, stream, seconds)
+        # A screen has room for one.
+        live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
         shown = {"per_device": options.per_device, "hist": options.hist or ""}
-        output = common.output(options, stream, flow.view, live=live, **shown)
-        keys = common.controls(output)
-        output, seconds = common.captured(options, flow, output, seconds, told.every, **shown)
-        budget = common.budget(options)
-        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys))
+        outputs = [
+            common.output(options, stream, flow.view, live=live, title=title if several else "", **shown)
+            for title, flow in flows.items()
+        ]
+        keys = None if several else common.controls(outputs[0])
+        if not several:
+            outputs[0], seconds = common.captured(options, first, outputs[0], seconds, told.every, **shown)
+        terms = Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, common.budget(options), keys)
+        trace(list(zip(flows.values(), outputs)), terms)
     return 0
