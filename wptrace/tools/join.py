@@ -21,8 +21,8 @@ from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event, Output
 from wptrace.tools.singles import NONSENSE, Singles
 
-_MOST = 1 << 20
-"""Of either side: they are held in memory."""
+_MOST = 1 << 18
+"""Of either side: they are held in memory, with some 6 kB for each that is joined."""
 _BEYOND = 1 << 64
 _TOLD = (OPERATION, HIT, REQUEST)
 _NUMBERS = ("pid", "tid", "inode", "length", "sector", "bytes", "requests", "readahead")
