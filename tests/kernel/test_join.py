@@ -26,12 +26,15 @@ from tests.kernel.disks import loop_device
 from tests.kernel.loads import HOG, hog
 from tests.kernel.patience import joined
 from tests.kernel.test_golden import keeps
-from tests.kernel.trace import Line, Trace, check, wait_until, wptrace
+from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
 from tests.lab import matrix, qemu
 from wptrace.kernel import guests
 
-pytestmark = pytest.mark.one_kernel
+pytestmark = [
+    pytest.mark.one_kernel,
+    pytest.mark.skipif(IN_LAB, reason="it boots guests, for which an emulated machine is too slow"),
+]
 
 at_length = pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it")
 COUNT, SLOWED, FEW = 1000, 60, 200
@@ -114,6 +117,7 @@ def traced(
         disks=tuple(qemu.Disk("virtio") for _ in images),
         images=tuple(images.values()),
         share=(folder,),
+        timeout=inside.LONG_S + inside.PATIENCE_S,
     )
     results: list[lab.Result] = []
     failures: list[BaseException] = []
@@ -262,7 +266,7 @@ def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
 @at_length
 def test_two_guests_at_once(tmp_path: Path) -> None:
     """Each has two disks, and asks the same places of both."""
-    together = threading.Barrier(2, timeout=inside.PATIENCE_S)
+    together = threading.Barrier(2, timeout=inside.LONG_S)
     loads = {"vda": FEW, "vdb": FEW}
 
     def one(name: str) -> tuple[Seen, dict[str, str]]:
