@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest of the lab traces itself while this kernel traces its QEMU, and both are joined."""
+"""A guest of the lab traces itself while this kernel traces its QEMU, and both are joined.
+
+One of them is in `make test`, the others in `make test-all`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import statistics
+import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,23 +23,32 @@ import pytest
 
 from tests.kernel import inside
 from tests.kernel.disks import loop_device
+from tests.kernel.loads import HOG, hog
 from tests.kernel.patience import joined
 from tests.kernel.test_golden import keeps
-from tests.kernel.trace import Line, Trace, check, wait_until, wptrace
+from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
 from tests.lab import matrix, qemu
 from wptrace.kernel import guests
 
-pytestmark = pytest.mark.one_kernel
+pytestmark = [
+    pytest.mark.one_kernel,
+    pytest.mark.skipif(IN_LAB, reason="it boots guests, for which an emulated machine is too slow"),
+]
 
-ALL = "WPTRACE_TESTS_ALL" in os.environ
-COUNT, SLOWED = 1000, 60
+at_length = pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it")
+COUNT, SLOWED, FEW = 1000, 60, 200
+BURST_NS = 8_000_000
 # Reads of the slow disk that a second has room for, and as many writes.
 RATE = 20
 
 
 class HostTrace(Trace):
     command = "host"
+
+
+class CpuTrace(Trace):
+    command = "cpu"
 
 
 class Seen(NamedTuple):
@@ -84,9 +98,17 @@ def qemu_of(image: Path) -> int:
 
 
 def traced(
-    folder: Path, kernel: str, images: Mapping[str, qemu.Image], loads: Mapping[str, int], slow: Path | None = None
+    folder: Path,
+    kernel: str,
+    images: Mapping[str, qemu.Image],
+    loads: Mapping[str, int],
+    during: Callable[[int], AbstractContextManager[object]] = lambda pid: nullcontext(),
+    meet: Callable[[], object] = lambda: None,
 ) -> Seen:
-    """The guest's command tells when it is ready; then the host's trace begins, and the guest works."""
+    """The guest's command tells when it is ready; then the host's trace begins, and the guest works.
+
+    `during` takes QEMU's pid for the time of that. Several guests `meet` before they work.
+    """
     folder.mkdir()
     words = [sys.executable, "-m", "tests.kernel.inside", str(folder), *(f"{disk}={n}" for disk, n in loads.items())]
     machine = lab.Guest(
@@ -95,6 +117,7 @@ def traced(
         disks=tuple(qemu.Disk("virtio") for _ in images),
         images=tuple(images.values()),
         share=(folder,),
+        timeout=inside.LONG_S + inside.PATIENCE_S,
     )
     results: list[lab.Result] = []
     failures: list[BaseException] = []
@@ -111,11 +134,13 @@ def traced(
     while running.is_alive() and not (folder / "ready").exists():
         running.join(0.05)
     assert not failures, failures
+    assert running.is_alive(), results[0].text
     pid = qemu_of(next(iter(images.values())).path)
     assert pid, "QEMU is not found by its image"
-    most = []
-    slowed = nullcontext() if slow is None else limited(pid, slow)
-    with slowed, HostTrace("--pid", str(pid), "--each") as trace:
+    most: list[int] = []
+    ours, theirs = folder / "guest.wpt", folder / "host.wpt"
+    with during(pid), HostTrace("--pid", str(pid), "--each", "--capture", str(theirs)) as trace:
+        meet()
         (folder / "go").touch()
         while running.is_alive() and len(most) < inside.LOOKS:
             inside.tell_time(folder, inside.HOSTS)
@@ -124,17 +149,22 @@ def traced(
                 most.append(time.monotonic_ns() - there)
         joined(running)
         assert not failures, failures
-        host = trace.stop()
+        trace.stop()
     assert results[0].code == 0, results[0].text
-    ours, theirs = folder / "guest.json", folder / "host.json"
-    theirs.write_text("".join(json.dumps(line) + "\n" for line in host))
-    done = wptrace("join", str(ours), str(theirs), "--each", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    both = [json.loads(line) for line in done.stdout.splitlines()]
-    for line in both:
-        check(line)
-    guest = [json.loads(line) for line in ours.read_text().splitlines()]
+    both = lines("join", str(ours), str(theirs), "--each", "--json", "--capture", str(folder / "both.wpt"))
+    told = [line for line in both if line["kind"] == "joined"]
+    assert [line for line in lines("replay", str(folder / "both.wpt"), "--json") if line["kind"] == "joined"] == told
+    guest, host = (lines("replay", str(file), "--json") for file in (ours, theirs))
     return Seen(guest, host, both, int(results[0].text.split()[-1]), min(most))
+
+
+def lines(*words: str) -> list[Line]:
+    done = wptrace(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    found: list[Line] = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in found:
+        check(line)
+    return found
 
 
 def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
@@ -163,13 +193,13 @@ def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
     assert not told
 
 
-def clocks_hold(seen: Seen) -> None:
+def clocks_hold(seen: Seen, least: int = COUNT // 2) -> None:
     """Files with the time of the other side bound the offset as well, and the true one is in both."""
     (clocks,) = seen.summary["clocks"]
     assert seen.least <= seen.most
     assert clocks["first"]["least_ns"] <= seen.most
     assert seen.least <= clocks["first"]["most_ns"]
-    assert clocks["bounds"] >= COUNT // 2
+    assert clocks["bounds"] >= least
 
 
 def host_ns(line: Line) -> int:
@@ -183,7 +213,7 @@ def test_a_guest_and_its_host(tmp_path: Path) -> None:
             name: qemu.Image(Path("/dev", disk.name), "cache=none") for name, disk in (("vda", fast), ("vdb", slow))
         }
         loads = {"vda": COUNT, "vdb": SLOWED}
-        seen = traced(tmp_path / "shared", "6.12", images, loads, Path("/dev", slow.name))
+        seen = traced(tmp_path / "shared", "6.12", images, loads, lambda pid: limited(pid, Path("/dev", slow.name)))
     joined_as_it_was(seen, loads)
     clocks_hold(seen)
     assert seen.summary["disks"] == [{"dev": name, "image": str(image.path)} for name, image in images.items()]
@@ -193,3 +223,117 @@ def test_a_guest_and_its_host(tmp_path: Path) -> None:
     assert statistics.median(line["total_ns"] - host_ns(line) for line in seen.of("vdb")) < 1e9 / RATE
     assert statistics.median(map(host_ns, seen.of("vda"))) < 1e9 / RATE
     keeps("join", seen.both, {fast.name: "DISK", slow.name: "DISK"})
+
+
+def qcow2(path: Path, size: int) -> Path:
+    """An empty one: header, table of counts, counts of the first four clusters, table of places."""
+    bits = 16
+    cluster = 1 << bits
+    header = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 2, 0, 0, bits, size, 0, 1, 3 * cluster, cluster, 1, 0, 0)
+    parts = (header, struct.pack(">Q", 2 * cluster), struct.pack(">4H", 1, 1, 1, 1), b"")
+    path.write_bytes(b"".join(part.ljust(cluster, b"\0") for part in parts))
+    return path
+
+
+@at_length
+@pytest.mark.parametrize("kernel", ["5.10", "7.2"])
+def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
+    """By threads, by the kernel's two rings, and in a format whose places are none of the guest's."""
+    with ExitStack() as stack:
+        disks = [
+            stack.enter_context(loop_device(tmp_path / name, "128M")) for name in ("threads", "native", "io_uring")
+        ]
+        images = {
+            f"vd{letter}": qemu.Image(Path("/dev", disk.name), f"cache=none,aio={aio}")
+            for letter, disk, aio in zip("abc", disks, ("threads", "native", "io_uring"))
+        }
+        other = qcow2(tmp_path / "other", 128 << 20)
+        loads = dict.fromkeys(images, FEW)
+        every = {**images, "vdd": qemu.Image(other, "format=qcow2,cache=none")}
+        seen = traced(tmp_path / "shared", kernel, every, {**loads, "vdd": SLOWED})
+    assert seen.summary["loss"]["unserved"] == SLOWED
+    assert seen.of("vdd") == []
+    assert any(f"{other} is of format qcow2" in note for note in seen.both[0]["notes"])
+    own = [line for line in seen.guest if line["kind"] != "operation" or line["dev"] != "vdd"]
+    seen.summary["loss"].pop("unserved")
+    joined_as_it_was(seen._replace(guest=own), loads)
+    clocks_hold(seen, FEW)
+    assert seen.summary["disks"] == [
+        {"dev": name, "image": str(images[name].path) if name in images else ""} for name in every
+    ]
+
+
+@at_length
+def test_two_guests_at_once(tmp_path: Path) -> None:
+    """Each has two disks, and asks the same places of both."""
+    together = threading.Barrier(2, timeout=inside.LONG_S)
+    loads = {"vda": FEW, "vdb": FEW}
+
+    def one(name: str) -> tuple[Seen, dict[str, str]]:
+        with loop_device(tmp_path / f"{name}a", "128M") as first, loop_device(tmp_path / f"{name}b", "128M") as second:
+            images = {disk: Path("/dev", loop.name) for disk, loop in (("vda", first), ("vdb", second))}
+            options = {disk: qemu.Image(path, "cache=none") for disk, path in images.items()}
+            seen = traced(tmp_path / name, "6.12", options, loads, meet=together.wait)
+            return seen, {disk: str(path) for disk, path in images.items()}
+
+    with ThreadPoolExecutor(2) as pool:
+        for seen, images in pool.map(one, ("first", "second")):
+            joined_as_it_was(seen, loads)
+            clocks_hold(seen, FEW)
+            assert {one["dev"]: one["image"] for one in seen.summary["disks"]} == images
+            assert {line["host"]["image"] for line in seen.of("vda")} == {images["vda"]}
+
+
+class Hogged:
+    """Somebody wants the CPU of the guest's CPU now and then, and this kernel tells who."""
+
+    def __init__(self) -> None:
+        self.vcpu = 0
+        self.bursts: list[tuple[int, int]] = []
+        self.waits: list[Line] = []
+
+    @contextmanager
+    def __call__(self, pid: int) -> Iterator[None]:
+        # The one that has been busy: others of QEMU have had little to do until now.
+        tasks = {int(task.name): task for task in Path(f"/proc/{pid}/task").iterdir()}
+        self.vcpu = max(tasks, key=lambda tid: sum(map(int, (tasks[tid] / "stat").read_text().split()[13:15])))
+        mine, others = sorted(os.sched_getaffinity(0))[:2]
+        for tid in tasks:
+            os.sched_setaffinity(tid, {mine if tid == self.vcpu else others})
+        with hog(BURST_NS // 1000, 5 * BURST_NS // 1000) as found, CpuTrace("-p", str(pid), "--slow", "1ms") as trace:
+            os.sched_setaffinity(found.process.pid, {mine})
+            found.begin()
+            yield
+            found.end()
+            self.bursts = [(one.start_ns, one.end_ns) for one in found.bursts]
+            self.waits = [line for line in trace.stop() if line["kind"] == "wait"]
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> int:
+    return min(one[1], other[1]) - max(one[0], other[0])
+
+
+@at_length
+def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
+    """The kernel's own account of who ran instead is the witness of a wait, and the hog's own clock of when it ran."""
+    hogged = Hogged()
+    with loop_device(tmp_path / "disk", "128M") as disk:
+        images = {"vda": qemu.Image(Path("/dev", disk.name), "cache=none")}
+        seen = traced(tmp_path / "shared", "6.12", images, {"vda": COUNT}, hogged)
+    joined_as_it_was(seen, {"vda": COUNT})
+    clocks_hold(seen)
+    met = []
+    for line in seen.of("vda"):
+        done, back = line["host"]["end_ns"], line["stages"].get("back_ns", 0)
+        found = [burst for burst in hogged.bursts if overlap((done, done + back), burst) > BURST_NS // 2]
+        met += [(burst, line) for burst in found]
+    assert met
+    # Wall times of waits by what the host's lines say of both clocks.
+    host = next(line for line in seen.host if "clock" in line)
+    offset = host["ts_ns"] - host["clock"]["end_ns"]
+    waits = [
+        (line["ts_ns"] - offset - line["stages"]["wait_ns"], line["ts_ns"] - offset)
+        for line in hogged.waits
+        if line["tid"] == hogged.vcpu and line.get("instead", {}).get("comm") == HOG
+    ]
+    assert any(overlap(wait, burst) > BURST_NS // 2 for wait in waits for burst, _ in met)

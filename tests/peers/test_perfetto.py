@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
+from tests.unit.outputs.export.test_perfetto import joined
 from tests.unit.outputs.samples import play
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
@@ -48,3 +49,27 @@ def test_its_trace_processor_has_our_counts_and_sums(perfetto: Callable[[Path], 
     )
     assert query(value) == [[500]]
     assert query("select count(*) from slice where dur < 0") == [[0]]
+
+
+def test_a_guest_and_its_host_are_two_processes_with_arrows(perfetto: Callable[[Path], Any], tmp_path: Path) -> None:
+    place = tmp_path / "both.pftrace"
+    events = [joined(), joined(to_host=35)]
+    play(
+        export.make("perfetto", place, "stages", Wanted()),
+        path.start()._replace(file="both"),
+        *events,
+        path.report(kind="summary"),
+    )
+    query = perfetto(place)
+    processes = "select name from process where upid in (select upid from process_track) order by name"
+    assert query(processes) == [["guest"], ["host"]]
+    # To the host, and back.
+    ways = "select o.name, i.name, count(*) from flow join slice o on slice_out = o.id join slice i on slice_in = i.id"
+    assert query(f"{ways} group by 1, 2 order by 1") == [
+        ["/srv/a.img", "back", len(events)],
+        ["vda read request", "/srv/a.img", len(events)],
+    ]
+    assert query("select name, value from stats where severity != 'info' and value > 0") == []
+    inside = "select count(*), sum(s.dur) from slice s join slice p on s.parent_id = p.id where p.name = '/srv/a.img'"
+    host = [ns for event in events for name, ns in event.stages.items() if name.startswith("host_")]
+    assert query(inside) == [[len(host), sum(host)]]

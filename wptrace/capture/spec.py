@@ -421,7 +421,14 @@ def start(found: Json, known: Known, file: str) -> Start:
 
 
 def _is_filter(found: Any) -> bool:
-    return all(isinstance(one, (str, int)) for one in (found if isinstance(found, list) else [found]))
+    """A word or a number, or a list of such, or of what has some of them by names."""
+    if isinstance(found, list):
+        return all(_is_plain(one) or (isinstance(one, dict) and all(map(_is_plain, one.values()))) for one in found)
+    return _is_plain(found)
+
+
+def _is_plain(found: Any) -> bool:
+    return isinstance(found, (str, int))
 
 
 def _are_texts(found: Any) -> bool:

@@ -48,6 +48,8 @@ class About(NamedTuple):
     """Somebody asked for reports of intervals."""
     shown: Mapping[str, Any] = {}
     """What of the tables was wanted, by the names of outputs.registry.Wanted."""
+    began_ns: int | None = None
+    """The time of day at its begin, where it is made of what was traced before."""
 
 
 class CaptureOutput:
@@ -212,6 +214,10 @@ class CaptureOutput:
 
     def _anchor(self) -> None:
         self._anchored = time.monotonic()
+        if self._about.began_ns is not None:
+            # No clock of this machine was asked.
+            self._json(Kind.CLOCK, {"realtime_ns": self._about.began_ns})
+            return
         now = time.monotonic_ns()
         ids = {name: _first_line(path) for name, path in _IDS.items()}
         self._json(Kind.CLOCK, {"monotonic_ns": now, "realtime_ns": now + wall_offset_ns(), **ids})

@@ -88,7 +88,8 @@ def run_short(options: argparse.Namespace, names: Sequence[str]) -> int:
 
 
 def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> int:
-    from wptrace.engine.run import run_all
+    from wptrace.engine.run import Terms
+    from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
@@ -115,7 +116,7 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
         if not several:
             outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, told.every, **shown)
         pairs = list(zip(flows, outputs))
-        run_all(pairs, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
+        trace(pairs, Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys))
     return 0
 
 

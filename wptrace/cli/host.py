@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
+from wptrace.cli import path
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,66 +16,59 @@ if TYPE_CHECKING:
 
 SUMMARY = "follow what QEMU and its kin read and write for a guest"
 
-# Of several guests so many are listed.
-_NAMED = 8
+# Of several guests so many are listed, and so many traced: each has programs and tables of its own.
+_NAMED, _TRACED = 8, 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
-    which.add_argument(
+    who = which.add_mutually_exclusive_group()
+    who.add_argument(
         "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"
     )
+    who.add_argument("--all", action="store_true", help="every process here that runs one, each with its own reports")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     show = parser.add_argument_group("what to show")
-    common.add_told(show)
-    common.add_lines(show)
-    show.add_argument("-D", "--per-device", action="store_true", help="a table for each device of the host")
-    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    common.add_output(show)
-    common.add_costs(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say which guests there are and what would be observed")
+    path.add_output(parser, show)
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.run import run as trace
-    from wptrace.kernel.privileges import require_tracing
+    from wptrace.outputs.text.words import printable
 
-    seconds, count = common.interval(options)
-    common.require_one_form(options)
-    told, budget = common.told(options), common.budget(options)
-    guest = _guest(options)
-    flow = _flow(options, told, guest)
-    common.require_stage(options.hist, flow.kinds)
-    require_tracing()
-    if options.dry_run:
-        print("\n".join([_shown(guest), *flow.plan()]))
-        return 0
-    with common.stream(options) as stream:
-        live, seconds = common.live(options, stream, seconds)
-        output = common.output(
-            options, stream, flow.view, live=live, per_device=options.per_device, hist=options.hist or ""
-        )
-        keys = common.controls(output)
-        trace(flow, output, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
-    return 0
+    told = path.require(options)
+    found = _guests(options)
+    if len(found) > 1:
+        _require_one(options)
+    flows = {printable(f"{guest.name} {guest.pid}"): _flow(options, told, guest) for guest in found}
+    return path.run(options, flows, told, [printable(_shown(guest)) for guest in found])
 
 
-def _guest(options: argparse.Namespace) -> Guest:
+def _guests(options: argparse.Namespace) -> list[Guest]:
     from wptrace.kernel import guests, tasks
 
     if options.pid is not None:
-        return guests.read(tasks.process(options.pid))
+        return [guests.read(tasks.process(options.pid))]
     found = [guests.read(pid) for pid in guests.find()]
     if not found:
         raise UsageError("no process here runs a guest: none has /dev/kvm open or is called like one", hint="--pid PID")
-    if len(found) > 1:
+    if len(found) > (_TRACED if options.all else 1):
         more = " ..." if len(found) > _NAMED else ""
         raise UsageError(
-            f"several processes here run guests: {'; '.join(map(_shown, found[:_NAMED]))}{more}",
-            hint=f"--pid {found[0].pid}",
+            f"{len(found)} processes here run guests: {'; '.join(map(_shown, found[:_NAMED]))}{more}",
+            hint=f"--pid {found[0].pid}" if options.all else f"--pid {found[0].pid} or --all",
         )
-    return found[0]
+    return found
+
+
+def _require_one(options: argparse.Namespace) -> None:
+    """What has room for the operations of one guest."""
+    if options.capture is not None:
+        raise UsageError("--capture has room for one guest: there are several", hint="--pid names one")
+    if common.exports(options):
+        raise UsageError("a report or an export is of one guest: there are several", hint="--pid names one")
+    if options.line or options.csv:
+        raise UsageError("--line and --csv do not tell guests apart: there are several", hint="--pid names one")
 
 
 def _shown(guest: Guest) -> str:

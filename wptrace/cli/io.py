@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
+from wptrace.cli import path
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,44 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: auto)",
     )
     show = parser.add_argument_group("what to show")
-    common.add_told(show)
-    common.add_lines(show)
-    common.add_capture(show)
-    common.add_exports(show)
     show.add_argument(
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
-    show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
-    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    common.add_output(show)
-    common.add_costs(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
+    path.add_output(parser, show)
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.run import run as trace
-    from wptrace.kernel.privileges import require_tracing
-
-    seconds, count = common.interval(options)
-    common.require_one_form(options)
-    if options.capture is not None and (options.line or options.csv):
-        raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
-    told, budget = common.told(options), common.budget(options)
-    common.exports(options)
-    flow = _block(options, told) if options.level == "block" else _path(options, told)
-    common.require_stage(options.hist, flow.kinds)
-    require_tracing()
-    if options.dry_run:
-        print("\n".join(flow.plan()))
-        return 0
-    with common.stream(options, options.capture) as stream:
-        live, seconds = common.live(options, stream, seconds)
-        shown = {"per_device": options.per_device, "hist": options.hist or ""}
-        output = common.output(options, stream, flow.view, live=live, **shown)
-        keys = common.controls(output)
-        output, seconds = common.captured(options, flow, output, seconds, told.every, **shown)
-        trace(flow, output, seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys)
-    return 0
+    told = path.require(options)
+    return path.run(options, {"": _block(options, told) if options.level == "block" else _path(options, told)}, told)
 
 
 def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
+    from wptrace.engine.run import Terms
     from wptrace.engine.run import run as trace
     from wptrace.flows.iopf import IopfFlow
     from wptrace.kernel.privileges import require_tracing
@@ -42,5 +43,5 @@ def run(options: argparse.Namespace) -> int:
         output = common.output(options, stream, flow.view, hist=options.hist)
         output, seconds = common.captured(options, flow, output, seconds, hist=options.hist)
         seconds = common.paced(options, seconds)
-        trace(flow, output, seconds, count, options.stats, stream.fileno(), stuck_ns)
+        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), stuck_ns))
     return 0

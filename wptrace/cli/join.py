@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from wptrace.cli import options as common
@@ -14,8 +15,8 @@ SUMMARY = "join what a guest saw of its disks with what its host did"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("guest", metavar="GUEST", help="what wptrace io --each --json wrote in the guest")
-    parser.add_argument("host", metavar="HOST", help="what wptrace host --each --json wrote on its host meanwhile")
+    parser.add_argument("guest", metavar="GUEST", help="what wptrace io --each --capture wrote in the guest")
+    parser.add_argument("host", metavar="HOST", help="what wptrace host --each --capture wrote on its host meanwhile")
     parser.add_argument(
         "--disk",
         action="append",
@@ -28,27 +29,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     single.add_argument("--each", action="store_true", help="also show every one")
     common.add_lines(parser)
     parser.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    parser.add_argument("--capture", metavar="FILE", help="also write all of it to FILE, for wptrace replay")
+    common.add_exports(parser)
     common.add_output(parser, stats=False)
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io import lines
-    from wptrace.flows.io.joined import JOINED, Join
+    from wptrace.capture.writer import CaptureOutput
+    from wptrace.flows.io.joined import JOINED
+    from wptrace.tools import join
 
     common.require_one_form(options)
     common.require_stage(options.hist, (JOINED,))
+    common.exports(options)
+    common.require_apart(options.capture, options.guest, options.host)
     every = options.each or ((options.line or options.csv) and options.slow is None)
     slow_ns = 0 if every else None if options.slow is None else parse_duration(options.slow)
     named = dict(_named(one) for one in options.disk)
-    join = Join(lines.read(Path(options.guest)), lines.read(Path(options.host)), named)
-    with common.stream(options, options.guest, options.host) as stream:
-        output = common.output(options, stream, "stages", per_device=True, hist=options.hist or "")
-        output.start(join.start())
-        for event in join.events:
-            if slow_ns is not None and event.total_ns >= slow_ns:
-                output.event(event)
-        output.summary(join.summary())
-        output.close()
+    found = join.read(Path(options.guest), Path(options.host), named)
+    shown = {"per_device": True, "hist": options.hist or ""}
+    with common.stream(options, options.guest, options.host, options.capture) as stream:
+        output = common.output(options, stream, "stages", intervals=False, **shown)
+        recorder = None
+        if options.capture is not None:
+            about = join.about(found, [Path(sys.argv[0]).name, *sys.argv[1:]], shown)
+            recorder = CaptureOutput(common.named(options.capture, "--capture"), about)
+        join.tell(found, output, recorder, slow_ns)
     return 0
 
 

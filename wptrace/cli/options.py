@@ -134,9 +134,17 @@ def exports(options: argparse.Namespace) -> list[tuple[str, Path]]:
     return found
 
 
+def require_apart(written: str | None, *others: str) -> None:
+    """What is written is none of the files that are read."""
+    for other in others:
+        with suppress(OSError):  # it is not there yet
+            if written is not None and os.path.samefile(written, other):  # noqa: PTH121
+                raise _same(written, other)
+
+
 def _files(options: argparse.Namespace) -> list[str]:
-    """What else is written."""
-    names = ("output", "capture", "log")
+    """What else is written, or read."""
+    names = ("output", "capture", "log", "capture_file", "guest", "host")
     return [found for found in (getattr(options, name, None) for name in names) if found is not None]
 
 

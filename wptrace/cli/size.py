@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.engine.run import Terms
     from wptrace.engine.run import run as trace
     from wptrace.flows.size import SizeFlow
     from wptrace.kernel.privileges import require_tracing
@@ -37,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
         output = common.output(options, stream, flow.view, **shown)
         output, seconds = common.captured(options, flow, output, seconds, **shown)
         seconds = common.paced(options, seconds)
-        trace(flow, output, seconds, count, options.stats, stream.fileno())
+        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno()))
     return 0

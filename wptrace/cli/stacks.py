@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
+    from wptrace.engine.run import Terms
     from wptrace.engine.run import run as trace
     from wptrace.flows.stacks import Options, StacksFlow
     from wptrace.kernel.privileges import require_tracing
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         shown = {"per_device": options.per_device, "top": top}
         output, seconds = common.captured(options, flow, _output(options, stream, flow.view), seconds, **shown)
         seconds = common.paced(options, seconds)
-        trace(flow, output, seconds, count, options.stats, stream.fileno())
+        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno()))
     return 0
 
 

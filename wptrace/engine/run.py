@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from wptrace.analysis.history import History
 from wptrace.analysis.verdict import Case, judge
@@ -57,66 +58,48 @@ class Looks:
         return True
 
 
-def run(
-    flow: Flow,
-    output: Output,
-    interval_s: float | None,
-    count: int | None,
-    statistics: bool,
-    watch_fd: int = -1,
-    stuck_ns: int | None = None,
-    limit: float | None = None,
-    controls: Controls | None = None,
-) -> None:
-    """`watch_fd` is the output's descriptor: where it is a pipe, its reader's end is noticed without a write.
+class Terms(NamedTuple):
+    """What is asked of a run, whichever flows it is of."""
 
-    With `stuck_ns`, what has been in flight that long is shown at each interval, or every second without one.
-    `limit` is the share of the busy CPU time that the tracing may cost; a flow that costs more does less.
-    `controls` is who may ask for something meanwhile.
-    """
-    run_all([(flow, output)], interval_s, count, statistics, watch_fd, stuck_ns, limit, controls)
+    interval_s: float | None = None
+    reports: int | None = None
+    """It ends after so many."""
+    statistics: bool = False
+    watch_fd: int = -1
+    """The output's descriptor: where it is a pipe, its reader's end is noticed without a write."""
+    stuck_ns: int | None = None
+    """What has been in flight that long is shown at each interval, or every second without one."""
+    limit: float | None = None
+    """The share of the busy CPU time that the tracing may cost; flows that cost more do less, they share it."""
+    controls: Controls | None = None
+    """Who may ask for something meanwhile."""
 
 
-def run_all(
-    pairs: Sequence[tuple[Flow, Output]],
-    interval_s: float | None,
-    count: int | None,
-    statistics: bool,
-    watch_fd: int = -1,
-    stuck_ns: int | None = None,
-    limit: float | None = None,
-    controls: Controls | None = None,
-) -> None:
-    """Several at once, each with reports of its own; they share the limit."""
+def run(pairs: Sequence[tuple[Flow, Output]], terms: Terms) -> None:
+    """One or several at once, each with reports of its own."""
     with Stop() as stop, ExitStack() as cleanup:
         for _, output in pairs:
             cleanup.callback(output.close)
-        if statistics:
+        if terms.statistics:
             require_admin("--stats")
             cleanup.enter_context(run_statistics())
         for flow, _ in pairs:
             cleanup.callback(flow.close)
         reader = Reader(stop.fd)
-        if watch_fd >= 0 and _is_pipe(watch_fd):
-            reader.watch_hangup(watch_fd)
-        if controls is not None:
-            stop.ending = controls.leave
-        share = None if limit is None else limit / len(pairs)
-        traces = [_Trace(flow, output, interval_s, stuck_ns) for flow, output in pairs]
+        if terms.watch_fd >= 0 and _is_pipe(terms.watch_fd):
+            reader.watch_hangup(terms.watch_fd)
+        if terms.controls is not None:
+            stop.ending = terms.controls.leave
+        share = None if terms.limit is None else terms.limit / len(pairs)
+        traces = [_Trace(flow, output, terms.interval_s, terms.stuck_ns) for flow, output in pairs]
         for trace in traces:
             trace.start(reader, share, cleanup)
         collect_seldom()
-        _run(traces, reader, stop, interval_s, count, controls)
+        _run(traces, reader, stop, terms)
 
 
-def _run(
-    traces: Sequence[_Trace],
-    reader: Reader,
-    stop: Stop,
-    interval_s: float | None,
-    count: int | None,
-    controls: Controls | None,
-) -> None:
+def _run(traces: Sequence[_Trace], reader: Reader, stop: Stop, terms: Terms) -> None:
+    interval_s, count, controls = terms.interval_s, terms.reports, terms.controls
     done = 0
     due = time.monotonic() + interval_s if interval_s else math.inf
     for trace in traces:

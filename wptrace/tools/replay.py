@@ -8,24 +8,17 @@ from typing import Callable, NamedTuple
 
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
-from wptrace.capture.layout import Described
 from wptrace.capture.reader import Capture, Found, Head, Records
 from wptrace.capture.selection import Selection
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import block, kinds, records, rules
-from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.flows.io import block, joined, kinds, rules
 from wptrace.model.book import Book
 from wptrace.model.report import Event, Output, Report, Start
+from wptrace.tools.singles import NONSENSE, Singles
 
-KINDS = (*kinds.KINDS, block.REQUEST)
+KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
 """What flows have rules about."""
-# Rows are decoded so many at a time.
-_AT_ONCE = 2048
-
-_NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
-
-Decoder = Callable[[Records], Iterator[Event]]
 
 
 class Wanted(NamedTuple):
@@ -45,7 +38,7 @@ def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], 
     collect_seldom()
     try:
         _Replay(capture, output, wanted).run(over)
-    except _NONSENSE as error:
+    except NONSENSE as error:
         # Names and numbers that no program writes cannot be shown.
         raise WptraceError(f"{capture.head.start.file} is damaged: what it tells makes no sense") from error
 
@@ -62,7 +55,7 @@ class _Replay:
         self._of_singles = bool(selection) and not self._by_rows
         self._all, self._some = sums.Intervals(), sums.Intervals()
         self._last: Report | None = None
-        self._decoders: dict[int, Decoder] = {}
+        self._decoded = Singles(capture, wanted.singles)
         self._first_ns = self._last_ns = 0
 
     def _answered(self, head: Head) -> bool:
@@ -89,7 +82,7 @@ class _Replay:
             if over():
                 return
             if isinstance(item, Records):
-                self._take(self._decoder(item)(item))
+                self._take(self._decoded.of(item))
             elif isinstance(item, list):
                 self._take(iter(item))
             elif isinstance(item, Found):
@@ -115,19 +108,6 @@ class _Replay:
         return start._replace(filters=filters, notes=[*start.notes, *notes])
 
     # --- Single ones --------------------------------------------------------------------------------------------------
-
-    def _decoder(self, found: Records) -> Decoder:
-        made = self._decoders.get(found.number)
-        if made is None:
-            whole = self._wanted.singles
-            made = self._decoders[found.number] = _DECODERS[self._layout(found)](self._capture, found.number, whole)
-        return made
-
-    def _layout(self, found: Records) -> str:
-        name = self._capture.layouts[found.number].record
-        if name not in _DECODERS:
-            raise WptraceError(f"the capture has records of a {name}, which this version does not know")
-        return name
 
     def _take(self, events: Iterator[Event]) -> None:
         wanted, selection = self._wanted, self._selection
@@ -203,48 +183,6 @@ class _Replay:
 
     def _rules(self) -> Rules:
         start = self._head.start
-        if start.flow != "io":
+        if start.flow not in ("io", "host"):
             return TIMED
         return rules.path({}) if start.level == "path" else rules.BLOCK
-
-
-# --- Records ----------------------------------------------------------------------------------------------------------
-
-
-def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
-    rows = memoryview(found.rows)
-    for first in range(0, len(rows), _AT_ONCE * stride):
-        yield rows[first : first + _AT_ONCE * stride]
-
-
-def _stories(capture: Capture, number: int, whole: bool) -> Decoder:
-    layout: Described = capture.layouts[number]
-    stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups))
-    rows = layout.rows(stories.layout)
-
-    def decode(found: Records) -> Iterator[Event]:
-        stories.cgroups = CgroupNames(known=capture.cgroups)
-        stories.wall_offset_ns = found.wall_offset_ns
-        for piece in _pieces(found, layout.stride):
-            found_rows = list(rows.iter_unpack(piece))
-            yield from stories.told(found_rows) if whole else stories.brief(found_rows)
-
-    return decode
-
-
-def _requests(capture: Capture, number: int, whole: bool) -> Decoder:
-    layout: Described = capture.layouts[number]
-    requests = block.Requests(layout, layout.names)
-    rows = layout.rows(requests.layout)
-
-    def decode(found: Records) -> Iterator[Event]:
-        for piece in _pieces(found, layout.stride):
-            yield from requests.told(list(rows.iter_unpack(piece)), found.wall_offset_ns)
-
-    return decode
-
-
-_DECODERS: dict[str, Callable[[Capture, int, bool], Decoder]] = {
-    records.RECORDS.record: _stories,
-    block.RECORDS.record: _requests,
-}

@@ -170,7 +170,7 @@ run(*sys.argv[2:])
 """
 
 
-STARTING = ["wptrace.cli.main", "argparse", "wptrace.errors", "wptrace.cli.io", "wptrace.engine.run"]
+STARTING = ["wptrace.cli.main", "argparse", "wptrace.errors", "wptrace.cli.io", "wptrace.flows.io.path"]
 
 
 @pytest.mark.parametrize("module", [*STARTING, "wptrace.outputs.text.words"])

@@ -16,11 +16,15 @@ from tests.unit.cli.command import ROOT, WPTRACE, run, sentence
 from wptrace import __version__
 from wptrace.cli import options as common
 from wptrace.cli.main import command_names, main
+from wptrace.engine.flow import Flow
+from wptrace.engine.run import Terms
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
+from wptrace.model.report import Output
 
+Handed = tuple[list[tuple[Flow, Output]], Terms]
 FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
 BAD = [
@@ -274,10 +278,10 @@ def test_ring_sizes() -> None:
     ids=name,
 )
 def test_what_is_told_one_by_one(
-    words: list[str], slow_ns: int | None, sample: int, limit: int, flows: list[tuple[object, ...]]
+    words: list[str], slow_ns: int | None, sample: int, limit: int, flows: list[Handed]
 ) -> None:
     assert main(["io", *words, "--ring-size", "64K"]) == 0
-    ((flow, *_),) = flows
+    ((((flow, _),), _),) = flows
     assert isinstance(flow, PathFlow)
     options = flow._options
     assert (options.slow_ns, options.sample, options.limit) == (slow_ns, sample, limit)
@@ -285,38 +289,38 @@ def test_what_is_told_one_by_one(
     assert options.ring_bytes == 1 << 16
 
 
-def test_what_is_handed_to_the_runner(flows: list[tuple[object, ...]]) -> None:
+def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
     assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
-    ((flow, _, seconds, count, statistics, _, stuck_ns, limit, keys),) = flows
-    assert (seconds, count, statistics, stuck_ns, limit, keys) == (2.0, 3, True, 1_500_000_000, None, None)
+    ((((flow, _),), terms),) = flows
+    assert terms == Terms(2.0, 3, True, terms.watch_fd, 1_500_000_000)
     assert isinstance(flow, PathFlow)
     assert flow._options.ring_bytes == 4 << 20
     flows.clear()
     assert main(["io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid())]) == 0
-    ((flow, *_, stuck_ns, _, _),) = flows
+    ((((flow, _),), terms),) = flows
     assert isinstance(flow, BlockFlow)
-    assert stuck_ns is None
+    assert terms.stuck_ns is None
     assert flow.level == "block"
 
 
 @pytest.mark.parametrize(
     ("text", "share"), [("5%", 0.05), ("5", 0.05), ("0.5%", 0.005), ("100%", 1.0), ("0.01%", 0.0001)], ids=name
 )
-def test_a_budget_is_a_share(text: str, share: float, flows: list[tuple[object, ...]]) -> None:
+def test_a_budget_is_a_share(text: str, share: float, flows: list[Handed]) -> None:
     for level in ("path", "block"):
         assert main(["io", "--level", level, "--budget", text]) == 0
-        assert flows.pop()[-2] == pytest.approx(share)
+        assert flows.pop()[1].limit == pytest.approx(share)
 
 
 @pytest.fixture
-def flows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+def flows(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
     """What the runner is called with; nothing is traced."""
     monkeypatch.setattr(blockdev, "disks", list)
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
-    called: list[tuple[object, ...]] = []
-    monkeypatch.setattr("wptrace.engine.run.run", lambda *given: called.append(given))
+    called: list[Handed] = []
+    monkeypatch.setattr("wptrace.engine.run.run", lambda pairs, terms: called.append((pairs, terms)))
     return called
 
 

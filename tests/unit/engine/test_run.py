@@ -20,7 +20,7 @@ from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, siz
 from wptrace.bpf.ring import Reader
 from wptrace.engine import run as module
 from wptrace.engine.flow import Flow
-from wptrace.engine.run import Looks, run, run_all
+from wptrace.engine.run import Looks, Terms, run
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.model.book import RING_FULL, Book, Cause
@@ -179,7 +179,7 @@ class World:
         stuck_ns: int | None = None,
         limit: float | None = None,
     ) -> None:
-        run(self.flow, self.output, interval_s, count, statistics, watch, stuck_ns, limit)
+        run([(self.flow, self.output)], Terms(interval_s, count, statistics, watch, stuck_ns, limit))
 
     @property
     def lengths(self) -> list[float]:
@@ -204,7 +204,7 @@ def test_several_flows_have_reports_of_their_own(clock: Time) -> None:
     told: list[str] = []
     flows = [Fake(clock, told), Fake(clock, told)]
     outputs = [Collected(told), Collected(told)]
-    run_all(list(zip(flows, outputs)), 1.0, 2, False)
+    run(list(zip(flows, outputs)), Terms(1.0, 2))
     assert [len(output.reports) for output in outputs] == [3, 3]
     assert [report.kind for report in outputs[1].reports] == ["interval", "interval", "summary"]
     starts = [at for at, what in enumerate(told) if what == "start"]

@@ -3,25 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from wptrace.kernel.guests import Guest, Image
 from wptrace.model.report import Event
 
 _SECTOR = 512
+_NUMBER = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
 class Images:
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
         self._files = {image.inode: image for image in guest.images}
-        self._devices = {"{}:{}".format(*image.device): image for image in guest.images if image.device is not None}
+        self._devices = {_maj_min(image): image for image in guest.images if image.device is not None}
 
     @property
     def described(self) -> dict[str, Any]:
         """For the first line of a trace."""
-        images = [{"path": image.path, "format": image.format} for image in self._guest.images]
+        images = [
+            {"path": image.path, "format": image.format, "inode": image.inode, "maj_min": _maj_min(image)}
+            for image in self._guest.images
+        ]
         return {"guest": self._guest.name, "images": images}
 
     def notes(self) -> list[str]:
@@ -55,6 +60,29 @@ class Images:
             return image, fields["offset"]
         image = self._devices.get(fields.get("maj_min", ""))
         return None if image is None else (image, fields["sector"] * _SECTOR)
+
+
+def told(filters: Mapping[str, Any]) -> Images:
+    """Those that a trace says it had, which may be anybody's: ValueError, TypeError or LookupError where it is none."""
+    return Images(Guest(0, _text(filters["guest"]), tuple(map(_image, filters["images"]))))
+
+
+def _image(found: Mapping[str, Any]) -> Image:
+    number = _NUMBER.fullmatch(_text(found["maj_min"]))
+    device = None if number is None else (int(number[1]), int(number[2]))
+    if type(found["inode"]) is not int:
+        raise ValueError("it is no inode")
+    return Image(_text(found["path"]), found["inode"], device, _text(found["format"]))
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise ValueError("it is no text")
+    return found
+
+
+def _maj_min(image: Image) -> str:
+    return "" if image.device is None else "{}:{}".format(*image.device)
 
 
 def _is_named(path: str, told: str) -> bool:

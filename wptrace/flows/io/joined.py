@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from wptrace.analysis.verdict import TIMED, Case, judge
@@ -27,7 +28,6 @@ from wptrace.correlation.guests import (
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
 from wptrace.flows.io.kinds import HIT, REQUEST, STAGES
-from wptrace.flows.io.lines import Told
 from wptrace.model import units
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
@@ -117,6 +117,17 @@ _SECTOR = 512
 _LETTERS = {"R": "read", "W": "write"}
 
 
+class Told(NamedTuple):
+    """All single ones of a trace."""
+
+    path: Path
+    kernel: str
+    filters: Mapping[str, Any]
+    events: list[Event]
+    whole: bool
+    """It has its end."""
+
+
 class _Disk(NamedTuple):
     """A disk of the guest and its image."""
 
@@ -130,12 +141,12 @@ class _Disk(NamedTuple):
 class Join:
     def __init__(self, guest: Told, host: Told, named: Mapping[str, str]) -> None:
         """`named` are images of disks that the user knows; the others are found by what was asked for."""
-        self._guest, self._host = guest, host
+        self.guest, self._host = guest, host
         self._images = _images(host)
         if not self._images:
             raise WptraceError(
-                f"{host.path} has nothing of any image: wptrace host writes it",
-                hint="wptrace host --pid PID --each --json",
+                f"{host.path} has nothing of any raw image: {'; '.join(_formats(host)) or 'wptrace host writes it'}",
+                hint="wptrace host --pid PID --each --capture HOST",
             )
         self._disks = [self._disk(*one) for one in _matched(_asked(guest), self._images, named)]
         offset = guests.alignment([disk.both for disk in self._disks])
@@ -157,6 +168,9 @@ class Join:
         )
 
     def _of(self, disk: _Disk) -> Iterable[Event]:
+        if not disk.image:
+            self._lost[guests.UNSERVED] += len(disk.ours)
+            return
         matches = guests.match(disk.both, self.offset)
         self._lost.update(matches.causes.values())
         self._noted[_UNASKED] += matches.unasked
@@ -185,10 +199,15 @@ class Join:
         }
         return Event(JOINED.group(*ours.group.values), ours.end_ns, ours.total_ns, {**stages, **device}, fields)
 
+    @property
+    def began_ns(self) -> int:
+        """Time of day in the guest."""
+        return min(event.start_ns for disk in self._disks for event in disk.ours)
+
     # --- What is told of all ------------------------------------------------------------------------------------------
 
     def start(self) -> Start:
-        guest, host = self._guest, self._host
+        guest, host = self.guest, self._host
         filters = {"dev": list(guest.filters["dev"])} if _are_words(guest.filters.get("dev")) else {}
         return Start(
             "join",
@@ -202,7 +221,7 @@ class Join:
         )
 
     def _notes(self) -> Iterable[str]:
-        for told in (self._guest, self._host):
+        for told in (self.guest, self._host):
             if not told.whole:
                 yield f"{told.path} has no end: its trace was cut off"
         for disk in self._disks:
@@ -231,7 +250,7 @@ class Join:
         report = Report(
             "summary",
             end,
-            end - min(event.start_ns for event in every),
+            end - self.began_ns,
             {REQUESTS: book},
             rows_of(cells, (JOINED,)),
             counters,
@@ -278,7 +297,10 @@ def _images(host: Told) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = defaultdict(list)
     for event in host.events:
         image = event.fields.get("image")
-        if image is not None and (image["offset"] is not None or event.group.label("op") in ("sync", FLUSH)):
+        # In other formats a place is none of the guest's disk.
+        if image is None or image["format"] != "raw":
+            continue
+        if image["offset"] is not None or event.group.label("op") in ("sync", FLUSH):
             found[image["path"]].append(event)
     return found
 
@@ -298,7 +320,7 @@ def _asked(guest: Told) -> dict[str, tuple[str, list[Event]]]:
     if not found:
         raise WptraceError(
             f"{guest.path} has no request of a disk",
-            hint="wptrace io -d vda --each --json -o FILE writes it, in the guest",
+            hint="wptrace io -d vda --each --capture GUEST writes it, in the guest",
         )
     return found
 

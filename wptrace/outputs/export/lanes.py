@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
+from wptrace.correlation.guests import HOST
 from wptrace.model.kind import DEVICE, UNATTRIBUTED
 from wptrace.model.report import Event
 
@@ -43,6 +44,15 @@ def segments(event: Event) -> Iterator[Segment]:
         if ns > 0:
             yield Segment(name, at, at + ns)
             at += ns
+
+
+def sides(event: Event) -> tuple[list[Segment], list[Segment]]:
+    """Those of the machine that waited, and those of its host, where another one took part."""
+    found = list(segments(event))
+    if "host" not in event.fields:
+        return found, []
+    there = [one._replace(stage=one.stage[len(HOST) :]) for one in found if one.stage.startswith(HOST)]
+    return [one for one in found if not one.stage.startswith(HOST)], there
 
 
 def is_whole(event: Event) -> bool:

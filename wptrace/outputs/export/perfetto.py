@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from wptrace import __version__
+from wptrace.correlation.guests import BACK
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.extra import load
 from wptrace.outputs.export.file import Export, ExportFile
-from wptrace.outputs.export.lanes import DISK, Lanes, device, is_whole, segments
+from wptrace.outputs.export.lanes import DISK, Lanes, Segment, device, is_whole, sides
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import header, words
 from wptrace.outputs.text.words import printable
@@ -22,6 +23,8 @@ from wptrace.outputs.text.words import printable
 _WRITER = 1
 _REALTIME, _BOOTTIME = 1, 6
 _LONGEST = 4096
+_GUEST, _HOST = _SIDES = "guest", "host"
+"""Machines of one trace."""
 
 
 class PerfettoExport(Export):
@@ -109,35 +112,57 @@ class PerfettoExport(Export):
     def event(self, event: Event) -> None:
         if event.total_ns < 0:
             return
-        parent = self._owner(event.fields)
-        kind = event.group.kind
+        kind, ours, there = event.group.kind, *sides(event)
+        parent = self._owner(event.fields, _GUEST if "host" in event.fields else "")
         name = " ".join(filter(None, (words.group(event.group), kind.noun.one)))
-        lane = self._lanes.take((parent, kind.name), event.start_ns, event.end_ns)
-        described = {"name": kind.noun.plural, **({"parent_uuid": parent} if parent else {})}
-        track = self._track(("lane", parent, kind.name, lane), **described)
-        on = device(event)
-        self._flows += bool(on)
-        flow = self._flows if on else 0
+        track = self._lane(parent, kind.name, kind.noun.plural, event.start_ns, event.end_ns)
+        on = "" if there else device(event)
+        self._flows += bool(on or there)
+        flow = self._flows if on or there else 0
         notes = {key: value for key, value in event.fields.items() if value not in (None, "", [], {})}
         if not is_whole(event):
             notes["stages"] = "sums of several requests, laid end to end"
         self._begin(track, name, event.start_ns, {**notes, "total_ns": event.total_ns}, flow)
-        for segment in segments(event):
-            self._begin(track, segment.stage, segment.begin_ns, {})
+        for segment in ours:
+            self._begin(track, segment.stage, segment.begin_ns, {}, flow if segment.stage == BACK else 0)
             self._end(track, segment.end_ns)
             if on and segment.stage == DISK:
                 self._on_device(on, name, segment.begin_ns, segment.end_ns, flow)
         self._end(track, event.end_ns)
+        if there:
+            self._on_host(event.fields["host"], there, flow)
 
-    def _owner(self, fields: Mapping[str, Any]) -> int:
-        """The thread that it belongs to; none where nobody is known."""
+    def _lane(self, parent: int, key: str, name: str, begin_ns: int, end_ns: int) -> int:
+        """A track of the owner on which nothing else is meanwhile."""
+        lane = self._lanes.take((parent, key), begin_ns, end_ns)
+        return self._track(("lane", parent, key, lane), name=name, **({"parent_uuid": parent} if parent else {}))
+
+    def _owner(self, fields: Mapping[str, Any], side: str = "") -> int:
+        """The thread that it belongs to; none where nobody is known.
+
+        Of several machines each is a process: numbers of theirs may be the same.
+        """
         pid, tid, comm = fields.get("pid"), fields.get("tid"), printable(str(fields.get("comm") or ""))
         if not isinstance(pid, int) or not 0 < pid < 1 << 31:
             return 0
-        self._track(("process", pid), process={"pid": pid, "process_name": comm})
         if not isinstance(tid, int) or not 0 < tid < 1 << 31:
             tid = pid
+        if side:
+            machine = {"pid": _SIDES.index(side) + 1, "process_name": side}
+            parent = self._track(("machine", side), process=machine)
+            return self._track(("task", side, pid, tid), name=f"{comm} {tid}", parent_uuid=parent)
+        self._track(("process", pid), process={"pid": pid, "process_name": comm})
         return self._track(("thread", pid, tid), thread={"pid": pid, "tid": tid, "thread_name": comm})
+
+    def _on_host(self, fields: Mapping[str, Any], found: Sequence[Segment], flow: int) -> None:
+        """What the host did, by the guest's clock."""
+        begin, end = found[0].begin_ns, found[-1].end_ns
+        track = self._lane(self._owner(fields, _HOST), "host", "operations for the guest", begin, end)
+        self._begin(track, printable(str(fields.get("image") or "host")), begin, fields, flow)
+        for segment in found:
+            self._begin(track, segment.stage, segment.begin_ns, {})
+            self._end(track, segment.end_ns)
+        self._end(track, end)
 
     def _on_device(self, name: str, what: str, begin_ns: int, end_ns: int, flow: int) -> None:
         lane = self._lanes.take(("device", name), begin_ns, end_ns)

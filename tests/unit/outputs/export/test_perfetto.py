@@ -14,6 +14,8 @@ from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
 from tests.unit.outputs.samples import HOSTILE, NOON, play
 from wptrace.errors import WptraceError
+from wptrace.model.kind import Kind, Noun, Point, Stage
+from wptrace.model.report import Event
 from wptrace.outputs import export
 from wptrace.outputs.export.lanes import Lanes
 from wptrace.outputs.registry import Wanted
@@ -21,6 +23,8 @@ from wptrace.outputs.registry import Wanted
 # On upb-based protobuf, whose types have no __module__.
 pytestmark = pytest.mark.filterwarnings("ignore:Type google._upb:DeprecationWarning")
 
+LABELS = path.OPERATION.labels
+POINTS = Point("a", "from"), Point("b", "to")
 # Of a day before this machine was started.
 REPLAYED = path.start()._replace(file="capture")
 
@@ -73,6 +77,40 @@ def test_a_flow_leads_to_the_device(tmp_path: Path) -> None:
     once = [event for event in events if event.stages["device"] and event.fields.get("requests", 1) == 1]
     assert len(flows) == len(once)
     assert set(flows.values()) == {2}
+
+
+def joined(to_host: int = 30, back: int = 20) -> Event:
+    """Both sides have the same numbers of processes."""
+    stages = {"fs": 100, "to_host": to_host, "host_fs": 40, "host_device": 400, "back": back, "wakeup": 10}
+    kind = Kind("joined", Noun("request"), LABELS, [Stage(name, *POINTS, "", "") for name in stages])
+    fields = {"pid": 7, "tid": 8, "comm": "db"}
+    there = {"pid": 7, "tid": 9, "comm": "qemu", "image": "/srv/a.img"}
+    total = sum(stages.values())
+    return Event(kind.group("vda", "read"), NOON, total, stages, {**fields, "host": there})
+
+
+@pytest.mark.parametrize("back", [20, 0])
+def test_a_guest_and_its_host_are_two_processes_on_one_clock(tmp_path: Path, back: int) -> None:
+    event = joined(back=back)
+    found = packets(tmp_path, REPLAYED, event)
+    tracks = {one.track_descriptor.uuid: one.track_descriptor for one in found if one.HasField("track_descriptor")}
+
+    def owner(number: int) -> list[str]:
+        one = tracks[number]
+        above = owner(one.parent_uuid) if one.parent_uuid else []
+        return [*above, one.process.process_name or one.name]
+
+    made = {(owner(track)[0], name): (owner(track)[1], begin, end) for name, track, _, begin, end in slices(found)}
+    begin = made["guest", "vda read request"][1]
+    expected = {"fs": (0, 100), "to_host": (100, 130), "wakeup": (570 + back, 580 + back)}
+    for name, (since, until) in {**expected, **({"back": (570, 590)} if back else {})}.items():
+        assert made["guest", name] == ("db 8", begin + since, begin + until)
+    for name, since in (("/srv/a.img", 130), ("device", 170)):
+        assert made["host", name] == ("qemu 9", begin + since, begin + 570)
+    assert len({one.process.pid for one in tracks.values() if one.HasField("process")}) == 2
+    led = [one.track_event.name for one in found if one.track_event.flow_ids]
+    assert sorted(led) == sorted(["vda read request", "/srv/a.img", *(["back"] if back else [])])
+    assert len({number for one in found for number in one.track_event.flow_ids}) == 1
 
 
 def test_times_are_those_of_the_clock_since_boot(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which guests `wptrace host` is about, and what has no room for several."""
+
+from __future__ import annotations
+
+import pytest
+
+from wptrace.cli import path
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
+from wptrace.flows.io import path as io_path
+from wptrace.kernel import guests
+from wptrace.kernel.guests import Guest, Image
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Processes that run guests."""
+    found: list[int] = []
+    monkeypatch.setattr(guests, "find", lambda: found)
+    monkeypatch.setattr(
+        guests, "read", lambda pid: Guest(pid, f"vm\x1b{pid}", (Image(f"/srv/{pid}.img", pid, None, "raw"),))
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pids", "words", "expected"),
+    [
+        ([], [], "no process here runs a guest"),
+        ([], ["--all"], "no process here runs a guest"),
+        ([7, 8], [], r"2 processes here run guests: 7 vm.*7: /srv/7.img; 8 vm.*8: /srv/8.img$"),
+        (list(range(1, 18)), ["--all"], r"17 processes here run guests: .* \.\.\.$"),
+        ([7, 8], ["--all", "--capture", "x"], "--capture has room for one guest"),
+        ([7, 8], ["--all", "--report", "x"], "a report or an export is of one guest"),
+        ([7, 8], ["--all", "--csv"], "--line and --csv do not tell guests apart"),
+        ([7], ["--all", "--pid", "7"], "not allowed with argument"),
+        ([7], ["--capture", "x", "--csv"], "--capture writes records instead of showing them"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(here: list[int], pids: list[int], words: list[str], expected: str) -> None:
+    here += pids
+    with pytest.raises(UsageError, match=expected):
+        main(["host", *words])
+
+
+@pytest.mark.parametrize(("pids", "words"), [([7], []), ([7], ["--all"]), ([7, 8], ["--all"])])
+def test_each_has_a_trace_of_its_own(
+    here: list[int], pids: list[int], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here += pids
+    wanted: list[io_path.Options] = []
+    titles: list[str] = []
+    monkeypatch.setattr(io_path, "PathFlow", wanted.append)
+
+    def run(options: object, flows: dict[str, object], told: object, plan: list[str]) -> int:
+        titles.extend([*flows, *plan])
+        return 0
+
+    monkeypatch.setattr(path, "run", run)
+    assert main(["host", *words]) == 0
+    assert [(one.filter["pid"], one.guest and one.guest.pid) for one in wanted] == [(pid, pid) for pid in pids]
+    assert len(titles) == 2 * len(pids)
+    assert not any("\x1b" in title for title in titles)

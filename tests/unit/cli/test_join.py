@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace join` of captures that no trace wrote: what it makes of them, and that it trusts neither."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Union
+
+import pytest
+
+from tests.unit.capture.made import START, entry, report
+from tests.unit.capture.test_hostile import Frames, made, opened, spoilt, wild
+from wptrace.bpf.object import BpfObject
+from wptrace.capture.frames import Kind
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io.kinds import OPERATION, REQUEST
+from wptrace.flows.io.records import RECORDS
+from wptrace.kernel.blockdev import kernel_dev
+from wptrace.model.report import Start
+from wptrace.tools import join
+
+ABOUT = About("stages", ["wptrace"], (OPERATION, REQUEST), each=True)
+IMAGE = "/srv/web.img"
+IMAGES = [{"path": IMAGE, "format": "raw", "inode": 11, "maj_min": ""}]
+HOST = START._replace(flow="host", filters={"pid": 7, "guest": "web", "images": IMAGES})
+AHEAD, COUNT = 10**12, 40
+CASES = 150
+Fields = dict[str, Union[int, bytes]]
+STAGES = 10
+
+
+def guest(number: int) -> Fields:
+    """A read of 4096 bytes: 100 ns each before H and after S, 1000 between them."""
+    start = 10_000 * (number + 1)
+    times: Fields = {"start_ns": start, "handed_ns": start + 100, "seen_ns": start + 1100, "end_ns": start + 1200}
+    stages: Fields = {"stages[1]": 100, "stages[7]": 1000, "stages[9]": 100}
+    return {**times, **stages, "sector": number * 8, "bytes": 4096, "dev": kernel_dev(254, 0), "requests": 1}
+
+
+def host(number: int) -> Fields:
+    """600 ns of it, of which 200 are the disk's."""
+    start = AHEAD + 10_000 * (number + 1) + 300
+    stages: Fields = {"stages[1]": 400, "stages[7]": 200}
+    path = b"web.img\0srv\0"
+    place: Fields = {"offset": number * 4096, "length": 4096, "inode": 11, "path": path, "path_end": len(path)}
+    return {"start_ns": start, "end_ns": start + 600, "requests": 1, **stages, **place}
+
+
+def write(obj: BpfObject, path: Path, start: Start, found: Iterable[Fields]) -> Path:
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, RECORDS, ["other", "vda"], str)
+    output.start(start)
+    for values in found:
+        # What a plain entry has of its own is none of these.
+        take(memoryview(entry(obj, 0, 0, **values)))
+    output.summary(report("summary", range(1, 3), 10**9))
+    output.close()
+    return path
+
+
+@pytest.fixture
+def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
+    return (
+        write(obj, tmp_path / "guest.wpt", START._replace(filters={"dev": ["vda"]}), map(guest, range(COUNT))),
+        write(obj, tmp_path / "host.wpt", HOST, map(host, range(COUNT))),
+    )
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, Any]]:
+    assert main([*map(str, words), "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_both_sides_are_one(both: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    start, *events, summary = told(capsys, "join", *both, "--each")
+    assert (summary["requests"]["started"], summary["requests"]["finished"]) == (COUNT, COUNT)
+    assert summary["disks"] == [{"dev": "vda", "image": IMAGE}]
+    assert start["file"] == f"{both[0]} and {both[1]}"
+    for number, event in enumerate(events):
+        stages = event["stages"]
+        assert sum(stages.values()) == event["total_ns"] == 1200
+        assert (stages["fs_ns"], stages["host_fs_ns"], stages["host_device_ns"]) == (100, 400, 200)
+        assert stages["to_host_ns"] + stages["back_ns"] == 400
+        assert event["clocks"]["least_ns"] <= AHEAD <= event["clocks"]["most_ns"]
+        assert (event["host"]["image"], event["host"]["offset"]) == (IMAGE, 4096 * number)
+    assert [event["kind"] for event in events] == ["joined"] * COUNT
+
+
+def test_a_capture_of_both_tells_the_same(
+    both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "both.wpt"
+    _, *events, summary = told(capsys, "join", *both, "--each", "--capture", place)
+    start, *again, after = told(capsys, "replay", place)
+    assert again == events
+    assert {name: after[name] for name in after if name != "overhead"} == {
+        name: summary[name] for name in summary if name != "overhead"
+    }
+    assert start["flow"] == "join"
+    # As much later as it was in the guest.
+    _, *some, _ = told(capsys, "replay", place, "--since", "100us")
+    assert 0 < len(some) < COUNT
+    # What is shown is not what is kept.
+    told(capsys, "join", *both, "--capture", place)
+    assert len(told(capsys, "replay", place)) == COUNT + 2
+
+
+def test_files_are_not_overwritten_that_are_read(both: tuple[Path, Path]) -> None:
+    for option in (["--capture"], ["-o"], ["--report"]):
+        with pytest.raises(UsageError, match="would overwrite the other"):
+            main(["join", *map(str, both), *option, str(both[1])])
+    assert all(path.stat().st_size > 100 for path in both)
+
+
+def test_what_has_no_single_ones_is_refused(obj: BpfObject, both: tuple[Path, Path], tmp_path: Path) -> None:
+    empty = write(obj, tmp_path / "empty", HOST, [])
+    block = write(obj, tmp_path / "block", START._replace(level="block"), map(guest, range(3)))
+    elsewhere = write(obj, tmp_path / "far", HOST, ({**host(number), "offset": 1 << 40} for number in range(9)))
+    ours, theirs = both
+    for words, expected in (
+        ((ours, empty), "has no single ones of wptrace host"),
+        ((block, theirs), "has no single ones of wptrace io"),
+        ((theirs, ours), "has no single ones of wptrace io"),
+        ((ours, elsewhere), "are not of one guest, or of other times"),
+        ((ours, tmp_path / "none"), "No such file"),
+    ):
+        with pytest.raises(WptraceError, match=expected):
+            main(["join", *map(str, words)])
+
+
+def test_there_is_a_bound(both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "_MOST", COUNT - 1)
+    with pytest.raises(WptraceError, match="has more than 39 operations: join a shorter time"):
+        main(["join", *map(str, both)])
+
+
+@pytest.mark.parametrize(
+    ("side", "values"),
+    [
+        (0, {"stages[1]": 101}),
+        (0, {"end_ns": 5}),
+        (0, {"seen_ns": 1}),
+        (1, {"stages[7]": (1 << 64) - 1}),
+        (1, {"kind": 200}),
+        (1, {"slot": 999}),
+    ],
+    ids=str,
+)
+def test_records_that_make_no_sense(
+    obj: BpfObject, both: tuple[Path, Path], side: int, values: Fields, tmp_path: Path
+) -> None:
+    made_by, start = ((guest, START), (host, HOST))[side]
+    files = list(both)
+    files[side] = write(obj, tmp_path / "wrong", start, [made_by(0), {**made_by(1), **values}])
+    with pytest.raises(WptraceError, match="is damaged"):
+        main(["join", *map(str, files)])
+
+
+@pytest.fixture
+def frames(both: tuple[Path, Path]) -> Frames:
+    return opened(both[1])
+
+
+@pytest.mark.parametrize("images", [[], [{}], [{"path": 1}], "x", [{**IMAGES[0], "inode": "11"}]], ids=str)
+def test_images_that_make_no_sense(both: tuple[Path, Path], frames: Frames, images: Any, tmp_path: Path) -> None:
+    filters = {"pid": 7, "guest": "web", "images": images}
+    path = made(tmp_path / "wrong", spoilt(frames, Kind.START, filters=filters))
+    for words in (["join", str(both[0]), str(path)], ["replay", str(path)]):
+        if images or words[0] == "join":
+            with pytest.raises(WptraceError):
+                main(words)
+
+
+def test_what_nobody_wrote_ends_in_a_sentence(
+    both: tuple[Path, Path], frames: Frames, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(19)  # noqa: S311 - no secret
+    ended = 0
+    for case in range(CASES):
+        path = made(tmp_path / "hostile", wild(frames, chance))
+        words = ["join", str(both[0]), str(path), "--each", *(["--json"] if case % 2 else [])]
+        try:
+            assert main(words) == 0
+        except WptraceError:
+            ended += 1
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert 0 < ended < CASES

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `wptrace io` and `wptrace host` show, and how they run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from wptrace.cli import options as common
+from wptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from wptrace.flows.io.block import BlockFlow
+    from wptrace.flows.io.path import PathFlow
+
+
+def add_output(parser: argparse.ArgumentParser, show: argparse._ArgumentGroup) -> None:
+    common.add_told(show)
+    common.add_lines(show)
+    common.add_capture(show)
+    common.add_exports(show)
+    show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
+    show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    common.add_output(show)
+    common.add_costs(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
+
+
+def require(options: argparse.Namespace) -> common.Told:
+    """What is wrong with the output is told before anything is looked for."""
+    common.interval(options)
+    common.require_one_form(options)
+    if options.capture is not None and (options.line or options.csv):
+        raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
+    told = common.told(options)
+    common.budget(options)
+    common.exports(options)
+    return told
+
+
+def run(
+    options: argparse.Namespace, flows: Mapping[str, PathFlow | BlockFlow], told: common.Told, plan: Sequence[str] = ()
+) -> int:
+    """Flows by their titles; one alone needs none. `plan` is what a dry run says besides."""
+    from wptrace.engine.run import Terms
+    from wptrace.engine.run import run as trace
+    from wptrace.kernel.privileges import require_tracing
+
+    seconds, count = common.interval(options)
+    several, first = len(flows) > 1, next(iter(flows.values()))
+    common.require_stage(options.hist, first.kinds)
+    require_tracing()
+    if options.dry_run:
+        print("\n".join([*plan, *first.plan()]))
+        return 0
+    with common.stream(options, options.capture) as stream:
+        # A screen has room for one.
+        live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
+        shown = {"per_device": options.per_device, "hist": options.hist or ""}
+        outputs = [
+            common.output(options, stream, flow.view, live=live, title=title if several else "", **shown)
+            for title, flow in flows.items()
+        ]
+        keys = None if several else common.controls(outputs[0])
+        if not several:
+            outputs[0], seconds = common.captured(options, first, outputs[0], seconds, told.every, **shown)
+        terms = Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, common.budget(options), keys)
+        trace(list(zip(flows.values(), outputs)), terms)
+    return 0

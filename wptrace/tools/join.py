@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `wptrace join` does: reads the single ones of a guest and of its host, and tells what was joined.
+
+Captures may be anybody's: nothing is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Callable
+
+from wptrace.capture.reader import Capture, Records
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.engine.run import collect_seldom
+from wptrace.errors import WptraceError
+from wptrace.flows.io.joined import JOINED, Join, Told
+from wptrace.flows.io.kinds import HIT, KINDS, OPERATION, REQUEST
+from wptrace.flows.io.records import RECORDS
+from wptrace.model.report import Event, Output
+from wptrace.tools.singles import NONSENSE, Singles
+
+_MOST = 1 << 18
+"""Of either side: they are held in memory, with some 6 kB for each that is joined."""
+_BEYOND = 1 << 64
+_TOLD = (OPERATION, HIT, REQUEST)
+_NUMBERS = ("pid", "tid", "inode", "length", "sector", "bytes", "requests", "readahead")
+# What is told of the host, and what it is joined by.
+_OF_HOST = ("pid", "tid", "comm", "image", "clock", "length", "sector", "bytes")
+_COMMANDS = {
+    "io": "in the guest: wptrace io --each --capture GUEST",
+    "host": "on its host: wptrace host --pid PID --each --capture HOST",
+}
+
+
+def read(guest: Path, host: Path, named: Mapping[str, str]) -> Join:
+    """`named` are images of disks that the user knows."""
+    collect_seldom()
+    ours, theirs = _read(guest, "io", _of_disk), _read(host, "host", _of_image)
+    try:
+        return Join(ours, theirs, named)
+    except NONSENSE:
+        raise _damaged(guest) from None
+
+
+def about(found: Join, command: Sequence[str], shown: Mapping[str, Any]) -> About:
+    """For a capture of it, which begins when the guest's did."""
+    return About("stages", command, (JOINED,), each=True, shown=shown, began_ns=found.began_ns)
+
+
+def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
+    """The recorder takes all, the output those that took so long; None: no single ones."""
+    with ExitStack() as cleanup:
+        every: list[Output] = [output] if recorder is None else [recorder, output]
+        for one in every:
+            cleanup.callback(one.close)
+        try:
+            start, summary = found.start(), found.summary()
+            for one in every:
+                one.start(start)
+            for event in found.events:
+                if recorder is not None:
+                    recorder.event(event)
+                    recorder.flush()
+                if slow_ns is not None and event.total_ns >= slow_ns:
+                    output.event(event)
+            output.flush()
+            for one in every:
+                one.summary(summary)
+        except NONSENSE:
+            raise _damaged(found.guest.path) from None
+
+
+def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Told:
+    with closing(Capture(path, KINDS)) as capture:
+        head = capture.head
+        if head.start.flow != flow or head.start.level != "path" or not head.told:
+            raise WptraceError(f"{path} has no single ones of wptrace {flow}", hint=_COMMANDS[flow])
+        events = []
+        try:
+            for event in _events(capture, path):
+                found = wanted(event)
+                if found is not None:
+                    events.append(found)
+                if len(events) > _MOST:
+                    raise WptraceError(f"{path} has more than {_MOST:,} operations: join a shorter time")
+        except NONSENSE:
+            raise _damaged(path) from None
+        return Told(path, head.start.kernel, head.start.filters, events, head.whole)
+
+
+def _events(capture: Capture, path: Path) -> Iterator[Event]:
+    """Of records alone: what else is in a capture of such a command is no operation."""
+    singles = Singles(capture)
+    for item in capture.items(intervals=False):
+        if isinstance(item, Records) and capture.layouts[item.number].record == RECORDS.record:
+            for event in singles.of(item):
+                if "clock" not in event.fields:
+                    raise WptraceError(f"{path} is of a version that did not keep the times that a join needs")
+                if not _makes_sense(event):
+                    raise _damaged(path)
+                yield event
+
+
+def _damaged(path: Path) -> WptraceError:
+    return WptraceError(f"{path} is damaged: what it tells makes no sense")
+
+
+def _makes_sense(event: Event) -> bool:
+    fields = event.fields
+    numbers = [event.total_ns, *event.stages.values(), *fields["clock"].values()]
+    numbers += [fields[name] for name in _NUMBERS if name in fields]
+    return (
+        event.group.kind in _TOLD
+        and all(type(one) is int and 0 <= one < _BEYOND for one in numbers)
+        and sum(event.stages.values()) == event.total_ns
+    )
+
+
+def _of_disk(event: Event) -> Event | None:
+    """What the page cache served asked no disk."""
+    return event if "maj_min" in event.fields else None
+
+
+def _of_image(event: Event) -> Event:
+    kept: dict[str, Any] = {name: event.fields[name] for name in _OF_HOST if name in event.fields}
+    return event._replace(fields=kept)

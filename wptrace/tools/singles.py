@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single ones of a capture: what its records tell, as the command that wrote them would have told it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Callable
+
+from wptrace.capture.layout import Described
+from wptrace.capture.reader import Capture, Records
+from wptrace.errors import WptraceError
+from wptrace.flows.io import block, images, records
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.model.report import Event
+
+NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+"""What comes of names and numbers that no program writes."""
+
+# Rows are decoded so many at a time.
+_AT_ONCE = 2048
+
+_Decoder = Callable[[Records], Iterator[Event]]
+
+
+class Singles:
+    def __init__(self, capture: Capture, whole: bool = True) -> None:
+        """Unless they are wanted as a `whole`, they have what figures are made of and filters ask for."""
+        self._capture, self._whole = capture, whole
+        start = capture.head.start
+        self._images = images.told(start.filters) if whole and start.flow == "host" else None
+        self._decoders: dict[int, _Decoder] = {}
+
+    def of(self, found: Records) -> Iterator[Event]:
+        made = self._decoders.get(found.number)
+        if made is None:
+            name = self._capture.layouts[found.number].record
+            if name not in _DECODERS:
+                raise WptraceError(f"the capture has records of a {name}, which this version does not know")
+            made = self._decoders[found.number] = _DECODERS[name](self._capture, found.number, self._whole)
+        return made(found) if self._images is None else self._images.of(made(found))
+
+
+def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
+    rows = memoryview(found.rows)
+    for first in range(0, len(rows), _AT_ONCE * stride):
+        yield rows[first : first + _AT_ONCE * stride]
+
+
+def _stories(capture: Capture, number: int, whole: bool) -> _Decoder:
+    layout: Described = capture.layouts[number]
+    stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups))
+    rows = layout.rows(stories.layout)
+
+    def decode(found: Records) -> Iterator[Event]:
+        stories.cgroups = CgroupNames(known=capture.cgroups)
+        stories.wall_offset_ns = found.wall_offset_ns
+        for piece in _pieces(found, layout.stride):
+            found_rows = list(rows.iter_unpack(piece))
+            yield from stories.told(found_rows) if whole else stories.brief(found_rows)
+
+    return decode
+
+
+def _requests(capture: Capture, number: int, whole: bool) -> _Decoder:
+    layout: Described = capture.layouts[number]
+    requests = block.Requests(layout, layout.names)
+    rows = layout.rows(requests.layout)
+
+    def decode(found: Records) -> Iterator[Event]:
+        for piece in _pieces(found, layout.stride):
+            yield from requests.told(list(rows.iter_unpack(piece)), found.wall_offset_ns)
+
+    return decode
+
+
+_DECODERS: dict[str, Callable[[Capture, int, bool], _Decoder]] = {
+    records.RECORDS.record: _stories,
+    block.RECORDS.record: _requests,
+}
