@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -132,7 +133,7 @@ class CaptureOutput:
 
         `names` are those of devices, by the slots in records. Cgroups get the names that they have when they come.
         """
-        layout = obj.struct(what.record)
+        layout = obj.struct(what.record).before(what.end)
         made = _Buffer(facts(obj, what, names), layout, what)
         number = len(self._raw)
         self._raw.append(made)
@@ -147,8 +148,10 @@ class CaptureOutput:
         def name(entries: memoryview) -> None:
             if place is None or cgroup_of is None:
                 return
-            words = entries.cast("Q")
-            new = set(words[(ENTRY + place) // 8 :: made.entry // 8].tolist()) - known
+            words = entries.cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
+            # Nearly always it is one and the same.
+            alike = words.tobytes() == words[:1].tobytes() * len(words)
+            new = set(words[:1].tolist() if alike else words.tolist()) - known
             if len(known) > _MOST_NAMES:
                 known.clear()
             known.update(new)
@@ -245,7 +248,7 @@ class _Buffer:
         self.stride = (layout.size + 7) // 8 * 8
         self.entry = ENTRY + self.stride
         self._tail = None if what.tail is None else what.tail.of(layout)
-        left_out = [one for one in layout.places if one.name in (*what.without, *what.empty)]
+        left_out = [one for one in layout.places if one.name in what.without]
         self.holes = {word for one in left_out for word in _words(one.offset, one.offset + one.codec.size)}
         self._taken = bytearray()
 
@@ -269,10 +272,10 @@ class _Buffer:
                 yield some, self.holes | self._unused(some)
 
     def _whole(self, entries: memoryview) -> memoryview:
-        headers = entries.cast("I")[:: self.entry // 4].tolist()
-        if headers.count(self._length) == len(headers):
+        headers = entries.cast("I")[:: self.entry // 4]
+        if headers.tobytes() == self._length.to_bytes(4, sys.byteorder) * len(headers):
             return entries
-        places = (at * self.entry for at, header in enumerate(headers) if header == self._length)
+        places = (at * self.entry for at, header in enumerate(headers.tolist()) if header == self._length)
         return memoryview(bytearray().join(entries[at : at + self.entry] for at in places))
 
     def _unused(self, entries: memoryview) -> set[int]:

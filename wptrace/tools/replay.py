@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Callable, NamedTuple
 
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
@@ -46,8 +47,12 @@ def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], 
     try:
         _Replay(capture, output, wanted).run(over)
     except _NONSENSE as error:
-        # Names and numbers that no program writes cannot be shown.
-        raise WptraceError(f"{capture.head.start.file} is damaged: what it tells makes no sense") from error
+        # Fields of single ones may be anything, so this is not always a fault of the output.
+        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise WptraceError(
+            f"{capture.head.start.file} has something that cannot be shown ({words})",
+            "where wptrace itself wrote the file, this is a fault of wptrace: please report it",
+        ) from error
 
 
 class _Replay:
@@ -89,7 +94,7 @@ class _Replay:
             if over():
                 return
             if isinstance(item, Records):
-                self._take(self._decoder(item)(item))
+                self._take(self._decoded(item))
             elif isinstance(item, list):
                 self._take(iter(item))
             elif isinstance(item, Found):
@@ -99,7 +104,8 @@ class _Replay:
                 self._interval(item)
             else:
                 self._last = item
-        report = self._summary()
+        with self._read():
+            report = self._summary()
         if report is not None:
             self._output.summary(report)
 
@@ -115,6 +121,21 @@ class _Replay:
         return start._replace(filters=filters, notes=[*start.notes, *notes])
 
     # --- Single ones --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        """What reading raises is damage; what an output raises is not."""
+        try:
+            yield
+        except _NONSENSE as error:
+            raise self._damaged() from error
+
+    def _damaged(self) -> WptraceError:
+        return WptraceError(f"{self._head.start.file} is damaged: what it tells makes no sense")
+
+    def _decoded(self, found: Records) -> Iterator[Event]:
+        with self._read():
+            yield from self._decoder(found)(found)
 
     def _decoder(self, found: Records) -> Decoder:
         made = self._decoders.get(found.number)
@@ -146,7 +167,10 @@ class _Replay:
             if self._of_singles:
                 self._first_ns = self._first_ns or event.start_ns
                 self._last_ns = event.end_ns
-                self._singles.add(event)
+                try:
+                    self._singles.add(event)
+                except _NONSENSE as error:
+                    raise self._damaged() from error
             if wanted.singles and event.total_ns >= wanted.slow_ns:
                 told = True
                 self._output.event(event)
@@ -160,13 +184,15 @@ class _Replay:
     # --- Reports ------------------------------------------------------------------------------------------------------
 
     def _interval(self, report: Report) -> None:
-        self._all.add(report)
-        if not self._is_inside(report.ts_ns):
-            return
-        if self._timed:
-            self._some.add(report)
+        with self._read():
+            self._all.add(report)
+            if not self._is_inside(report.ts_ns):
+                return
+            if self._timed:
+                self._some.add(report)
+            part = self._part(report)
         if self._wanted.intervals and not self._of_singles:
-            self._output.interval(self._part(report))
+            self._output.interval(part)
 
     def _part(self, report: Report) -> Report:
         return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report
