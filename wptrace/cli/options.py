@@ -135,8 +135,8 @@ def exports(options: argparse.Namespace) -> list[tuple[str, Path]]:
 
 
 def _files(options: argparse.Namespace) -> list[str]:
-    """What else is written."""
-    names = ("output", "capture", "log")
+    """What else is written, and what is read."""
+    names = ("output", "capture", "log", "capture_file")
     return [found for found in (getattr(options, name, None) for name in names) if found is not None]
 
 

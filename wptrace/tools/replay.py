@@ -39,6 +39,8 @@ class Wanted(NamedTuple):
     singles: bool = True
     intervals: bool = False
     """Each of them is told, where figures are not made of single ones."""
+    sample: int = 0
+    """Of single ones that took less, one in so many is told; 0: none."""
 
 
 def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], bool] = lambda: False) -> None:
@@ -68,7 +70,7 @@ class _Replay:
         self._all, self._some = sums.Intervals(), sums.Intervals()
         self._last: Report | None = None
         self._decoders: dict[int, Decoder] = {}
-        self._first_ns = self._last_ns = 0
+        self._first_ns = self._last_ns = self._untold = 0
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer what is asked, and not single ones alone."""
@@ -171,11 +173,17 @@ class _Replay:
                     self._singles.add(event)
                 except _NONSENSE as error:
                     raise self._damaged() from error
-            if wanted.singles and event.total_ns >= wanted.slow_ns:
+            if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
                 told = True
                 self._output.event(event)
         if told:
             self._output.flush()
+
+    def _is_sampled(self) -> bool:
+        if not self._wanted.sample:
+            return False
+        self._untold = (self._untold + 1) % self._wanted.sample
+        return not self._untold
 
     def _is_inside(self, ts_ns: int) -> bool:
         since, until = self._wanted.since_ns, self._wanted.until_ns
