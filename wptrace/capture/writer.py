@@ -141,8 +141,11 @@ class CaptureOutput:
         known: set[int] = set()
 
         def take(entries: memoryview) -> None:
-            made.take(entries)
-            if made.size > _BUFFERED or time.monotonic() - self._since > _OLDEST_S:
+            for piece in made.pieces(entries):
+                made.take(piece)
+                if made.size > _BUFFERED:
+                    self._put()
+            if time.monotonic() - self._since > _OLDEST_S:
                 self._put()
 
         def name(entries: memoryview) -> None:
@@ -250,24 +253,25 @@ class _Buffer:
         self._tail = None if what.tail is None else what.tail.of(layout)
         left_out = [one for one in layout.places if one.name in what.without]
         self.holes = {word for one in left_out for word in _words(one.offset, one.offset + one.codec.size)}
-        self._taken = bytearray()
+        # The same memory again and again: the kernel clears what is new, which takes longer than to fill it.
+        self._room = bytearray(_BUFFERED + _PIECE + self.entry)
+        self.size = 0
 
-    @property
-    def size(self) -> int:
-        return len(self._taken)
-
-    def take(self, entries: memoryview) -> None:
-        self._taken += entries
-
-    def taken(self) -> Iterator[tuple[memoryview, set[int]]]:
-        """As they lay in the ring, without those that a program gave up, some at a time; and words that are not kept.
-
-        In pieces that the caches of a CPU hold: each is gone through many times.
-        """
-        entries, self._taken = memoryview(self._taken), bytearray()
+    def pieces(self, entries: memoryview) -> Iterator[memoryview]:
+        """That the caches of a CPU hold: each is gone through many times."""
         many = max(_PIECE // self.entry, 1) * self.entry
         for first in range(0, len(entries), many):
-            some = self._whole(entries[first : first + many])
+            yield entries[first : first + many]
+
+    def take(self, entries: memoryview) -> None:
+        self._room[self.size : self.size + len(entries)] = entries
+        self.size += len(entries)
+
+    def taken(self) -> Iterator[tuple[memoryview, set[int]]]:
+        """As they lay in the ring, without those that a program gave up, some at a time; words that are not kept."""
+        entries, self.size = memoryview(self._room)[: self.size], 0
+        for piece in self.pieces(entries):
+            some = self._whole(piece)
             if some:
                 yield some, self.holes | self._unused(some)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 HINT = "install it (Debian, Ubuntu: libzstd1; Fedora: libzstd)"
 _LIBRARY = "libzstd.so.1"
 _LEVEL = 1
+_LOCK = Lock()
 # Of ZSTD_getFrameContentSize: not said, and no frame.
 _NO_SIZES = (1 << 64) - 2
 
@@ -23,7 +25,8 @@ def _library() -> Any:
         size, place = ctypes.c_size_t, ctypes.c_void_p
         for name, result, *arguments in (
             ("ZSTD_compressBound", size, size),
-            ("ZSTD_compress", size, place, size, ctypes.c_char_p, size, ctypes.c_int),
+            ("ZSTD_createCCtx", place),
+            ("ZSTD_compressCCtx", size, place, place, size, ctypes.c_char_p, size, ctypes.c_int),
             ("ZSTD_decompress", size, place, size, ctypes.c_char_p, size),
             ("ZSTD_getFrameContentSize", ctypes.c_uint64, ctypes.c_char_p, size),
             ("ZSTD_findFrameCompressedSize", size, ctypes.c_char_p, size),
@@ -40,10 +43,17 @@ def is_here() -> bool:
     return _library() is not None
 
 
+@lru_cache(None)
+def _context() -> Any:
+    """The memory in which it works, of half a megabyte: made for each batch it would take longer than the batch."""
+    return _library().ZSTD_createCCtx()
+
+
 def packed(data: bytes) -> bytes:
     library = _library()
     room = ctypes.create_string_buffer(library.ZSTD_compressBound(len(data)))
-    length = library.ZSTD_compress(room, len(room), data, len(data), _LEVEL)
+    with _LOCK:
+        length = library.ZSTD_compressCCtx(_context(), room, len(room), data, len(data), _LEVEL)
     if library.ZSTD_isError(length):
         raise MemoryError
     return ctypes.string_at(room, length)
