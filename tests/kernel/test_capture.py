@@ -31,6 +31,9 @@ from tests.kernel.trace import (
     wptrace,
 )
 from wptrace.capture.frames import Kind, Reader
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
+from wptrace.outputs.export import FORMATS
 
 pytestmark = pytest.mark.one_kernel
 
@@ -112,7 +115,29 @@ class Captured:
         done = wptrace("replay", str(self.file))
         assert (done.returncode, done.stderr) == (0, "")
         assert len(done.stdout.partition("Summary\n")[2].splitlines()) > 4
+        self._export(found[-1])
         return found[-1]
+
+    def _export(self, summary: Line) -> None:
+        """As a file of each format that there is for it."""
+        for form in FORMATS:
+            place = self.file.with_suffix(f".{form}")
+            words = ["replay", str(self.file), "--to", form, "-o", str(place)]
+            if form == "speedscope" and summary["rows"] and "stack" not in summary["rows"][0]:
+                with pytest.raises(UsageError, match="speedscope files are of stacks"):
+                    main(words)
+                continue
+            assert main(words) == 0
+            assert place.stat().st_size > 0
+        lines = [json.loads(line) for line in self.file.with_suffix(".json").read_text().splitlines()]
+        for line in lines:
+            check(line)
+        plain = [{name: value for name, value in row.items() if name != "buckets"} for row in lines[-1]["rows"]]
+        assert plain == summary["rows"]
+        assert all(sum(count for _, count in row["buckets"]) == row["count"] for row in lines[-1]["rows"])
+        page = self.file.with_suffix(".html").read_text()
+        assert page.startswith("<!doctype html>")
+        assert page.rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize("words", [["size"], ["stacks"], ["io", "--by=process", "--neighbours"]])
