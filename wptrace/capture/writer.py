@@ -264,7 +264,8 @@ class _Buffer:
             yield entries[first : first + many]
 
     def take(self, entries: memoryview) -> None:
-        self._room[self.size : self.size + len(entries)] = entries
+        # Assigned to a slice of the bytearray itself, they would be copied twice.
+        memoryview(self._room)[self.size : self.size + len(entries)] = entries
         self.size += len(entries)
 
     def taken(self) -> Iterator[tuple[memoryview, set[int]]]:

@@ -11,7 +11,8 @@ from typing import Any
 MAGIC = b"\x28\xb5\x2f\xfd"
 HINT = "install it (Debian, Ubuntu: libzstd1; Fedora: libzstd)"
 _LIBRARY = "libzstd.so.1"
-_LEVEL = 1
+# The quickest that packs columns as well as those above it.
+_LEVEL = -1
 _LOCK = Lock()
 # Of ZSTD_getFrameContentSize: not said, and no frame.
 _NO_SIZES = (1 << 64) - 2
