@@ -22,7 +22,7 @@ from wptrace.capture.reader import Capture, Records
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io.records import RECORDS
+from wptrace.flows.io.records import RECORDS, as_asked
 from wptrace.model.report import Report
 
 
@@ -271,3 +271,29 @@ def test_columns_of_any_number_of_words(words: int) -> None:
     assert columns.unpack(columns.pack(rows, stride, {words - 1}), stride, 50)[stride - 8 :: stride] == bytes(50)
     if words > 1:
         assert columns.unpack(columns.pack(rows, stride - 8, (), 1), stride - 8, 50)[:8] == rows[8:16]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept", "heard"),
+    [((False, False), set(), 0), ((True, False), {"noise"}, 1), ((True, True), {"noise", "met"}, 1)],
+)
+def test_records_end_where_what_was_asked_for_ends(
+    asked: tuple[bool, bool],
+    kept: set[str],
+    heard: int,
+    obj: BpfObject,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, what = tmp_path / "trace.wpt", as_asked(*asked)
+    layout = obj.struct("io_record").before(what.end)
+    assert {"noise", "met"} & set(layout.names) == kept
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, what, ["other", "sda"])
+    output.start(START)
+    whole = entry(obj, 5, **{"noise[0].ns": 7, "noise[0].count": 1})
+    take(memoryview(struct.pack("<II", layout.size, 0) + whole[8 : 8 + layout.size]))
+    output.summary(report("summary", [5], 1))
+    output.close()
+    _, told, _ = replayed(path, capsys)
+    assert (told["total_ns"], [one["ns"] for one in told["interference"]]) == (5, [7] * heard)
