@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of the documents into docs/pictures; `make pictures`.
 
-Two are drawn from what the code says and are the same bytes each time. The third is the live screen of a trace of a
-loop device under a small load, which needs root and fio.
+Two are drawn from what the code says and are the same bytes each time. The others are the live screen and the report
+of a trace of a loop device under a small load, which needs root, fio, and chromium for the report.
 """
 
 from __future__ import annotations
@@ -297,14 +297,48 @@ def traced() -> str:
     return screen("wptrace io --dev loop0", found[-FRAMES:])
 
 
+# --- The report -------------------------------------------------------------------------------------------------------
+
+PAGE = (1100, 1180)
+
+
+def reported(page: Path) -> str:
+    """The page of a trace, without the build of the kernel and the number of the disk."""
+    with loaded_disk() as disk:
+        words = [sys.executable, "-m", "wptrace", "io", "--dev", disk, "--by", "comm", "--slow", "1ms"]
+        subprocess.run([*words, "--report", str(page), "1", "12"], check=True, stdout=subprocess.DEVNULL)
+    release = os.uname().release
+    found = re.match(r"[0-9]+\.[0-9]+", release)
+    return page.read_text().replace(release, found[0] if found else "").replace(Path(disk).name, "loop0")
+
+
+def browsed(source: str, folder: Path) -> bytes:
+    """What a browser without a network shows of a page."""
+    page, picture = folder / "page.html", folder / "page.png"
+    page.write_text(source)
+    words = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder / 'browser'}"]
+    words += ["--window-size={},{}".format(*PAGE), f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return picture.read_bytes()
+
+
+def report() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return browsed(reported(Path(folder, "report.html")), Path(folder))
+
+
 def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
         (FOLDER / name).write_text(draw(), encoding="utf-8")
     if os.geteuid() == 0 and shutil.which("fio"):
         (FOLDER / "screen.svg").write_text(traced(), encoding="utf-8")
+        if shutil.which("chromium"):
+            (FOLDER / "report.png").write_bytes(report())
+        else:
+            print("pictures: report.png is left as it is: it takes chromium")
     else:
-        print("pictures: screen.svg is left as it is: it takes root and fio")
+        print("pictures: screen.svg and report.png are left as they are: they take root and fio")
     return 0
 
 

@@ -19,6 +19,7 @@ from tests.kernel.disks import Disk, fio
 from tests.kernel.modules import inserted
 from tests.kernel.test_flow import BLOCK, definition
 from tests.kernel.trace import (
+    IN_LAB,
     BlockTrace,
     Line,
     Trace,
@@ -31,6 +32,9 @@ from tests.kernel.trace import (
     wptrace,
 )
 from wptrace.capture.frames import Kind, Reader
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
+from wptrace.outputs.export import FORMATS
 
 pytestmark = pytest.mark.one_kernel
 
@@ -95,6 +99,10 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
 
 
+# An emulated CPU takes a minute for their libraries. Captures of all views are written in them by tests/unit/capture.
+_SLOW_TO_IMPORT = {"perfetto", "parquet"}
+
+
 class Captured:
     """A command with a capture, and what a replay makes of it."""
 
@@ -112,7 +120,29 @@ class Captured:
         done = wptrace("replay", str(self.file))
         assert (done.returncode, done.stderr) == (0, "")
         assert len(done.stdout.partition("Summary\n")[2].splitlines()) > 4
+        self._export(found[-1])
         return found[-1]
+
+    def _export(self, summary: Line) -> None:
+        """As a file of each format that there is for it."""
+        for form in FORMATS.keys() - (_SLOW_TO_IMPORT if IN_LAB else set()):
+            place = self.file.with_suffix(f".{form}")
+            words = ["replay", str(self.file), "--to", form, "-o", str(place)]
+            if form == "speedscope" and summary["rows"] and "stack" not in summary["rows"][0]:
+                with pytest.raises(UsageError, match="speedscope files are of stacks"):
+                    main(words)
+                continue
+            assert main(words) == 0
+            assert place.stat().st_size > 0
+        lines = [json.loads(line) for line in self.file.with_suffix(".json").read_text().splitlines()]
+        for line in lines:
+            check(line)
+        plain = [{name: value for name, value in row.items() if name != "buckets"} for row in lines[-1]["rows"]]
+        assert plain == summary["rows"]
+        assert all(sum(count for _, count in row["buckets"]) == row["count"] for row in lines[-1]["rows"])
+        page = self.file.with_suffix(".html").read_text()
+        assert page.startswith("<!doctype html>")
+        assert page.rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize("words", [["size"], ["stacks"], ["io", "--by=process", "--neighbours"]])
@@ -151,7 +181,7 @@ def test_a_capture_of_a_definition(disk: Disk, tmp_path: Path) -> None:
 
 @pytest.mark.guest
 def test_a_capture_of_turns(tmp_path: Path) -> None:
-    captured = Captured(tmp_path / "trace.wpt", "cpu", "--by=process", "--slow=1us")
+    captured = Captured(tmp_path / "trace.wpt", "cpu", "--by=process", "--slow=200us")
     with captured.trace:
         subprocess.run([sys.executable, "-c", "for one in range(100000): pass"], check=True)
         summary = captured.stop()

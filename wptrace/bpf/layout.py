@@ -311,7 +311,11 @@ class Aggregate(Codec):
         self.record: type[Record] = type(name.split(" ")[-1], (Record,), {})
 
     def member(self, name: str) -> Codec:
-        return next(place.codec for place in self.places if place.name == name)
+        """Raises KeyError where there is none of that name."""
+        for place in self.places:
+            if place.name == name:
+                return place.codec
+        raise KeyError(name)
 
     def read(self, buffer: Any, offset: int) -> Record:
         record = self.record()
@@ -373,6 +377,11 @@ class Structure(Aggregate):
         if flat is None:
             raise UnsupportedError(f"{self.name} has no flat layout")
         return packing.Struct("<" + flat.format), flat.fields
+
+    def before(self, name: str) -> Structure:
+        """As much of it as lies before a member; all of it where there is no such member."""
+        end = next((place.offset for place in self.places if place.name == name), self.size)
+        return Structure(self.name, end, [place for place in self.places if place.offset < end])
 
     def _flat(self, whole: Collection[str]) -> Flat | None:
         layout, end = "", 0

@@ -8,12 +8,17 @@ and what is left is packed well and quickly, which rows of a thousand bytes are 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
 
 WORD = 8
 MOST_BYTES = 1 << 24
 """Of all records together, once they are rows again."""
 _ZERO, _SAME, _OTHER = range(3)
+# Words that are looked at together.
+_LINE = 8
 
 
 def pack(rows: bytes | bytearray | memoryview, stride: int, holes: Collection[int] = (), before: int = 0) -> bytes:
@@ -21,18 +26,17 @@ def pack(rows: bytes | bytearray | memoryview, stride: int, holes: Collection[in
 
     So many words `before` each record are not, either.
     """
-    words = memoryview(rows).cast("Q")
     many = stride // WORD
-    count = len(words) // (many + before)
+    lines = _Lines(rows, many + before)
+    count = lines.count
     modes = bytearray(many)
     parts: list[bytes] = [b""]
     nothing = bytes(WORD)
     for place in range(many):
         if place in holes:
             continue
-        column = words[place + before :: many + before].tobytes()
-        first = column[:WORD]
-        if column == first * count:
+        column, first = lines.column(place + before)
+        if not column:
             if first != nothing:
                 modes[place] = _SAME
                 parts.append(first)
@@ -47,6 +51,47 @@ def pack(rows: bytes | bytearray | memoryview, stride: int, holes: Collection[in
         parts += (first, bytes((mask,)), *planes)
     parts[0] = bytes(modes)
     return b"".join(parts)
+
+
+class _Lines:
+    """Words of records by lines of some words: where a line is the same in all of them, so is each of its words.
+
+    To look at a line of eight words takes what it takes to look at one.
+    """
+
+    def __init__(self, rows: bytes | bytearray | memoryview, many: int) -> None:
+        """Records are of so many words."""
+        self._long = next(long for long in range(min(_LINE, many), 0, -1) if many % long == 0)
+        self._step = many // self._long
+        found = memoryview(rows)
+        self.count = len(found) // (WORD * many)
+        whole = (_line(WORD * self._long) * (self.count * self._step)).from_buffer(
+            bytearray(found) if found.readonly else found
+        )
+        self._lines = memoryview(whole)
+        self._at = -1
+        self._words: memoryview | None = None
+        self._first = b""
+
+    def column(self, place: int) -> tuple[bytes, bytes]:
+        """A word of all records, and that of the first one; nothing of all where they are the same."""
+        at, inside = divmod(place, self._long)
+        if at != self._at:
+            self._at = at
+            line = self._lines[at :: self._step].tobytes()
+            self._first = line[: WORD * self._long]
+            self._words = None if line == self._first * self.count else memoryview(line).cast("Q")
+        first = self._first[inside * WORD : (inside + 1) * WORD]
+        if self._words is None:
+            return b"", first
+        column = self._words[inside :: self._long].tobytes()
+        return (b"" if column == first * self.count else column), first
+
+
+@lru_cache(None)
+def _line(size: int) -> Any:
+    """Items of any size can be taken with a step; those of a cast are of eight bytes at most."""
+    return type("_Line", (ctypes.Structure,), {"_fields_": [("bytes", ctypes.c_char * size)]})
 
 
 def unpack(data: bytes, stride: int, count: int) -> bytearray:

@@ -17,6 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from wptrace.capture import zstd
 from wptrace.errors import UsageError, WptraceError
 
 
@@ -203,11 +204,16 @@ def _next(seed: int, number: int) -> int:
 
 
 def packed(data: bytes) -> bytes:
-    return zlib.compress(data, 1)
+    """What it is packed by shows in its first bytes."""
+    return zstd.packed(data) if zstd.is_here() else zlib.compress(data, 1)
 
 
 def unpacked(data: bytes, most: int) -> bytes:
     """A ValueError where it is more than that, or was never packed."""
+    if data.startswith(zstd.MAGIC):
+        if not zstd.is_here():
+            raise WptraceError("the capture is packed by zstd, which is not here", zstd.HINT)
+        return zstd.unpacked(data, most)
     inflate = zlib.decompressobj()
     try:
         found = inflate.decompress(data, most + 1)

@@ -125,7 +125,7 @@ def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
     """What `Described` is made of."""
     return {
         "record": what.record,
-        "struct": description(obj.struct(what.record), what.without),
+        "struct": description(obj.struct(what.record).before(what.end), what.without),
         "enums": {name: obj.enum(name) for name in what.enums},
         "constants": {name: obj.constants[name] for name in what.constants},
         "names": list(names),

@@ -32,8 +32,8 @@ class Raw(NamedTuple):
     constants: Sequence[str] = ()
     without: Sequence[str] = ()
     """Members that are not kept."""
-    empty: Sequence[str] = ()
-    """Members in which nothing is this time: nobody has to look."""
+    end: str = ""
+    """Records end before this member, or with their struct."""
     tail: Tail | None = None
     cgroup: str = ""
     """The member that has the id of a cgroup."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ class CaptureOutput:
 
         `names` are those of devices, by the slots in records. Cgroups get the names that they have when they come.
         """
-        layout = obj.struct(what.record)
+        layout = obj.struct(what.record).before(what.end)
         made = _Buffer(facts(obj, what, names), layout, what)
         number = len(self._raw)
         self._raw.append(made)
@@ -142,15 +143,20 @@ class CaptureOutput:
         known: set[int] = set()
 
         def take(entries: memoryview) -> None:
-            made.take(entries)
-            if made.size > _BUFFERED or time.monotonic() - self._since > _OLDEST_S:
+            for piece in made.pieces(entries):
+                made.take(piece)
+                if made.size > _BUFFERED:
+                    self._put()
+            if time.monotonic() - self._since > _OLDEST_S:
                 self._put()
 
         def name(entries: memoryview) -> None:
             if place is None or cgroup_of is None:
                 return
-            words = entries.cast("Q")
-            new = set(words[(ENTRY + place) // 8 :: made.entry // 8].tolist()) - known
+            words = entries.cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
+            # Nearly always it is one and the same.
+            alike = words.tobytes() == words[:1].tobytes() * len(words)
+            new = set(words[:1].tolist() if alike else words.tolist()) - known
             if len(known) > _MOST_NAMES:
                 known.clear()
             known.update(new)
@@ -251,34 +257,36 @@ class _Buffer:
         self.stride = (layout.size + 7) // 8 * 8
         self.entry = ENTRY + self.stride
         self._tail = None if what.tail is None else what.tail.of(layout)
-        left_out = [one for one in layout.places if one.name in (*what.without, *what.empty)]
+        left_out = [one for one in layout.places if one.name in what.without]
         self.holes = {word for one in left_out for word in _words(one.offset, one.offset + one.codec.size)}
-        self._taken = bytearray()
+        # The same memory again and again: the kernel clears what is new, which takes longer than to fill it.
+        self._room = bytearray(_BUFFERED + _PIECE + self.entry)
+        self.size = 0
 
-    @property
-    def size(self) -> int:
-        return len(self._taken)
-
-    def take(self, entries: memoryview) -> None:
-        self._taken += entries
-
-    def taken(self) -> Iterator[tuple[memoryview, set[int]]]:
-        """As they lay in the ring, without those that a program gave up, some at a time; and words that are not kept.
-
-        In pieces that the caches of a CPU hold: each is gone through many times.
-        """
-        entries, self._taken = memoryview(self._taken), bytearray()
+    def pieces(self, entries: memoryview) -> Iterator[memoryview]:
+        """That the caches of a CPU hold: each is gone through many times."""
         many = max(_PIECE // self.entry, 1) * self.entry
         for first in range(0, len(entries), many):
-            some = self._whole(entries[first : first + many])
+            yield entries[first : first + many]
+
+    def take(self, entries: memoryview) -> None:
+        # Assigned to a slice of the bytearray itself, they would be copied twice.
+        memoryview(self._room)[self.size : self.size + len(entries)] = entries
+        self.size += len(entries)
+
+    def taken(self) -> Iterator[tuple[memoryview, set[int]]]:
+        """As they lay in the ring, without those that a program gave up, some at a time; words that are not kept."""
+        entries, self.size = memoryview(self._room)[: self.size], 0
+        for piece in self.pieces(entries):
+            some = self._whole(piece)
             if some:
                 yield some, self.holes | self._unused(some)
 
     def _whole(self, entries: memoryview) -> memoryview:
-        headers = entries.cast("I")[:: self.entry // 4].tolist()
-        if headers.count(self._length) == len(headers):
+        headers = entries.cast("I")[:: self.entry // 4]
+        if headers.tobytes() == self._length.to_bytes(4, sys.byteorder) * len(headers):
             return entries
-        places = (at * self.entry for at, header in enumerate(headers) if header == self._length)
+        places = (at * self.entry for at, header in enumerate(headers.tolist()) if header == self._length)
         return memoryview(bytearray().join(entries[at : at + self.entry] for at in places))
 
     def _unused(self, entries: memoryview) -> set[int]:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError, WptraceError
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 SUMMARY = "show what a command wrote with --capture"
 
 _TIME = re.compile(r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ])?([0-9]{1,2}:[0-9]{2})(?::([0-9]{2})(\.[0-9]{1,9})?)?")
+_NEVER_NS = 1 << 63
 _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """The file, and what of it is wanted."""
     from wptrace.capture.selection import QUESTIONS
 
     parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture")
@@ -34,10 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         which.add_argument(*flags, action="append" if one.repeatable else "store", metavar=one.metavar, help=one.words)
     which.add_argument("--since", metavar="TIME", help="from then on: a time of day, or so long after its begin (30s)")
     which.add_argument("--until", metavar="TIME", help="up to then")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from wptrace.outputs.export import FORMATS
+
+    add_selection(parser)
     show = parser.add_argument_group("what to show")
     single = show.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="of single ones those that took at least that long (5ms)")
     single.add_argument("--summary", action="store_true", help="no single ones")
+    show.add_argument("--sample", metavar="1/N", help="of single ones one in N, beside those of --slow")
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
@@ -47,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--folded", choices=("time", "count"), help="of stacks a line for each, for flame graphs")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     common.add_exports(show)
+    show.add_argument(
+        "--to", choices=tuple(FORMATS), help="write the file of -o in this format, and show nothing", metavar="FORMAT"
+    )
     common.add_output(show)
 
 
@@ -55,8 +68,10 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.outputs.lines import LineOutput
     from wptrace.tools.replay import KINDS, Wanted, replay
 
-    common.require_one_form(options)
-    slow_ns = 0 if options.slow is None else parse_duration(options.slow)
+    _require_one_form(options)
+    sample = 0 if options.sample is None else common.sample(options.sample)
+    # Of a sample alone nobody is slow.
+    slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
     selection = _selection(options)
     capture = Capture(Path(options.capture_file), KINDS)
     try:
@@ -68,8 +83,14 @@ def run(options: argparse.Namespace) -> int:
             None if options.since is None else _moment(options.since, head.began_ns, "--since"),
             None if options.until is None else _moment(options.until, head.began_ns, "--until"),
             singles=not options.summary and not options.folded,
-            intervals=head.intervals or bool(common.exports(options)),
+            intervals=head.intervals or bool(common.exports(options) or options.to),
+            sample=sample,
         )
+        if options.to:
+            written = _file(options, head)
+            replay(capture, written, wanted)
+            written.close()
+            return 0
         with common.stream(options, options.capture_file) as stream:
             output = _output(options, stream, head)
             replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
@@ -77,6 +98,31 @@ def run(options: argparse.Namespace) -> int:
     finally:
         capture.close()
     return 0
+
+
+def _require_one_form(options: argparse.Namespace) -> None:
+    common.require_one_form(options)
+    if options.summary and options.sample is not None:
+        raise UsageError("--summary shows no single ones, and --sample some: choose one")
+    if options.to is None:
+        return
+    if options.output is None:
+        raise UsageError(f"--to {options.to} needs the name of a file: -o FILE")
+    for name in ("json", "line", "csv", "folded"):
+        if getattr(options, name):
+            raise UsageError(f"--to {options.to} shows nothing, and --{name} something: choose one")
+
+
+def _file(options: argparse.Namespace, head: Head) -> Output:
+    """What becomes the file of --to, and others beside it."""
+    from wptrace.outputs import export
+    from wptrace.outputs.registry import Wanted
+
+    if os.path.realpath(options.output) == os.path.realpath(options.capture_file):
+        raise UsageError(f"-o {options.output} is the capture itself: an export makes a file of its own")
+    how = Wanted(**_shown(options, head), statistics=options.stats)
+    made = export.make(options.to, common.named(options.output, "-o"), head.view, how)
+    return common.exported(options, made, head.view, how)
 
 
 def _selection(options: argparse.Namespace) -> Selection:
@@ -116,6 +162,15 @@ def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
     from wptrace.outputs.registry import Wanted
     from wptrace.outputs.text.stacks import FoldedOutput, StacksView
 
+    shown = _shown(options, head)
+    if options.folded:
+        how = Wanted(per_device=bool(shown.get("per_device")))
+        return common.exported(options, FoldedOutput(stream, StacksView(how), options.folded), head.view, how)
+    return common.output(options, stream, head.view, **shown)
+
+
+def _shown(options: argparse.Namespace, head: Head) -> dict[str, Any]:
+    """What of the tables is wanted: as the command had it, unless it is said here."""
     shown = {**head.shown, "intervals": head.intervals}
     if options.per_device:
         shown["per_device"] = True
@@ -127,10 +182,7 @@ def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
         shown["top"] = common.number(options.top, "--top")
     elif options.json:
         shown["top"] = 0
-    if options.folded:
-        how = Wanted(per_device=bool(shown.get("per_device")))
-        return common.exported(options, FoldedOutput(stream, StacksView(how), options.folded), head.view, how)
-    return common.output(options, stream, head.view, **shown)
+    return shown
 
 
 def _moment(text: str, began_ns: int, option: str) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Callable, NamedTuple
 
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
@@ -31,6 +32,8 @@ class Wanted(NamedTuple):
     singles: bool = True
     intervals: bool = False
     """Each of them is told, where figures are not made of single ones."""
+    sample: int = 0
+    """Of single ones that took less, one in so many is told; 0: none."""
 
 
 def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], bool] = lambda: False) -> None:
@@ -39,8 +42,12 @@ def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], 
     try:
         _Replay(capture, output, wanted).run(over)
     except NONSENSE as error:
-        # Names and numbers that no program writes cannot be shown.
-        raise WptraceError(f"{capture.head.start.file} is damaged: what it tells makes no sense") from error
+        # Fields of single ones may be anything, so this is not always a fault of the output.
+        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise WptraceError(
+            f"{capture.head.start.file} has something that cannot be shown ({words})",
+            "where wptrace itself wrote the file, this is a fault of wptrace: please report it",
+        ) from error
 
 
 class _Replay:
@@ -56,7 +63,7 @@ class _Replay:
         self._all, self._some = sums.Intervals(), sums.Intervals()
         self._last: Report | None = None
         self._decoded = Singles(capture, wanted.singles)
-        self._first_ns = self._last_ns = 0
+        self._first_ns = self._last_ns = self._untold = 0
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer what is asked, and not single ones alone."""
@@ -82,7 +89,7 @@ class _Replay:
             if over():
                 return
             if isinstance(item, Records):
-                self._take(self._decoded.of(item))
+                self._take(self._of(item))
             elif isinstance(item, list):
                 self._take(iter(item))
             elif isinstance(item, Found):
@@ -92,7 +99,8 @@ class _Replay:
                 self._interval(item)
             else:
                 self._last = item
-        report = self._summary()
+        with self._read():
+            report = self._summary()
         if report is not None:
             self._output.summary(report)
 
@@ -108,6 +116,21 @@ class _Replay:
         return start._replace(filters=filters, notes=[*start.notes, *notes])
 
     # --- Single ones --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        """What reading raises is damage; what an output raises is not."""
+        try:
+            yield
+        except NONSENSE as error:
+            raise self._damaged() from error
+
+    def _damaged(self) -> WptraceError:
+        return WptraceError(f"{self._head.start.file} is damaged: what it tells makes no sense")
+
+    def _of(self, found: Records) -> Iterator[Event]:
+        with self._read():
+            yield from self._decoded.of(found)
 
     def _take(self, events: Iterator[Event]) -> None:
         wanted, selection = self._wanted, self._selection
@@ -126,12 +149,21 @@ class _Replay:
             if self._of_singles:
                 self._first_ns = self._first_ns or event.start_ns
                 self._last_ns = event.end_ns
-                self._singles.add(event)
-            if wanted.singles and event.total_ns >= wanted.slow_ns:
+                try:
+                    self._singles.add(event)
+                except NONSENSE as error:
+                    raise self._damaged() from error
+            if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
                 told = True
                 self._output.event(event)
         if told:
             self._output.flush()
+
+    def _is_sampled(self) -> bool:
+        if not self._wanted.sample:
+            return False
+        self._untold = (self._untold + 1) % self._wanted.sample
+        return not self._untold
 
     def _is_inside(self, ts_ns: int) -> bool:
         since, until = self._wanted.since_ns, self._wanted.until_ns
@@ -140,13 +172,15 @@ class _Replay:
     # --- Reports ------------------------------------------------------------------------------------------------------
 
     def _interval(self, report: Report) -> None:
-        self._all.add(report)
-        if not self._is_inside(report.ts_ns):
-            return
-        if self._timed:
-            self._some.add(report)
+        with self._read():
+            self._all.add(report)
+            if not self._is_inside(report.ts_ns):
+                return
+            if self._timed:
+                self._some.add(report)
+            part = self._part(report)
         if self._wanted.intervals and not self._of_singles:
-            self._output.interval(self._part(report))
+            self._output.interval(part)
 
     def _part(self, report: Report) -> Report:
         return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report

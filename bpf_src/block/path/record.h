@@ -14,6 +14,11 @@
 
 #define CLIMBS 64
 
+/* How much of a record there is. It is constant to the verifier, which drops what tells of the rest. */
+const volatile __u32 record_bytes = sizeof(struct io_record);
+
+#define TELLS(member) (record_bytes > __builtin_offsetof(struct io_record, member))
+
 static __always_inline bool is_sampled(void)
 {
 	struct op_counts *counts = cell_at(&op_counters, 0);
@@ -81,7 +86,7 @@ static __noinline int read_path(struct io_record *record, struct place *leaf)
 
 static __always_inline struct io_record *reserve(void)
 {
-	struct io_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	struct io_record *record = bpf_ringbuf_reserve(&records, record_bytes, 0);
 
 	if (!record)
 		COUNT(loss[PATH_CAUSE_RING_FULL]);
@@ -203,12 +208,11 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->seen_ns = done->times.seen;
 		tell_flushes(record, done, now);
 		record->events = done->events;
-		if (neighbours)
+		if (TELLS(met))
 			tell_neighbours(record, watch_of_op(op), &done->times);
-		else
-			record->met.known = false;
 	} else {
-		record->met.known = false;
+		if (TELLS(met))
+			record->met.known = false;
 		record->handed_ns = record->seen_ns = 0;
 		record->sector = 0;
 		record->bytes = 0;
@@ -220,8 +224,10 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->cpus.submit = bpf_get_smp_processor_id();
 	}
 	record->cpus.wake = op->wake_cpu;
-	__builtin_memcpy(record->noise, interference_of(op)->noise, sizeof(record->noise));
-	record->before_wakeup = interference_of(op)->before_wakeup;
+	if (TELLS(noise)) {
+		__builtin_memcpy(record->noise, interference_of(op)->noise, sizeof(record->noise));
+		record->before_wakeup = interference_of(op)->before_wakeup;
+	}
 	tell_commit(&record->commit, op);
 	tell_held(record, held_op(op), op->start_ns);
 	record->dirty_ns = 0;
@@ -299,16 +305,16 @@ static __noinline int tell_request(struct bio_state *state)
 	record->path_cut = 0;
 	record->path_end = 0;
 	__builtin_memcpy(record->comm, state->comm, sizeof(record->comm));
-	__builtin_memset(record->noise, 0, sizeof(record->noise));
-	__builtin_memset(&record->before_wakeup, 0, sizeof(record->before_wakeup));
+	if (TELLS(noise)) {
+		__builtin_memset(record->noise, 0, sizeof(record->noise));
+		__builtin_memset(&record->before_wakeup, 0, sizeof(record->before_wakeup));
+	}
 	__builtin_memset(&record->commit, 0, sizeof(record->commit));
 	record->flush_before = record->flush_behind = 0;
 	tell_flushes(record, &state->done, state->done.times.completed);
 	tell_held(record, &hold_of(state)->held, state->done.times.queued);
-	if (neighbours)
+	if (TELLS(met))
 		tell_neighbours(record, watch_of(state), times);
-	else
-		record->met.known = false;
 	record->dirty_ns = 0;
 	if (following && written_by(state)->dirtied_ns)
 		tell_file(record, state);

@@ -308,15 +308,19 @@ struct io_record {
 	__u8 request_op; /* block_op of the request */
 	struct events events; /* of the last request that it waited for */
 	char comm[NAME_BYTES];
-	struct noise noise[NOISE_STAGES];
-	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */
 	struct commit commit; /* the last one that it waited for */
 	__u64 flush_before; /* of the device's cache, that the request waited for before its data, and behind it */
 	__u64 flush_behind;
 	__u64 held[CONTROLLERS];
-	struct met met;
 	char path[PATH_BYTES + PATH_NAME];
+	__u64 spare[2];
+	/* From here on there is only what was asked for: record_bytes. */
+	struct noise noise[NOISE_STAGES];
+	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */
+	struct met met;
 };
+/* With the ring's header in front whole lines of 64 bytes, which a capture compares at once. */
+_Static_assert((8 + __builtin_offsetof(struct io_record, noise)) % 64 == 0, "records are not of whole lines");
 
 const struct io_record *export_io_record __attribute__((unused));
 

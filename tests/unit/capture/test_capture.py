@@ -16,13 +16,13 @@ import pytest
 
 from tests.unit.capture.made import ABOUT, START, entry, report, write
 from wptrace.bpf.object import BpfObject
-from wptrace.capture import columns
+from wptrace.capture import columns, zstd
 from wptrace.capture.frames import Kind, Reader
 from wptrace.capture.reader import Capture, Records
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io.records import RECORDS
+from wptrace.flows.io.records import RECORDS, as_asked
 from wptrace.model.report import Report
 
 
@@ -244,3 +244,56 @@ def test_paths_are_kept_and_nothing_behind_them(
     with closing(Capture(path)) as capture:
         (records,) = (one for one in capture.items() if isinstance(one, Records))
     assert secret[-8:] not in records.rows
+
+
+def test_a_capture_is_read_and_written_without_zstd(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = write(obj, tmp_path / "zstd.wpt")
+    monkeypatch.setattr(zstd, "is_here", lambda: False)
+    plain = write(obj, tmp_path / "zlib.wpt")
+    assert [one["total_ns"] for one in replayed(plain, capsys)[1:-1]] == list(range(8))
+    if zstd._library() is None:
+        return
+    assert zstd.MAGIC in packed.read_bytes()
+    assert zstd.MAGIC not in plain.read_bytes()
+    with pytest.raises(WptraceError, match="the capture is packed by zstd, which is not here"):
+        main(["replay", str(packed)])
+
+
+@pytest.mark.parametrize("words", [1, 7, 8, 15, 24])
+def test_columns_of_any_number_of_words(words: int) -> None:
+    rows = bytearray(b"".join(struct.pack(f"{words}Q", *range(words - 1), number) for number in range(50)))
+    stride = 8 * words
+    for data in (rows, bytes(rows), memoryview(rows)):
+        assert columns.unpack(columns.pack(data, stride), stride, 50) == rows
+    # What is not kept is 0, and one word before each record is none of it.
+    assert columns.unpack(columns.pack(rows, stride, {words - 1}), stride, 50)[stride - 8 :: stride] == bytes(50)
+    if words > 1:
+        assert columns.unpack(columns.pack(rows, stride - 8, (), 1), stride - 8, 50)[:8] == rows[8:16]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept", "heard"),
+    [((False, False), set(), 0), ((True, False), {"noise"}, 1), ((True, True), {"noise", "met"}, 1)],
+)
+def test_records_end_where_what_was_asked_for_ends(
+    asked: tuple[bool, bool],
+    kept: set[str],
+    heard: int,
+    obj: BpfObject,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, what = tmp_path / "trace.wpt", as_asked(*asked)
+    layout = obj.struct("io_record").before(what.end)
+    assert {"noise", "met"} & set(layout.names) == kept
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, what, ["other", "sda"])
+    output.start(START)
+    whole = entry(obj, 5, **{"noise[0].ns": 7, "noise[0].count": 1})
+    take(memoryview(struct.pack("<II", layout.size, 0) + whole[8 : 8 + layout.size]))
+    output.summary(report("summary", [5], 1))
+    output.close()
+    _, told, _ = replayed(path, capsys)
+    assert (told["total_ns"], [one["ns"] for one in told["interference"]]) == (5, [7] * heard)

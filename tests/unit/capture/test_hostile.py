@@ -10,7 +10,7 @@ import random
 import tracemalloc
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.capture.made import write
 from wptrace.bpf.object import BpfObject
-from wptrace.capture import columns
+from wptrace.capture import columns, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Reader, Writer, unpacked
 from wptrace.capture.reader import Capture
 from wptrace.capture.records import HEADER
@@ -205,6 +205,33 @@ def test_what_unpacks_to_more_than_there_may_be_is_not_unpacked(frames: Frames, 
             tracemalloc.stop()
 
 
+needs_zstd = pytest.mark.skipif(not zstd.is_here(), reason="there is no libzstd.so.1 here")
+
+
+@needs_zstd
+def test_zstd_of_all_sorts_is_bounded() -> None:
+    bomb = zstd.packed(bytes(1 << 26))
+    assert len(bomb) < 1 << 14
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="too long"):
+            unpacked(bomb, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    whole = zstd.packed(b"what was packed " * 100)
+    assert unpacked(whole, 1600) == b"what was packed " * 100
+    for spoilt_ in (whole[:-1], whole + b"x", whole + whole, whole[:4], zstd.MAGIC + bytes(20), zstd.MAGIC * 9):
+        with pytest.raises(ValueError, match="it "):
+            unpacked(spoilt_, 1600)
+    chance = random.Random(8)  # noqa: S311 - no secret
+    for _ in range(2000):
+        data = bytearray(whole)
+        data[chance.randrange(4, len(data))] = chance.randrange(256)
+        with suppress(ValueError):
+            assert len(unpacked(bytes(data), 4000)) <= 4000
+
+
 @pytest.mark.parametrize(
     "struct_",
     [
@@ -252,3 +279,17 @@ def test_a_million_records_that_are_alike_come_some_at_a_time(frames: Frames, tm
             else:
                 with pytest.raises(WptraceError, match="makes no sense"):
                     list(capture.items())
+
+
+def test_what_an_output_raises_is_not_called_damage(
+    frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Any) -> None:
+        raise KeyError("a fault of the output")
+
+    path = made(tmp_path / "file", frames)
+    output = make(NDJSON, io.StringIO(), "stages", registry.Wanted())
+    monkeypatch.setattr(output, "event", broken)
+    with closing(Capture(path, KINDS)) as capture, pytest.raises(WptraceError) as raised:
+        replay(capture, output, Wanted(Selection({})))
+    assert str(raised.value) == f"{path} has something that cannot be shown (KeyError: 'a fault of the output')"

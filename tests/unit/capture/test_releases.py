@@ -13,7 +13,10 @@ import pytest
 from tests.unit.capture.releases import FOLDER, lines, write
 from wptrace import __version__
 from wptrace.capture.reader import Capture
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
 from wptrace.model.report import Report
+from wptrace.outputs.export import FORMATS
 
 KEPT = sorted(FOLDER.glob("*.wpt"))
 
@@ -40,6 +43,18 @@ def test_a_capture_of_a_release_tells_the_same(path: Path) -> None:
     for one in kept:
         one.pop("version", None)
     assert holds(found, kept)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_capture_of_a_release_becomes_a_file_of_each_format(path: Path, form: str, tmp_path: Path) -> None:
+    words = ["replay", str(path), "--to", form, "-o", str(tmp_path / "out")]
+    if form == "speedscope" and "stacks" not in path.stem:
+        with pytest.raises(UsageError, match="speedscope files are of stacks"):
+            main(words)
+        return
+    assert main(words) == 0
+    assert (tmp_path / "out").stat().st_size > 0
 
 
 def test_all_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:

@@ -145,6 +145,20 @@ def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from fields(inner, (*path, place))
 
 
+@pytest.mark.parametrize("definition", ["row", "object_row", "size_row", "stack_row"])
+def test_buckets_are_pairs_in_rows_of_all_sorts(definition: str) -> None:
+    assert SCHEMA["$defs"][definition]["properties"]["buckets"] == {"$ref": "#/$defs/buckets"}
+    stream = io.StringIO()
+    few = {whole_path.OPERATION.group("sda", "read"): whole_path.cell(("fs", "device"), 5)}
+    NdjsonOutput(stream, Wanted(buckets=True)).interval(whole_path.report(few))
+    line = json.loads(stream.getvalue())
+    assert all(sum(count for _, count in row["buckets"]) == row["count"] for row in line["rows"])
+    VALIDATOR.validate(line)
+    for wrong in ([[1]], [[1, 0]], [[-1, 1]], [[1, 2, 3]], [1, 2], {}):
+        line["rows"][0]["buckets"] = wrong
+        assert not VALIDATOR.is_valid(line)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import struct
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -61,6 +62,14 @@ def test_frames_are_what_stood_on_the_screen() -> None:
         ["  stage  count", "  device  2", ""],
     ]
     assert PICTURES.frames("Tracing\n") == []
+
+
+def test_the_report_is_a_picture_of_its_size() -> None:
+    data = (DOCS / "pictures" / "report.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", data[16:24]) == PICTURES.PAGE
+    assert len(data) < 300_000
+    assert "pictures/report.png)" in (DOCS / "reports.md").read_text()
 
 
 @pytest.mark.parametrize("picture", FILES, ids=lambda path: path.name)

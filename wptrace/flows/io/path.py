@@ -14,6 +14,7 @@ from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.capture.records import Raw
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.filters import Filter
@@ -50,7 +51,7 @@ from wptrace.flows.io.kinds import (
 )
 from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.owners import Owners
-from wptrace.flows.io.records import INTERFERENCE, OBJECT, RECORDS, Stories, begun, in_use, waiting
+from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, waiting
 from wptrace.flows.io.shed import PathShedder
 from wptrace.flows.io.syscalls import calls
 from wptrace.kernel import cpus, mounts, tasks
@@ -168,11 +169,11 @@ class PathFlow(Flow):
         self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
         if self._neighbours is not None:
             self._neighbours.begin(obj, self._names)
-        self._stories = Stories(obj, self._names, neighbours=self._neighbours)
+        what = self._records
+        self._stories = Stories(obj, self._names, neighbours=self._neighbours, end=what.end)
         self._ghosts = Ghosts(obj)
         if self._options.telling:
             recorder, cgroup_of = self.recorder, self._stories.cgroups.of
-            what = RECORDS if self._options.interference else RECORDS._replace(empty=INTERFERENCE)
             sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
             reader.add(self._ring, self._take, rate=self._options.limit or RATE)
@@ -198,6 +199,10 @@ class PathFlow(Flow):
         obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
         obj.bss.tracing = True
         return start
+
+    @property
+    def _records(self) -> Raw:
+        return as_asked(self._options.interference, self._neighbours is not None)
 
     def _counted(self, obj: BpfObject) -> dict[str, Cells]:
         """By kind: what the programs count, with the names of the devices."""
@@ -269,6 +274,7 @@ class PathFlow(Flow):
             obj.bss.stacked = obj.bss.holding = True
         if options.telling:
             obj.maps["records"].max_entries = options.ring_bytes
+            obj.rodata.record_bytes = obj.struct("io_record").before(self._records.end).size
             obj.bss.telling = True
             obj.bss.sample = options.sample
             obj.bss.tell_limit = options.limit

@@ -35,8 +35,6 @@ _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
 
-INTERFERENCE = ("noise", "before_wakeup")
-"""Members of a record that are 0 without --interference."""
 RECORDS = Raw(
     "io_record",
     enums=(
@@ -45,10 +43,15 @@ RECORDS = Raw(
     ),
     constants=("NO_CPU",),
     # Who they are is in tables of the kernel.
-    without=("met",),
+    without=("spare", "met"),
     tail=Tail("path", "path_end"),
     cgroup="cgroup",
 )
+
+
+def as_asked(interference: bool, neighbours: bool) -> Raw:
+    """Records of which the programs write no more than was asked for: what else there is lies at their end."""
+    return RECORDS if neighbours else RECORDS._replace(end="met" if interference else "noise")
 
 
 class Stories:
@@ -60,19 +63,21 @@ class Stories:
         names: Sequence[str],
         cgroups: CgroupNames | None = None,
         neighbours: Neighbours | None = None,
+        end: str = "",
     ) -> None:
-        """The names of cgroups are this machine's of now, unless they are given."""
-        layout: Structure = obj.struct("io_record")
+        """The names of cgroups are this machine's of now, unless they are given. Records end before a member."""
+        whole: Structure = obj.struct("io_record")
+        layout = whole.before(end)
         # Most records tell of no interference, so that is left as it is until one does.
         self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events", "met")
         self._at = {name: place for place, name in enumerate(self.fields)}
-        self._noise = layout.member("before_wakeup")
+        self._noise = layout.member("before_wakeup") if "noise" in layout.names else None
         self._kinds_of_noise = [_NOISE.get(name, name) for name in (*obj.enum("noise_stage"), "before_wakeup")]
         self._commit = layout.member("commit")
         self._no_commit = bytes(self._commit.size)
         self._met, self._neighbours = None if neighbours is None else layout.member("met"), neighbours
         self._events = Events(layout.member("events"))
-        self._silence = bytes(layout.member("noise").size), bytes(self._noise.size)
+        self._silence = b"" if self._noise is None else bytes(layout.member("noise").size + self._noise.size)
         self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
         self._no_cpu = obj.constants["NO_CPU"]
         self.names = names
@@ -91,25 +96,25 @@ class Stories:
         # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
-            readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, noise, before_wakeup, path_at,
+            readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, path_at,
             interface, user_data, request_op, commit, flush_before, flush_behind, dirty_ns, held, events,
         ) = (
             self._at[name]
             for name in (
                 "start_ns", "end_ns", "offset", "length", "result", "cgroup", "inode", "sector", "bytes", "dev",
                 "flags", "tgid", "tid", "requests", "readahead", "slot", "kind", "op", "path_end", "deleted",
-                "path_cut", "comm", "noise", "before_wakeup", "path", "interface", "user_data", "request_op", "commit",
+                "path_cut", "comm", "path", "interface", "user_data", "request_op", "commit",
                 "flush_before", "flush_behind", "dirty_ns", "held[0]", "events",
             )
         )  # fmt: skip
-        met = self._at.get("met", 0)
+        met, noise, before_wakeup = (self._at.get(name, 0) for name in ("met", "noise", "before_wakeup"))
         # Captures of versions before these have none.
         handed_ns, seen_ns = self._at.get("handed_ns"), self._at.get("seen_ns")
         first, chain = self._at["stages[0]"], self._at[_CHAIN + self._chain[0]]
         last, chain_end = first + len(self._stages), chain + len(self._chain)
         names, stage_names, kinds, ops = self.names, self._stages, self._kinds, self._ops
         block_ops = ops[REQUEST]
-        silence, interfaces = self._silence, self._interfaces
+        silence, interfaces, noisy = self._silence, self._interfaces, self._noise is not None
         controllers = self._controllers
         held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
@@ -168,10 +173,8 @@ class Stories:
             fields.update(happened(record[events]))
             fields["cpus"] = chains[record[chain:chain_end]]
             if kind is not REQUEST:
-                quiet = record[noise] == silence[0] and record[before_wakeup] == silence[1]
-                fields["interference"] = (
-                    [] if quiet else list(self._interference(record[noise] + record[before_wakeup]))
-                )
+                heard = record[noise] + record[before_wakeup] if noisy else silence
+                fields["interference"] = [] if heard == silence else list(self._interference(heard))
                 if record[commit] != self._no_commit:
                     fields["commit"] = self._told_commit(record[commit])
             if any(record[held:held_end]):
@@ -253,8 +256,11 @@ class Stories:
         }
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
+        noise = self._noise
+        if noise is None:
+            return
         for place, kind in enumerate(self._kinds_of_noise):
-            one = self._noise.unpack(data, place * self._noise.size)
+            one = noise.unpack(data, place * noise.size)
             if not one.count:
                 continue
             yield {

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace report`: short for `wptrace replay --to html`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from wptrace.cli import replay
+
+SUMMARY = "write what is in a capture as a page for any browser"
+
+_OTHERS = {
+    **dict.fromkeys(("sample", "by", "top", "folded", "hist", "report")),
+    **dict.fromkeys(("summary", "line", "csv", "per_device", "neighbours", "exact", "json", "stats"), False),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    replay.add_selection(parser)
+    show = parser.add_argument_group("what to show")
+    show.add_argument("--slow", metavar="DURATION", help="of single ones those that took at least that long (5ms)")
+    show.add_argument("-o", "--output", metavar="FILE", help="the page (default: the capture's name with .html)")
+    parser.set_defaults(to="html", export=[], **_OTHERS)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.output is None:
+        options.output = str(Path(options.capture_file).with_suffix(".html"))
+        code = replay.run(options)
+        print(options.output)
+        return code
+    return replay.run(options)
