@@ -30,6 +30,7 @@ struct occupancy {
 	__u64 words[NEIGHBOUR_COLUMNS]; /* nanoseconds << 16 | under way */
 	__u64 owners[NEIGHBOUR_COLUMNS]; /* numbers; 0: free */
 	__u64 since[NEIGHBOUR_COLUMNS]; /* when the column became this owner's */
+	__u64 first[NEIGHBOUR_COLUMNS]; /* its word then */
 	__u8 used[NEIGHBOUR_COLUMNS]; /* since the last search for a column that may go */
 	__u32 hand;
 	__u32 unused;
@@ -75,9 +76,14 @@ __noinline __u32 claim_column(__u32 slot, __u32 owner)
 			of->used[column] = 0;
 			continue;
 		}
-		if (UNDER_WAY(of->words[column]) || !take_place(&of->owners[column], before, owner))
+		if (UNDER_WAY(of->words[column]))
 			continue;
+		/* Ahead of the owner: whoever looks meanwhile takes nothing of the old one's for the new one's. */
+		of->first[column] = of->words[column];
 		of->since[column] = bpf_ktime_get_ns();
+		barrier();
+		if (!take_place(&of->owners[column], before, owner))
+			continue;
 		of->used[column] = 1;
 		of->hand = column + 1;
 		return column;
@@ -291,36 +297,33 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
 	} while (0)
 
-static __noinline int look_when_queued(struct bio_state *state)
+static __noinline int look_at_columns(struct bio_state *state, bool issued)
 {
 	struct watch *watch;
+	__u64 *words;
 
 	if (!state)
 		return 0;
 	watch = watch_of(state);
 	if (!watch)
 		return 0;
-	watch->queued = state->done.times.queued;
+	words = occupancy_at(state->done.slot)->words;
 	watch->met = false;
-	LOOK_AT(occupancy_at(state->done.slot)->words, watch->wait);
+	if (issued) {
+		watch->issued = state->done.times.issued;
+		LOOK_AT(words, watch->device);
+	} else {
+		watch->queued = state->done.times.queued;
+		LOOK_AT(words, watch->wait);
+	}
 	return 0;
 }
 
 /* Before it is itself under way. */
-static __noinline int look_when_issued(struct request *rq, struct bio_state *state)
+static __always_inline void look_when_issued(struct request *rq, struct bio_state *state)
 {
-	struct watch *watch;
-
-	if (!state)
-		return 0;
-	watch = watch_of(state);
-	if (!watch)
-		return 0;
-	watch->issued = state->done.times.issued;
-	watch->met = false;
-	LOOK_AT(occupancy_at(state->done.slot)->words, watch->device);
-	enter_device(number_of((__u64)rq), state->done.slot, *bio_owner(state), watch->issued);
-	return 0;
+	look_at_columns(state, true);
+	enter_device(number_of((__u64)rq), state->done.slot, *bio_owner(state), state->done.times.issued);
 }
 
 /* Another one stands for the request; its own wait began elsewhere. */
@@ -363,34 +366,73 @@ static __always_inline void deliver_watch(struct op_state *op, struct bio_state 
 	copy_watch(bpf_map_lookup_elem(&op_watches, &place), head);
 }
 
-/* One column. Who had it for a part of the time only is one of the others. */
-__noinline int meet_column(__u32 place, __u32 column, bool counts)
+/* What somebody else had of a column before it was its owner's is one of the others'. */
+static __always_inline __u64 part_of_owner(struct occupancy *of, __u32 column, __u64 had, __u64 begin, __u64 second,
+					   __u64 end)
+{
+	__u64 since = of->since[column], part;
+
+	if (since <= begin)
+		return had;
+	if (since >= end)
+		return 0;
+	part = had_between(of->first[column], since, second, end);
+	return part < had ? part : had;
+}
+
+/* One column; that of the others first, as more is added to it. */
+__noinline int meet_column(__u32 place, __u32 column)
 {
 	struct bio_state *state = bio_at(place);
 	struct occupancy *of = occupancy_at(state->done.slot);
 	struct times *times = &state->done.times;
 	struct watch *watch = watch_of(state);
-	__u64 wait, device, issue;
-	__u32 owner, own;
+	__u64 wait, device, issue, now, part;
+	__u32 owner;
 
 	column = column_at(column);
 	if (!watch)
 		return 0;
-	own = *bio_owner(state);
 	issue = watch->device[column];
-	owner = of->since[column] > times->queued ? 0 : of->owners[column];
-	if (column == OTHERS_COLUMN || !owner)
-		owner = OWNER_OTHERS;
+	now = of->words[column];
+	owner = of->owners[column];
 	wait = had_between(watch->wait[column], times->queued, issue, times->issued);
-	device = had_between(issue, times->issued, of->words[column], times->completed);
+	device = had_between(issue, times->issued, now, times->completed);
+	if (column == OTHERS_COLUMN || !owner) {
+		owner = OWNER_OTHERS;
+	} else {
+		part = part_of_owner(of, column, wait, times->queued, issue, times->issued);
+		watch->wait[OTHERS_COLUMN] += wait - part;
+		wait = part;
+		part = part_of_owner(of, column, device, times->issued, now, times->completed);
+		watch->device[OTHERS_COLUMN] += device - part;
+		device = part;
+	}
 	/* Itself. */
-	if (owner == own)
+	if (owner == *bio_owner(state))
 		device = minus(device, times->completed - times->issued);
 	watch->wait[column] = wait;
 	watch->device[column] = device;
 	watch->owners[column] = owner;
-	if (counts && wait)
-		count_neighbour(neighbour_key(NEIGHBOUR_ROW_MET, own, owner, state->done.slot), wait, 0);
+	return 0;
+}
+
+/* What each had in the wait. */
+__noinline int count_met(__u32 place)
+{
+	struct bio_state *state = bio_at(place);
+	struct watch *watch = watch_of(state);
+	__u32 own = *bio_owner(state), slot = state->done.slot, column;
+
+	if (!watch)
+		return 0;
+	for (column = 0; column < NEIGHBOUR_COLUMNS; column++) {
+		if (watch->wait[column])
+			count_neighbour(neighbour_key(NEIGHBOUR_ROW_MET, own, watch->owners[column], slot),
+					watch->wait[column], 0);
+	}
+	count_neighbour(neighbour_key(NEIGHBOUR_ROW_WAITED, own, 0, slot),
+			state->done.times.issued - state->done.times.queued, 0);
 	return 0;
 }
 
@@ -407,12 +449,11 @@ __noinline int meet_neighbours(__u32 place)
 		return 0;
 	if (watch->queued != times->queued || watch->issued != times->issued || watch->met)
 		return 0;
-	for (column = 0; column < NEIGHBOUR_COLUMNS; column++)
-		meet_column(place, column, counts);
+	for (column = NEIGHBOUR_COLUMNS; column--;)
+		meet_column(place, column);
 	watch->met = true;
 	if (counts)
-		count_neighbour(neighbour_key(NEIGHBOUR_ROW_WAITED, *bio_owner(state), 0, state->done.slot),
-				times->issued - times->queued, 0);
+		count_met(place);
 	return 0;
 }
 
