@@ -185,6 +185,8 @@ struct occupant {
 };
 
 struct occupant occupants[OCCUPANTS] SEC(".bss.occupants");
+/* How many of them are not where they belong. */
+__u64 displaced_occupants;
 
 static __always_inline struct occupant *occupant_at(__u32 place)
 {
@@ -192,15 +194,24 @@ static __always_inline struct occupant *occupant_at(__u32 place)
 	return &occupants[place];
 }
 
-__noinline __u32 occupant_place(__u64 rq)
+__noinline __u32 displaced_occupant(__u64 rq)
 {
 	__u32 home = home_of(rq, OCCUPANT_BITS), probe;
 
-	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
+	for (probe = 1; probe < OCCUPANT_PROBES; probe++) {
 		if (occupant_at(home + probe)->rq == rq)
 			return home + probe & (OCCUPANTS - 1);
 	}
 	return OCCUPANTS;
+}
+
+static __always_inline __u32 occupant_place(__u64 rq)
+{
+	__u32 home = home_of(rq, OCCUPANT_BITS);
+
+	if (occupant_at(home)->rq == rq)
+		return home;
+	return displaced_occupants ? displaced_occupant(rq) : OCCUPANTS;
 }
 
 /* At the end, or before it is issued anew. */
@@ -218,29 +229,36 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 	if (ended)
 		count_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
 				minus(now, one->since), one->bytes);
+	if (place != home_of(rq, OCCUPANT_BITS))
+		COUNT_MORE(displaced_occupants, -1);
 	barrier();
 	one->rq = 0;
 	return 0;
 }
 
-__noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now)
+/* What is asked for, in one number: functions take no more than five. */
+#define ASKED(bytes, op) ((__u64)(op) << 32 | (__u32)(bytes))
+
+__noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
 {
-	struct request *request = (void *)rq;
 	__u32 home = home_of(rq, OCCUPANT_BITS), column, probe;
 
-	leave_device(rq, now, false);
+	if (occupant_place(rq) < OCCUPANTS)
+		leave_device(rq, now, false);
 	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
 		struct occupant *one = occupant_at(home + probe);
 
 		if (one->rq || !take_place(&one->rq, 0, rq))
 			continue;
+		if (probe)
+			COUNT(displaced_occupants);
 		column = column_of(slot, owner);
 		one->since = now;
-		one->bytes = BPF_CORE_READ(request, __data_len);
+		one->bytes = asked;
 		one->owner = owner;
 		one->slot = slot;
 		one->column = column;
-		one->op = request_op(BPF_CORE_READ(request, cmd_flags));
+		one->op = asked >> 32;
 		if (owner && owner < OWNER_OTHERS) {
 			owner_at(owner - 1)->last_bytes = one->bytes;
 			owner_at(owner - 1)->last_op = one->op;
@@ -256,6 +274,7 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now)
 
 /* Of each slot of `bios`: the words when it was queued and issued; when it is over, what each column had meanwhile. */
 struct watch {
+	__u64 rq;
 	__u64 queued; /* of the request whose looks these are */
 	__u64 issued;
 	__u64 wait[NEIGHBOUR_COLUMNS];
@@ -283,6 +302,13 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 	return bpf_map_lookup_elem(&watches, &place);
 }
 
+/* As `number_of`: a pointer that was in a map is a number. */
+static __always_inline __u64 number_in(struct watch *watch, struct request *rq)
+{
+	*(volatile __u64 *)&watch->rq = (__u64)rq;
+	return *(volatile __u64 *)&watch->rq;
+}
+
 /* Nothing is moved by a plain copy from here: the words change meanwhile. */
 #define LOOK_AT(words, into) \
 	do { \
@@ -297,7 +323,8 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
 	} while (0)
 
-static __noinline int look_at_columns(struct bio_state *state, bool issued)
+/* When it is queued, and when it is issued, as a request then: whose number comes back, or 0. */
+static __noinline __u64 look_at_columns(struct bio_state *state, struct request *rq)
 {
 	struct watch *watch;
 	__u64 *words;
@@ -309,21 +336,35 @@ static __noinline int look_at_columns(struct bio_state *state, bool issued)
 		return 0;
 	words = occupancy_at(state->done.slot)->words;
 	watch->met = false;
-	if (issued) {
-		watch->issued = state->done.times.issued;
-		LOOK_AT(words, watch->device);
-	} else {
+	if (!rq) {
 		watch->queued = state->done.times.queued;
 		LOOK_AT(words, watch->wait);
+		return 0;
 	}
-	return 0;
+	watch->issued = state->done.times.issued;
+	LOOK_AT(words, watch->device);
+	return number_in(watch, rq);
 }
 
 /* Before it is itself under way. */
-static __always_inline void look_when_issued(struct request *rq, struct bio_state *state)
+static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
 {
-	look_at_columns(state, true);
-	enter_device(number_of((__u64)rq), state->done.slot, *bio_owner(state), state->done.times.issued);
+	__u64 number = look_at_columns(state, rq);
+	__u64 asked = ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags)));
+
+	if (number)
+		enter_device(number, state->done.slot, *bio_owner(state), state->done.times.issued, asked);
+}
+
+/* At C. */
+static __noinline int leave_with(struct bio_state *state, struct request *rq)
+{
+	struct watch *watch;
+
+	if (!state)
+		return 0;
+	watch = watch_of(state);
+	return watch ? leave_device(number_in(watch, rq), state->done.times.completed, true) : 0;
 }
 
 /* Another one stands for the request; its own wait began elsewhere. */
@@ -546,7 +587,8 @@ static __noinline int issue_stranger(struct request *rq)
 		return 0;
 	/* The flush machinery has none. */
 	owner = bio ? forget_stranger((__u64)bio) : OWNER_OTHERS;
-	enter_device(number_of((__u64)rq), match.slot, owner, bpf_ktime_get_ns());
+	enter_device(number_of((__u64)rq), match.slot, owner, bpf_ktime_get_ns(),
+		     ASKED(BPF_CORE_READ(rq, __data_len), request_op(BPF_CORE_READ(rq, cmd_flags))));
 	return 0;
 }
 
