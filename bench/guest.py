@@ -13,7 +13,7 @@ from typing import Any
 
 from bench import rig
 from bench.instructions import RESOLUTION
-from bench.tools import CAPTURE, Tool, chosen
+from bench.tools import ALL_LOADS, CAPTURE, Tool, chosen
 
 Found = dict[str, Any]
 
@@ -24,6 +24,7 @@ _MORE = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--load", action="append", default=[], choices=ALL_LOADS, help="these alone; repeatable")
     parser.add_argument("--requests", type=int, default=rig.REQUESTS)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: Found = {"kernel": os.uname().release, "requests": options.requests, "base": {}, "tools": []}
     with rig.loads() as (loads, disks):
         wanted = {name for tool in chosen(options.only) for name in tool.loads}
-        loads = [load for load in loads if load.name in wanted]
+        loads = [load for load in loads if load.name in wanted.intersection(options.load or ALL_LOADS)]
         for load in loads:
             rig.fio(load, options.requests)  # once, for what is made at the first use
             runs = [rig.fio(load, options.requests) for _ in range(options.repeats)]

@@ -106,6 +106,8 @@ WPTRACE = (
     _io("io --interference", "the same, and who took the CPU", "--interference"),
     _io("io --by process", "the same, and a row for each process", "--by", "process"),
     _io("io --by cgroup", "and for each cgroup", "--by", "cgroup"),
+    _io("io --by call", "and for each system call", "--by", "call"),
+    _io("io --by file", "and for each file", "--by", "file"),
     _io("io --by cgroup --neighbours", "and who had the device meanwhile", "--neighbours"),
     _io("io --slow 1s", "the same as io, and the story of each slow one (here: none)", "--slow", "1s"),
     _io("io --each", "the story of every one: stages, file, CPUs; to a file", "--each", *_ROOM, streams=True),

@@ -23,13 +23,17 @@ struct file_range {
 	const struct path *path;
 } __attribute__((preserve_access_index));
 
+static __always_inline unsigned int backing_mode(void)
+{
+	return bpf_core_type_exists(struct file_range) ? FMODE_BACKING_6_14 : FMODE_BACKING;
+}
+
 /* The path by which it was opened: of another inode than the file's own if it lies below. */
 static __always_inline struct path *opened_path(struct file *file)
 {
 	struct path *behind = (void *)file + bpf_core_type_size(struct file);
-	const unsigned int backing = bpf_core_type_exists(struct file_range) ? FMODE_BACKING_6_14 : FMODE_BACKING;
 
-	if (BPF_CORE_READ(file, f_mode) & backing &&
+	if (BPF_CORE_READ(file, f_mode) & backing_mode() &&
 	    BPF_CORE_READ(behind, dentry, d_inode) != BPF_CORE_READ(file, f_inode))
 		return behind;
 	return &file->f_path;

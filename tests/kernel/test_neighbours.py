@@ -38,7 +38,7 @@ CRON_READERS, CRON_READS, CRON_BYTES = 2, 10, 16384
 # Pages that do not lie side by side, so that each is a request.
 WRITES = 400
 
-pytestmark = [pytest.mark.icount, pytest.mark.guest, pytest.mark.one_kernel]
+pytestmark = [pytest.mark.icount, pytest.mark.guest]
 
 
 @contextmanager
@@ -161,7 +161,11 @@ def how_busy(disk: Disk, report: Line, every: list[Span], grown: dict[str, int])
         covered += max(one.completed - max(one.issued, reached), 0)
         reached = max(reached, one.completed)
     whole = report["duration_ns"]
-    assert found["utilisation"] * whole == pytest.approx(covered, rel=0.05, abs=TICK_NS)
+    busy = found["utilisation"] * whole
+    assert busy == pytest.approx(grown["io_ms"] * MS, rel=0.05, abs=TICK_NS)
+    # Before commit 99dc422335d8 ("block: support to account io_ticks precisely", v6.10) a begin counted one tick.
+    if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 10):
+        assert busy == pytest.approx(covered, rel=0.05, abs=TICK_NS)
     # From G on, which is D here: there is no scheduler.
     had = sum(one.completed - one.issued for one in every)
     assert found["queue_depth"] * whole == pytest.approx(had, rel=0.05)
@@ -195,17 +199,12 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
         # A tag that is free has nobody until the next one runs.
         assert 0.9 * TAGS < sum(meanwhile.values()) / one["waited_ns"] < 1.01 * TAGS
         exact = sum((had_meanwhile(other, every) for other in every if other.owner == owner), Counter())
+        # Also those whose first request came to the device during such a wait.
         for holder in (BATCH, APP, CRON):
-            seen = meanwhile.get(holder, 0)
-            # Whoever had its first request there during such a wait is one of the others for that one.
-            assert 0.95 * exact[holder] - MS <= seen + meanwhile.get(OTHERS, 0)
-            assert seen <= 1.05 * exact[holder] + MS
-        assert sum(meanwhile.values()) == pytest.approx(sum(exact.values()), rel=0.05, abs=MS)
-        # Each of the few waits for whom somebody is new there was served by no more than all tags.
-        assert meanwhile.get(OTHERS, 0) <= READERS * TAGS * DEVICE_NS
+            assert meanwhile.get(holder, 0) == pytest.approx(exact[holder], rel=0.05, abs=MS)
+        assert not meanwhile.get(OTHERS)
     assert found[APP]["waits"] >= VICTIM_READS // 2
     how_busy(disk, trace.summary, every, {name: now - before[name] for name, now in disk.counted().items()})
-    newcomers = 0
     for line, one in zip(trace.operations, every):
         if one.issued - one.queued < MS:
             continue
@@ -213,9 +212,6 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
         assert told["waited_ns"] == one.issued - one.queued
         sums = Counter({holder["owner"]: holder["ns"] for holder in told["meanwhile"]})
         exact = had_meanwhile(one, every)
-        if OTHERS in sums:
-            newcomers += 1
-            continue
         assert {*sums} == {*+exact}
         for holder in sums:
             assert sums[holder] == pytest.approx(exact[holder], rel=0.05, abs=MS // 10)
@@ -223,7 +219,6 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
             assert told["meanwhile"][0] == {
                 "owner": BATCH, "seen": "backup", "op": "read", "bytes": 65536, "ns": sums[BATCH],
             }  # fmt: skip
-    assert newcomers <= 2 * READERS
     (finding,) = [one for one in trace.summary["verdict"]["findings"] if one["rule"] == "neighbour"]
     assert (finding["dev"], finding["who"]) == (disk.name, "/batch (backup, 64 KiB reads)")
     assert finding["owner"] in (APP, CRON)

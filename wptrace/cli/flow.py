@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,8 +76,19 @@ def run(options: argparse.Namespace) -> int:
     return _trace(options, [definition])
 
 
-def run_short(options: argparse.Namespace, names: Sequence[str]) -> int:
-    """A short name of several definitions, of which the first two are what people want first."""
+def short(*names: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+    """What a command has that is a short name of several definitions; the first two are what people want first."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_tracing(parser, names)
+
+    def run(options: argparse.Namespace) -> int:
+        return _run_short(options, names)
+
+    return add_arguments, run
+
+
+def _run_short(options: argparse.Namespace, names: Sequence[str]) -> int:
     from wptrace.engine.definition import shipped
 
     wanted = dict.fromkeys(options.what or names[:2])

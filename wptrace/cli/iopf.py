@@ -40,8 +40,6 @@ def run(options: argparse.Namespace) -> int:
     flow = IopfFlow(filters.parse(vars(options), IopfFlow.filters))
     require_tracing()
     with common.stream(options, options.capture) as stream:
-        output = common.output(options, stream, flow.view, hist=options.hist)
-        output, seconds = common.captured(options, flow, output, seconds, hist=options.hist)
-        seconds = common.paced(options, seconds)
+        output, seconds = common.outputs(options, flow, stream, seconds, hist=options.hist)
         trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), stuck_ns))
     return 0

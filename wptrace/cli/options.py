@@ -54,6 +54,19 @@ def add_capture(show: argparse._ActionsContainer) -> None:
     )
 
 
+def outputs(
+    options: argparse.Namespace,
+    flow: Flow,
+    stream: TextIO,
+    seconds: float | None,
+    first: Output | None = None,
+    **wanted: Any,
+) -> tuple[Output, float | None]:
+    """What is shown, here `first` where one is given, with all files besides; and how often there is a report."""
+    shown = output(options, stream, flow.view, **wanted) if first is None else first
+    return captured(options, flow, shown, paced(options, seconds), **wanted)
+
+
 def captured(
     options: argparse.Namespace, flow: Flow, output: Output, seconds: float | None, each: bool = False, **shown: Any
 ) -> tuple[Output, float | None]:

@@ -35,8 +35,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
     with common.stream(options, options.capture) as stream:
         shown = {"per_device": options.per_device, "exact": options.exact}
-        output = common.output(options, stream, flow.view, **shown)
-        output, seconds = common.captured(options, flow, output, seconds, **shown)
-        seconds = common.paced(options, seconds)
+        output, seconds = common.outputs(options, flow, stream, seconds, **shown)
         trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno()))
     return 0

@@ -63,9 +63,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     with common.stream(options, options.capture) as stream:
         top = int(options.top) if options.top is not None else _TOP
-        shown = {"per_device": options.per_device, "top": top}
-        output, seconds = common.captured(options, flow, _output(options, stream, flow.view), seconds, **shown)
-        seconds = common.paced(options, seconds)
+        first = _output(options, stream, flow.view)
+        output, seconds = common.outputs(options, flow, stream, seconds, first, per_device=options.per_device, top=top)
         trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno()))
     return 0
 

@@ -287,10 +287,8 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
 	hist_add_counted(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
 	hist_add_counted(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
-	if (owner_by) {
-		count_owned_op(op, done->slot, false, at, result);
-		count_owned_request(bio_at(op->only - 1));
-	}
+	if (owner_by)
+		count_owned_both(op, bio_at(op->only - 1), at, result);
 	COUNT_RESULT(cell, result);
 	return 0;
 }

@@ -140,7 +140,6 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 		COUNT(loss[PATH_CAUSE_OP_UNENDED]);
 	op->kind = OP_SUBMITTED;
 	begin_anew(op);
-	drop_only(op, true);
 	op->interface = submission->interface;
 	op->tid = submission->tid;
 	if (telling)
@@ -233,7 +232,7 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 		if (filtering && !operation_passes(file, kind, length)) {
 			op->kind = OP_IGNORED;
 		} else {
-			open_op(op, file, kind, length, &iocb->ki_pos);
+			open_op(op, file, kind, length, &iocb->ki_pos, false);
 			barrier();
 			op->kind = OP_TRACED;
 		}
@@ -250,7 +249,6 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 	}
 	stand_in->kind = OP_NONE;
 	begin_anew(stand_in);
-	drop_only(stand_in, true);
 	stand_in->stands_for = key;
 	stand_in->target = op->place;
 	barrier();

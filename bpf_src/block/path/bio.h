@@ -151,7 +151,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		return 0;
 	}
 	if (neighbours && !above)
-		look_when_queued(state);
+		look_at_columns(state, NULL);
 	if (telling)
 		note_submitter(state);
 	if (noisy)

@@ -23,15 +23,14 @@ struct pt_regs___arm64_call {
 #define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 
 /* Programs of 32 bits number their calls otherwise. */
-static __always_inline bool is_foreign_call(struct pt_regs *regs)
+static __always_inline bool is_foreign_call(struct task_struct *task, struct pt_regs *regs, bool typed)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
 	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
 	struct pt_regs___arm64_call *state = (void *)regs;
 
 	if (bpf_core_field_exists(state->pstate))
-		return BPF_CORE_READ(state, pstate) & PSR_MODE32_BIT;
-	return bpf_core_field_exists(info->status) && BPF_CORE_READ(info, status) & TS_COMPAT;
+		return FIELD(typed, state, pstate) & PSR_MODE32_BIT;
+	return bpf_core_field_exists(info->status) && FIELD(typed, info, status) & TS_COMPAT;
 }
 
 /* What is no system call of this machine's own. */
@@ -65,38 +64,38 @@ enum bpf_func_id___registers {
 	BPF_FUNC_task_pt_regs___registers = 175,
 };
 
-static __always_inline void *task_registers(void)
+/* `typed`: the verifier knows what both are, and fields are read as they lie there. */
+static __always_inline __u64 call_in(struct task_struct *task, struct pt_regs *regs, bool typed)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
+	struct pt_regs___arm64_call *arm64 = (void *)regs;
+	struct pt_regs___x86_call *x86 = (void *)regs;
+	__s64 number;
 
-	if (bpf_core_enum_value_exists(enum bpf_func_id___registers, BPF_FUNC_task_pt_regs___registers))
-		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	return BPF_CORE_READ(task, stack) + STACK_BYTES - bpf_core_type_size(struct pt_regs);
+	if (bpf_core_field_exists(arm64->syscallno)) {
+		number = FIELD(typed, arm64, syscallno);
+	} else {
+		/* An exception leaves -1, and what is no user's are no registers of one. */
+		number = (FIELD(typed, x86, cs) & 3) == 3 ? (__s64)FIELD(typed, x86, orig_ax) : -1;
+	}
+	if (number < 0 || number >= CALL_NUMBERS)
+		return CALL_OF(CALL_CLASS_NONE, 0);
+	return is_foreign_call(task, regs, typed) ? CALL_OF(CALL_CLASS_FOREIGN, 0)
+						  : CALL_OF(CALL_CLASS_SYSTEM_CALL, number);
 }
 
 static __always_inline __u64 call_of_task(void)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	__u32 flags = BPF_CORE_READ(task, flags);
-	struct pt_regs___arm64_call *arm64;
-	struct pt_regs___x86_call *x86;
-	__s64 number;
+	bool typed = bpf_core_enum_value_exists(enum bpf_func_id___registers, BPF_FUNC_task_pt_regs___registers);
+	struct task_struct *task = typed ? bpf_get_current_task_btf() : (void *)bpf_get_current_task();
+	__u32 flags = typed ? task->flags : BPF_CORE_READ(task, flags);
 
 	if (flags & PF_IO_WORKER)
 		return CALL_OF(CALL_CLASS_URING, 0);
 	if (flags & PF_KTHREAD)
 		return CALL_OF(CALL_CLASS_KERNEL, 0);
-	x86 = task_registers();
-	arm64 = (void *)x86;
-	if (bpf_core_field_exists(arm64->syscallno)) {
-		number = BPF_CORE_READ(arm64, syscallno);
-	} else {
-		/* An exception leaves -1, and what is no user's are no registers of one. */
-		number = (BPF_CORE_READ(x86, cs) & 3) == 3 ? (__s64)BPF_CORE_READ(x86, orig_ax) : -1;
-	}
-	if (number < 0 || number >= CALL_NUMBERS)
-		return CALL_OF(CALL_CLASS_NONE, 0);
-	return is_foreign_call((void *)x86) ? CALL_OF(CALL_CLASS_FOREIGN, 0) : CALL_OF(CALL_CLASS_SYSTEM_CALL, number);
+	if (typed)
+		return call_in(task, (void *)bpf_task_pt_regs(task), true);
+	return call_in(task, BPF_CORE_READ(task, stack) + STACK_BYTES - bpf_core_type_size(struct pt_regs), false);
 }
 
 #endif

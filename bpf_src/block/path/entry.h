@@ -14,7 +14,7 @@ static __always_inline int on_kiocb_enter(struct kiocb *iocb, struct iov_iter *i
 
 	if (iocb->ki_complete)
 		return issue_kiocb(iocb, file, kind, iter->count);
-	return begin(file, kind, iter->count, &iocb->ki_pos);
+	return begin(file, kind, iter->count, &iocb->ki_pos, true);
 }
 
 static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
@@ -59,7 +59,7 @@ static __always_inline int on_vfs_enter(__u64 *ctx, enum op_kind kind, bool vect
 
 	if (!is_stored(file, kind, true))
 		return 0;
-	return begin(file, kind, vectored ? vector_bytes((void *)ctx[1], ctx[2]) : ctx[2], fourth(ctx));
+	return begin(file, kind, vectored ? vector_bytes((void *)ctx[1], ctx[2]) : ctx[2], fourth(ctx), true);
 }
 
 /* The arguments are followed by the result. */
@@ -119,7 +119,7 @@ static __always_inline int on_call_enter(__u64 *ctx)
 	if (number >= CALLS)
 		return 0;
 	kind = calls[number];
-	if (!kind || is_foreign_call(regs))
+	if (!kind || is_foreign_call((void *)bpf_get_current_task(), regs, false))
 		return 0;
 	if (kind >= CALL_KIND_FSYNC)
 		return begin_sync_call(regs, kind);
@@ -130,7 +130,7 @@ static __always_inline int on_call_enter(__u64 *ctx)
 	if (kind == CALL_KIND_READV || kind == CALL_KIND_WRITEV || kind == CALL_KIND_PREADV ||
 	    kind == CALL_KIND_PWRITEV)
 		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
-	begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE, length, NULL);
+	begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE, length, NULL, false);
 	op = find_op(bpf_get_current_task());
 	if (op && kind >= CALL_KIND_PREAD)
 		op->offset = PT_REGS_PARM4_CORE_SYSCALL(regs);

@@ -19,7 +19,7 @@ static __noinline int begin_rare(struct file *file, enum op_kind kind, __s64 off
 
 	if (file && !is_stored(file, kind, false))
 		return 0;
-	begin(file, kind, length, NULL);
+	begin(file, kind, length, NULL, false);
 	op = find_op(bpf_get_current_task());
 	if (!op || op->kind != OP_TRACED)
 		return 0;

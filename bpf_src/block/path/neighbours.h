@@ -30,6 +30,7 @@ struct occupancy {
 	__u64 words[NEIGHBOUR_COLUMNS]; /* nanoseconds << 16 | under way */
 	__u64 owners[NEIGHBOUR_COLUMNS]; /* numbers; 0: free */
 	__u64 since[NEIGHBOUR_COLUMNS]; /* when the column became this owner's */
+	__u64 first[NEIGHBOUR_COLUMNS]; /* its word then */
 	__u8 used[NEIGHBOUR_COLUMNS]; /* since the last search for a column that may go */
 	__u32 hand;
 	__u32 unused;
@@ -75,9 +76,14 @@ __noinline __u32 claim_column(__u32 slot, __u32 owner)
 			of->used[column] = 0;
 			continue;
 		}
-		if (UNDER_WAY(of->words[column]) || !take_place(&of->owners[column], before, owner))
+		if (UNDER_WAY(of->words[column]))
 			continue;
+		/* Ahead of the owner: whoever looks meanwhile takes nothing of the old one's for the new one's. */
+		of->first[column] = of->words[column];
 		of->since[column] = bpf_ktime_get_ns();
+		barrier();
+		if (!take_place(&of->owners[column], before, owner))
+			continue;
 		of->used[column] = 1;
 		of->hand = column + 1;
 		return column;
@@ -179,6 +185,8 @@ struct occupant {
 };
 
 struct occupant occupants[OCCUPANTS] SEC(".bss.occupants");
+/* How many of them are not where they belong. */
+__u64 displaced_occupants;
 
 static __always_inline struct occupant *occupant_at(__u32 place)
 {
@@ -186,15 +194,24 @@ static __always_inline struct occupant *occupant_at(__u32 place)
 	return &occupants[place];
 }
 
-__noinline __u32 occupant_place(__u64 rq)
+__noinline __u32 displaced_occupant(__u64 rq)
 {
 	__u32 home = home_of(rq, OCCUPANT_BITS), probe;
 
-	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
+	for (probe = 1; probe < OCCUPANT_PROBES; probe++) {
 		if (occupant_at(home + probe)->rq == rq)
 			return home + probe & (OCCUPANTS - 1);
 	}
 	return OCCUPANTS;
+}
+
+static __always_inline __u32 occupant_place(__u64 rq)
+{
+	__u32 home = home_of(rq, OCCUPANT_BITS);
+
+	if (occupant_at(home)->rq == rq)
+		return home;
+	return displaced_occupants ? displaced_occupant(rq) : OCCUPANTS;
 }
 
 /* At the end, or before it is issued anew. */
@@ -212,29 +229,36 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 	if (ended)
 		count_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
 				minus(now, one->since), one->bytes);
+	if (place != home_of(rq, OCCUPANT_BITS))
+		COUNT_MORE(displaced_occupants, -1);
 	barrier();
 	one->rq = 0;
 	return 0;
 }
 
-__noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now)
+/* What is asked for, in one number: functions take no more than five. */
+#define ASKED(bytes, op) ((__u64)(op) << 32 | (__u32)(bytes))
+
+__noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
 {
-	struct request *request = (void *)rq;
 	__u32 home = home_of(rq, OCCUPANT_BITS), column, probe;
 
-	leave_device(rq, now, false);
+	if (occupant_place(rq) < OCCUPANTS)
+		leave_device(rq, now, false);
 	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
 		struct occupant *one = occupant_at(home + probe);
 
 		if (one->rq || !take_place(&one->rq, 0, rq))
 			continue;
+		if (probe)
+			COUNT(displaced_occupants);
 		column = column_of(slot, owner);
 		one->since = now;
-		one->bytes = BPF_CORE_READ(request, __data_len);
+		one->bytes = asked;
 		one->owner = owner;
 		one->slot = slot;
 		one->column = column;
-		one->op = request_op(BPF_CORE_READ(request, cmd_flags));
+		one->op = asked >> 32;
 		if (owner && owner < OWNER_OTHERS) {
 			owner_at(owner - 1)->last_bytes = one->bytes;
 			owner_at(owner - 1)->last_op = one->op;
@@ -250,6 +274,7 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now)
 
 /* Of each slot of `bios`: the words when it was queued and issued; when it is over, what each column had meanwhile. */
 struct watch {
+	__u64 rq;
 	__u64 queued; /* of the request whose looks these are */
 	__u64 issued;
 	__u64 wait[NEIGHBOUR_COLUMNS];
@@ -277,6 +302,13 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 	return bpf_map_lookup_elem(&watches, &place);
 }
 
+/* As `number_of`: a pointer that was in a map is a number. */
+static __always_inline __u64 number_in(struct watch *watch, struct request *rq)
+{
+	*(volatile __u64 *)&watch->rq = (__u64)rq;
+	return *(volatile __u64 *)&watch->rq;
+}
+
 /* Nothing is moved by a plain copy from here: the words change meanwhile. */
 #define LOOK_AT(words, into) \
 	do { \
@@ -291,36 +323,48 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
 	} while (0)
 
-static __noinline int look_when_queued(struct bio_state *state)
+/* When it is queued, and when it is issued, as a request then: whose number comes back, or 0. */
+static __noinline __u64 look_at_columns(struct bio_state *state, struct request *rq)
 {
 	struct watch *watch;
+	__u64 *words;
 
 	if (!state)
 		return 0;
 	watch = watch_of(state);
 	if (!watch)
 		return 0;
-	watch->queued = state->done.times.queued;
+	words = occupancy_at(state->done.slot)->words;
 	watch->met = false;
-	LOOK_AT(occupancy_at(state->done.slot)->words, watch->wait);
-	return 0;
+	if (!rq) {
+		watch->queued = state->done.times.queued;
+		LOOK_AT(words, watch->wait);
+		return 0;
+	}
+	watch->issued = state->done.times.issued;
+	LOOK_AT(words, watch->device);
+	return number_in(watch, rq);
 }
 
 /* Before it is itself under way. */
-static __noinline int look_when_issued(struct request *rq, struct bio_state *state)
+static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
+{
+	__u64 number = look_at_columns(state, rq);
+	__u64 asked = ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags)));
+
+	if (number)
+		enter_device(number, state->done.slot, *bio_owner(state), state->done.times.issued, asked);
+}
+
+/* At C. */
+static __noinline int leave_with(struct bio_state *state, struct request *rq)
 {
 	struct watch *watch;
 
 	if (!state)
 		return 0;
 	watch = watch_of(state);
-	if (!watch)
-		return 0;
-	watch->issued = state->done.times.issued;
-	watch->met = false;
-	LOOK_AT(occupancy_at(state->done.slot)->words, watch->device);
-	enter_device(number_of((__u64)rq), state->done.slot, *bio_owner(state), watch->issued);
-	return 0;
+	return watch ? leave_device(number_in(watch, rq), state->done.times.completed, true) : 0;
 }
 
 /* Another one stands for the request; its own wait began elsewhere. */
@@ -363,34 +407,73 @@ static __always_inline void deliver_watch(struct op_state *op, struct bio_state 
 	copy_watch(bpf_map_lookup_elem(&op_watches, &place), head);
 }
 
-/* One column. Who had it for a part of the time only is one of the others. */
-__noinline int meet_column(__u32 place, __u32 column, bool counts)
+/* What somebody else had of a column before it was its owner's is one of the others'. */
+static __always_inline __u64 part_of_owner(struct occupancy *of, __u32 column, __u64 had, __u64 begin, __u64 second,
+					   __u64 end)
+{
+	__u64 since = of->since[column], part;
+
+	if (since <= begin)
+		return had;
+	if (since >= end)
+		return 0;
+	part = had_between(of->first[column], since, second, end);
+	return part < had ? part : had;
+}
+
+/* One column; that of the others first, as more is added to it. */
+__noinline int meet_column(__u32 place, __u32 column)
 {
 	struct bio_state *state = bio_at(place);
 	struct occupancy *of = occupancy_at(state->done.slot);
 	struct times *times = &state->done.times;
 	struct watch *watch = watch_of(state);
-	__u64 wait, device, issue;
-	__u32 owner, own;
+	__u64 wait, device, issue, now, part;
+	__u32 owner;
 
 	column = column_at(column);
 	if (!watch)
 		return 0;
-	own = *bio_owner(state);
 	issue = watch->device[column];
-	owner = of->since[column] > times->queued ? 0 : of->owners[column];
-	if (column == OTHERS_COLUMN || !owner)
-		owner = OWNER_OTHERS;
+	now = of->words[column];
+	owner = of->owners[column];
 	wait = had_between(watch->wait[column], times->queued, issue, times->issued);
-	device = had_between(issue, times->issued, of->words[column], times->completed);
+	device = had_between(issue, times->issued, now, times->completed);
+	if (column == OTHERS_COLUMN || !owner) {
+		owner = OWNER_OTHERS;
+	} else {
+		part = part_of_owner(of, column, wait, times->queued, issue, times->issued);
+		watch->wait[OTHERS_COLUMN] += wait - part;
+		wait = part;
+		part = part_of_owner(of, column, device, times->issued, now, times->completed);
+		watch->device[OTHERS_COLUMN] += device - part;
+		device = part;
+	}
 	/* Itself. */
-	if (owner == own)
+	if (owner == *bio_owner(state))
 		device = minus(device, times->completed - times->issued);
 	watch->wait[column] = wait;
 	watch->device[column] = device;
 	watch->owners[column] = owner;
-	if (counts && wait)
-		count_neighbour(neighbour_key(NEIGHBOUR_ROW_MET, own, owner, state->done.slot), wait, 0);
+	return 0;
+}
+
+/* What each had in the wait. */
+__noinline int count_met(__u32 place)
+{
+	struct bio_state *state = bio_at(place);
+	struct watch *watch = watch_of(state);
+	__u32 own = *bio_owner(state), slot = state->done.slot, column;
+
+	if (!watch)
+		return 0;
+	for (column = 0; column < NEIGHBOUR_COLUMNS; column++) {
+		if (watch->wait[column])
+			count_neighbour(neighbour_key(NEIGHBOUR_ROW_MET, own, watch->owners[column], slot),
+					watch->wait[column], 0);
+	}
+	count_neighbour(neighbour_key(NEIGHBOUR_ROW_WAITED, own, 0, slot),
+			state->done.times.issued - state->done.times.queued, 0);
 	return 0;
 }
 
@@ -407,12 +490,11 @@ __noinline int meet_neighbours(__u32 place)
 		return 0;
 	if (watch->queued != times->queued || watch->issued != times->issued || watch->met)
 		return 0;
-	for (column = 0; column < NEIGHBOUR_COLUMNS; column++)
-		meet_column(place, column, counts);
+	for (column = NEIGHBOUR_COLUMNS; column--;)
+		meet_column(place, column);
 	watch->met = true;
 	if (counts)
-		count_neighbour(neighbour_key(NEIGHBOUR_ROW_WAITED, *bio_owner(state), 0, state->done.slot),
-				times->issued - times->queued, 0);
+		count_met(place);
 	return 0;
 }
 
@@ -505,7 +587,8 @@ static __noinline int issue_stranger(struct request *rq)
 		return 0;
 	/* The flush machinery has none. */
 	owner = bio ? forget_stranger((__u64)bio) : OWNER_OTHERS;
-	enter_device(number_of((__u64)rq), match.slot, owner, bpf_ktime_get_ns());
+	enter_device(number_of((__u64)rq), match.slot, owner, bpf_ktime_get_ns(),
+		     ASKED(BPF_CORE_READ(rq, __data_len), request_op(BPF_CORE_READ(rq, cmd_flags))));
 	return 0;
 }
 

@@ -26,6 +26,8 @@ static __always_inline void count_discarded(void)
 static __always_inline void begin_anew(struct op_state *op)
 {
 	__builtin_memset(&op->tid, 0, offsetof(struct op_state, charges) - offsetof(struct op_state, tid));
+	/* The end of the one before went unseen, or its request came later. */
+	drop_only(op, true);
 }
 
 /* Out of the way of those that want everything. */
@@ -48,7 +50,7 @@ static __noinline bool operation_passes(struct file *file, enum op_kind kind, __
 }
 
 static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
-				    loff_t *position)
+				    loff_t *position, bool trusted)
 {
 	op->begun++;
 	op->file = file;
@@ -59,11 +61,11 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	op->op_kind = kind;
 	if (noise_kept)
 		__builtin_memset(interference_of(op), 0, sizeof(struct interference));
-	own_operation(op, file);
+	own_operation(op, file, trusted);
 }
 
 /* Without a file where it has none, or it is not known. */
-static __always_inline int begin(struct file *file, enum op_kind kind, __u64 length, loff_t *position)
+static __always_inline int begin(struct file *file, enum op_kind kind, __u64 length, loff_t *position, bool trusted)
 {
 	__u64 task = bpf_get_current_task();
 	struct op_state *op;
@@ -84,11 +86,9 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	}
 	op->kind = OP_IGNORED;
 	begin_anew(op);
-	/* The end of the one before went unseen, or its request came later. */
-	drop_only(op, true);
 	if (!wanted)
 		return 0;
-	open_op(op, file, kind, length, position);
+	open_op(op, file, kind, length, position, trusted);
 	/* Last, so that our own work is not charged; and once it is seen as traced, its start is there. */
 	op->start_ns = bpf_ktime_get_ns();
 	barrier();

@@ -24,20 +24,21 @@ __noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
 	return record ? read_path(record, &leaf) : 0;
 }
 
-static __noinline __u32 owner_of_place(struct place *at)
+/* By the mount as others see it, the part of a `struct mount` that is behind. */
+static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmount *shown, bool trusted)
 {
 	struct owner_key key = {};
-	struct dentry *dentry;
+	struct super_block *super;
+	struct inode *inode;
 	struct owner *owner;
 	__u32 number;
 
-	if (!at)
-		return 0;
-	dentry = at->dentry;
 	if (owner_by == OWNER_BY_DIR)
-		dentry = BPF_CORE_READ(dentry, d_parent);
-	key.id = BPF_CORE_READ(dentry, d_inode, i_ino);
-	key.more = BPF_CORE_READ(dentry, d_inode, i_sb, s_dev);
+		dentry = FIELD(trusted, dentry, d_parent);
+	inode = FIELD(trusted, dentry, d_inode);
+	super = FIELD(trusted, inode, i_sb);
+	key.id = FIELD(trusted, inode, i_ino);
+	key.more = FIELD(trusted, super, s_dev);
 	if (!key.id)
 		return 0;
 	number = owner_number(&key);
@@ -46,7 +47,8 @@ static __noinline __u32 owner_of_place(struct place *at)
 	owner = owner_at(number - 1);
 	if (owner->known == true) {
 		owner->known++;
-		name_owner(number - 1, number_of((__u64)dentry), number_of((__u64)at->mount));
+		name_owner(number - 1, number_of((__u64)dentry),
+			   number_of((__u64)shown) - bpf_core_field_offset(struct mount, mnt));
 		barrier();
 		owner->known++;
 	}
@@ -55,21 +57,31 @@ static __noinline __u32 owner_of_place(struct place *at)
 
 static __noinline __u32 owner_of_file(struct file *file)
 {
-	struct place place;
+	struct path *path;
 
 	if (!file)
 		return 0;
-	place = place_of(file);
-	return owner_of_place(&place);
+	path = opened_path(file);
+	return owner_of_dentry(BPF_CORE_READ(path, dentry), BPF_CORE_READ(path, mnt), false);
+}
+
+/* Without the copies, which are most of it; what lies behind a file the verifier does not know. */
+static __noinline __u32 owner_of_known_file(struct file *file)
+{
+	if (!file)
+		return 0;
+	if (file->f_mode & backing_mode())
+		return owner_of_file(file);
+	return owner_of_dentry(file->f_path.dentry, file->f_path.mnt, true);
 }
 
 /* An asynchronous one has its submitter already, who may not be the current task. */
-static __always_inline void own_operation(struct op_state *op, struct file *file)
+static __always_inline void own_operation(struct op_state *op, struct file *file, bool trusted)
 {
 	if (!owner_by)
 		return;
 	if (BY_FILE)
-		*op_owner(op->place) = owner_of_file(file);
+		*op_owner(op->place) = trusted ? owner_of_known_file(file) : owner_of_file(file);
 	else if (owner_by == OWNER_BY_CALL && op->op_kind == OP_KIND_PAGEFAULT)
 		*op_owner(op->place) = owner_of_class(CALL_CLASS_PAGEFAULT);
 	else if (owner_by == OWNER_BY_CALL && op->op_kind == OP_KIND_SWAPIN)
@@ -102,15 +114,20 @@ static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
 		/* A copy, or the compiler has libbpf look for `struct page_of_file` in the kernel. */
 		struct address_space *mapping = page_of_file(head_of(first_page(bio))).mapping;
 		struct inode *inode;
-		struct place place;
+		struct vfsmount *shown;
+		struct dentry *dentry;
+		struct mount *mount;
 
 		/* Memory of a process, of a driver, or none. */
 		if (!mapping || (__u64)mapping & 3)
 			return 0;
 		inode = BPF_CORE_READ(mapping, host);
-		place.dentry = name_of(inode);
-		place.mount = mount_of(inode);
-		return place.dentry && place.mount ? note_seen(owner_of_place(&place)) : 0;
+		dentry = name_of(inode);
+		mount = mount_of(inode);
+		if (!dentry || !mount)
+			return 0;
+		shown = (void *)mount + bpf_core_field_offset(struct mount, mnt);
+		return note_seen(owner_of_dentry(dentry, shown, false));
 	}
 	/* By what call something became dirty, nobody knows any more. */
 	frame = following && write && owner_by != OWNER_BY_CALL ? dirtier_of(bio) : NULL;

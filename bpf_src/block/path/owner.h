@@ -79,13 +79,19 @@ static __always_inline __u32 *bio_owner(struct bio_state *state)
 	return &bio_owners[place];
 }
 
+#define OWNED_BY_NAME (owner_by < OWNER_BY_CGROUP)
+
+/* Of what such keys have in them. */
 static __always_inline __u64 owner_hash(struct owner_key *key)
 {
 	__u64 hash = key->id * 0x9e3779b97f4a7c15ULL;
 
-	hash = (hash ^ hash >> 32 ^ key->more) * 0xff51afd7ed558ccdULL;
-	hash = (hash ^ hash >> 32 ^ key->comm[0]) * 0xc4ceb9fe1a85ec53ULL;
-	hash = (hash ^ hash >> 32 ^ key->comm[1]) * 0x9e3779b97f4a7c15ULL;
+	if (BY_FILE)
+		hash = (hash ^ hash >> 32 ^ key->more) * 0xff51afd7ed558ccdULL;
+	if (OWNED_BY_NAME) {
+		hash = (hash ^ hash >> 32 ^ key->comm[0]) * 0xc4ceb9fe1a85ec53ULL;
+		hash = (hash ^ hash >> 32 ^ key->comm[1]) * 0x9e3779b97f4a7c15ULL;
+	}
 	return hash | 1;
 }
 
@@ -123,13 +129,53 @@ static __always_inline __u32 owner_number(struct owner_key *key)
 	return place + 1;
 }
 
+/* Up to the first byte of 0: behind it, kernels before 5.17 may have what was there before. */
+static __always_inline __u64 up_to_end(__u64 letters, bool *ended)
+{
+	__u64 end = (letters - 0x0101010101010101ULL) & ~letters & 0x8080808080808080ULL;
+
+	*ended = end;
+	return end ? letters & ((end & -end) - 1) >> 7 : letters;
+}
+
+/*
+ * Since commit 3ca1032ab7ab ("bpf: Implement get_current_task_btf and RET_PTR_TO_BTF_ID", v5.11): a task whose fields are
+ * read as they lie there.
+ */
+enum bpf_func_id___typed {
+	BPF_FUNC_get_current_task_btf___typed = 158,
+};
+
+static __always_inline bool has_typed_task(void)
+{
+	return bpf_core_enum_value_exists(enum bpf_func_id___typed, BPF_FUNC_get_current_task_btf___typed);
+}
+
+/* Without a copy where there is a way: the helper's takes longer than all that is done with it. */
+static __always_inline void current_comm(struct owner_key *key)
+{
+	struct task_struct *task;
+	__u64 *comm;
+	bool ended;
+
+	if (!has_typed_task()) {
+		bpf_get_current_comm(key->comm, sizeof(key->comm));
+		return;
+	}
+	task = bpf_get_current_task_btf();
+	comm = (void *)__builtin_preserve_access_index(&task->comm);
+	key->comm[0] = up_to_end(comm[0], &ended);
+	if (!ended)
+		key->comm[1] = up_to_end(comm[1], &ended);
+}
+
 /* A process has the name of its first thread, which may not be the one that asks. */
 static __always_inline void leader_comm(struct owner_key *key, __u64 ids)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 
 	if (ids >> 32 == (__u32)ids) {
-		bpf_get_current_comm(key->comm, sizeof(key->comm));
+		current_comm(key);
 		return;
 	}
 	task = BPF_CORE_READ(task, group_leader);
@@ -139,20 +185,21 @@ static __always_inline void leader_comm(struct owner_key *key, __u64 ids)
 /* The current task, or what it belongs to. */
 static __noinline __u32 owner_of_task(void)
 {
-	__u64 ids = bpf_get_current_pid_tgid();
 	struct owner_key key = {};
+	__u64 ids;
 
 	if (owner_by == OWNER_BY_CGROUP) {
 		key.id = bpf_get_current_cgroup_id();
 	} else if (owner_by == OWNER_BY_CALL) {
 		key.id = call_of_task();
 	} else if (owner_by == OWNER_BY_PROCESS) {
+		ids = bpf_get_current_pid_tgid();
 		key.id = ids >> 32 << 32;
 		leader_comm(&key, ids);
 	} else {
 		if (owner_by == OWNER_BY_THREAD)
-			key.id = ids;
-		bpf_get_current_comm(key.comm, sizeof(key.comm));
+			key.id = bpf_get_current_pid_tgid();
+		current_comm(&key);
 	}
 	return owner_number(&key);
 }
@@ -214,56 +261,57 @@ struct owned_request_cell {
 CELLS(owned_op_cells, owned_op_cell);
 CELLS(owned_request_cells, owned_request_cell);
 
-#define OWNED_ROWS(name, section) \
-	/* What has a row: owner << 32 | slot << 16 | what << 8 | 1; 0: free. */ \
-	__u64 name[OWNER_ROWS] SEC(section); \
-	__noinline __u32 name##_claim(__u64 key, __u32 home) \
-	{ \
-		__u32 probe; \
-		for (probe = 0; probe < ROW_PROBES; probe++) { \
-			__u32 at = home + probe & owner_row_mask; \
-			asm volatile("%0 &= %1" : "+r"(at) : "i"(OWNER_ROWS - 1)); \
-			if (name[at] == key || (!name[at] && take_place(&name[at], 0, key))) \
-				return at; \
-		} \
-		return OWNER_ROWS; \
-	} \
-	static __always_inline __u32 name##_find(__u32 owner, __u32 slot, __u32 what) \
-	{ \
-		__u64 key = (__u64)owner << 32 | slot << 16 | what << 8 | 1; \
-		__u32 at = (key * 0x9e3779b97f4a7c15ULL >> 40) & owner_row_mask; \
-		__u32 found = at; \
-		if (owner != OWNER_OTHERS) { \
-			asm volatile("%0 &= %1" : "+r"(at) : "i"(OWNER_ROWS - 1)); \
-			if (name[at] == key) \
-				return found; \
-			found = name##_claim(key, found); \
-			if (found < OWNER_ROWS) \
-				return found; \
-		} \
-		COUNT(loss[PATH_CAUSE_OWNER_FULL]); \
-		return owner_row_mask + 1 + slot * OWNED_KINDS + what; \
-	}
+/*
+ * What has a row: owner << 32 | slot << 16 | what << 8 | 1; 0: free. One has a cell of operations and one of requests: an
+ * operation and its only request are of the same row.
+ */
+__u64 owned_rows[OWNER_ROWS] SEC(".bss.owned_rows");
 
-/* libbpf cuts longer names of sections, and then they are not found. */
-OWNED_ROWS(owned_op_rows, ".bss.op_rows")
-OWNED_ROWS(owned_request_rows, ".bss.rq_rows")
+static __always_inline __u32 owned_place(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+r"(place) : "i"(OWNER_ROWS - 1));
+	return place;
+}
+
+__noinline __u32 claim_owned_row(__u64 key, __u32 home)
+{
+	__u32 probe;
+
+	for (probe = 0; probe < ROW_PROBES; probe++) {
+		__u32 row = home + probe & owner_row_mask;
+		__u64 *at = &owned_rows[owned_place(row)];
+
+		if (*at == key || (!*at && take_place(at, 0, key)))
+			return row;
+	}
+	return OWNER_ROWS;
+}
+
+static __always_inline __u32 owned_row(__u32 owner, __u32 slot, __u32 what)
+{
+	__u64 key = (__u64)owner << 32 | slot << 16 | what << 8 | 1;
+	__u32 row = (key * 0x9e3779b97f4a7c15ULL >> 40) & owner_row_mask;
+
+	if (owner != OWNER_OTHERS) {
+		if (owned_rows[owned_place(row)] == key)
+			return row;
+		row = claim_owned_row(key, row);
+		if (row < OWNER_ROWS)
+			return row;
+	}
+	COUNT(loss[PATH_CAUSE_OWNER_FULL]);
+	return owner_row_mask + 1 + slot * OWNED_KINDS + what;
+}
 
 /* --- Counting ----------------------------------------------------------------------------------------------------- */
 
-static __noinline int count_owned_request(struct bio_state *state)
+static __always_inline void add_owned_request(__u32 row, struct bio_state *state)
 {
-	struct owned_request_cell *cell;
+	struct owned_request_cell *cell = cell_at(&owned_request_cells, row);
 	struct times *times;
-	__u32 owner;
 
-	if (!state)
-		return 0;
-	/* The flush machinery's own request has no owner. */
-	owner = state->op_kind == BLOCK_OP_FLUSH ? 0 : *bio_owner(state);
-	cell = cell_at(&owned_request_cells, owned_request_rows_find(owner, state->done.slot, state->op_kind));
 	if (!cell)
-		return 0;
+		return;
 	COUNT_MORE(cell->bytes, state->done.bytes);
 	if (state->done.error)
 		COUNT(cell->failed);
@@ -275,26 +323,55 @@ static __noinline int count_owned_request(struct bio_state *state)
 		hist_add_counted(&cell->stages[OWNED_REQUEST_STAGE_TOTAL], times->completed - times->queued);
 	}
 	COUNT(cell->finished);
-	return 0;
 }
 
-static __noinline int count_owned_op(struct op_state *op, __u32 slot, bool hit, __u64 end, __s64 result)
+static __always_inline void add_owned_op(__u32 row, __u64 took, __s64 result)
 {
-	struct owned_op_cell *cell;
-	__u32 what;
+	struct owned_op_cell *cell = cell_at(&owned_op_cells, row);
 
-	if (!op)
-		return 0;
-	what = op->op_kind + (hit ? OWNED_HIT : 0);
-	cell = cell_at(&owned_op_cells, owned_op_rows_find(*op_owner(op->place), slot, what));
 	if (!cell)
-		return 0;
-	hist_add_counted(&cell->stages[0], minus(end, op->start_ns));
+		return;
+	hist_add_counted(&cell->stages[0], took);
 	if (result < 0)
 		COUNT(cell->failed);
 	else
 		COUNT_MORE(cell->bytes, result);
 	COUNT(cell->finished);
+}
+
+static __noinline int count_owned_request(struct bio_state *state)
+{
+	__u32 owner;
+
+	if (!state)
+		return 0;
+	/* The flush machinery's own request has no owner. */
+	owner = state->op_kind == BLOCK_OP_FLUSH ? 0 : *bio_owner(state);
+	add_owned_request(owned_row(owner, state->done.slot, state->op_kind), state);
+	return 0;
+}
+
+static __noinline int count_owned_op(struct op_state *op, __u32 slot, bool hit, __u64 end, __s64 result)
+{
+	__u32 row;
+
+	if (!op)
+		return 0;
+	row = owned_row(*op_owner(op->place), slot, op->op_kind + (hit ? OWNED_HIT : 0));
+	add_owned_op(row, minus(end, op->start_ns), result);
+	return 0;
+}
+
+/* An operation and its only request, which is of the same owner and kind. */
+static __noinline int count_owned_both(struct op_state *op, struct bio_state *state, __u64 end, __s64 result)
+{
+	__u32 row;
+
+	if (!op || !state)
+		return 0;
+	row = owned_row(*op_owner(op->place), state->done.slot, op->op_kind);
+	add_owned_request(row, state);
+	add_owned_op(row, minus(end, op->start_ns), result);
 	return 0;
 }
 

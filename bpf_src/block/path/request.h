@@ -118,7 +118,7 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 		state->done.times.handed = now;
 		state->set_up = false;
 		if (neighbours)
-			look_when_issued(rq, state);
+			look_when_issued(rq, state, trusted);
 		return 0;
 	}
 	state->done.times.issued = now;
@@ -126,7 +126,7 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 	state->done.times.handed = 0;
 	state->done.times.seen = 0;
 	if (neighbours)
-		look_when_issued(rq, state);
+		look_when_issued(rq, state, trusted);
 	return 0;
 }
 
@@ -199,7 +199,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
 	if (neighbours) {
 		meet_neighbours(state->place);
-		leave_device(number_of((__u64)rq), done->times.completed, true);
+		leave_with(state, rq);
 	}
 	if (telling) {
 		done->cpus.complete = bpf_get_smp_processor_id();

@@ -27,7 +27,7 @@ BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
 TOP = 20
 OWNED_REQUEST = "owned_request"
 
-# Bounds of the memory in the kernel: rows of each of the two tables, and the bytes of both.
+# Bounds of the memory in the kernel: rows, and the bytes of both of their cells.
 _ROWS = 4096
 _ROW_BYTES = 64 << 20
 # Its key is there; of files and directories, its path.
@@ -72,7 +72,7 @@ class Owners:
         self.kinds = KINDS[by]
         self._cgroups = CgroupNames() if by == CGROUP else None
         self._labels: dict[int, Any] = {0: NOBODY}
-        self._known: set[tuple[str, int]] = set()
+        self._known: set[int] = set()
 
     # --- The programs ---------------------------------------------------------------------------------------------
 
@@ -110,13 +110,13 @@ class Owners:
         """Rows come into being in the kernel: whose they are is in their keys."""
         if self.by == DEVICE:
             return
-        for table in self._cells:
-            for place, key in enumerate(self._obj.view(f"{table}_rows").cast("Q").tolist()):
-                if not key or (table, place) in self._known:
-                    continue
-                label = self.label(key >> 32)
-                if label is not None:
-                    self._known.add((table, place))
+        for place, key in enumerate(self._obj.view("owned_rows").cast("Q").tolist()):
+            if not key or place in self._known:
+                continue
+            label = self.label(key >> 32)
+            if label is not None:
+                self._known.add(place)
+                for table in self._cells:
                     self._follow(table, place, key >> 16 & 0xFFFF, key >> 8 & 0xFF, label)
 
     def _follow(self, table: str, place: int, slot: int, what: int, label: Any) -> None:
