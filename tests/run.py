@@ -373,7 +373,8 @@ def main(words: Sequence[str]) -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     # Who starts it in the background may ignore these, and so would what it starts: tests interrupt commands.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     start = time.monotonic()
     queue = Queue([known[name] for name in names or known], {"WPTRACE_TESTS_ALL": "1"} if every else {})
     queue.work()

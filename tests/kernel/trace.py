@@ -116,6 +116,7 @@ class Trace(Told):
         commands.append(self.command)
         self._disks = _disks(arguments) if self.command == "io" else []
         self._made = kernel_counted(self._disks)
+        self._watched = self.command == "io" and _names_disks(arguments)
         self.process = self._started((self.command, "--json", *arguments))
         self._written: list[str] = []
         self._is_over = False
@@ -199,7 +200,7 @@ class Trace(Told):
         self.lines = [json.loads(line) for line in self._written]
         for line in self.lines:
             check(line)
-        unskipped(self.lines[-1], kernel_counted(self._disks) - self._made, bool(self._disks))
+        unskipped(self.lines[-1], kernel_counted(self._disks) - self._made, self._watched)
         return self.lines
 
 
@@ -207,9 +208,19 @@ _FILTERS = ("--pid", "--tid", "--comm", "--cgroup", "--file", "--dir", "--op", "
 _DISK = re.compile(r"(?:/dev/)?(nvme0n1|(?:vd|sd)[a-z]|nullb\d+|wpt\w+|loop\d+)")
 
 
+def _words(arguments: Sequence[str]) -> list[str]:
+    return " ".join(arguments).replace("=", " ").split()
+
+
+def _names_disks(arguments: Sequence[str]) -> bool:
+    """Whose requests have an end each, unless the kernel hides it. What a budget sheds has none."""
+    words = _words(arguments)
+    return "--dev" in words and "--budget" not in words
+
+
 def _disks(arguments: Sequence[str]) -> list[str]:
     """Those that the trace sees all requests of, and the kernel counts for as they are."""
-    words = " ".join(arguments).replace("=", " ").split()
+    words = _words(arguments)
     if not set(words).isdisjoint(_FILTERS):
         return []
     names = [word for option, word in zip(words, words[1:]) if option == "--dev"]
