@@ -31,7 +31,7 @@ _COMPLAINTS = ("Oops", "WARNING: CPU", "kernel BUG", "BUG: unable", "BUG: kernel
 # tells of QEMU. Of these kernels 5.10 alone steps code of its own: later ones' kprobes do without (commit "x86/kprobes:
 # Use int3 instead of debug trap for single-step", 5.13).
 _EMULATED_STEP = "exc_debug_kernel"
-_STEPS = os.uname().release.startswith("5.")
+_OLD = os.uname().release.startswith("5.")
 
 
 def complaints() -> list[str]:
@@ -41,7 +41,7 @@ def complaints() -> list[str]:
 
 def check_complaints(before: list[str]) -> None:
     more = [line for line in complaints() if line not in before]
-    if more and not _STEPS and all(_EMULATED_STEP in line for line in more):
+    if more and not _OLD and all(_EMULATED_STEP in line for line in more):
         raise BlamelessError(f"the emulated CPU stepped: {more}")
     assert not more
 
@@ -64,7 +64,8 @@ def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_tracers_come_and_go_under_load() -> None:
-    disks = Disk("nvme0n1"), Disk("vda")
+    # The emulated nvme loses commands of 5.10 at this depth, traced or not (docs/kernels.md).
+    disks = Disk("vdb" if _OLD else "nvme0n1"), Disk("vda")
     jobs = "--ioengine=libaio --iodepth=8", "--ioengine=psync"
     before = complaints()
     load = [
