@@ -10,18 +10,17 @@ from wptrace.cli import replay
 
 SUMMARY = "write what is in a capture as a page for any browser"
 
-_OTHERS = {
-    **dict.fromkeys(("sample", "by", "top", "folded", "hist", "report")),
-    **dict.fromkeys(("summary", "line", "csv", "per_device", "neighbours", "exact", "json", "stats"), False),
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_selection(parser)
     show = parser.add_argument_group("what to show")
     show.add_argument("--slow", metavar="DURATION", help="of single ones those that took at least that long (5ms)")
     show.add_argument("-o", "--output", metavar="FILE", help="the page (default: the capture's name with .html)")
-    parser.set_defaults(to="html", export=[], **_OTHERS)
+    # Whatever else a replay may be asked is as if it was not.
+    whole = argparse.ArgumentParser()
+    replay.add_arguments(whole)
+    others = vars(whole.parse_args([""]))
+    parser.set_defaults(**{**others, "to": "html"})
 
 
 def run(options: argparse.Namespace) -> int:

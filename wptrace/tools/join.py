@@ -19,7 +19,7 @@ from wptrace.flows.io.joined import JOINED, Join, Told
 from wptrace.flows.io.kinds import HIT, KINDS, OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event, Output
-from wptrace.tools.singles import NONSENSE, Singles
+from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 _MOST = 1 << 18
 """Of either side: they are held in memory, with some 6 kB for each that is joined."""
@@ -41,7 +41,7 @@ def read(guest: Path, host: Path, named: Mapping[str, str]) -> Join:
     try:
         return Join(ours, theirs, named)
     except NONSENSE:
-        raise _damaged(guest) from None
+        raise NonsenseError(guest) from None
 
 
 def about(found: Join, command: Sequence[str], shown: Mapping[str, Any]) -> About:
@@ -69,7 +69,7 @@ def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: i
             for one in every:
                 one.summary(summary)
         except NONSENSE:
-            raise _damaged(found.guest.path) from None
+            raise NonsenseError(found.guest.path) from None
 
 
 def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Told:
@@ -86,7 +86,7 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
                 if len(events) > _MOST:
                     raise WptraceError(f"{path} has more than {_MOST:,} operations: join a shorter time")
         except NONSENSE:
-            raise _damaged(path) from None
+            raise NonsenseError(path) from None
         return Told(path, head.start.kernel, head.start.filters, events, head.whole)
 
 
@@ -99,12 +99,8 @@ def _events(capture: Capture, path: Path) -> Iterator[Event]:
                 if "clock" not in event.fields:
                     raise WptraceError(f"{path} is of a version that did not keep the times that a join needs")
                 if not _makes_sense(event):
-                    raise _damaged(path)
+                    raise NonsenseError(path)
                 yield event
-
-
-def _damaged(path: Path) -> WptraceError:
-    return WptraceError(f"{path} is damaged: what it tells makes no sense")
 
 
 def _makes_sense(event: Event) -> bool:

@@ -16,7 +16,7 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import block, joined, kinds, rules
 from wptrace.model.book import Book
 from wptrace.model.report import Event, Output, Report, Start
-from wptrace.tools.singles import NONSENSE, Singles
+from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
 """What flows have rules about."""
@@ -123,10 +123,7 @@ class _Replay:
         try:
             yield
         except NONSENSE as error:
-            raise self._damaged() from error
-
-    def _damaged(self) -> WptraceError:
-        return WptraceError(f"{self._head.start.file} is damaged: what it tells makes no sense")
+            raise NonsenseError(self._head.start.file) from error
 
     def _of(self, found: Records) -> Iterator[Event]:
         with self._read():
@@ -152,7 +149,7 @@ class _Replay:
                 try:
                     self._singles.add(event)
                 except NONSENSE as error:
-                    raise self._damaged() from error
+                    raise NonsenseError(self._head.start.file) from error
             if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
                 told = True
                 self._output.event(event)

@@ -22,6 +22,11 @@ _AT_ONCE = 2048
 _Decoder = Callable[[Records], Iterator[Event]]
 
 
+class NonsenseError(WptraceError):
+    def __init__(self, file: object) -> None:
+        super().__init__(f"{file} is damaged: what it tells makes no sense")
+
+
 class Singles:
     def __init__(self, capture: Capture, whole: bool = True) -> None:
         """Unless they are wanted as a `whole`, they have what figures are made of and filters ask for."""
