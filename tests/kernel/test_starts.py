@@ -18,10 +18,10 @@ from wptrace.model.kind import OPERATIONS, REQUESTS
 
 # A guest that dies has its console in build/test-logs, or where --console says.
 ROUNDS = int(os.environ.get("WPTRACE_TESTS_STARTS", 100 if "WPTRACE_TESTS_ALL" in os.environ else 1))
-# With threads, who kills fio kills its jobs. One that takes all of an emulated CPU makes a start three times as long.
+# With threads, who kills fio kills its jobs. One that takes all of an emulated CPU makes a start four times as long.
 _LOAD = (
     "fio --name=x --thread --filename={path} --rw=randrw --bs=4k --size=60m --direct=1"
-    " --time_based --runtime=100000 {more}" + (" --rate_iops=150,150" if ROUNDS == 1 else "")
+    " --time_based --runtime=100000 --rate_iops=150,150 {more}"
 )
 # Not what an emulated CPU that stands still makes the kernel say.
 _COMPLAINTS = ("Oops", "WARNING: CPU", "kernel BUG", "BUG: unable", "BUG: kernel")
