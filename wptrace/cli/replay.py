@@ -23,6 +23,8 @@ SUMMARY = "show what a command wrote with --capture"
 
 _TIME = re.compile(r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ])?([0-9]{1,2}:[0-9]{2})(?::([0-9]{2})(\.[0-9]{1,9})?)?")
 _NEVER_NS = 1 << 63
+# As many neighbours as a live trace shows.
+_TOP = 20
 _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
@@ -51,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
-    show.add_argument("--neighbours", action="store_true", help="who had the device, where the capture has that")
+    show.add_argument(
+        "--neighbours",
+        action="store_true",
+        help="who had the device meanwhile: exactly, of a capture with --each, else as the kernel counted it",
+    )
     show.add_argument("--top", metavar="COUNT", help="so many rows, where they are ranked; 0: all")
     show.add_argument("--exact", action="store_true", help="of sizes a row for each")
     show.add_argument("--folded", choices=("time", "count"), help="of stacks a line for each, for flame graphs")
@@ -85,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
             singles=not options.summary and not options.folded,
             intervals=head.intervals or bool(common.exports(options) or options.to),
             sample=sample,
+            neighbours=_neighbours(options, head),
+            top=_TOP if options.top is None else common.number(options.top, "--top"),
         )
         if options.to:
             written = _file(options, head)
@@ -146,16 +154,21 @@ def _require(options: argparse.Namespace, head: Head) -> None:
     filters = head.start.filters
     if head.view not in _VIEWS:
         raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
-    if options.by is not None and filters.get("by") != options.by:
+    if options.by is not None and filters.get("by") != options.by and not _neighbours(options, head):
         has = f"its rows are by {filters['by']}" if "by" in filters else "it was made without --by"
         raise UsageError(f"--by {options.by} cannot be answered: {has}")
-    if options.neighbours and not filters.get("neighbours"):
-        raise UsageError("--neighbours cannot be answered: the capture was made without --neighbours")
     if options.folded and head.view != "stacks":
         raise UsageError("--folded needs a capture of wptrace stacks")
     if options.exact and head.view != "sizes":
         raise UsageError("--exact needs a capture of wptrace size")
     common.require_stage(options.hist, head.start.kinds)
+
+
+def _neighbours(options: argparse.Namespace, head: Head) -> str:
+    """By which owners they are made of single ones; nothing where they are not wanted, or are the kernel's own."""
+    from wptrace.tools import met
+
+    return met.owners(head, options.by) if options.neighbours else ""
 
 
 def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:

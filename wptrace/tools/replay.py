@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Callable, NamedTuple
 
+from wptrace.analysis import neighbours
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Found, Head, Records
@@ -16,6 +17,7 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import block, joined, kinds, rules
 from wptrace.model.book import Book
 from wptrace.model.report import Event, Output, Report, Start
+from wptrace.tools.met import COUNTED, EXACT, Met, with_owners
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
@@ -34,6 +36,10 @@ class Wanted(NamedTuple):
     """Each of them is told, where figures are not made of single ones."""
     sample: int = 0
     """Of single ones that took less, one in so many is told; 0: none."""
+    neighbours: str = ""
+    """The neighbours of the summary are made of single ones, by such owners."""
+    top: int = 0
+    """Of so many of them, the largest; 0: all."""
 
 
 def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], bool] = lambda: False) -> None:
@@ -64,6 +70,7 @@ class _Replay:
         self._last: Report | None = None
         self._decoded = Singles(capture, wanted.singles)
         self._first_ns = self._last_ns = self._untold = 0
+        self._met = Met(capture, selection, wanted.neighbours) if wanted.neighbours else None
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer what is asked, and not single ones alone."""
@@ -82,14 +89,18 @@ class _Replay:
     def run(self, over: Callable[[], bool]) -> None:
         wanted, head = self._wanted, self._head
         self._output.start(self._start())
-        needed = wanted.singles or self._of_singles
+        telling = wanted.singles or self._of_singles
         # The summary has all that intervals have, unless only some are wanted.
         intervals = self._timed or not head.whole or wanted.intervals
-        for item in self._capture.items(needed, intervals):
+        for item in self._capture.items(telling or self._met is not None, intervals):
             if over():
                 return
             if isinstance(item, Records):
-                self._take(self._of(item))
+                if self._met is not None:
+                    with self._read():
+                        self._met.take(item, self._is_inside if self._timed else None)
+                if telling:
+                    self._take(self._of(item))
             elif isinstance(item, list):
                 self._take(iter(item))
             elif isinstance(item, Found):
@@ -101,6 +112,8 @@ class _Replay:
                 self._last = item
         with self._read():
             report = self._summary()
+            if report is not None and self._met is not None:
+                report = self._with_neighbours(report, self._met)
         if report is not None:
             self._output.summary(report)
 
@@ -113,6 +126,11 @@ class _Replay:
             if not self._head.each:
                 notes.append("that is not each of them: the others are in no figure")
         filters = {**start.filters, **wanted.selection.told}
+        if wanted.neighbours:
+            notes.append(EXACT.format(wanted.neighbours))
+            filters = {"by": wanted.neighbours, **filters, "neighbours": True}
+        elif filters.get("neighbours"):
+            notes.append(COUNTED)
         return start._replace(filters=filters, notes=[*start.notes, *notes])
 
     # --- Single ones --------------------------------------------------------------------------------------------------
@@ -197,6 +215,22 @@ class _Replay:
         else:
             found = self._all
         return self._judged(self._part(found.report(self._kinds))) if found.count else None
+
+    def _with_neighbours(self, report: Report, met: Met) -> Report:
+        """Those of single ones instead of those that the kernel counted, with what the verdict says of them."""
+        counters, books = met.figures(self._whole(), report.books, self._wanted.top)
+        plain = {group: counts for group, counts in report.counters.items() if group.kind not in neighbours.KINDS}
+        report = report._replace(counters={**plain, **counters}, books=books)
+        judged = self._judged(report).verdict
+        if report.verdict is not None and judged is not None:
+            judged = with_owners(report.verdict, judged)
+        return report._replace(verdict=judged)
+
+    def _whole(self) -> Report | None:
+        """What the capture has in the time that is wanted, whoever did it."""
+        if self._timed:
+            return self._some.report(self._kinds) if self._some.count else None
+        return self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None
 
     def _of_events(self) -> Report:
         last = self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None
