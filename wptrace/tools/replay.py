@@ -18,6 +18,7 @@ from wptrace.flows.io import block, joined, kinds, rules
 from wptrace.model.book import Book
 from wptrace.model.report import Event, Output, Report, Start
 from wptrace.tools.met import COUNTED, EXACT, Met, with_owners
+from wptrace.tools.pace import Pace
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
@@ -42,11 +43,17 @@ class Wanted(NamedTuple):
     """Of so many of them, the largest; 0: all."""
 
 
-def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], bool] = lambda: False) -> None:
-    """Until somebody says that it is over."""
+def replay(
+    capture: Capture,
+    output: Output,
+    wanted: Wanted,
+    over: Callable[[], bool] = lambda: False,
+    pace: Pace | None = None,
+) -> None:
+    """Until somebody says that it is over; at a `pace`, or as quickly as it goes."""
     collect_seldom()
     try:
-        _Replay(capture, output, wanted).run(over)
+        _Replay(capture, output, wanted, pace).run(over)
     except NONSENSE as error:
         # Fields of single ones may be anything, so this is not always a fault of the output.
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -57,14 +64,15 @@ def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], 
 
 
 class _Replay:
-    def __init__(self, capture: Capture, output: Output, wanted: Wanted) -> None:
-        self._capture, self._output, self._wanted = capture, output, wanted
+    def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: Pace | None) -> None:
+        self._capture, self._output, self._wanted, self._pace = capture, output, wanted, pace
         self._head = head = capture.head
         self._kinds = head.start.kinds
         self._selection = selection = wanted.selection
         self._by_rows = not selection or self._answered(head)
         self._timed = wanted.since_ns is not None or wanted.until_ns is not None
         self._singles = sums.Singles(self._kinds)
+        self._lately = sums.Singles(self._kinds)
         self._of_singles = bool(selection) and not self._by_rows
         self._all, self._some = sums.Intervals(), sums.Intervals()
         self._last: Report | None = None
@@ -89,6 +97,8 @@ class _Replay:
     def run(self, over: Callable[[], bool]) -> None:
         wanted, head = self._wanted, self._head
         self._output.start(self._start())
+        if self._pace is not None:
+            self._pace.begin(wanted.since_ns or head.began_ns)
         telling = wanted.singles or self._of_singles
         # The summary has all that intervals have, unless only some are wanted.
         intervals = self._timed or not head.whole or wanted.intervals
@@ -104,12 +114,16 @@ class _Replay:
             elif isinstance(item, list):
                 self._take(iter(item))
             elif isinstance(item, Found):
-                if wanted.singles and not self._selection and self._is_inside(item.ts_ns):
+                if wanted.singles and not self._selection and self._is_inside(item.ts_ns) and self._is_due(item.ts_ns):
                     self._output.in_flight(item.found, item.ts_ns)
             elif item.kind == "interval":
                 self._interval(item)
             else:
                 self._last = item
+            if self._pace is not None and self._pace.over:
+                # What was seen until then is what is summed up.
+                self._last = None
+                break
         with self._read():
             report = self._summary()
             if report is not None and self._met is not None:
@@ -161,11 +175,15 @@ class _Replay:
                     raise UsageError(
                         f"--{error.args[0]} cannot be answered: this capture does not tell it of single ones"
                     ) from None
+            if not self._is_due(event.end_ns):
+                return
             if self._of_singles:
                 self._first_ns = self._first_ns or event.start_ns
                 self._last_ns = event.end_ns
                 try:
                     self._singles.add(event)
+                    if self._pace is not None:
+                        self._lately.add(event)
                 except NONSENSE as error:
                     raise NonsenseError(self._head.start.file) from error
             if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
@@ -173,6 +191,10 @@ class _Replay:
                 self._output.event(event)
         if told:
             self._output.flush()
+
+    def _is_due(self, ts_ns: int) -> bool:
+        """When it is time for it; False where the user wants to end before."""
+        return self._pace is None or self._pace.until(ts_ns)
 
     def _is_sampled(self) -> bool:
         if not self._wanted.sample:
@@ -187,15 +209,22 @@ class _Replay:
     # --- Reports ------------------------------------------------------------------------------------------------------
 
     def _interval(self, report: Report) -> None:
+        if self._is_inside(report.ts_ns) and not self._is_due(report.ts_ns):
+            return
         with self._read():
             self._all.add(report)
             if not self._is_inside(report.ts_ns):
                 return
             if self._timed:
                 self._some.add(report)
-            part = self._part(report)
-        if self._wanted.intervals and not self._of_singles:
+            part = self._of_lately(report) if self._of_singles and self._pace is not None else self._part(report)
+        if self._wanted.intervals and (not self._of_singles or self._pace is not None):
             self._output.interval(part)
+
+    def _of_lately(self, report: Report) -> Report:
+        """The single ones of the interval."""
+        found, self._lately = self._lately, sums.Singles(self._kinds)
+        return found.report(report.ts_ns, report.duration_ns, report.books)._replace(kind="interval")
 
     def _part(self, report: Report) -> Report:
         return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report
