@@ -12,21 +12,16 @@ from wptrace.analysis.overlap import Overlap
 from wptrace.capture.reader import Capture, Head, Records
 from wptrace.capture.selection import Selection
 from wptrace.errors import UsageError
+from wptrace.flows.io.causes import NEIGHBOUR_LATE, NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.spans import BY
-from wptrace.model.book import Book, Cause
+from wptrace.model.book import Book
 from wptrace.model.kind import REQUESTS, TOTAL
 from wptrace.model.report import Counters, Report, Verdict
 from wptrace.tools.singles import Singles
 
 EXACT = "neighbours, by {}, are the exact overlap of the times of single requests, from the records of the capture"
 COUNTED = "neighbours are as the kernel counted them, not from the records of single requests"
-UNKNOWN = Cause(
-    "neighbour_unknown",
-    "a request has no times of its own in the records, as those of an operation that made several: in no figure of"
-    " neighbours",
-)
-LATE = Cause("neighbour_late", "a request was told behind too many others: a part of it is in no figure of neighbours")
 
 _RULES = ("owner", "neighbour")
 
@@ -84,7 +79,7 @@ class Met:
             if row.group.kind is REQUEST and row.metric == TOTAL and self._selection.is_on(str(row.group.values[0]))
         )
         book = books[REQUESTS].copy() if REQUESTS in books else Book()
-        for cause, count in ((UNKNOWN, finished - told), (LATE, self._overlap.late)):
+        for cause, count in ((NEIGHBOUR_UNKNOWN, finished - told), (NEIGHBOUR_LATE, self._overlap.late)):
             if count > 0:
                 book.note(cause, count)
         return neighbours.folded(counters, top), {**books, REQUESTS: book}
