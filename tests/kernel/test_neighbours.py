@@ -7,6 +7,7 @@ in the cgroup /batch; the victim in /app reads once and thinks, and so does a th
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,8 +23,9 @@ from tests.kernel.disks import Disk, null_device, written_when_asked
 from tests.kernel.loads import joined
 from tests.kernel.patience import said
 from tests.kernel.stacks import striped
-from tests.kernel.trace import Line, lossless, wait_until
+from tests.kernel.trace import Line, Trace, lossless, wait_until
 from tests.kernel.window import RING, Running, running
+from wptrace.cli.main import main
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.owners import CGROUP
 from wptrace.flows.io.path import Options, PathFlow
@@ -222,6 +224,46 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
     (finding,) = [one for one in trace.summary["verdict"]["findings"] if one["rule"] == "neighbour"]
     assert (finding["dev"], finding["who"]) == (disk.name, "/batch (backup, 64 KiB reads)")
     assert finding["owner"] in (APP, CRON)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        {**JOBS, **THIRD},
+        pytest.param(JOBS, marks=pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="in make test-all")),
+    ],
+)
+def test_a_replay_makes_the_same_of_single_ones(
+    jobs: Jobs, disk: Disk, groups: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the kernel counted, and the overlap of the times in the records, of one and the same load."""
+    file = tmp_path / "trace.wpt"
+    with Trace("--each", "--neighbours", "--ring-size=16M", f"--capture={file}", f"--dev={disk.name}") as trace:
+        load(disk, groups, jobs)
+        trace.stop()
+    assert main(["replay", str(file), "--json", "--summary", "--neighbours"]) == 0
+    start, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "exact overlap" in start["notes"][-1]
+    assert not summary["loss"].get("neighbour_unknown")
+    counted, exact = by_owner(trace.summary), by_owner(summary)
+    assert {*exact} == {*counted} == {*jobs}
+    whole = sum(one["device_ns"] for one in counted.values())
+    for owner, one in exact.items():
+        live = counted[owner]
+        assert [one[name] for name in ("requests", "bytes", "op", "op_bytes", "seen", "waits")] == [
+            live[name] for name in ("requests", "bytes", "op", "op_bytes", "seen", "waits")
+        ]
+        assert one["device_ns"] / whole == pytest.approx(live["device_ns"] / whole, rel=0.05)
+        assert one["waited_ns"] == pytest.approx(live["waited_ns"], rel=0.05)
+        meanwhile = {holder["owner"]: holder["ns"] for holder in live["meanwhile"]}
+        assert {holder["owner"] for holder in one["meanwhile"]} == {*meanwhile}
+        for holder in one["meanwhile"]:
+            assert holder["ns"] == pytest.approx(meanwhile[holder["owner"]], rel=0.05, abs=MS)
+    findings = [
+        [(found["owner"], found["who"]) for found in line["verdict"]["findings"] if found["rule"] == "neighbour"]
+        for line in (summary, trace.summary)
+    ]
+    assert findings[0] == findings[1] != []
 
 
 def test_what_a_filter_leaves_out_is_told_as_neighbour(disk: Disk, groups: dict[str, Path], flow: Running) -> None:

@@ -12,6 +12,8 @@ from wptrace.model.kind import DEVICE, NOBODY, OPERATION, OTHERS, Group, Kind, L
 from wptrace.model.report import BYTES, Counters
 
 NS, COUNT = "ns", "count"
+WHOLE = "whole"
+"""Of HAD, where it is known: its requests from Q to C."""
 # Paths up to here are shown whole.
 LONG = 24
 

@@ -81,6 +81,10 @@ class Selection:
             found[one.name] = plain if one.repeatable else plain[0]
         return found
 
+    def is_on(self, dev: str) -> bool:
+        """Whether something of this device may be wanted."""
+        return all(any(one.holds(dev, value) for value in values) for one, values in self._asked if one.name == "dev")
+
     def unanswered(self, kind: Kind) -> list[str]:
         """The questions that labels of a kind do not answer."""
         types = {label.type for label in kind.labels}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wptrace.model.kind import Kind
     from wptrace.model.report import Controls, Output
     from wptrace.outputs.registry import Wanted
+    from wptrace.outputs.text.output import TextOutput
 
 _LIVE_S = 1.0
 # A report without an interval of the user's has a column of time for each second.
@@ -241,13 +242,19 @@ def exported(options: argparse.Namespace, shown: Output, view: str, how: Wanted)
     return FanOut(shown, *(export.make(name, path, view, how._replace(live=False)) for name, path in files))
 
 
-def controls(output: Output) -> Controls | None:
-    """Keys of a live screen, where there are some."""
+def as_text(output: Output) -> TextOutput | None:
+    """What is shown, where that is text."""
     from wptrace.outputs.fanout import FanOut
     from wptrace.outputs.text.output import TextOutput
 
     shown = output.first if isinstance(output, FanOut) else output
-    return shown.controls if isinstance(shown, TextOutput) else None
+    return shown if isinstance(shown, TextOutput) else None
+
+
+def controls(output: Output) -> Controls | None:
+    """Keys of a live screen, where there are some."""
+    shown = as_text(output)
+    return None if shown is None else shown.controls
 
 
 def paced(options: argparse.Namespace, seconds: float | None) -> float | None:

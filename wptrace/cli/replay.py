@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,14 +16,20 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
-    from wptrace.capture.reader import Head
+    from wptrace.capture.reader import Capture, Head
     from wptrace.capture.selection import Selection
     from wptrace.model.report import Output
+    from wptrace.outputs.text.output import TextOutput
+    from wptrace.tools.replay import Wanted
 
 SUMMARY = "show what a command wrote with --capture"
 
 _TIME = re.compile(r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ])?([0-9]{1,2}:[0-9]{2})(?::([0-9]{2})(\.[0-9]{1,9})?)?")
+_FACTOR = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6})?")
+_SLOWEST = 0.001
 _NEVER_NS = 1 << 63
+# As many neighbours as a live trace shows.
+_TOP = 20
 _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
@@ -51,11 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
-    show.add_argument("--neighbours", action="store_true", help="who had the device, where the capture has that")
+    show.add_argument(
+        "--neighbours",
+        action="store_true",
+        help="who had the device meanwhile: exactly, of a capture with --each, else as the kernel counted it",
+    )
     show.add_argument("--top", metavar="COUNT", help="so many rows, where they are ranked; 0: all")
     show.add_argument("--exact", action="store_true", help="of sizes a row for each")
     show.add_argument("--folded", choices=("time", "count"), help="of stacks a line for each, for flame graphs")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
+    show.add_argument("--live", action="store_true", help="on the live screen, interval by interval as it was recorded")
+    show.add_argument("--speed", metavar="FACTOR", help="with --live: so many times as fast (10, 0.5)")
     common.add_exports(show)
     show.add_argument(
         "--to", choices=tuple(FORMATS), help="write the file of -o in this format, and show nothing", metavar="FORMAT"
@@ -69,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     from wptrace.tools.replay import KINDS, Wanted, replay
 
     _require_one_form(options)
+    speed = _speed(options)
     sample = 0 if options.sample is None else common.sample(options.sample)
     # Of a sample alone nobody is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
@@ -83,8 +97,10 @@ def run(options: argparse.Namespace) -> int:
             None if options.since is None else _moment(options.since, head.began_ns, "--since"),
             None if options.until is None else _moment(options.until, head.began_ns, "--until"),
             singles=not options.summary and not options.folded,
-            intervals=head.intervals or bool(common.exports(options) or options.to),
+            intervals=head.intervals or options.live or bool(common.exports(options) or options.to),
             sample=sample,
+            neighbours=_neighbours(options, head),
+            top=_TOP if options.top is None else common.number(options.top, "--top"),
         )
         if options.to:
             written = _file(options, head)
@@ -93,6 +109,10 @@ def run(options: argparse.Namespace) -> int:
             return 0
         with common.stream(options, options.capture_file) as stream:
             output = _output(options, stream, head)
+            shown = common.as_text(output)
+            if shown is not None and shown.live:
+                _live(capture, output, shown, wanted, speed)
+                return 0
             replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
             output.close()
     finally:
@@ -100,8 +120,35 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _live(capture: Capture, output: Output, shown: TextOutput, wanted: Wanted, speed: float) -> None:
+    """Ends as a live trace does: with what was seen so far, and the terminal as it was."""
+    from wptrace.engine.signals import Stop
+    from wptrace.tools.pace import Pace
+    from wptrace.tools.replay import replay
+
+    with Stop() as stop, ExitStack() as cleanup:
+        cleanup.callback(output.close)
+        replay(capture, output, wanted, pace=Pace(speed, shown.controls, lambda: shown.paused, stop))
+
+
+def _speed(options: argparse.Namespace) -> float:
+    """So many times as fast as it was recorded."""
+    if options.speed is None:
+        return 1.0
+    if not options.live:
+        raise UsageError("--speed needs --live: it says how fast the live screen goes")
+    speed = float(options.speed) if _FACTOR.fullmatch(options.speed) else 0.0
+    if not _SLOWEST <= speed <= 1 / _SLOWEST:
+        raise UsageError(f"--speed takes a factor between {_SLOWEST} and {1 / _SLOWEST:.0f}, not {options.speed!r}")
+    return speed
+
+
 def _require_one_form(options: argparse.Namespace) -> None:
     common.require_one_form(options)
+    if options.live:
+        for name in ("json", "line", "csv", "folded", "to"):
+            if getattr(options, name):
+                raise UsageError(f"--live shows a screen, and --{name} has none: choose one")
     if options.summary and options.sample is not None:
         raise UsageError("--summary shows no single ones, and --sample some: choose one")
     if options.to is None:
@@ -146,16 +193,21 @@ def _require(options: argparse.Namespace, head: Head) -> None:
     filters = head.start.filters
     if head.view not in _VIEWS:
         raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
-    if options.by is not None and filters.get("by") != options.by:
+    if options.by is not None and filters.get("by") != options.by and not _neighbours(options, head):
         has = f"its rows are by {filters['by']}" if "by" in filters else "it was made without --by"
         raise UsageError(f"--by {options.by} cannot be answered: {has}")
-    if options.neighbours and not filters.get("neighbours"):
-        raise UsageError("--neighbours cannot be answered: the capture was made without --neighbours")
     if options.folded and head.view != "stacks":
         raise UsageError("--folded needs a capture of wptrace stacks")
     if options.exact and head.view != "sizes":
         raise UsageError("--exact needs a capture of wptrace size")
     common.require_stage(options.hist, head.start.kinds)
+
+
+def _neighbours(options: argparse.Namespace, head: Head) -> str:
+    """By which owners they are made of single ones; nothing where they are not wanted, or are the kernel's own."""
+    from wptrace.tools import met
+
+    return met.owners(head, options.by) if options.neighbours else ""
 
 
 def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
@@ -171,7 +223,7 @@ def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
 
 def _shown(options: argparse.Namespace, head: Head) -> dict[str, Any]:
     """What of the tables is wanted: as the command had it, unless it is said here."""
-    shown = {**head.shown, "intervals": head.intervals}
+    shown = {**head.shown, "intervals": head.intervals or options.live, "live": options.live}
     if options.per_device:
         shown["per_device"] = True
     if options.exact:

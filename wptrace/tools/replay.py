@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Callable, NamedTuple
 
+from wptrace.analysis import neighbours
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Found, Head, Records
@@ -16,6 +17,8 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import block, joined, kinds, rules
 from wptrace.model.book import Book
 from wptrace.model.report import Event, Output, Report, Start
+from wptrace.tools.met import COUNTED, EXACT, Met, with_owners
+from wptrace.tools.pace import Pace
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
@@ -34,13 +37,23 @@ class Wanted(NamedTuple):
     """Each of them is told, where figures are not made of single ones."""
     sample: int = 0
     """Of single ones that took less, one in so many is told; 0: none."""
+    neighbours: str = ""
+    """The neighbours of the summary are made of single ones, by such owners."""
+    top: int = 0
+    """Of so many of them, the largest; 0: all."""
 
 
-def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], bool] = lambda: False) -> None:
-    """Until somebody says that it is over."""
+def replay(
+    capture: Capture,
+    output: Output,
+    wanted: Wanted,
+    over: Callable[[], bool] = lambda: False,
+    pace: Pace | None = None,
+) -> None:
+    """Until somebody says that it is over; at a `pace`, or as quickly as it goes."""
     collect_seldom()
     try:
-        _Replay(capture, output, wanted).run(over)
+        _Replay(capture, output, wanted, pace).run(over)
     except NONSENSE as error:
         # Fields of single ones may be anything, so this is not always a fault of the output.
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -51,19 +64,21 @@ def replay(capture: Capture, output: Output, wanted: Wanted, over: Callable[[], 
 
 
 class _Replay:
-    def __init__(self, capture: Capture, output: Output, wanted: Wanted) -> None:
-        self._capture, self._output, self._wanted = capture, output, wanted
+    def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: Pace | None) -> None:
+        self._capture, self._output, self._wanted, self._pace = capture, output, wanted, pace
         self._head = head = capture.head
         self._kinds = head.start.kinds
         self._selection = selection = wanted.selection
         self._by_rows = not selection or self._answered(head)
         self._timed = wanted.since_ns is not None or wanted.until_ns is not None
         self._singles = sums.Singles(self._kinds)
+        self._lately = sums.Singles(self._kinds)
         self._of_singles = bool(selection) and not self._by_rows
         self._all, self._some = sums.Intervals(), sums.Intervals()
         self._last: Report | None = None
         self._decoded = Singles(capture, wanted.singles)
         self._first_ns = self._last_ns = self._untold = 0
+        self._met = Met(capture, selection, wanted.neighbours) if wanted.neighbours else None
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer what is asked, and not single ones alone."""
@@ -82,25 +97,37 @@ class _Replay:
     def run(self, over: Callable[[], bool]) -> None:
         wanted, head = self._wanted, self._head
         self._output.start(self._start())
-        needed = wanted.singles or self._of_singles
+        if self._pace is not None:
+            self._pace.begin(wanted.since_ns or head.began_ns)
+        telling = wanted.singles or self._of_singles
         # The summary has all that intervals have, unless only some are wanted.
         intervals = self._timed or not head.whole or wanted.intervals
-        for item in self._capture.items(needed, intervals):
+        for item in self._capture.items(telling or self._met is not None, intervals):
             if over():
                 return
             if isinstance(item, Records):
-                self._take(self._of(item))
+                if self._met is not None:
+                    with self._read():
+                        self._met.take(item, self._is_inside if self._timed else None)
+                if telling:
+                    self._take(self._of(item))
             elif isinstance(item, list):
                 self._take(iter(item))
             elif isinstance(item, Found):
-                if wanted.singles and not self._selection and self._is_inside(item.ts_ns):
+                if wanted.singles and not self._selection and self._is_inside(item.ts_ns) and self._is_due(item.ts_ns):
                     self._output.in_flight(item.found, item.ts_ns)
             elif item.kind == "interval":
                 self._interval(item)
             else:
                 self._last = item
+            if self._pace is not None and self._pace.over:
+                # What was seen until then is what is summed up.
+                self._last = None
+                break
         with self._read():
             report = self._summary()
+            if report is not None and self._met is not None:
+                report = self._with_neighbours(report, self._met)
         if report is not None:
             self._output.summary(report)
 
@@ -113,6 +140,11 @@ class _Replay:
             if not self._head.each:
                 notes.append("that is not each of them: the others are in no figure")
         filters = {**start.filters, **wanted.selection.told}
+        if wanted.neighbours:
+            notes.append(EXACT.format(wanted.neighbours))
+            filters = {"by": wanted.neighbours, **filters, "neighbours": True}
+        elif filters.get("neighbours"):
+            notes.append(COUNTED)
         return start._replace(filters=filters, notes=[*start.notes, *notes])
 
     # --- Single ones --------------------------------------------------------------------------------------------------
@@ -143,11 +175,15 @@ class _Replay:
                     raise UsageError(
                         f"--{error.args[0]} cannot be answered: this capture does not tell it of single ones"
                     ) from None
+            if not self._is_due(event.end_ns):
+                return
             if self._of_singles:
                 self._first_ns = self._first_ns or event.start_ns
                 self._last_ns = event.end_ns
                 try:
                     self._singles.add(event)
+                    if self._pace is not None:
+                        self._lately.add(event)
                 except NONSENSE as error:
                     raise NonsenseError(self._head.start.file) from error
             if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
@@ -155,6 +191,10 @@ class _Replay:
                 self._output.event(event)
         if told:
             self._output.flush()
+
+    def _is_due(self, ts_ns: int) -> bool:
+        """When it is time for it; False where the user wants to end before."""
+        return self._pace is None or self._pace.until(ts_ns)
 
     def _is_sampled(self) -> bool:
         if not self._wanted.sample:
@@ -169,15 +209,22 @@ class _Replay:
     # --- Reports ------------------------------------------------------------------------------------------------------
 
     def _interval(self, report: Report) -> None:
+        if self._is_inside(report.ts_ns) and not self._is_due(report.ts_ns):
+            return
         with self._read():
             self._all.add(report)
             if not self._is_inside(report.ts_ns):
                 return
             if self._timed:
                 self._some.add(report)
-            part = self._part(report)
-        if self._wanted.intervals and not self._of_singles:
+            part = self._of_lately(report) if self._of_singles and self._pace is not None else self._part(report)
+        if self._wanted.intervals and (not self._of_singles or self._pace is not None):
             self._output.interval(part)
+
+    def _of_lately(self, report: Report) -> Report:
+        """The single ones of the interval."""
+        found, self._lately = self._lately, sums.Singles(self._kinds)
+        return found.report(report.ts_ns, report.duration_ns, report.books)._replace(kind="interval")
 
     def _part(self, report: Report) -> Report:
         return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report
@@ -197,6 +244,22 @@ class _Replay:
         else:
             found = self._all
         return self._judged(self._part(found.report(self._kinds))) if found.count else None
+
+    def _with_neighbours(self, report: Report, met: Met) -> Report:
+        """Those of single ones instead of those that the kernel counted, with what the verdict says of them."""
+        counters, books = met.figures(self._whole(), report.books, self._wanted.top)
+        plain = {group: counts for group, counts in report.counters.items() if group.kind not in neighbours.KINDS}
+        report = report._replace(counters={**plain, **counters}, books=books)
+        judged = self._judged(report).verdict
+        if report.verdict is not None and judged is not None:
+            judged = with_owners(report.verdict, judged)
+        return report._replace(verdict=judged)
+
+    def _whole(self) -> Report | None:
+        """What the capture has in the time that is wanted, whoever did it."""
+        if self._timed:
+            return self._some.report(self._kinds) if self._some.count else None
+        return self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None
 
     def _of_events(self) -> Report:
         last = self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None

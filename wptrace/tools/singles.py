@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Callable
 
+from wptrace.analysis.overlap import Span
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Capture, Records
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, images, records
+from wptrace.flows.io.spans import Spans
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.report import Event
 
@@ -34,6 +37,20 @@ class Singles:
         start = capture.head.start
         self._images = images.told(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
+        self._spans: dict[int, tuple[Spans, struct.Struct]] = {}
+
+    def spans(self, found: Records, by: str) -> Iterator[Span | None]:
+        """For each of them the request that it tells of, by such owners; None where it tells of none, or several."""
+        layout = self._capture.layouts[found.number]
+        if layout.record != records.RECORDS.record:
+            return
+        made = self._spans.get(found.number)
+        if made is None:
+            made = self._spans[found.number] = _spans(layout, by)
+        spans, rows = made
+        spans.cgroups = CgroupNames(known=self._capture.cgroups)
+        for piece in _pieces(found, layout.stride):
+            yield from spans.of(list(rows.iter_unpack(piece)))
 
     def of(self, found: Records) -> Iterator[Event]:
         made = self._decoders.get(found.number)
@@ -64,6 +81,11 @@ def _stories(capture: Capture, number: int, whole: bool) -> _Decoder:
             yield from stories.told(found_rows) if whole else stories.brief(found_rows)
 
     return decode
+
+
+def _spans(layout: Described, by: str) -> tuple[Spans, struct.Struct]:
+    plain, fields = layout.struct(layout.record).packed(*records.WHOLE)
+    return Spans(layout, fields, by), layout.rows(plain)
 
 
 def _requests(capture: Capture, number: int, whole: bool) -> _Decoder:

@@ -19,6 +19,10 @@ NO_CELL = Cause("no_cell", "something had no row to count in")
 SHED = Cause("shed", "the budget took operations off while it was in flight")
 OWNER_FULL = Cause("owner_full", "there was no row left for an owner: it counts in the row others")
 NEIGHBOUR_FULL = Cause("neighbour_full", "more requests were under way at once than are tracked for neighbours")
+NEIGHBOUR_UNKNOWN = Cause(
+    "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
+)
+NEIGHBOUR_LATE = Cause("neighbour_late", "of an exact overlap: a request was told too late to be in it as a whole")
 FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 
 COUNTED = (

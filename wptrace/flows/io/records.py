@@ -35,6 +35,9 @@ _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
 
+WHOLE = ("noise", "before_wakeup", "commit", "events", "met")
+"""Members that are read only where there is something in them."""
+
 RECORDS = Raw(
     "io_record",
     enums=(
@@ -69,7 +72,7 @@ class Stories:
         whole: Structure = obj.struct("io_record")
         layout = whole.before(end)
         # Most records tell of no interference, so that is left as it is until one does.
-        self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events", "met")
+        self.layout, self.fields = layout.packed(*WHOLE)
         self._at = {name: place for place, name in enumerate(self.fields)}
         self._noise = layout.member("before_wakeup") if "noise" in layout.names else None
         self._kinds_of_noise = [_NOISE.get(name, name) for name in (*obj.enum("noise_stage"), "before_wakeup")]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from wptrace.analysis import neighbours, verdict
-from wptrace.analysis.neighbours import HAD, NS, WAITED
+from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.kinds import HIT, OPERATION, UNDER_WAY
 from wptrace.flows.io.owners import OWNED_REQUEST
@@ -114,6 +114,11 @@ def neighbour(case: Case) -> Finding | None:
 def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
     """Of requests, by device and owner."""
     found: Counter[tuple[object, str]] = Counter()
+    for group, counts in report.counters.items():
+        if group.kind is HAD and counts.get(WHOLE):
+            found[group.label("dev"), group.label("owner")] += counts[WHOLE]
+    if found:
+        return found
     for row in report.rows:
         if row.group.kind.name == OWNED_REQUEST and row.metric == TOTAL:
             label = row.group.kind.labels[-1]

@@ -61,6 +61,16 @@ class TextOutput:
         """Keys, on a live screen that has them."""
         return self._keyboard
 
+    @property
+    def live(self) -> bool:
+        """It draws in place."""
+        return self._live is not None
+
+    @property
+    def paused(self) -> bool:
+        """The user holds the screen."""
+        return self._desk.paused
+
     # --- Events -------------------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:

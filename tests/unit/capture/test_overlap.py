@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace replay --neighbours` of a capture with each single one: the exact overlap, from its records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture.made import ABOUT, START, entry
+from wptrace.bpf.object import BpfObject
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
+from wptrace.flows.io.kinds import KINDS, REQUEST
+from wptrace.flows.io.records import RECORDS
+from wptrace.model.book import Book
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
+from wptrace.model.report import Overhead, Report, Start, rows_of
+
+US, SECOND = 1_000, 1_000_000_000
+ALL = START._replace(filters={"dev": []})
+BACKUP, DB = {"cgroup": 10, "comm": b"backup", "tgid": 5, "tid": 6}, {"cgroup": 20, "comm": b"db", "tgid": 7, "tid": 7}
+OPERATION, WRITTEN = 0, 2
+_FS, _THROTTLE, _QUEUE, _DRIVER, _DEVICE, _COMPLETE, _WAKEUP, _RETURN = 1, 4, 5, 6, 7, 8, 9, 10
+
+
+def one(who: dict[str, Any], queued: int, issued: int, completed: int, **more: Any) -> dict[str, Any]:
+    """An operation with its request, by microseconds: 2 of fs before, 1 of wakeup and 1 of return behind it."""
+    throttled = min(issued - queued, 1)
+    stages = {
+        _FS: 2, _THROTTLE: throttled, _QUEUE: issued - queued - throttled, _DRIVER: 3, _DEVICE: completed - issued - 5,
+        _COMPLETE: 2, _WAKEUP: 1, _RETURN: 1,
+    }  # fmt: skip
+    return {
+        "kind": OPERATION,
+        "start_ns": SECOND + (queued - 2) * US,
+        "end_ns": SECOND + (completed + 2) * US,
+        "handed_ns": SECOND + (issued + 3) * US,
+        "seen_ns": SECOND + (completed - 2) * US,
+        **{f"stages[{at}]": stages.get(at, 0) * US for at in range(11)},
+        "dev": 8 << 20,
+        "bytes": 4096,
+        "requests": 1,
+        **who,
+        **more,
+    }
+
+
+def written(who: dict[str, Any], queued: int, issued: int, completed: int) -> dict[str, Any]:
+    """A request that nobody waits for."""
+    made = one(who, queued, issued, completed, kind=WRITTEN, op=1, request_op=1, **{"stages[1]": 0})
+    return {
+        **made,
+        "start_ns": SECOND + queued * US,
+        "end_ns": SECOND + completed * US,
+        "stages[9]": 0,
+        "stages[10]": 0,
+    }
+
+
+MANY = (
+    one(BACKUP, 0, 0, 150, bytes=65536),
+    written(BACKUP, 110, 120, 250),
+    one(DB, 100, 200, 260),
+    # Each of the two operations whose bios were merged tells of the one request.
+    one(DB, 290, 300, 350, events__merged=1),
+    one(DB, 295, 300, 350, events__merged=1),
+    # Times of one request alone are known.
+    one(BACKUP, 300, 400, 500, requests=2),
+    one(BACKUP, 300, 400, 500, handed_ns=SECOND + 310 * US),
+)
+
+
+def write(obj: BpfObject, path: Path, start: Start = ALL, about: About = ABOUT, finished: int = 7) -> Path:
+    output = CaptureOutput(path, about)
+    take = output.raw(obj, RECORDS, ["other", "sda"], {10: "/batch", 20: "/app"}.__getitem__)
+    output.start(start)
+    for at, values in enumerate(MANY):
+        take(memoryview(entry(obj, at, **values)))
+    times = Distribution()
+    for at in range(finished):
+        times.add(at)
+    rows = rows_of({REQUEST.group("sda", "read"): {TOTAL: times}}, KINDS)
+    books = {REQUESTS: Book.read(finished, finished, {}, {}), OPERATIONS: Book.read(7, 7, {}, {})}
+    output.summary(Report("summary", SECOND, SECOND, books, rows, {}, Overhead(0, 0, 0, 0, 0, 0)))
+    output.close()
+    return path
+
+
+def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    assert main(["replay", str(path), "--json", "--summary", "--neighbours", *options]) == 0
+    start, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return start, {name["owner"]: name for name in summary.get("neighbours", ())} | {"summary": summary}
+
+
+def test_the_overlap_is_made_of_records(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start, found = replayed(write(obj, tmp_path / "trace.wpt"), capsys)
+    assert start["notes"][-1] == (
+        "neighbours, by cgroup, are the exact overlap of the times of single requests, from the records of the capture"
+    )
+    batch, app = found["/batch"], found["/app"]
+    assert (batch["device_ns"], batch["requests"], batch["bytes"]) == (280 * US, 2, 65536 + 4096)
+    assert (batch["seen"], batch["op"], batch["op_bytes"]) == ("backup", "read", 65536)
+    assert (batch["waits"], batch["waited_ns"]) == (1, 10 * US)
+    assert batch["meanwhile"] == [{"owner": "/batch", "ns": 10 * US}]
+    # That of both merged ones is one, and waits once.
+    assert (app["device_ns"], app["requests"], app["waits"], app["waited_ns"]) == (110 * US, 2, 2, 110 * US)
+    assert app["meanwhile"] == [{"owner": "/batch", "ns": (50 + 80) * US}]
+    summary = found["summary"]
+    assert {cause: count for cause, count in summary["loss"].items() if count} == {"neighbour_unknown": 3}
+    finding = next(one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour")
+    assert (finding["owner"], finding["who"]) == ("/app", "/batch (backup, 64 KiB reads)")
+    assert finding["share"] == pytest.approx(110 / 220)
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("process", {"backup[5]", "db[7]"}),
+        ("thread", {"backup[5/6]", "db[7/7]"}),
+        ("comm", {"backup", "db"}),
+        ("cgroup", {"/batch", "/app"}),
+    ],
+)
+def test_owners_are_those_that_are_asked_for(
+    by: str, names: set[str], obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, found = replayed(write(obj, tmp_path / "trace.wpt"), capsys, f"--by={by}")
+    assert found.keys() == {*names, "summary"}
+
+
+def test_a_filter_chooses_who_waits(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(obj, tmp_path / "trace.wpt")
+    _, found = replayed(file, capsys, "--comm=db")
+    assert (found["/batch"]["waits"], found["/batch"]["requests"]) == (0, 2)
+    assert found["/app"]["meanwhile"] == [{"owner": "/batch", "ns": 130 * US}]
+    assert replayed(file, capsys, "--dev=sdb")[1].keys() == {"summary"}
+    _, found = replayed(file, capsys, "--top=1")
+    assert found.keys() == {"/batch", "others", "summary"}
+
+
+def test_it_says_where_the_kernels_figures_are_shown(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted = ALL._replace(filters={"dev": [], "pid": 7, "by": "cgroup", "neighbours": True})
+    start, _ = replayed(write(obj, tmp_path / "trace.wpt", counted), capsys)
+    assert start["notes"][-1] == "neighbours are as the kernel counted them, not from the records of single requests"
+
+
+@pytest.mark.parametrize(
+    ("start", "about", "sentence"),
+    [
+        (ALL._replace(filters={"pid": 7}), ABOUT, "with --pid, so that who else had the device is not in it"),
+        (ALL, ABOUT._replace(each=False), "without --each, so that not every request is in it"),
+        (ALL._replace(level="block"), ABOUT, "it has no owners of requests"),
+        (ALL._replace(filters={"by": "file"}), ABOUT, "records do not tell owners by file"),
+    ],
+)
+def test_what_cannot_be_known(start: Start, about: About, sentence: str, obj: BpfObject, tmp_path: Path) -> None:
+    file = write(obj, tmp_path / "trace.wpt", start, about)
+    with pytest.raises(UsageError, match=f"--neighbours cannot be answered: .*{sentence}"):
+        main(["replay", str(file), "--neighbours"])

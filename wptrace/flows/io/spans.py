@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When requests were queued, issued and completed, and whose they were, by the records of single ones.
+
+A record tells of one request: of the one that an operation made, or of one that nobody waits for. Of an operation that
+made several, it tells sums of stages alone, from which no times can be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from wptrace.analysis.neighbours import Owner
+from wptrace.analysis.overlap import Span
+from wptrace.flows.io.fates import Events
+from wptrace.flows.io.owners import CGROUP, COMM, PROCESS, THREAD
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.tasks import comm
+from wptrace.model.kind import NOBODY, Task
+
+if TYPE_CHECKING:
+    from wptrace.capture.layout import Described
+    from wptrace.flows.io.records import Record
+
+BY = (CGROUP, PROCESS, THREAD, COMM)
+"""Owners that records tell."""
+
+# Requests that were merged end together, and are told soon behind each other.
+_MERGED = 1 << 12
+# More are looked up anew.
+_MOST_OWNERS = 1 << 16
+_STAGES = ("throttle", "queue", "driver", "device", "complete")
+
+
+class Spans:
+    def __init__(self, layout: Described, fields: Sequence[str], by: str) -> None:
+        """`fields` are those of the records in the order in which they come."""
+        self.cgroups = CgroupNames(known={})
+        self._at = {name: place for place, name in enumerate(fields)}
+        self._names, self._by = layout.names, by
+        self._ops = layout.enum("block_op")
+        self._request = layout.enum("record_kind").index("request")
+        self._operation = layout.enum("record_kind").index("operation")
+        stages = layout.enum("op_stage")
+        self._stages = [f"stages[{stages.index(name)}]" for name in _STAGES]
+        member = layout.struct(layout.record).member("events")
+        self._events, self._quiet = Events(member), bytes(member.size)
+        self._owners: dict[tuple[Any, ...], Owner] = {}
+        self._leaders: dict[int, bytes] = {}
+        self._tasks: dict[tuple[bytes, int, int, int], Owner] = {}
+        self._told: dict[tuple[int, int], None] = {}
+
+    def of(self, records: Sequence[Record]) -> Iterator[Span | None]:
+        """One for each, where it tells of one."""
+        at = self._at.__getitem__
+        kind, slot, op, dev, size, requests, readahead, start, end, events = map(
+            at, ("kind", "slot", "request_op", "dev", "bytes", "requests", "readahead", "start_ns", "end_ns", "events")
+        )
+        throttle, queue, driver, device, complete = map(at, self._stages)
+        # Captures of versions before these have none.
+        handed, seen = self._at.get("handed_ns"), self._at.get("seen_ns")
+        names, ops, tasks = self._names, self._ops, self._tasks
+        task_of = itemgetter(*map(at, ("comm", "tgid", "tid", "cgroup")))
+        quiet, telling, alone = self._quiet, self._request, self._operation
+        for record in records:
+            if record[kind] == telling:
+                queued, completed = record[start], record[end]
+                issued = queued + record[throttle] + record[queue]
+            elif (
+                record[kind] == alone
+                and handed is not None
+                and seen is not None
+                and record[dev]
+                and record[requests] - record[readahead] == 1
+                # Or it waited for one of an earlier operation as well.
+                and record[seen] - record[handed] == record[device]
+            ):
+                issued = record[handed] - record[driver]
+                queued = issued - record[queue] - record[throttle]
+                completed = record[seen] + record[complete]
+                if record[events] != quiet and self._is_told(record[events], record[slot], record[seen]):
+                    yield None
+                    continue
+            else:
+                yield None
+                continue
+            task = task_of(record)
+            owner = tasks.get(task) or self._owner(task)
+            yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
+
+    def _is_told(self, events: bytes, slot: int, seen_ns: int) -> bool:
+        """Bios of several operations may have been merged into one request, which each of them tells."""
+        if not self._events.fields(events).get("events", {}).get("merged"):
+            return False
+        if (slot, seen_ns) in self._told:
+            return True
+        self._told[slot, seen_ns] = None
+        if len(self._told) > _MERGED:
+            del self._told[next(iter(self._told))]
+        return False
+
+    def _owner(self, task: tuple[bytes, int, int, int]) -> Owner:
+        """That of a task seen for the first time, or not for long."""
+        name, pid, tid, cgroup = task
+        if len(self._tasks) >= _MOST_OWNERS:
+            self._tasks.clear()
+            self._owners.clear()
+            self._leaders.clear()
+        if not tid and not pid:
+            key: tuple[Any, ...] = ()
+        elif self._by == CGROUP:
+            key = (cgroup,)
+        elif self._by == COMM:
+            key = (name,)
+        elif self._by == THREAD:
+            key = (name, pid, tid)
+        else:
+            # A process has the name of its first thread.
+            if tid == pid:
+                self._leaders[pid] = name
+            key = (self._leaders.setdefault(pid, name), pid)
+        found = self._owners.get(key)
+        if found is None:
+            found = self._owners[key] = self._named(key)
+        if self._by == CGROUP and key:
+            found.seen = comm(name)
+        self._tasks[task] = found
+        return found
+
+    def _named(self, key: tuple[Any, ...]) -> Owner:
+        if not key:
+            return Owner(NOBODY)
+        if self._by == CGROUP:
+            return Owner(self.cgroups.of(key[0]))
+        return Owner(comm(key[0]) if self._by == COMM else Task(comm(key[0]), *key[1:]))

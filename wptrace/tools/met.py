@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Neighbours of a capture with every single one: who had the device meanwhile, exactly, from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Callable
+
+from wptrace.analysis import neighbours
+from wptrace.analysis.neighbours import COUNT, HAD
+from wptrace.analysis.overlap import Overlap
+from wptrace.capture.reader import Capture, Head, Records
+from wptrace.capture.selection import Selection
+from wptrace.errors import UsageError
+from wptrace.flows.io.causes import NEIGHBOUR_LATE, NEIGHBOUR_UNKNOWN
+from wptrace.flows.io.kinds import REQUEST
+from wptrace.flows.io.spans import BY
+from wptrace.model.book import Book
+from wptrace.model.kind import REQUESTS, TOTAL
+from wptrace.model.report import Counters, Report, Verdict
+from wptrace.tools.singles import Singles
+
+EXACT = "neighbours, by {}, are the exact overlap of the times of single requests, from the records of the capture"
+COUNTED = "neighbours are as the kernel counted them, not from the records of single requests"
+
+_RULES = ("owner", "neighbour")
+
+
+def owners(head: Head, by: str | None) -> str:
+    """By whom they can be made of single ones; nothing where the kernel's figures are all that there is."""
+    start = head.start
+    counted = bool(start.filters.get("neighbours"))
+    by = by or start.filters.get("by") or BY[0]
+    others = [name for name in start.filters if name not in ("dev", "by", "neighbours")]
+    if start.flow != "io" or start.level != "path":
+        lacking = "it has no owners of requests"
+    elif others:
+        lacking = f"with --{others[0]}, so that who else had the device is not in it"
+    elif not head.each:
+        lacking = "without --each, so that not every request is in it"
+    elif by not in BY:
+        lacking = f"records do not tell owners by {by}"
+    else:
+        return by
+    if not counted:
+        raise UsageError(
+            f"--neighbours cannot be answered: the capture was made without --neighbours, and {lacking}",
+            "capture with --each or --neighbours",
+        )
+    return ""
+
+
+class Met:
+    def __init__(self, capture: Capture, selection: Selection, by: str) -> None:
+        self._selection, self._by = selection, by
+        self._singles = Singles(capture, whole=False)
+        self._overlap = Overlap()
+
+    def take(self, found: Records, is_inside: Callable[[int], bool] | None) -> None:
+        """Waits are those of what is selected; who had the device meanwhile may be anybody."""
+        add, selection = self._overlap.add, self._selection
+        spans = self._singles.spans(found, self._by)
+        if is_inside is None and not selection:
+            for span in spans:
+                if span is not None:
+                    add(span)
+            return
+        for event, span in zip(self._singles.of(found), spans):
+            if span is not None and selection.is_on(span.dev):
+                add(span, is_inside is None or is_inside(event.end_ns), selection.has(event))
+
+    def figures(self, whole: Report | None, books: Mapping[str, Book], top: int) -> tuple[Counters, dict[str, Book]]:
+        """Of the `whole` it is known how many requests there were."""
+        counters = self._overlap.counters()
+        told = sum(counts[COUNT] for group, counts in counters.items() if group.kind is HAD)
+        finished = sum(
+            row.distribution.count
+            for row in (whole.rows if whole is not None else ())
+            if row.group.kind is REQUEST and row.metric == TOTAL and self._selection.is_on(str(row.group.values[0]))
+        )
+        book = books[REQUESTS].copy() if REQUESTS in books else Book()
+        for cause, count in ((NEIGHBOUR_UNKNOWN, finished - told), (NEIGHBOUR_LATE, self._overlap.late)):
+            if count > 0:
+                book.note(cause, count)
+        return neighbours.folded(counters, top), {**books, REQUESTS: book}
+
+
+def with_owners(verdict: Verdict, judged: Verdict) -> Verdict:
+    """What is said of owners and neighbours is that of the other one; the rest stays."""
+    kept = [one for one in verdict.findings if one.rule not in _RULES]
+    new = [one for one in judged.findings if one.rule in _RULES]
+    last = [one for one in kept if one.rule == "lost"]
+    findings = (*(one for one in kept if one.rule != "lost"), *new, *last)
+    return verdict._replace(findings=findings)

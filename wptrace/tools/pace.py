@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock of a replay on a live screen: recorded time, faster or slower, which stands still while the screen does."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import Callable
+
+from wptrace.engine.signals import Stop
+from wptrace.model.report import Controls
+
+# So long a look at the keys may be away.
+_LOOK_S = 0.5
+# What took longer was a process that was stopped, or a machine that slept: nobody saw that time.
+_LONGEST_S = 2.0
+
+
+class Pace:
+    def __init__(self, speed: float, controls: Controls | None, paused: Callable[[], bool], stop: Stop) -> None:
+        """Seconds of recorded time in a second; who may ask for something meanwhile."""
+        self._speed = speed
+        self._controls, self._paused, self._stop = controls, paused, stop
+        self._now_ns = 0.0
+        self._last = time.monotonic()
+        self.over = False
+        """Somebody wants to end."""
+        if controls is not None:
+            stop.ending = controls.leave
+
+    def begin(self, ts_ns: int) -> None:
+        """There it starts to run."""
+        self._now_ns, self._last = float(ts_ns), time.monotonic()
+
+    def until(self, ts_ns: int) -> bool:
+        """Waits for a moment of recorded time; False where the user wants to end."""
+        while not self._is_over():
+            self._advance()
+            left_s = (ts_ns - self._now_ns) / 1e9 / self._speed
+            paused = self._paused()
+            if left_s <= 0 and not paused:
+                return True
+            self._answer(_LOOK_S if paused else min(left_s, _LOOK_S))
+        return False
+
+    def _is_over(self) -> bool:
+        self.over |= self._stop.asked
+        return self.over
+
+    def _advance(self) -> None:
+        now = time.monotonic()
+        if not self._paused():
+            self._now_ns += min(now - self._last, _LONGEST_S) * 1e9 * self._speed
+        self._last = now
+
+    def _answer(self, seconds: float) -> None:
+        """Whatever is asked for meanwhile."""
+        controls = self._controls
+        keys = -1 if controls is None else controls.fd
+        watched = [self._stop.fd, *([keys] if keys >= 0 else [])]
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if self._stop.fd in ready:
+            os.read(self._stop.fd, 4096)
+        if controls is not None and keys in ready:
+            # What went by until now is of how the screen was until now.
+            self._advance()
+            if not controls.take():
+                controls.leave()
+                self.over = True
