@@ -40,8 +40,14 @@ def run(options: argparse.Namespace) -> int:
     found = _guests(options)
     if len(found) > 1:
         _require_one(options)
-    flows = {printable(f"{guest.name} {guest.pid}"): _flow(options, told, guest) for guest in found}
+    flows = {printable(f"{guest.name} {guest.pid}"): flow(options, told, guest) for guest in found}
     return path.run(options, flows, told, [printable(_shown(guest)) for guest in found])
+
+
+def one(options: argparse.Namespace) -> Guest:
+    """The one that --pid names, or the only one."""
+    (found,) = _guests(options)
+    return found
 
 
 def _guests(options: argparse.Namespace) -> list[Guest]:
@@ -52,11 +58,12 @@ def _guests(options: argparse.Namespace) -> list[Guest]:
     found = [guests.read(pid) for pid in guests.find()]
     if not found:
         raise UsageError("no process here runs a guest: none has /dev/kvm open or is called like one", hint="--pid PID")
-    if len(found) > (_TRACED if options.all else 1):
+    every = getattr(options, "all", False)
+    if len(found) > (_TRACED if every else 1):
         more = " ..." if len(found) > _NAMED else ""
         raise UsageError(
             f"{len(found)} processes here run guests: {'; '.join(map(_shown, found[:_NAMED]))}{more}",
-            hint=f"--pid {found[0].pid}" if options.all else f"--pid {found[0].pid} or --all",
+            hint=f"--pid {found[0].pid} or --all" if not every and "all" in options else f"--pid {found[0].pid}",
         )
     return found
 
@@ -76,7 +83,7 @@ def _shown(guest: Guest) -> str:
     return f"{guest.pid} {guest.name}: {images or 'no image of a disk that is known'}"
 
 
-def _flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
+def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
     from wptrace.engine.filters import Filter
     from wptrace.flows.io.owners import FILE, TOP
     from wptrace.flows.io.path import Options, PathFlow
@@ -87,7 +94,7 @@ def _flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathF
             slow_ns=told.slow_ns,
             sample=told.sample,
             limit=told.limit,
-            interference=options.interference,
+            interference=getattr(options, "interference", False),
             by=FILE,
             top=TOP,
             ring_bytes=common.size(options.ring_size),

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Callable
+from typing import Callable, Union
 
 from wptrace.capture.layout import Described
-from wptrace.capture.reader import Capture, Records
+from wptrace.capture.reader import Arriving, Capture, Head, Records
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, images, records
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -20,6 +20,7 @@ NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
 _AT_ONCE = 2048
 
 _Decoder = Callable[[Records], Iterator[Event]]
+_From = Union[Capture, Arriving]
 
 
 class NonsenseError(WptraceError):
@@ -28,10 +29,10 @@ class NonsenseError(WptraceError):
 
 
 class Singles:
-    def __init__(self, capture: Capture, whole: bool = True) -> None:
+    def __init__(self, capture: _From, head: Head, whole: bool = True) -> None:
         """Unless they are wanted as a `whole`, they have what figures are made of and filters ask for."""
         self._capture, self._whole = capture, whole
-        start = capture.head.start
+        start = head.start
         self._images = images.told(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
 
@@ -51,7 +52,7 @@ def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
         yield rows[first : first + _AT_ONCE * stride]
 
 
-def _stories(capture: Capture, number: int, whole: bool) -> _Decoder:
+def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
     stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups))
     rows = layout.rows(stories.layout)
@@ -66,7 +67,7 @@ def _stories(capture: Capture, number: int, whole: bool) -> _Decoder:
     return decode
 
 
-def _requests(capture: Capture, number: int, whole: bool) -> _Decoder:
+def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
     requests = block.Requests(layout, layout.names)
     rows = layout.rows(requests.layout)
@@ -78,7 +79,7 @@ def _requests(capture: Capture, number: int, whole: bool) -> _Decoder:
     return decode
 
 
-_DECODERS: dict[str, Callable[[Capture, int, bool], _Decoder]] = {
+_DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     block.RECORDS.record: _requests,
 }
