@@ -70,6 +70,8 @@ class Head(NamedTuple):
     began_ns: int
     """Time of day."""
     anchors: tuple[Anchor, ...] = ()
+    boot: str = ""
+    """Which one of its machine."""
 
 
 class _Frames:
@@ -83,6 +85,7 @@ class _Frames:
         self.layouts: list[Described] = []
         self.cgroups: dict[int, str] = {}
         self.anchors: list[Anchor] = []
+        self._boot = ""
 
     def close(self) -> None:
         self._from.close()
@@ -137,6 +140,7 @@ class _Frames:
         """The time of day. One that is made of others says no more."""
         day = spec.integer(has["realtime_ns"])
         if "monotonic_ns" in has and len(self.anchors) < _MOST_ANCHORS:
+            self._boot = self._boot or spec.text(has.get("boot_id", ""))
             error, below = has.get("error_ns"), has.get("below")
             self.anchors.append(
                 Anchor(
@@ -212,7 +216,9 @@ class Capture(_Frames):
         if not whole:
             note = "the capture has no end: its trace was cut off, and what it told last may be missing"
             found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
-        return found._replace(whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}), anchors=tuple(self.anchors))
+        return found._replace(
+            whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}), anchors=tuple(self.anchors), boot=self._boot
+        )
 
     def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
         """In the order in which they were written; without what nobody asks for."""

@@ -41,12 +41,25 @@ def run(options: argparse.Namespace) -> int:
     if len(found) > 1:
         _require_one(options)
     flows = {printable(f"{guest.name} {guest.pid}"): flow(options, told, guest) for guest in found}
-    return path.run(options, flows, told, [printable(_shown(guest)) for guest in found])
+    captures = [_named(options.capture, guest) for guest in found] if len(found) > 1 and options.capture else []
+    return path.run(options, flows, told, [printable(_shown(guest)) for guest in found], captures)
 
 
-def one(options: argparse.Namespace) -> Guest:
-    """The one that --pid names, or the only one."""
-    (found,) = _guests(options)
+def _named(file: str, guest: Guest) -> str:
+    """Each has a capture of its own: host.wpt of process 4711 is host-4711.wpt."""
+    front, dot, end = file.rpartition(".")
+    return f"{front}-{guest.pid}.{end}" if dot and "/" not in end and front else f"{file}-{guest.pid}"
+
+
+def first_and_beside(options: argparse.Namespace) -> list[Guest]:
+    """The one that --pid names, or the only one, and those of --beside."""
+    from wptrace.kernel import guests, tasks
+
+    found = _guests(options) + [guests.read(tasks.process(pid)) for pid in options.beside]
+    if len({guest.pid for guest in found}) < len(found):
+        raise UsageError("--beside names other guests than --pid, each once")
+    if len(found) > _TRACED:
+        raise UsageError(f"{len(found)} guests are more than the {_TRACED} that can be traced at once")
     return found
 
 
@@ -70,8 +83,6 @@ def _guests(options: argparse.Namespace) -> list[Guest]:
 
 def _require_one(options: argparse.Namespace) -> None:
     """What has room for the operations of one guest."""
-    if options.capture is not None:
-        raise UsageError("--capture has room for one guest: there are several", hint="--pid names one")
     if common.exports(options):
         raise UsageError("a report or an export is of one guest: there are several", hint="--pid names one")
     if options.line or options.csv:

@@ -52,6 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=IMAGE",
         help="which image a disk of the guest is; repeatable (default: the one of which the same was asked)",
     )
+    parser.add_argument(
+        "--beside",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="the same host's capture of another guest, with --live that one's PID; repeatable: the verdict names who"
+        " had the host's device",
+    )
     single = parser.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
     single.add_argument("--each", action="store_true", help="also show every one")
@@ -82,11 +90,12 @@ def _files(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     from wptrace.tools import join
 
     common.exports(options)
-    common.require_apart(options.capture, options.guest, options.host)
+    others = [options.guest, options.host, *options.beside]
+    common.require_apart(options.capture, *others)
     slow_ns = _slow(options)
-    found = join.read(Path(options.guest), Path(options.host), named)
+    found = join.read(Path(options.guest), Path(options.host), named, list(map(Path, options.beside)))
     shown = {"per_device": True, "hist": options.hist or ""}
-    with common.stream(options, options.guest, options.host, options.capture) as stream:
+    with common.stream(options, *others, options.capture) as stream:
         output = common.output(options, stream, "stages", intervals=False, **shown)
         recorder = None
         if options.capture is not None:
@@ -110,7 +119,8 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     common.exports(options)
     channel = Channel(options.live)
     slow_ns = _slow(options)
-    flow = host.flow(options, common.Told(slow_ns=0, sample=0, limit=0, stuck_ns=None), host.one(options))
+    told = common.Told(slow_ns=0, sample=0, limit=0, stuck_ns=None)
+    flows = [host.flow(options, told, guest) for guest in host.first_and_beside(options)]
     require_tracing()
     shown = {"per_device": True, "hist": options.hist or ""}
     with common.stream(options, options.capture) as stream, ExitStack() as cleanup:
@@ -120,7 +130,12 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
             recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, seconds is not None))
         cleanup.callback(channel.close)
         live = LiveJoin(channel, named, output, recorder, slow_ns)
-        trace([(flow, live)], Terms(common.paced(options, seconds), count, watch_fd=stream.fileno(), controls=live))
+        beside = [(flow, live.beside()) for flow in flows[1:]]
+        # The other ones end first: what they had is known when this one sums up.
+        trace(
+            [*beside, (flows[0], live)],
+            Terms(common.paced(options, seconds), count, watch_fd=stream.fileno(), controls=live),
+        )
     if live.trouble is not None:
         raise live.trouble
     return 0

@@ -6,7 +6,7 @@ Captures may be anybody's: nothing is trusted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Callable
@@ -34,12 +34,12 @@ _COMMANDS = {
 }
 
 
-def read(guest: Path, host: Path, named: Mapping[str, str]) -> Join:
-    """`named` are images of disks that the user knows."""
+def read(guest: Path, host: Path, named: Mapping[str, str], beside: Sequence[Path] = ()) -> Join:
+    """`named` are images of disks that the user knows, `beside` is what the host did for other guests."""
     collect_seldom()
     ours, theirs = _read(guest, "io", of_disk), _read(host, "host", of_image)
     try:
-        return Join(ours, theirs, named)
+        return Join(ours, theirs, named, [_read(path, "host", of_image) for path in beside])
     except NONSENSE:
         raise NonsenseError(guest) from None
 
@@ -81,7 +81,7 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
                     raise WptraceError(f"{path} has more than {_MOST:,} operations: join a shorter time")
         except NONSENSE:
             raise NonsenseError(path) from None
-        return Told(path, head.start.kernel, head.start.filters, events, head.whole, head.anchors)
+        return Told(path, head.start.kernel, head.start.filters, events, head.whole, head.anchors, head.boot)
 
 
 def require(head: Head, path: Path, flow: str) -> None:

@@ -15,7 +15,7 @@ from wptrace.capture.reader import Arriving
 from wptrace.capture.writer import CaptureOutput
 from wptrace.errors import WptraceError
 from wptrace.flows.io.following import Following
-from wptrace.flows.io.joined import JOINED
+from wptrace.flows.io.joined import JOINED, whose
 from wptrace.flows.io.kinds import KINDS
 from wptrace.flows.io.records import RECORDS
 from wptrace.kernel.clock import day_and_time, realtime_error_ns
@@ -55,6 +55,10 @@ class LiveJoin:
         """Why the guest's side ended before its trace did."""
 
     # --- The guest: somebody who may ask for attention ----------------------------------------------------------------
+
+    def beside(self) -> Output:
+        """For the trace of another guest of this host."""
+        return _Other(self._following)
 
     @property
     def fd(self) -> int:
@@ -195,6 +199,37 @@ class LiveJoin:
         start = Start("join", "live", kernel, filters, [], (JOINED,), [*self._following.notes(), *host.notes])
         for one in self._every:
             one.start(start)
+
+
+class _Other:
+    """An output: what the host does for another guest."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    def start(self, start: Start) -> None:
+        """Nothing is told of it alone."""
+
+    def event(self, event: Event) -> None:
+        self._following.beside.other(whose(event), join.of_image(event))
+
+    def flush(self) -> None:
+        """It waits for the guest that is followed."""
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        """Of no use here."""
+
+    def interval(self, report: Report) -> None:
+        """As with the start."""
+
+    def losses(self) -> Mapping[Cause, int]:
+        return {}
+
+    def summary(self, report: Report) -> None:
+        """As with the start."""
+
+    def close(self) -> None:
+        """It has nothing of its own."""
 
 
 def _anchor() -> Anchor:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from wptrace.correlation import anchors, guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
+from wptrace.flows.io.beside import Beside
 from wptrace.flows.io.joined import (
     UNASKED,
     Sums,
@@ -38,6 +39,8 @@ _WINDOW_NS = WINDOW_S * 1_000_000_000
 # Where there are several, a disk is the image of which so many places were asked for, and of no other half as many.
 _ALIKE = 8
 _MOST_DISKS = 64
+# So many waits of this guest are looked at together, for what others had meanwhile.
+_LOOKED = 1 << 12
 # So many bounds of the clocks are kept, and every other one of more.
 _KEPT = 4096
 
@@ -85,6 +88,7 @@ class Following:
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
         self._sums, self._recent = Sums(), Sums()
+        self.beside = Beside(MOST)
         self._anchors: Sequence[Bound] = ()
         self.begun_ns = 0
         """Since then, by its monotonic clock, the guest is traced."""
@@ -143,6 +147,8 @@ class Following:
                 disk.waiting.clear()
             disk.seasoned = len(disk.waiting)
         self.full = False
+        if last or self.beside.waiting >= _LOOKED:
+            self.beside.look()
         self._expire(last)
         return sorted(found, key=lambda event: event.end_ns)
 
@@ -164,6 +170,7 @@ class Following:
             event = joined(disk.waiting[pair.asked].event, [one.event for one in theirs], pair.how, offset)
             self._sums.add(event)
             self._recent.add(event)
+            self.beside.wait(disk.name, event.total_ns, [one.event for one in theirs])
             if pair.how == WHOLE:
                 gone.update(map(id, theirs))
             else:
@@ -271,4 +278,4 @@ class Following:
     def summary(self, ts_ns: int, duration_ns: int) -> Report:
         clock = {} if self._offset is None else clocks(self._offset, self._count)
         disks = [(disk.name, disk.image) for disk in self._disks.values()]
-        return finished(self._sums.report("summary", ts_ns, duration_ns), clock, disks)
+        return finished(self._sums.report("summary", ts_ns, duration_ns), clock, disks, self.beside)

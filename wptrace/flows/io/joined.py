@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wptrace.analysis.verdict import TIMED, Case, judge
+from wptrace.analysis.verdict import Case, judge
 from wptrace.correlation import anchors, guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import (
@@ -26,6 +26,7 @@ from wptrace.correlation.guests import (
 )
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
+from wptrace.flows.io.beside import Beside
 from wptrace.flows.io.kinds import HIT, REQUEST, STAGES
 from wptrace.model import units
 from wptrace.model.anchor import Anchor
@@ -127,6 +128,8 @@ class Told(NamedTuple):
     whole: bool
     """It has its end."""
     anchors: Sequence[Anchor] = ()
+    boot: str = ""
+    """Which one of its machine, where that is known."""
 
 
 class _Disk(NamedTuple):
@@ -140,8 +143,11 @@ class _Disk(NamedTuple):
 
 
 class Join:
-    def __init__(self, guest: Told, host: Told, named: Mapping[str, str]) -> None:
-        """`named` are images of disks that the user knows; the others are found by what was asked for."""
+    def __init__(self, guest: Told, host: Told, named: Mapping[str, str], others: Sequence[Told] = ()) -> None:
+        """`named` are images of disks that the user knows; the others are found by what was asked for.
+
+        `others` are what the host did for other guests meanwhile.
+        """
         self.guest, self._host = guest, host
         self._images = _images(host)
         if not self._images:
@@ -160,6 +166,11 @@ class Join:
         )
         self._count = len(offset)
         self._sums = Sums()
+        self._beside = Beside()
+        for told in others:
+            _require_same_boot(told, host)
+            for event in told.events:
+                self._beside.other(whose(event), event)
         self.events = sorted(
             (event for disk in self._disks for event in self._of(disk)), key=lambda event: event.end_ns
         )
@@ -182,6 +193,7 @@ class Join:
             theirs = [disk.theirs[number] for number in pair.served]
             event = joined(ours, theirs, pair.how, self.offset)
             self._sums.add(event)
+            self._beside.wait(disk.name, event.total_ns, theirs)
             yield event
 
     @property
@@ -219,7 +231,8 @@ class Join:
         end = max(event.end_ns for disk in self._disks for event in disk.ours)
         images = [(disk.name, disk.image) for disk in self._disks]
         report = self._sums.report("summary", end, end - self.began_ns)
-        return finished(report, clocks(self.offset, self._count), images)
+        self._beside.look()
+        return finished(report, clocks(self.offset, self._count), images, self._beside)
 
 
 _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
@@ -257,11 +270,11 @@ class Sums:
         return Report(kind, ts_ns, duration_ns, {REQUESTS: book}, rows, self._counters, Overhead(0, 0, 0, 0, 0, 0))
 
 
-def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]]) -> Report:
+def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], beside: Beside) -> Report:
     """A summary, with its verdict, and what was found out of clocks and disks."""
     images = [{"dev": name, "image": image} for name, image in disks]
     report = report._replace(lists={"clocks": [clock] if clock else [], "disks": images})
-    return report._replace(verdict=judge(Case(report, (JOINED,)), TIMED))
+    return report._replace(verdict=judge(Case(report, (JOINED,)), beside.rules))
 
 
 def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset) -> Event:
@@ -277,6 +290,18 @@ def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset) -> Ev
         "clocks": {"least_ns": bound.least, "most_ns": bound.most},
     }
     return Event(JOINED.group(*ours.group.values), ours.end_ns, ours.total_ns, {**stages, **device}, fields)
+
+
+def whose(event: Event) -> str:
+    """The guest for which the host did it."""
+    return f"{event.fields['image']['guest']} {event.fields['pid']}"
+
+
+def _require_same_boot(told: Told, host: Told) -> None:
+    if told.boot and host.boot and told.boot != host.boot:
+        raise WptraceError(
+            f"{told.path} is of another machine than {host.path}, or of another time that it was started"
+        )
 
 
 def known(offset: Offset, count: int) -> str:
