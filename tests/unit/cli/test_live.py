@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.unit.capture.made import START, report
+from tests.unit.capture.made import START, entry, report
 from tests.unit.capture.test_hostile import made, opened, wild
-from tests.unit.cli.test_join import COUNT, HOST, guest, host, told, write
+from tests.unit.cli.test_join import ABOUT, COUNT, HOST, Fields, guest, host, told, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import channel, frames
 from wptrace.capture.channel import Channel
@@ -30,6 +30,7 @@ from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import following
 from wptrace.flows.io.joined import JOINED
+from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event
 from wptrace.outputs.registry import NDJSON, Wanted, make
 from wptrace.tools import join
@@ -210,6 +211,36 @@ def test_what_the_host_did_for_nobody_is_forgotten(
     ]
     found = lived(place, [both[0].read_bytes()], again + done)
     assert found.summary["loss"]["unasked"] >= COUNT - 10
+
+
+def test_a_guest_that_was_paused_has_another_clock(
+    obj: BpfObject, place: tuple[str, socket.socket], tmp_path: Path
+) -> None:
+    """Its clock stood still meanwhile; what comes in the next pieces is found by it."""
+    many, paused = 6 * COUNT, 3 * COUNT
+    output = CaptureOutput(tmp_path / "paused", ABOUT)
+    take = output.raw(obj, RECORDS, ["other", "vda"], str)
+    output.start(GUEST)
+    for number in range(many):
+        take(memoryview(entry(obj, 0, 0, **guest(number))))
+        if number % 20 == 19:
+            output._put()
+    output.summary(report("summary", range(1, 3), 10**9))
+    output.close()
+
+    def later(number: int) -> Fields:
+        found = host(number)
+        late = 5 * 10**9 if number >= paused else 0
+        return {**found, "start_ns": int(found["start_ns"]) + late, "end_ns": int(found["end_ns"]) + late}
+
+    done = events(write(obj, tmp_path / "done", HOST, map(later, range(many))))
+    ends = [0, *frame_ends(tmp_path / "paused")]
+    data = (tmp_path / "paused").read_bytes()
+    found = lived(place, [data[first:last] for first, last in zip(ends, ends[1:])], done)
+    assert found.summary["loss"]["jumped"] == 1
+    assert many - 2 * COUNT - 20 <= found.summary["requests"]["finished"] <= many - 64
+    assert found.summary["requests"]["lost"] == many - found.summary["requests"]["finished"]
+    assert all(line["host"]["offset"] == line["sector"] * 512 for line in found.joined)
 
 
 # --- Channels ---------------------------------------------------------------------------------------------------------

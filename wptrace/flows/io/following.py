@@ -15,6 +15,7 @@ from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
 from wptrace.flows.io.beside import Beside
 from wptrace.flows.io.joined import (
+    JUMPED,
     UNASKED,
     Sums,
     as_asked,
@@ -36,9 +37,12 @@ MOST = 1 << 14
 """Of either side, of each disk, so many wait."""
 
 _WINDOW_NS = WINDOW_S * 1_000_000_000
-# Where there are several, a disk is the image of which so many places were asked for, and of no other half as many.
+# So many requests tell of the clocks. And where there are several images, a disk is the one of which so many places
+# were asked for, and of no other half as many.
 _ALIKE = 8
 _MOST_DISKS = 64
+# So many in a row that nothing was found for mean that a machine was paused, and its clock with it.
+_PAUSED = 64
 # So many waits of this guest are looked at together, for what others had meanwhile.
 _LOOKED = 1 << 12
 # So many bounds of the clocks are kept, and every other one of more.
@@ -85,6 +89,8 @@ class Following:
         self._images: dict[str, _Image] = {}
         self._bounds: list[Bound] = []
         self._count = 0
+        self._missed = 0
+        """In a row."""
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
         self._sums, self._recent = Sums(), Sums()
@@ -137,7 +143,11 @@ class Following:
         """Those of the guest that have waited for a turn, or all of them at the `last`."""
         force = last or self.full
         self._find_images(force)
-        self._align()
+        if self._missed >= _PAUSED:
+            self._offset, self._bounds, self._missed = None, [], 0
+            for sums in (self._sums, self._recent):
+                sums.noted[JUMPED] += 1
+        self._align(force)
         found: list[Event] = []
         for disk in self._disks.values():
             if disk.image and self._offset is not None:
@@ -163,6 +173,7 @@ class Following:
         both = Disk([one.asked for one in disk.waiting], [one.served for one in done])
         matches = guests.match(both, offset)
         gone: set[int] = set()
+        missed = 0
         for pair in matches.pairs:
             if pair.asked >= ready:
                 continue
@@ -178,12 +189,14 @@ class Following:
             yield event
         for number, cause in matches.causes.items():
             if number < ready:
+                missed += 1
                 # What the host did before may be forgotten: only its begin tells that it was not traced.
                 self._lose(
                     cause
                     if cause is not guests.OUTSIDE or self._is_outside(both.asked[number], offset)
                     else guests.UNSERVED
                 )
+        self._missed = self._missed + missed if missed == ready else 0
         image.done = deque(one for one in image.done if id(one) not in gone)
         for _ in range(ready):
             disk.waiting.popleft()
@@ -241,7 +254,7 @@ class Following:
             if mine and not disk.image and (alone or sure or best):
                 disk.image = name
 
-    def _align(self) -> None:
+    def _align(self, force: bool) -> None:
         disks = [
             Disk([one.asked for one in disk.waiting], [one.served for one in self._images[disk.image].done])
             for disk in self._disks.values()
@@ -249,7 +262,8 @@ class Following:
         ]
         if self._offset is None:
             found = guests.alignment(disks)
-            new = [] if found is None else list(found.bounds)
+            # A few may fit by chance.
+            new = [] if found is None or (len(found) < _ALIKE and not force) else list(found.bounds)
         else:
             new = guests.refined(disks, self._offset)
         if not new:
