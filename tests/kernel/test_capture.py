@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from tests.kernel.modules import inserted
 from tests.kernel.test_flow import BLOCK, definition
 from tests.kernel.trace import (
     IN_LAB,
+    PATIENCE,
     BlockTrace,
     Line,
     Trace,
@@ -31,6 +34,8 @@ from tests.kernel.trace import (
     wait_until,
     wptrace,
 )
+from wptrace.capture import channel
+from wptrace.capture.channel import Channel
 from wptrace.capture.frames import Kind, Reader
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
@@ -244,3 +249,24 @@ def test_a_full_disk_ends_the_trace_with_a_sentence(disk: Disk) -> None:
     assert (done.returncode, done.stdout.count("\n")) == (1, 0)
     assert done.stderr == "wptrace: /dev/full cannot be written: No space left on device\n"
     wait_until(lambda: not programs(), "the end of the programs")
+
+
+@pytest.mark.skipif(not IN_LAB, reason="vsock of this machine is its hypervisor's")
+def test_a_channel_of_vsock_leads_to_whoever_listens() -> None:
+    """A machine has a way to itself: the module that loops what is sent to its number 1."""
+    if subprocess.run(["modprobe", "vsock_loopback"], check=False, capture_output=True).returncode:
+        pytest.skip("this kernel has no vsock_loopback")
+    sent = bytes(range(256)) * 64
+    with closing(Channel("vsock:5000")) as found:
+        found.open()
+        fd = channel.to_write(Path("vsock:1:5000"))
+        assert found.read() == b""  # somebody came
+        left = memoryview(sent)
+        while left:
+            left = left[channel.write(fd, left) :]
+        os.close(fd)
+        got = b""
+        while not found.ended:
+            select.select([found.fd], [], [], PATIENCE)
+            got += found.read()
+    assert got == sent

@@ -47,6 +47,16 @@ class HostTrace(Trace):
     command = "host"
 
 
+class LiveTrace(Trace):
+    """Its first line comes with the first ones that are joined."""
+
+    command = "join"
+
+    def wait_for(self, text: str, what: str = "", often: int = 1) -> None:
+        if what != "the first line":
+            super().wait_for(text, what, often)
+
+
 class CpuTrace(Trace):
     command = "cpu"
 
@@ -97,6 +107,72 @@ def qemu_of(image: Path) -> int:
     return found[0] if len(found) == 1 else 0
 
 
+class Running:
+    """A guest whose command tells when it is ready, and works when it is told to."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kernel: str,
+        images: Mapping[str, qemu.Image],
+        loads: Mapping[str, int],
+        ports: tuple[qemu.Port, ...] = (),
+    ) -> None:
+        folder.mkdir()
+        self._folder = folder
+        words = [sys.executable, "-m", "tests.kernel.inside", str(folder)]
+        words += [f"{disk}={count}" for disk, count in loads.items()]
+        self._machine = lab.Guest(
+            kernel=matrix.find(kernel),
+            machine=qemu.Machine(cpus=1),
+            disks=tuple(qemu.Disk("virtio") for _ in images),
+            images=tuple(images.values()),
+            share=(folder,),
+            timeout=inside.LONG_S + inside.PATIENCE_S,
+            ports=ports,
+        )
+        self._words = words
+        self._results: list[lab.Result] = []
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="the guest")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._results.append(lab.run(self._machine, self._words))
+        except BaseException as error:
+            self._failures.append(error)
+
+    def until(self, there: Callable[[], object]) -> None:
+        """It may have to wait for other guests of the lab, and ends at its own limit."""
+        while self._thread.is_alive() and not there():
+            self._thread.join(0.05)
+        assert not self._failures, self._failures
+        assert self._thread.is_alive(), self._results[0].text
+
+    def until_ready(self) -> None:
+        self.until((self._folder / "ready").exists)
+
+    def work(self) -> int:
+        """To its end; the offset of its clock is not larger than that."""
+        (self._folder / "go").touch()
+        most: list[int] = []
+        while self._thread.is_alive() and len(most) < inside.LOOKS:
+            inside.tell_time(self._folder, inside.HOSTS)
+            there, _files = inside.told(self._folder, inside.GUESTS)
+            if there:
+                most.append(time.monotonic_ns() - there)
+        joined(self._thread)
+        assert not self._failures, self._failures
+        assert self._results[0].code == 0, self._results[0].text
+        return min(most)
+
+    @property
+    def least(self) -> int:
+        """As the guest found."""
+        return int(self._results[0].text.split()[-1])
+
+
 def traced(
     folder: Path,
     kernel: str,
@@ -109,53 +185,21 @@ def traced(
 
     `during` takes QEMU's pid for the time of that. Several guests `meet` before they work.
     """
-    folder.mkdir()
-    words = [sys.executable, "-m", "tests.kernel.inside", str(folder), *(f"{disk}={n}" for disk, n in loads.items())]
-    machine = lab.Guest(
-        kernel=matrix.find(kernel),
-        machine=qemu.Machine(cpus=1),
-        disks=tuple(qemu.Disk("virtio") for _ in images),
-        images=tuple(images.values()),
-        share=(folder,),
-        timeout=inside.LONG_S + inside.PATIENCE_S,
-    )
-    results: list[lab.Result] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(lab.run(machine, words))
-        except BaseException as error:
-            failures.append(error)
-
-    running = threading.Thread(target=run, name="the guest")
-    running.start()
-    # It may have to wait for other guests of the lab, and ends at its own limit.
-    while running.is_alive() and not (folder / "ready").exists():
-        running.join(0.05)
-    assert not failures, failures
-    assert running.is_alive(), results[0].text
+    running = Running(folder, kernel, images, loads)
+    running.until_ready()
+    pid = qemu_of(next(iter(images.values())).path)
     pid = qemu_of(next(iter(images.values())).path)
     assert pid, "QEMU is not found by its image"
-    most: list[int] = []
     ours, theirs = folder / "guest.wpt", folder / "host.wpt"
     with during(pid), HostTrace("--pid", str(pid), "--each", "--capture", str(theirs)) as trace:
         meet()
-        (folder / "go").touch()
-        while running.is_alive() and len(most) < inside.LOOKS:
-            inside.tell_time(folder, inside.HOSTS)
-            there, _files = inside.told(folder, inside.GUESTS)
-            if there:
-                most.append(time.monotonic_ns() - there)
-        joined(running)
-        assert not failures, failures
+        most = running.work()
         trace.stop()
-    assert results[0].code == 0, results[0].text
     both = lines("join", str(ours), str(theirs), "--each", "--json", "--capture", str(folder / "both.wpt"))
     told = [line for line in both if line["kind"] == "joined"]
     assert [line for line in lines("replay", str(folder / "both.wpt"), "--json") if line["kind"] == "joined"] == told
     guest, host = (lines("replay", str(file), "--json") for file in (ours, theirs))
-    return Seen(guest, host, both, int(results[0].text.split()[-1]), min(most))
+    return Seen(guest, host, both, running.least, most)
 
 
 def lines(*words: str) -> list[Line]:
@@ -282,6 +326,37 @@ def test_two_guests_at_once(tmp_path: Path) -> None:
             clocks_hold(seen, FEW)
             assert {one["dev"]: one["image"] for one in seen.summary["disks"]} == images
             assert {line["host"]["image"] for line in seen.of("vda")} == {images["vda"]}
+
+
+@at_length
+@pytest.mark.parametrize("kernel", ["5.10", "6.12"])
+def test_live_through_a_port(kernel: str, tmp_path: Path) -> None:
+    """Nothing but a port of virtio-serial leads out of the guest; each request comes, and the trace ends with it."""
+    loads = {"vda": COUNT, "vdb": FEW}
+    socket = Path(os.path.relpath(tmp_path / "port.sock"))
+    both = tmp_path / "both.wpt"
+    with loop_device(tmp_path / "first", "128M") as first, loop_device(tmp_path / "second", "128M") as second:
+        paths = {disk: Path("/dev", loop.name) for disk, loop in (("vda", first), ("vdb", second))}
+        images = {disk: qemu.Image(path, "cache=none") for disk, path in paths.items()}
+        running = Running(
+            tmp_path / "shared", kernel, images, loads, (qemu.Port(inside.PORT, socket.absolute(), serves=True),)
+        )
+        running.until(lambda: socket.exists() and qemu_of(paths["vda"]))
+        words = ["--live", str(socket), "--pid", str(qemu_of(paths["vda"])), "--each", "--capture", str(both), "1"]
+        with LiveTrace(*words) as trace:
+            running.until_ready()
+            most = running.work()
+            told = trace.wait()
+    events = [line for line in told if line["kind"] == "joined"]
+    assert {disk: sum(line["dev"] == disk for line in events) for disk in loads} == loads
+    assert all(sum(line["stages"].values()) == line["total_ns"] for line in events)
+    assert all(line["host"]["image"] == str(paths[line["dev"]]) for line in events)
+    summary = told[-1]
+    assert summary["requests"]["finished"] == sum(loads.values())
+    assert not summary["loss"].keys() - {"cached"}
+    assert sum(line["requests"]["finished"] for line in told if line["kind"] == "interval") <= sum(loads.values())
+    clocks_hold(Seen([], [], told, running.least, most), FEW)
+    assert [line for line in lines("replay", str(both), "--json") if line["kind"] == "joined"] == events
 
 
 class Hogged:

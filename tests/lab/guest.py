@@ -56,6 +56,8 @@ class Guest:
     """Directories in which files that the guest writes stay."""
     console: Path | None = None
     """Where to keep the console."""
+    ports: tuple[qemu.Port, ...] = ()
+    """Of virtio-serial, beside those of the lab itself."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class _Run:
         arguments = [
             *qemu.machine_arguments(guest.machine, guest.kernel.arch),
             *qemu.kernel_arguments(guest.machine, guest.kernel.arch, installed.image, ram_disk, self.console),
-            *qemu.port_arguments((port.name, port.path) for port in ports),
+            *qemu.port_arguments([*(qemu.Port(port.name, port.path) for port in ports), *guest.ports]),
             *qemu.share_arguments(
                 [
                     qemu.Share("root", self.root),

@@ -134,13 +134,22 @@ def share_arguments(shares: Iterable[Share]) -> list[str]:
     return arguments
 
 
-def port_arguments(ports: Iterable[tuple[str, Path]]) -> list[str]:
-    """Virtio serial ports by name, each joined to a unix socket that this side listens on."""
+@dataclass(frozen=True)
+class Port:
+    """Of virtio-serial, by its name, and a unix socket: this side listens there, or QEMU does."""
+
+    name: str
+    socket: Path
+    serves: bool = False
+
+
+def port_arguments(ports: Iterable[Port]) -> list[str]:
     arguments = ["-device", "virtio-serial-pci"]
-    for name, socket in ports:
+    for port in ports:
+        name, waits = port.name, ",server=on,wait=off" if port.serves else ""
         arguments += [
             "-chardev",
-            f"socket,id=port-{name},path={quoted(socket)}",
+            f"socket,id=port-{name},path={quoted(port.socket)}{waits}",
             "-device",
             f"virtserialport,chardev=port-{name},name={name}",
         ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frames of a capture: after the first bytes of a file frame upon frame, each whole or not there.
 
-A frame is a header (`_HEADER`) and a payload. The checksum of a header goes on from the seed of its file and the number
-of the frame, so whatever is flipped, missing or of another capture is noticed. Checksums keep nobody from making a file
-of his own: what is read is bounded, whatever it says.
+A frame is a header (`_HEADER`) and a payload, in a file or on its way through a channel. The checksum of a header goes
+on from the seed of its file and the number of the frame, so whatever is flipped, missing or of another capture is seen.
+Checksums keep nobody from making a file of his own: what is read is bounded, whatever it says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from wptrace.capture import zstd
+from wptrace.capture import channel, zstd
 from wptrace.errors import UsageError, WptraceError
 
 
@@ -73,6 +73,9 @@ class Writer:
         self._failed = False
 
     def _open(self) -> int:
+        fd = channel.to_write(self._path)
+        if fd >= 0:
+            return fd
         try:
             # Names of everybody's files stand in it. Who may write to its folder could have put a link there.
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -111,7 +114,7 @@ class Writer:
         left = memoryview(data)
         try:
             while left:
-                left = left[os.write(self._fd, left) :]
+                left = left[channel.write(self._fd, left) :]
         except OSError as error:
             self._failed = True
             self._cut()
@@ -149,19 +152,7 @@ class Reader:
             raise
 
     def _begin(self) -> None:
-        first = self._read(0, _FIRST.size)
-        if not first.startswith(_MAGIC):
-            raise WptraceError(f"{self.path} is no capture of wptrace", "wptrace io --each --capture FILE makes one")
-        if len(first) < _FIRST.size:
-            raise WptraceError(f"{self.path} has nothing in it: its trace was cut off before it began")
-        _, version, self._seed, own = _FIRST.unpack(first)
-        if own != zlib.crc32(first[:-_OWN]):
-            raise DamagedError(self.path, 0)
-        if version != _VERSION:
-            raise WptraceError(
-                f"{self.path} is a capture of form {version}: this wptrace knows {_VERSION}",
-                "replay it with the version that captured it, or a newer one",
-            )
+        self._seed = _seed(self.path, self._read(0, _FIRST.size))
 
     def frames(self) -> Iterator[Frame]:
         """Those that are whole; the others are said by `cut`."""
@@ -172,21 +163,15 @@ class Reader:
             if len(header) < _HEADER.size:
                 self.cut = True
                 return
-            length, kind, checksum, own = _HEADER.unpack(header)
-            if own != zlib.crc32(header[:-_OWN], _next(self._seed, number)) or length > LONGEST:
-                raise DamagedError(self.path, place)
-            begin = place + _HEADER.size
-            if begin + length > self._size:
+            frame = _frame(self.path, place, header, _next(self._seed, number))
+            if frame.place + frame.length > self._size:
                 self.cut = True
                 return
-            yield Frame(kind, begin, length, checksum)
-            place, number = begin + length, number + 1
+            yield frame
+            place, number = frame.place + frame.length, number + 1
 
     def payload(self, frame: Frame) -> bytes:
-        data = self._read(frame.place, frame.length)
-        if len(data) < frame.length or zlib.crc32(data) != frame.checksum:
-            raise DamagedError(self.path, frame.place)
-        return data
+        return _checked(self.path, frame, self._read(frame.place, frame.length))
 
     def close(self) -> None:
         self._file.close()
@@ -197,6 +182,80 @@ class Reader:
             return self._file.read(length)
         except OSError as error:
             raise WptraceError(f"{self.path} cannot be read: {error.strerror or error}") from None
+
+
+class Stream:
+    """The same of what comes through a channel, piece by piece. It holds one frame, and what came with its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        """What the channel is called."""
+        self._left = bytearray()
+        self._place = self._number = 0
+        self._seed: int | None = None
+
+    @property
+    def cut(self) -> bool:
+        """It ends here within a frame, or before the first one."""
+        return bool(self._left) or self._seed is None
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames that are whole now. The payload of each is there until the next one is asked for."""
+        self._left += data
+        if self._seed is None:
+            first = bytes(self._left[: _FIRST.size])
+            if len(first) < _FIRST.size and _MAGIC.startswith(first[: len(_MAGIC)]):
+                return
+            self._seed = _seed(self.path, first)
+            self._pass(_FIRST.size)
+        while len(self._left) >= _HEADER.size:
+            header = bytes(self._left[: _HEADER.size])
+            frame = _frame(self.path, self._place, header, _next(self._seed, self._number))
+            if len(self._left) < _HEADER.size + frame.length:
+                return
+            yield frame
+            self._number += 1
+            self._pass(_HEADER.size + frame.length)
+
+    def payload(self, frame: Frame) -> bytes:
+        return _checked(self.path, frame, bytes(self._left[_HEADER.size : _HEADER.size + frame.length]))
+
+    def close(self) -> None:
+        self._left = bytearray()
+
+    def _pass(self, length: int) -> None:
+        del self._left[:length]
+        self._place += length
+
+
+def _seed(path: Path, first: bytes) -> int:
+    """Of a file that begins so."""
+    if not first.startswith(_MAGIC):
+        raise WptraceError(f"{path} is no capture of wptrace", "wptrace io --each --capture FILE makes one")
+    if len(first) < _FIRST.size:
+        raise WptraceError(f"{path} has nothing in it: its trace was cut off before it began")
+    _, version, seed, own = _FIRST.unpack(first)
+    if own != zlib.crc32(first[:-_OWN]):
+        raise DamagedError(path, 0)
+    if version != _VERSION:
+        raise WptraceError(
+            f"{path} is a capture of form {version}: this wptrace knows {_VERSION}",
+            "replay it with the version that captured it, or a newer one",
+        )
+    return int(seed)
+
+
+def _frame(path: Path, place: int, header: bytes, seed: int) -> Frame:
+    length, kind, checksum, own = _HEADER.unpack(header)
+    if own != zlib.crc32(header[:-_OWN], seed) or length > LONGEST:
+        raise DamagedError(path, place)
+    return Frame(kind, place + _HEADER.size, length, checksum)
+
+
+def _checked(path: Path, frame: Frame, data: bytes) -> bytes:
+    if len(data) < frame.length or zlib.crc32(data) != frame.checksum:
+        raise DamagedError(path, frame.place)
+    return data
 
 
 def _next(seed: int, number: int) -> int:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a capture, also one whose trace was cut off, a frame at a time. It trusts nothing of what it reads."""
+"""Reads a capture, a frame at a time: one whose trace was cut off, and one that is still on its way, as well.
+
+It trusts nothing of what it reads.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,19 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from wptrace.capture import columns, spec
-from wptrace.capture.frames import LONGEST_TEXT, DamagedError, Frame, Kind, Reader, unpacked
+from wptrace.capture.frames import LONGEST_TEXT, DamagedError, Frame, Kind, Reader, Stream, unpacked
 from wptrace.capture.layout import Described
 from wptrace.capture.records import HEADER
 from wptrace.errors import WptraceError
 from wptrace.model import kind as model
+from wptrace.model.anchor import Anchor, Outer
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group
 from wptrace.model.report import Event, InFlight, Report, Start, rows_of
 
 _MOST_LAYOUTS = 8
 _MOST_CGROUPS = 1 << 18
+_MOST_ANCHORS = 1 << 10
 _SHOWN = {"per_device": bool, "exact": bool, "hist": str, "top": int}
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error)
 """What comes of bytes that nobody wrote."""
@@ -64,57 +69,32 @@ class Head(NamedTuple):
     """It has its end."""
     began_ns: int
     """Time of day."""
+    anchors: tuple[Anchor, ...] = ()
+    boot: str = ""
+    """Which one of its machine."""
 
 
-class Capture:
-    def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
+class _Frames:
+    """What frames say, wherever they come from."""
+
+    def __init__(self, file: Reader | Stream, kinds: Sequence[model.Kind]) -> None:
         """What is followed are these `kinds` where they are what the capture says of its own."""
-        self._file = Reader(path)
+        self._from = file
         self._kinds = kinds
         self._known = spec.Known(kinds)
         self.layouts: list[Described] = []
         self.cgroups: dict[int, str] = {}
-        try:
-            self.head = self._head()
-        except WptraceError:
-            self.close()
-            raise
+        self.anchors: list[Anchor] = []
+        self._boot = ""
 
     def close(self) -> None:
-        self._file.close()
-
-    def _head(self) -> Head:
-        known = self._known
-        found: Head | None = None
-        began = 0
-        seen = set()
-        try:
-            for frame in self._file.frames():
-                seen.add(frame.kind)
-                with self._sound(frame):
-                    if found is None and frame.kind == Kind.NAMES:
-                        known.learn(self._json(frame))
-                    elif found is None and frame.kind == Kind.CLOCK:
-                        began = spec.integer(self._json(frame)["realtime_ns"])
-                    elif found is None and frame.kind == Kind.START:
-                        found = self._read_head(self._json(frame), known, began)
-        except WptraceError:
-            # It is told up to there.
-            if found is None:
-                raise
-        if found is None:
-            raise WptraceError(f"{self._file.path} has no start: its trace was cut off before it began")
-        whole = Kind.END in seen
-        if not whole:
-            note = "the capture has no end: its trace was cut off, and what it told last may be missing"
-            found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
-        return found._replace(whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}))
+        self._from.close()
 
     def _read_head(self, has: dict[str, Any], known: spec.Known, began_ns: int) -> Head:
         shown = spec.mapping(has["shown"])
         if any(type(shown.get(name, of())) is not of for name, of in _SHOWN.items()) or shown.keys() - _SHOWN:
             raise ValueError("nobody wants to see that")
-        start = spec.start(has, known, str(self._file.path))
+        start = spec.start(has, known, str(self._from.path))
         if not start.kinds:
             raise ValueError("it follows nothing")
         return Head(
@@ -129,17 +109,6 @@ class Capture:
             began_ns=began_ns,
         )
 
-    def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
-        """In the order in which they were written; without what nobody asks for."""
-        # Kinds are compared by what they are: those of the start are the same ones.
-        self._known, self.layouts = spec.Known((*self._kinds, *self.head.start.kinds)), []
-        parts = _Parts()
-        for frame in self._file.frames():
-            with self._sound(frame):
-                found = self._item(frame, parts, records) if intervals or frame.kind != Kind.INTERVAL else None
-            if found is not None:
-                yield found
-
     def _item(self, frame: Frame, parts: _Parts, records: bool) -> Item | None:
         if frame.kind == Kind.NAMES:
             has = self._json(frame)
@@ -153,7 +122,7 @@ class Capture:
         elif frame.kind in (Kind.RECORDS, Kind.EVENTS) and not records:
             return None
         elif frame.kind == Kind.RECORDS:
-            return self._records(self._file.payload(frame))
+            return self._records(self._from.payload(frame))
         elif frame.kind == Kind.EVENTS:
             return [spec.event(one, self._known) for one in spec.sequence(self._json(frame))]
         elif frame.kind == Kind.IN_FLIGHT:
@@ -164,8 +133,24 @@ class Capture:
             return parts.add(spec.mapping(self._json(frame)), self._known)
         else:
             # Of a kind that says nothing more here: it is what was written all the same.
-            self._file.payload(frame)
+            self._from.payload(frame)
         return None
+
+    def _clock(self, has: Mapping[str, Any]) -> int:
+        """The time of day. One that is made of others says no more."""
+        day = spec.integer(has["realtime_ns"])
+        if "monotonic_ns" in has and len(self.anchors) < _MOST_ANCHORS:
+            self._boot = self._boot or spec.text(has.get("boot_id", ""))
+            error, below = has.get("error_ns"), has.get("below")
+            self.anchors.append(
+                Anchor(
+                    spec.integer(has["monotonic_ns"]),
+                    day,
+                    None if error is None else spec.integer(error),
+                    None if below is None else Outer(*map(spec.integer, spec.sequence(below))),
+                )
+            )
+        return day
 
     def _described(self, has: Mapping[str, Any]) -> None:
         if has["number"] != len(self.layouts) or len(self.layouts) >= _MOST_LAYOUTS:
@@ -181,14 +166,108 @@ class Capture:
         return Records(number, offset, columns.unpack(found, stride, count))
 
     def _json(self, frame: Frame) -> Any:
-        return json.loads(unpacked(self._file.payload(frame), LONGEST_TEXT))
+        return json.loads(unpacked(self._from.payload(frame), LONGEST_TEXT))
 
     @contextmanager
     def _sound(self, frame: Frame) -> Iterator[None]:
         try:
             yield
         except _NONSENSE:
-            raise DamagedError(self._file.path, frame.place) from None
+            raise DamagedError(self._from.path, frame.place) from None
+
+
+class Capture(_Frames):
+    """A file."""
+
+    head: Head
+
+    def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
+        self._file = Reader(path)
+        super().__init__(self._file, kinds)
+        try:
+            self.head = self._head()
+        except WptraceError:
+            self.close()
+            raise
+
+    def _head(self) -> Head:
+        known = self._known
+        found: Head | None = None
+        began = 0
+        seen = set()
+        try:
+            for frame in self._file.frames():
+                seen.add(frame.kind)
+                with self._sound(frame):
+                    if found is None and frame.kind == Kind.NAMES:
+                        known.learn(self._json(frame))
+                    elif frame.kind == Kind.CLOCK:
+                        day = self._clock(self._json(frame))
+                        began = began if found is not None else day
+                    elif found is None and frame.kind == Kind.START:
+                        found = self._read_head(self._json(frame), known, began)
+        except WptraceError:
+            # It is told up to there.
+            if found is None:
+                raise
+        if found is None:
+            raise WptraceError(f"{self._file.path} has no start: its trace was cut off before it began")
+        whole = Kind.END in seen
+        if not whole:
+            note = "the capture has no end: its trace was cut off, and what it told last may be missing"
+            found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
+        return found._replace(
+            whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}), anchors=tuple(self.anchors), boot=self._boot
+        )
+
+    def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
+        """In the order in which they were written; without what nobody asks for."""
+        # Kinds are compared by what they are: those of the start are the same ones.
+        self._known, self.layouts = spec.Known((*self._kinds, *self.head.start.kinds)), []
+        parts = _Parts()
+        for frame in self._file.frames():
+            with self._sound(frame):
+                found = self._item(frame, parts, records) if intervals or frame.kind != Kind.INTERVAL else None
+            if found is not None:
+                yield found
+
+
+class Arriving(_Frames):
+    """One that comes through a channel. What it says of itself is known once its start has come."""
+
+    def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
+        self._stream = Stream(path)
+        super().__init__(self._stream, kinds)
+        self._began_ns = 0
+        self.head: Head | None = None
+        self.ended = False
+        """Its trace is over."""
+
+    def feed(self, data: bytes) -> Iterator[Records]:
+        """What came with these bytes; figures and what was in flight are passed over."""
+        for frame in self._stream.feed(data):
+            with self._sound(frame):
+                found = self._of(frame)
+            if found is not None:
+                yield found
+            if self.ended:
+                return
+
+    def _of(self, frame: Frame) -> Records | None:
+        if frame.kind == Kind.CLOCK:
+            day = self._clock(self._json(frame))
+            self._began_ns = self._began_ns or day
+        elif frame.kind == Kind.START and self.head is None:
+            found = self._read_head(self._json(frame), self._known, self._began_ns)
+            # Kinds are compared by what they are: those of the start are the same ones from now on.
+            self.head = found._replace(told=True)
+        elif frame.kind == Kind.END:
+            self.ended = True
+        elif frame.kind in (Kind.NAMES, Kind.LAYOUT, Kind.RECORDS):
+            return self._item(frame, _Parts(), records=True)  # type: ignore[return-value]
+        else:
+            self._from.payload(frame)
+        return None
 
 
 class _Parts:

@@ -17,7 +17,7 @@ from wptrace.capture import columns, spec
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Writer, packed
 from wptrace.capture.layout import facts
 from wptrace.capture.records import HEADER, Raw
-from wptrace.kernel.clock import wall_offset_ns
+from wptrace.kernel.clock import day_and_time, realtime_error_ns, time_below, wall_offset_ns
 from wptrace.model import kind as model
 from wptrace.model.book import Cause
 from wptrace.model.report import Event, InFlight, Report, Start
@@ -56,7 +56,8 @@ class About(NamedTuple):
 class CaptureOutput:
     def __init__(self, path: Path, about: About) -> None:
         self._file = Writer(path)
-        self._about = about
+        self.about = about
+        """It may become known until the start."""
         self._numbers = spec.Numbering()
         self._raw: list[_Buffer] = []
         self._texts: list[str] = []
@@ -77,12 +78,12 @@ class CaptureOutput:
             "version": __version__,
             "host": host.nodename,
             "machine": host.machine,
-            "command": list(self._about.command),
-            "view": self._about.view,
-            "judged": [self._numbers.kind(one) for one in self._about.judged],
-            "each": self._about.each,
-            "intervals": self._about.intervals,
-            "shown": dict(self._about.shown),
+            "command": list(self.about.command),
+            "view": self.about.view,
+            "judged": [self._numbers.kind(one) for one in self.about.judged],
+            "each": self.about.each,
+            "intervals": self.about.intervals,
+            "shown": dict(self.about.shown),
         }
         self._news()
         self._json(Kind.START, told)
@@ -220,13 +221,19 @@ class CaptureOutput:
 
     def _anchor(self) -> None:
         self._anchored = time.monotonic()
-        if self._about.began_ns is not None:
+        if self.about.began_ns is not None:
             # No clock of this machine was asked.
-            self._json(Kind.CLOCK, {"realtime_ns": self._about.began_ns})
+            self._json(Kind.CLOCK, {"realtime_ns": self.about.began_ns})
             return
-        now = time.monotonic_ns()
+        day, now = day_and_time()
         ids = {name: _first_line(path) for name, path in _IDS.items()}
-        self._json(Kind.CLOCK, {"monotonic_ns": now, "realtime_ns": now + wall_offset_ns(), **ids})
+        told: dict[str, Any] = {"monotonic_ns": now, "realtime_ns": day, **ids}
+        error, below = realtime_error_ns(), time_below()
+        if error is not None:
+            told["error_ns"] = error
+        if below is not None:
+            told["below"] = list(below)
+        self._json(Kind.CLOCK, told)
 
     def _news(self) -> None:
         """Kinds and groups before what is said of them."""

@@ -40,8 +40,27 @@ def run(options: argparse.Namespace) -> int:
     found = _guests(options)
     if len(found) > 1:
         _require_one(options)
-    flows = {printable(f"{guest.name} {guest.pid}"): _flow(options, told, guest) for guest in found}
-    return path.run(options, flows, told, [printable(_shown(guest)) for guest in found])
+    flows = {printable(f"{guest.name} {guest.pid}"): flow(options, told, guest) for guest in found}
+    captures = [_named(options.capture, guest) for guest in found] if len(found) > 1 and options.capture else []
+    return path.run(options, flows, told, [printable(_shown(guest)) for guest in found], captures)
+
+
+def _named(file: str, guest: Guest) -> str:
+    """Each has a capture of its own: host.wpt of process 4711 is host-4711.wpt."""
+    front, dot, end = file.rpartition(".")
+    return f"{front}-{guest.pid}.{end}" if dot and "/" not in end and front else f"{file}-{guest.pid}"
+
+
+def first_and_beside(options: argparse.Namespace) -> list[Guest]:
+    """The one that --pid names, or the only one, and those of --beside."""
+    from wptrace.kernel import guests, tasks
+
+    found = _guests(options) + [guests.read(tasks.process(pid)) for pid in options.beside]
+    if len({guest.pid for guest in found}) < len(found):
+        raise UsageError("--beside names other guests than --pid, each once")
+    if len(found) > _TRACED:
+        raise UsageError(f"{len(found)} guests are more than the {_TRACED} that can be traced at once")
+    return found
 
 
 def _guests(options: argparse.Namespace) -> list[Guest]:
@@ -52,19 +71,18 @@ def _guests(options: argparse.Namespace) -> list[Guest]:
     found = [guests.read(pid) for pid in guests.find()]
     if not found:
         raise UsageError("no process here runs a guest: none has /dev/kvm open or is called like one", hint="--pid PID")
-    if len(found) > (_TRACED if options.all else 1):
+    every = getattr(options, "all", False)
+    if len(found) > (_TRACED if every else 1):
         more = " ..." if len(found) > _NAMED else ""
         raise UsageError(
             f"{len(found)} processes here run guests: {'; '.join(map(_shown, found[:_NAMED]))}{more}",
-            hint=f"--pid {found[0].pid}" if options.all else f"--pid {found[0].pid} or --all",
+            hint=f"--pid {found[0].pid} or --all" if not every and "all" in options else f"--pid {found[0].pid}",
         )
     return found
 
 
 def _require_one(options: argparse.Namespace) -> None:
     """What has room for the operations of one guest."""
-    if options.capture is not None:
-        raise UsageError("--capture has room for one guest: there are several", hint="--pid names one")
     if common.exports(options):
         raise UsageError("a report or an export is of one guest: there are several", hint="--pid names one")
     if options.line or options.csv:
@@ -76,7 +94,7 @@ def _shown(guest: Guest) -> str:
     return f"{guest.pid} {guest.name}: {images or 'no image of a disk that is known'}"
 
 
-def _flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
+def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
     from wptrace.engine.filters import Filter
     from wptrace.flows.io.owners import FILE, TOP
     from wptrace.flows.io.path import Options, PathFlow
@@ -87,7 +105,7 @@ def _flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathF
             slow_ns=told.slow_ns,
             sample=told.sample,
             limit=told.limit,
-            interference=options.interference,
+            interference=getattr(options, "interference", False),
             by=FILE,
             top=TOP,
             ring_bytes=common.size(options.ring_size),

@@ -5,24 +5,60 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
 
+if TYPE_CHECKING:
+    from wptrace.capture.writer import About
+
 SUMMARY = "join what a guest saw of its disks with what its host did"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("guest", metavar="GUEST", help="what wptrace io --each --capture wrote in the guest")
-    parser.add_argument("host", metavar="HOST", help="what wptrace host --each --capture wrote on its host meanwhile")
+    parser.add_argument(
+        "guest",
+        nargs="?",
+        metavar="GUEST",
+        help="what wptrace io --each --capture wrote in the guest; with --live an interval: seconds between reports",
+    )
+    parser.add_argument(
+        "host",
+        nargs="?",
+        metavar="HOST",
+        help="what wptrace host --each --capture wrote on its host meanwhile; with --live a count: end after so many"
+        " reports",
+    )
+    live = parser.add_argument_group("live, on the host")
+    live.add_argument(
+        "--live",
+        metavar="CHANNEL",
+        help="trace the guest here, and read what wptrace io --each --capture writes there: a unix socket of the"
+        " hypervisor, or vsock:PORT",
+    )
+    live.add_argument(
+        "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"
+    )
+    live.add_argument("--ring-size", default="4M", metavar="SIZE", help="size of the ring for records (default: 4M)")
     parser.add_argument(
         "--disk",
         action="append",
         default=[],
         metavar="NAME=IMAGE",
         help="which image a disk of the guest is; repeatable (default: the one of which the same was asked)",
+    )
+    parser.add_argument(
+        "--beside",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="the same host's capture of another guest, with --live that one's PID; repeatable: the verdict names who"
+        " had the host's device",
     )
     single = parser.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
@@ -35,27 +71,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.capture.writer import CaptureOutput
     from wptrace.flows.io.joined import JOINED
-    from wptrace.tools import join
 
     common.require_one_form(options)
     common.require_stage(options.hist, (JOINED,))
-    common.exports(options)
-    common.require_apart(options.capture, options.guest, options.host)
-    every = options.each or ((options.line or options.csv) and options.slow is None)
-    slow_ns = 0 if every else None if options.slow is None else parse_duration(options.slow)
     named = dict(_named(one) for one in options.disk)
-    found = join.read(Path(options.guest), Path(options.host), named)
+    if options.live is not None:
+        return _live(options, named)
+    if options.pid is not None:
+        raise UsageError("--pid is for --live: captures say by themselves whose they are")
+    if options.guest is None or options.host is None:
+        raise UsageError("join takes two captures, of a guest and of its host", hint="wptrace join GUEST HOST")
+    return _files(options, named)
+
+
+def _files(options: argparse.Namespace, named: Mapping[str, str]) -> int:
+    from wptrace.capture.writer import CaptureOutput
+    from wptrace.tools import join
+
+    common.exports(options)
+    others = [options.guest, options.host, *options.beside]
+    common.require_apart(options.capture, *others)
+    slow_ns = _slow(options)
+    found = join.read(Path(options.guest), Path(options.host), named, list(map(Path, options.beside)))
     shown = {"per_device": True, "hist": options.hist or ""}
-    with common.stream(options, options.guest, options.host, options.capture) as stream:
+    with common.stream(options, *others, options.capture) as stream:
         output = common.output(options, stream, "stages", intervals=False, **shown)
         recorder = None
         if options.capture is not None:
-            about = join.about(found, [Path(sys.argv[0]).name, *sys.argv[1:]], shown)
-            recorder = CaptureOutput(common.named(options.capture, "--capture"), about)
+            recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, began_ns=found.began_ns))
         join.tell(found, output, recorder, slow_ns)
     return 0
+
+
+def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
+    from wptrace.capture.channel import Channel
+    from wptrace.capture.writer import CaptureOutput
+    from wptrace.cli import host
+    from wptrace.engine.run import Terms
+    from wptrace.engine.run import run as trace
+    from wptrace.kernel.privileges import require_tracing
+    from wptrace.tools.live import LiveJoin
+
+    options.interval, options.count = options.guest, options.host
+    options.guest = options.host = None
+    seconds, count = common.interval(options)
+    common.exports(options)
+    channel = Channel(options.live)
+    slow_ns = _slow(options)
+    told = common.Told(slow_ns=0, sample=0, limit=0, stuck_ns=None)
+    flows = [host.flow(options, told, guest) for guest in host.first_and_beside(options)]
+    require_tracing()
+    shown = {"per_device": True, "hist": options.hist or ""}
+    with common.stream(options, options.capture) as stream, ExitStack() as cleanup:
+        output = common.output(options, stream, "stages", intervals=seconds is not None, **shown)
+        recorder = None
+        if options.capture is not None:
+            recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, seconds is not None))
+        cleanup.callback(channel.close)
+        live = LiveJoin(channel, named, output, recorder, slow_ns)
+        beside = [(flow, live.beside()) for flow in flows[1:]]
+        # The other ones end first: what they had is known when this one sums up.
+        trace(
+            [*beside, (flows[0], live)],
+            Terms(common.paced(options, seconds), count, watch_fd=stream.fileno(), controls=live),
+        )
+    if live.trouble is not None:
+        raise live.trouble
+    return 0
+
+
+def _slow(options: argparse.Namespace) -> int | None:
+    every = options.each or ((options.line or options.csv) and options.slow is None)
+    return 0 if every else None if options.slow is None else parse_duration(options.slow)
+
+
+def _about(shown: Mapping[str, Any], intervals: bool = False, began_ns: int | None = None) -> About:
+    """For a capture of it, which begins when the guest's did."""
+    from wptrace.capture.writer import About
+    from wptrace.flows.io.joined import JOINED
+
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    return About("stages", words, (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)
 
 
 def _named(text: str) -> tuple[str, str]:

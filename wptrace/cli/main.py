@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _placed(options: argparse.Namespace, words: list[str]) -> list[str]:
-    """Without those that are an interval or a count: argparse takes none that stand behind options and a first word."""
+    """Without those that need not be there: argparse takes none of them that stand behind options and a first word."""
     left = list(words)
-    for name in ("interval", "count"):
+    for name in ("guest", "host", "interval", "count"):
         if left and not left[0].startswith("-") and getattr(options, name, "") is None:
             setattr(options, name, left.pop(0))
     return left

@@ -40,9 +40,16 @@ def require(options: argparse.Namespace) -> common.Told:
 
 
 def run(
-    options: argparse.Namespace, flows: Mapping[str, PathFlow | BlockFlow], told: common.Told, plan: Sequence[str] = ()
+    options: argparse.Namespace,
+    flows: Mapping[str, PathFlow | BlockFlow],
+    told: common.Told,
+    plan: Sequence[str] = (),
+    captures: Sequence[str] = (),
 ) -> int:
-    """Flows by their titles; one alone needs none. `plan` is what a dry run says besides."""
+    """Flows by their titles; one alone needs none. `plan` is what a dry run says besides.
+
+    Of several, each has one of `captures`, where there is to be any.
+    """
     from wptrace.engine.run import Terms
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
@@ -54,7 +61,7 @@ def run(
     if options.dry_run:
         print("\n".join([*plan, *first.plan()]))
         return 0
-    with common.stream(options, options.capture) as stream:
+    with common.stream(options, *(captures or [options.capture])) as stream:
         # A screen has room for one.
         live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
         shown = {"per_device": options.per_device, "hist": options.hist or ""}
@@ -63,6 +70,9 @@ def run(
             for title, flow in flows.items()
         ]
         keys = None if several else common.controls(outputs[0])
+        for at, (flow, file) in enumerate(zip(flows.values(), captures)):
+            own = argparse.Namespace(**{**vars(options), "capture": file})
+            outputs[at], seconds = common.captured(own, flow, outputs[at], seconds, told.every, **shown)
         if not several:
             outputs[0], seconds = common.captured(options, first, outputs[0], seconds, told.every, **shown)
         terms = Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, common.budget(options), keys)

@@ -76,6 +76,11 @@ class Offset:
         return found
 
     @property
+    def bounds(self) -> Sequence[Bound]:
+        """All that it was made of, each with what the others say of it."""
+        return self._known
+
+    @property
     def first(self) -> Bound:
         return self._known[0]
 

@@ -25,6 +25,10 @@ FLUSH = "flush"
 _TRIED = 64
 # Fewer places that were asked for once do not tell of the offset.
 _ENOUGH = 16
+# So often one place is asked for at once, and so many are looked at for those that were done in another way: times may
+# be anybody's.
+_AT_ONCE = 1 << 10
+_LOOKED_AT = 1 << 23
 # Each time more of them are known to belong together.
 _ROUNDS = 4
 
@@ -101,6 +105,11 @@ def alignment(disks: Sequence[Disk]) -> Offset | None:
     return found
 
 
+def refined(disks: Sequence[Disk], offset: Offset) -> list[Bound]:
+    """What these tell of an offset that is known so far."""
+    return agreed(bound for disk in disks for bound in _known(disk, offset.at).sure)[0]
+
+
 def match(disk: Disk, offset: Offset) -> Matches:
     """Each request of the guest with what the host did for it, or why there is nothing."""
     pairs = [Pair(asked, (served,), WHOLE) for asked, served in _known(disk, offset.at).pairs]
@@ -108,19 +117,23 @@ def match(disk: Disk, offset: Offset) -> Matches:
     joined = {pair.asked for pair in pairs}
     order = sorted(range(len(disk.served)), key=lambda number: disk.served[number].begin)
     begins = [disk.served[number].begin for number in order]
+    latest = max((one.end for one in disk.served), default=0)
     causes: dict[int, Cause] = {}
     shared: set[int] = set()
+    left = _LOOKED_AT
     for number, asked in enumerate(disk.asked):
         if number in joined:
             continue
         bound = offset.at(asked.handed)
         since, until = asked.handed + bound.least, asked.seen + bound.most
-        if not order or until < begins[0] or since > max(one.end for one in disk.served):
+        if not order or until < begins[0] or since > latest:
             causes[number] = OUTSIDE
             continue
+        while_it_waited = order[bisect_left(begins, since) : bisect_right(begins, until)]
+        left -= len(while_it_waited)
         meanwhile = [
             one
-            for one in order[bisect_left(begins, since) : bisect_right(begins, until)]
+            for one in (while_it_waited if left > 0 else ())
             if disk.served[one].end <= until and disk.served[one].op == asked.op
         ]
         pair = _otherwise(number, asked, disk.served, meanwhile, taken)
@@ -191,7 +204,8 @@ def _known(disk: Disk, offset_at: Callable[[int], Bound]) -> _Known:
             asked = disk.asked[one]
             bound = offset_at(asked.handed)
             since, until = asked.handed + bound.least, asked.seen + bound.most
-            inside = theirs[bisect_left(begins, since) : bisect_right(begins, until)]
+            first = bisect_left(begins, since)
+            inside = theirs[first : min(bisect_right(begins, until), first + _AT_ONCE)]
             fitting = [number for number in inside if _fits(asked, disk.served[number], bound)]
             choices[one] = len(fitting)
             for number in fitting:

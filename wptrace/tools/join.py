@@ -6,16 +6,16 @@ Captures may be anybody's: nothing is trusted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Callable
 
-from wptrace.capture.reader import Capture, Records
-from wptrace.capture.writer import About, CaptureOutput
+from wptrace.capture.reader import Capture, Head, Records
+from wptrace.capture.writer import CaptureOutput
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
-from wptrace.flows.io.joined import JOINED, Join, Told
+from wptrace.flows.io.joined import Join, Told
 from wptrace.flows.io.kinds import HIT, KINDS, OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event, Output
@@ -34,19 +34,14 @@ _COMMANDS = {
 }
 
 
-def read(guest: Path, host: Path, named: Mapping[str, str]) -> Join:
-    """`named` are images of disks that the user knows."""
+def read(guest: Path, host: Path, named: Mapping[str, str], beside: Sequence[Path] = ()) -> Join:
+    """`named` are images of disks that the user knows, `beside` is what the host did for other guests."""
     collect_seldom()
-    ours, theirs = _read(guest, "io", _of_disk), _read(host, "host", _of_image)
+    ours, theirs = _read(guest, "io", of_disk), _read(host, "host", of_image)
     try:
-        return Join(ours, theirs, named)
+        return Join(ours, theirs, named, [_read(path, "host", of_image) for path in beside])
     except NONSENSE:
         raise NonsenseError(guest) from None
-
-
-def about(found: Join, command: Sequence[str], shown: Mapping[str, Any]) -> About:
-    """For a capture of it, which begins when the guest's did."""
-    return About("stages", command, (JOINED,), each=True, shown=shown, began_ns=found.began_ns)
 
 
 def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
@@ -75,8 +70,7 @@ def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: i
 def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Told:
     with closing(Capture(path, KINDS)) as capture:
         head = capture.head
-        if head.start.flow != flow or head.start.level != "path" or not head.told:
-            raise WptraceError(f"{path} has no single ones of wptrace {flow}", hint=_COMMANDS[flow])
+        require(head, path, flow)
         events = []
         try:
             for event in _events(capture, path):
@@ -87,20 +81,30 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
                     raise WptraceError(f"{path} has more than {_MOST:,} operations: join a shorter time")
         except NONSENSE:
             raise NonsenseError(path) from None
-        return Told(path, head.start.kernel, head.start.filters, events, head.whole)
+        return Told(path, head.start.kernel, head.start.filters, events, head.whole, head.anchors, head.boot)
+
+
+def require(head: Head, path: Path, flow: str) -> None:
+    if head.start.flow != flow or head.start.level != "path" or not head.told:
+        raise WptraceError(f"{path} has no single ones of wptrace {flow}", hint=_COMMANDS[flow])
 
 
 def _events(capture: Capture, path: Path) -> Iterator[Event]:
     """Of records alone: what else is in a capture of such a command is no operation."""
-    singles = Singles(capture)
+    singles = Singles(capture, capture.head)
     for item in capture.items(intervals=False):
         if isinstance(item, Records) and capture.layouts[item.number].record == RECORDS.record:
-            for event in singles.of(item):
-                if "clock" not in event.fields:
-                    raise WptraceError(f"{path} is of a version that did not keep the times that a join needs")
-                if not _makes_sense(event):
-                    raise NonsenseError(path)
-                yield event
+            yield from checked(singles.of(item), path)
+
+
+def checked(events: Iterable[Event], path: Path) -> Iterator[Event]:
+    """That are what a program told."""
+    for event in events:
+        if "clock" not in event.fields:
+            raise WptraceError(f"{path} is of a version that did not keep the times that a join needs")
+        if not _makes_sense(event):
+            raise NonsenseError(path)
+        yield event
 
 
 def _makes_sense(event: Event) -> bool:
@@ -114,11 +118,11 @@ def _makes_sense(event: Event) -> bool:
     )
 
 
-def _of_disk(event: Event) -> Event | None:
+def of_disk(event: Event) -> Event | None:
     """What the page cache served asked no disk."""
     return event if "maj_min" in event.fields else None
 
 
-def _of_image(event: Event) -> Event:
+def of_image(event: Event) -> Event:
     kept: dict[str, Any] = {name: event.fields[name] for name in _OF_HOST if name in event.fields}
     return event._replace(fields=kept)

@@ -76,7 +76,7 @@ class _Replay:
         self._of_singles = bool(selection) and not self._by_rows
         self._all, self._some = sums.Intervals(), sums.Intervals()
         self._last: Report | None = None
-        self._decoded = Singles(capture, wanted.singles)
+        self._decoded = Singles(capture, capture.head, wanted.singles)
         self._first_ns = self._last_ns = self._untold = 0
         self._met = Met(capture, selection, wanted.neighbours) if wanted.neighbours else None
 

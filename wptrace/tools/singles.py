@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Callable
+from typing import Callable, Union
 
 from wptrace.analysis.overlap import Span
 from wptrace.capture.layout import Described
-from wptrace.capture.reader import Capture, Records
+from wptrace.capture.reader import Arriving, Capture, Head, Records
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, images, records
 from wptrace.flows.io.spans import Spans
@@ -23,6 +23,7 @@ NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
 _AT_ONCE = 2048
 
 _Decoder = Callable[[Records], Iterator[Event]]
+_From = Union[Capture, Arriving]
 
 
 class NonsenseError(WptraceError):
@@ -31,10 +32,10 @@ class NonsenseError(WptraceError):
 
 
 class Singles:
-    def __init__(self, capture: Capture, whole: bool = True) -> None:
+    def __init__(self, capture: _From, head: Head, whole: bool = True) -> None:
         """Unless they are wanted as a `whole`, they have what figures are made of and filters ask for."""
         self._capture, self._whole = capture, whole
-        start = capture.head.start
+        start = head.start
         self._images = images.told(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
         self._spans: dict[int, tuple[Spans, struct.Struct]] = {}
@@ -68,7 +69,7 @@ def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
         yield rows[first : first + _AT_ONCE * stride]
 
 
-def _stories(capture: Capture, number: int, whole: bool) -> _Decoder:
+def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
     stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups))
     rows = layout.rows(stories.layout)
@@ -88,7 +89,7 @@ def _spans(layout: Described, by: str) -> tuple[Spans, struct.Struct]:
     return Spans(layout, fields, by), layout.rows(plain)
 
 
-def _requests(capture: Capture, number: int, whole: bool) -> _Decoder:
+def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
     requests = block.Requests(layout, layout.names)
     rows = layout.rows(requests.layout)
@@ -100,7 +101,7 @@ def _requests(capture: Capture, number: int, whole: bool) -> _Decoder:
     return decode
 
 
-_DECODERS: dict[str, Callable[[Capture, int, bool], _Decoder]] = {
+_DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     block.RECORDS.record: _requests,
 }

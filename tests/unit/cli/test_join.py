@@ -161,6 +161,34 @@ def test_records_that_make_no_sense(
         main(["join", *map(str, files)])
 
 
+def of_another(number: int) -> Fields:
+    """The device, for all the time that the guest's own is under way on the host."""
+    begin = AHEAD + 10_000 * (number + 1) + 300
+    return {**host(number), "tgid": 9, "stages[1]": 0, "stages[7]": 600, "start_ns": begin, "end_ns": begin + 600}
+
+
+def test_who_had_the_device_of_the_host_is_named(
+    obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filters = {"pid": 9, "guest": "other", "images": IMAGES}
+    other = write(obj, tmp_path / "other.wpt", HOST._replace(filters=filters), map(of_another, range(COUNT)))
+    *_, alone = told(capsys, "join", *both)
+    assert "neighbour" not in [one["rule"] for one in alone["verdict"]["findings"]]
+    *_, summary = told(capsys, "join", *both, "--beside", other)
+    (found,) = (one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour")
+    # 200 of 1,200 ns each; while they lasted, both had the device.
+    assert (found["share"], found["had"], found["waited_ns"], found["waits"]) == (0.1667, 0.5, 200 * COUNT, COUNT)
+    assert found["who"] == "other 9"
+    assert (
+        "waiting for vda takes 17% of the requests of vda of the guest: other 9 had 50% of it meanwhile"
+        in (summary["verdict"]["text"])
+    )
+    # Not at the same time, or not of it.
+    later = write(obj, tmp_path / "later", HOST, ({**of_another(n), "start_ns": 5, "end_ns": 605} for n in range(9)))
+    *_, summary = told(capsys, "join", *both, "--beside", later)
+    assert "neighbour" not in [one["rule"] for one in summary["verdict"]["findings"]]
+
+
 @pytest.fixture
 def frames(both: tuple[Path, Path]) -> Frames:
     return opened(both[1])

@@ -46,7 +46,7 @@ def test_the_root_file_system_is_read_only() -> None:
 
 
 def test_ports() -> None:
-    words = qemu.port_arguments([("out", Path("/t/out"))])
+    words = qemu.port_arguments([qemu.Port("out", Path("/t/out"))])
     assert "socket,id=port-out,path=/t/out" in words
     assert "virtserialport,chardev=port-out,name=out" in words
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wptrace.analysis.verdict import TIMED, Case, judge
-from wptrace.correlation import guests
+from wptrace.analysis.verdict import Case, judge
+from wptrace.correlation import anchors, guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import (
     BACK,
@@ -22,13 +22,14 @@ from wptrace.correlation.guests import (
     TO_HOST,
     Asked,
     Disk,
-    Pair,
     Served,
 )
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
+from wptrace.flows.io.beside import Beside
 from wptrace.flows.io.kinds import HIT, REQUEST, STAGES
 from wptrace.model import units
+from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind, Noun, Point, Stage
@@ -110,8 +111,9 @@ _MERGED = Cause("merged", "the host did it together with another one")
 _SPLIT = Cause("split", "the host did it in several parts")
 _CACHED = Cause("cached", "the host's page cache served it")
 _SEVERAL = Cause("several", "an operation of the guest made more requests than the one that is joined")
-_UNASKED = Cause("unasked", "the host did something with an image that no request of the guest is known for")
-CAUSES = (guests.OUTSIDE, guests.UNSERVED, guests.PARTLY, _MERGED, _SPLIT, _CACHED, _SEVERAL, _UNASKED)
+UNASKED = Cause("unasked", "the host did something with an image that no request of the guest is known for")
+JUMPED = Cause("jumped", "the clocks of both sides were apart by something else all at once, which was found anew")
+CAUSES = (guests.OUTSIDE, guests.UNSERVED, guests.PARTLY, _MERGED, _SPLIT, _CACHED, _SEVERAL, UNASKED, JUMPED)
 
 _SECTOR = 512
 _LETTERS = {"R": "read", "W": "write"}
@@ -126,6 +128,9 @@ class Told(NamedTuple):
     events: list[Event]
     whole: bool
     """It has its end."""
+    anchors: Sequence[Anchor] = ()
+    boot: str = ""
+    """Which one of its machine, where that is known."""
 
 
 class _Disk(NamedTuple):
@@ -139,13 +144,16 @@ class _Disk(NamedTuple):
 
 
 class Join:
-    def __init__(self, guest: Told, host: Told, named: Mapping[str, str]) -> None:
-        """`named` are images of disks that the user knows; the others are found by what was asked for."""
+    def __init__(self, guest: Told, host: Told, named: Mapping[str, str], others: Sequence[Told] = ()) -> None:
+        """`named` are images of disks that the user knows; the others are found by what was asked for.
+
+        `others` are what the host did for other guests meanwhile.
+        """
         self.guest, self._host = guest, host
         self._images = _images(host)
         if not self._images:
             raise WptraceError(
-                f"{host.path} has nothing of any raw image: {'; '.join(_formats(host)) or 'wptrace host writes it'}",
+                f"{host.path} has nothing of any raw image: {'; '.join(formats(host)) or 'wptrace host writes it'}",
                 hint="wptrace host --pid PID --each --capture HOST",
             )
         self._disks = [self._disk(*one) for one in _matched(_asked(guest), self._images, named)]
@@ -154,9 +162,16 @@ class Join:
             raise WptraceError(
                 f"no request of {guest.path} is found in {host.path}: they are not of one guest, or of other times"
             )
-        self.offset: Offset = offset
-        self._lost: Counter[Cause] = Counter()
-        self._noted: Counter[Cause] = Counter()
+        self.offset, self._agree, self._contradict = anchors.narrowed(
+            offset, anchors.bounds(guest.anchors, host.anchors)
+        )
+        self._count = len(offset)
+        self._sums = Sums()
+        self._beside = Beside()
+        for told in others:
+            _require_same_boot(told, host)
+            for event in told.events:
+                self._beside.other(whose(event), event)
         self.events = sorted(
             (event for disk in self._disks for event in self._of(disk)), key=lambda event: event.end_ns
         )
@@ -164,40 +179,23 @@ class Join:
     def _disk(self, name: str, image: str, ours: Sequence[Event]) -> _Disk:
         theirs = self._images.get(image, [])
         return _Disk(
-            name, image, ours, theirs, Disk([_as_asked(one) for one in ours], [_as_served(one) for one in theirs])
+            name, image, ours, theirs, Disk([as_asked(one) for one in ours], [as_served(one) for one in theirs])
         )
 
     def _of(self, disk: _Disk) -> Iterable[Event]:
         if not disk.image:
-            self._lost[guests.UNSERVED] += len(disk.ours)
+            self._sums.lost[guests.UNSERVED] += len(disk.ours)
             return
         matches = guests.match(disk.both, self.offset)
-        self._lost.update(matches.causes.values())
-        self._noted[_UNASKED] += matches.unasked
+        self._sums.lost.update(matches.causes.values())
+        self._sums.noted[UNASKED] += matches.unasked
         for pair in matches.pairs:
-            yield self._joined(disk, pair)
-
-    def _joined(self, disk: _Disk, pair: Pair) -> Event:
-        ours, asked = disk.ours[pair.asked], disk.both.asked[pair.asked]
-        served = [disk.both.served[number] for number in pair.served]
-        last = max(pair.served, key=lambda number: disk.both.served[number].end)
-        theirs = disk.theirs[last]
-        bound = self.offset.at(asked.handed)
-        device = guests.charged(guests.shares(asked, served, theirs.stages, bound), ours.stages.get(DEVICE, 0))
-        stages = {name: ns for name, ns in ours.stages.items() if name != DEVICE}
-        for cause, there in (
-            (_MERGED, pair.how == MERGED),
-            (_SPLIT, pair.how == SPLIT),
-            (_CACHED, theirs.group.kind is HIT),
-            (_SEVERAL, ours.fields.get("requests", 1) - ours.fields.get("readahead", 0) > 1),
-        ):
-            self._noted[cause] += there
-        fields = {
-            **ours.fields,
-            "host": _told(theirs, pair.how),
-            "clocks": {"least_ns": bound.least, "most_ns": bound.most},
-        }
-        return Event(JOINED.group(*ours.group.values), ours.end_ns, ours.total_ns, {**stages, **device}, fields)
+            ours = disk.ours[pair.asked]
+            theirs = [disk.theirs[number] for number in pair.served]
+            event = joined(ours, theirs, pair.how, self.offset)
+            self._sums.add(event)
+            self._beside.wait(disk.name, event.total_ns, theirs)
+            yield event
 
     @property
     def began_ns(self) -> int:
@@ -226,55 +224,116 @@ class Join:
                 yield f"{told.path} has no end: its trace was cut off"
         for disk in self._disks:
             yield f"{disk.name} is {disk.image}" if disk.image else f"{disk.name} has no image in {self._host.path}"
-        widths = self.offset.widths
-        middle, most = (units.duration(ns) for ns in (widths[len(widths) // 2], widths[-1]))
-        yield (
-            f"the host's clock is ahead by {self.offset.first.middle / 1e9:.6f} s, known to {middle} in the median and"
-            f" {most} at most, by {len(widths):,} requests: to_host and back are as uncertain, their sum is not"
-        )
-        yield from _formats(self._host)
+        yield known(self.offset, self._count)
+        yield from told_of_anchors(self._agree, self._contradict)
+        yield from formats(self._host)
 
     def summary(self) -> Report:
-        cells: dict[Group, dict[str, Distribution]] = {}
-        counters: dict[Group, Counter[str]] = defaultdict(Counter)
-        for event in self.events:
-            found = cells.setdefault(event.group, {name: Distribution() for name in (*_ALL, TOTAL)})
-            for name in _ALL:
-                found[name].add(event.stages.get(name, 0))
-            found[TOTAL].add(event.total_ns)
-            counters[event.group][BYTES] += event.fields.get("bytes", 0)
-        failed = sum(1 for event in self.events if event.fields["error"])
-        book = Book.read(len(self.events) + sum(self._lost.values()), len(self.events), self._lost, self._noted, failed)
-        every = [event for disk in self._disks for event in disk.ours]
-        end = max(event.end_ns for event in every)
-        report = Report(
-            "summary",
-            end,
-            end - self.began_ns,
-            {REQUESTS: book},
-            rows_of(cells, (JOINED,)),
-            counters,
-            Overhead(0, 0, 0, 0, 0, 0),
-            lists={
-                "clocks": [self._clocks()],
-                "disks": [{"dev": disk.name, "image": disk.image} for disk in self._disks],
-            },
-        )
-        return report._replace(verdict=judge(Case(report, (JOINED,)), TIMED))
-
-    def _clocks(self) -> dict[str, Any]:
-        """The host's minus the guest's, at the first and at the last request."""
-        first, last, drift = self.offset.first, self.offset.last, self.offset.drift_ppm
-        return {
-            "bounds": len(self.offset),
-            "first": _bounds(first),
-            "last": _bounds(last),
-            "widest_ns": self.offset.widths[-1],
-            "drift_ppm": None if drift is None else [round(part, 3) for part in drift],
-        }
+        end = max(event.end_ns for disk in self._disks for event in disk.ours)
+        images = [(disk.name, disk.image) for disk in self._disks]
+        report = self._sums.report("summary", end, end - self.began_ns)
+        self._beside.look()
+        return finished(report, clocks(self.offset, self._count), images, self._beside)
 
 
 _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
+
+
+class Sums:
+    """What came of those that were joined, and why others were not."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Group, dict[str, Distribution]] = {}
+        self._counters: dict[Group, Counter[str]] = defaultdict(Counter)
+        self._count = self._failed = 0
+        self.lost: Counter[Cause] = Counter()
+        self.noted: Counter[Cause] = Counter()
+
+    def add(self, event: Event) -> None:
+        found = self._cells.setdefault(event.group, {name: Distribution() for name in (*_ALL, TOTAL)})
+        for name in _ALL:
+            found[name].add(event.stages.get(name, 0))
+        found[TOTAL].add(event.total_ns)
+        self._counters[event.group][BYTES] += event.fields.get("bytes", 0)
+        self._count += 1
+        self._failed += bool(event.fields["error"])
+        for cause, there in (
+            (_MERGED, event.fields["host"]["how"] == MERGED),
+            (_SPLIT, event.fields["host"]["how"] == SPLIT),
+            (_CACHED, event.fields["host"]["cached"]),
+            (_SEVERAL, event.fields.get("requests", 1) - event.fields.get("readahead", 0) > 1),
+        ):
+            self.noted[cause] += there
+
+    def report(self, kind: str, ts_ns: int, duration_ns: int) -> Report:
+        book = Book.read(self._count + sum(self.lost.values()), self._count, self.lost, self.noted, self._failed)
+        rows = rows_of(self._cells, (JOINED,))
+        return Report(kind, ts_ns, duration_ns, {REQUESTS: book}, rows, self._counters, Overhead(0, 0, 0, 0, 0, 0))
+
+
+def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], beside: Beside) -> Report:
+    """A summary, with its verdict, and what was found out of clocks and disks."""
+    images = [{"dev": name, "image": image} for name, image in disks]
+    report = report._replace(lists={"clocks": [clock] if clock else [], "disks": images})
+    return report._replace(verdict=judge(Case(report, (JOINED,)), beside.rules))
+
+
+def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset) -> Event:
+    """One of the guest, with what the host did for it: several only where it was split."""
+    asked, served = as_asked(ours), [as_served(one) for one in theirs]
+    last = max(zip(served, theirs), key=lambda both: both[0].end)[1]
+    bound = offset.at(asked.handed)
+    device = guests.charged(guests.shares(asked, served, last.stages, bound), ours.stages.get(DEVICE, 0))
+    stages = {name: ns for name, ns in ours.stages.items() if name != DEVICE}
+    fields = {
+        **ours.fields,
+        "host": _told(last, how),
+        "clocks": {"least_ns": bound.least, "most_ns": bound.most},
+    }
+    return Event(JOINED.group(*ours.group.values), ours.end_ns, ours.total_ns, {**stages, **device}, fields)
+
+
+def whose(event: Event) -> str:
+    """The guest for which the host did it."""
+    return f"{event.fields['image']['guest']} {event.fields['pid']}"
+
+
+def _require_same_boot(told: Told, host: Told) -> None:
+    if told.boot and host.boot and told.boot != host.boot:
+        raise WptraceError(
+            f"{told.path} is of another machine than {host.path}, or of another time that it was started"
+        )
+
+
+def known(offset: Offset, count: int) -> str:
+    widths = offset.widths
+    middle, most = (units.duration(ns) for ns in (widths[len(widths) // 2], widths[-1]))
+    return (
+        f"the host's clock is ahead by {offset.first.middle / 1e9:.6f} s, known to {middle} in the median and"
+        f" {most} at most, by {count:,} requests: to_host and back are as uncertain, their sum is not"
+    )
+
+
+def told_of_anchors(agree: int, contradict: int) -> Iterable[str]:
+    if agree:
+        yield f"the clocks of both machines say the same: {agree} looks at them are used as well"
+    if contradict:
+        yield (
+            f"{contradict} looks at the clocks of both machines contradict the requests, which tell more: they are"
+            " not used"
+        )
+
+
+def clocks(offset: Offset, count: int) -> dict[str, Any]:
+    """The host's minus the guest's, at the first and at the last request."""
+    drift = offset.drift_ppm
+    return {
+        "bounds": count,
+        "first": _bounds(offset.first),
+        "last": _bounds(offset.last),
+        "widest_ns": offset.widths[-1],
+        "drift_ppm": None if drift is None else [round(part, 3) for part in drift],
+    }
 
 
 def _bounds(bound: Bound) -> dict[str, int]:
@@ -285,7 +344,7 @@ def _are_words(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _formats(host: Told) -> Iterable[str]:
+def formats(host: Told) -> Iterable[str]:
     images = host.filters.get("images")
     for image in images if isinstance(images, list) else ():
         if isinstance(image, dict) and image.get("format") != "raw":
@@ -293,15 +352,31 @@ def _formats(host: Told) -> Iterable[str]:
             yield f"{told}: its offsets are not those of the guest's disk"
 
 
+def image_of(event: Event) -> str:
+    """That has a place which is one of the guest's disk as well; empty for others."""
+    image = event.fields.get("image")
+    # In other formats a place is none of the guest's disk.
+    if image is None or image["format"] != "raw":
+        return ""
+    return image["path"] if image["offset"] is not None or event.group.label("op") in ("sync", FLUSH) else ""
+
+
+def disk_of(event: Event, source: object) -> str:
+    """The number of the disk of which the guest asked something; empty where it is nothing that can be found again."""
+    fields = event.fields
+    if not fields.get("maj_min") or not fields["clock"]["handed_ns"] or direction(fields) is None:
+        return ""
+    if fields["clock"]["seen_ns"] < fields["clock"]["handed_ns"]:
+        raise WptraceError(f"{source} is damaged: a request was seen before it was handed over")
+    return str(fields["maj_min"])
+
+
 def _images(host: Told) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = defaultdict(list)
     for event in host.events:
-        image = event.fields.get("image")
-        # In other formats a place is none of the guest's disk.
-        if image is None or image["format"] != "raw":
-            continue
-        if image["offset"] is not None or event.group.label("op") in ("sync", FLUSH):
-            found[image["path"]].append(event)
+        image = image_of(event)
+        if image:
+            found[image].append(event)
     return found
 
 
@@ -309,14 +384,11 @@ def _asked(guest: Told) -> dict[str, tuple[str, list[Event]]]:
     """By the number of the disk: its name, which is the shortest one, and what was asked of it."""
     found: dict[str, tuple[str, list[Event]]] = {}
     for event in guest.events:
-        fields = event.fields
-        if not fields.get("maj_min") or not fields["clock"]["handed_ns"] or _direction(fields) is None:
-            continue
-        if fields["clock"]["seen_ns"] < fields["clock"]["handed_ns"]:
-            raise WptraceError(f"{guest.path} is damaged: a request was seen before it was handed over")
-        name, events = found.get(fields["maj_min"], (event.group.label("dev"), []))
-        events.append(event)
-        found[fields["maj_min"]] = min(name, event.group.label("dev"), key=len), events
+        disk = disk_of(event, guest.path)
+        if disk:
+            name, events = found.get(disk, (event.group.label("dev"), []))
+            events.append(event)
+            found[disk] = min(name, event.group.label("dev"), key=len), events
     if not found:
         raise WptraceError(
             f"{guest.path} has no request of a disk",
@@ -325,7 +397,7 @@ def _asked(guest: Told) -> dict[str, tuple[str, list[Event]]]:
     return found
 
 
-def _direction(fields: Mapping[str, Any]) -> str | None:
+def direction(fields: Mapping[str, Any]) -> str | None:
     """By the letters of blktrace: a flush may come first, and what is discarded is no read or write."""
     letters = fields.get("rwbs", "")
     if not fields.get("bytes"):
@@ -333,14 +405,14 @@ def _direction(fields: Mapping[str, Any]) -> str | None:
     return _LETTERS.get(letters.removeprefix("F")[:1])
 
 
-def _as_asked(event: Event) -> Asked:
+def as_asked(event: Event) -> Asked:
     fields = event.fields
-    op = _direction(fields) or FLUSH
+    op = direction(fields) or FLUSH
     offset, length = (0, 0) if op == FLUSH else (fields["sector"] * _SECTOR, fields["bytes"])
     return Asked(op, offset, length, fields["clock"]["handed_ns"], fields["clock"]["seen_ns"])
 
 
-def _as_served(event: Event) -> Served:
+def as_served(event: Event) -> Served:
     fields = event.fields
     end = fields["clock"]["end_ns"]
     op = event.group.label("op")
@@ -362,10 +434,10 @@ def _matched(
         if image not in images:
             raise WptraceError(f"the host has no image {image}: it has {', '.join(sorted(images))}")
         found[name] = image
-    served = {image: [_as_served(one) for one in events] for image, events in images.items()}
+    served = {image: [as_served(one) for one in events] for image, events in images.items()}
     alike = sorted(
         (
-            (guests.likeness(map(_as_asked, events), served[image]), name, image)
+            (guests.likeness(map(as_asked, events), served[image]), name, image)
             for name, events in asked.values()
             for image in images
         ),

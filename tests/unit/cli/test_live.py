@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace join --live` of a guest that no machine ran: what comes through a channel, in pieces, broken, or hostile."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.unit.capture.made import START, entry, report
+from tests.unit.capture.test_hostile import made, opened, wild
+from tests.unit.cli.test_join import ABOUT, COUNT, HOST, Fields, guest, host, told, write
+from wptrace.bpf.object import BpfObject
+from wptrace.capture import channel, frames
+from wptrace.capture.channel import Channel
+from wptrace.capture.frames import Kind
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io import following
+from wptrace.flows.io.joined import JOINED
+from wptrace.flows.io.records import RECORDS
+from wptrace.model.report import Event
+from wptrace.outputs.registry import NDJSON, Wanted, make
+from wptrace.tools import join
+from wptrace.tools.live import LiveJoin
+
+GUEST = START._replace(filters={"dev": ["vda"]})
+
+
+class Lived(NamedTuple):
+    lines: list[dict[str, Any]]
+    trouble: str
+
+    @property
+    def joined(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["kind"] == "joined"]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.lines[-1]
+
+
+@pytest.fixture
+def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
+    return (
+        write(obj, tmp_path / "guest.wpt", GUEST, map(guest, range(COUNT))),
+        write(obj, tmp_path / "host.wpt", HOST, map(host, range(COUNT))),
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+    """A socket of a hypervisor."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        name = os.path.relpath(tmp_path / "wp.sock")
+        listener.bind(name)
+        listener.listen(1)
+        yield name, listener
+
+
+def events(path: Path) -> list[Event]:
+    return join._read(path, "host", lambda event: event).events
+
+
+def lived(
+    place: tuple[str, socket.socket],
+    pieces: Sequence[bytes],
+    done: Sequence[Event],
+    recorder: CaptureOutput | None = None,
+) -> Lived:
+    """The host's side is there before the guest's, half of it before anything else."""
+    stream = io.StringIO()
+    output = make(NDJSON, stream, "stages", Wanted())
+    with closing(Channel(place[0])) as found:
+        live = LiveJoin(found, {}, output, recorder, 0)
+        live.start(HOST)
+        there, _ = place[1].accept()
+        for event in done[: len(done) // 2]:
+            live.event(event)
+        with there:
+            for number, piece in enumerate(pieces):
+                if number == len(pieces) // 2:
+                    for event in done[len(done) // 2 :]:
+                        live.event(event)
+                there.sendall(piece)
+                live._due = 0
+                if not live.take():
+                    break
+                live.interval(report("interval", range(1), 10**9))
+        while live.fd >= 0 and live.take():
+            pass
+        live.summary(report("summary", range(1), 10**9))
+        live.close()
+    return Lived([json.loads(line) for line in stream.getvalue().splitlines()], str(live.trouble or ""))
+
+
+def cut(data: bytes, chance: random.Random) -> list[bytes]:
+    places = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(9))})
+    return [data[first:last] for first, last in zip(places, places[1:])]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_joined_as_captures_are(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    data = both[0].read_bytes()
+    pieces = [data] if not seed else cut(data, chance)
+    found = lived(place, pieces, events(both[1]))
+    _, *expected, summary = told(capsys, "join", *both, "--each")
+    assert found.trouble == ""
+    assert found.lines[0]["kind"] == "start"
+    assert [{**line, "clocks": 0, "stages": 0} for line in found.joined] == [
+        {**line, "clocks": 0, "stages": 0} for line in expected
+    ]
+    assert all(sum(line["stages"].values()) == line["total_ns"] for line in found.joined)
+    assert found.summary["disks"] == summary["disks"]
+    assert found.summary["requests"] == summary["requests"]
+    assert sum(line["requests"]["finished"] for line in found.lines if line["kind"] == "interval") <= COUNT
+
+
+def test_a_capture_of_it_tells_the_same(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "both.wpt"
+    recorder = CaptureOutput(file, About("stages", ["wptrace"], (JOINED,), each=True))
+    found = lived(place, [both[0].read_bytes()], events(both[1]), recorder)
+    assert [line for line in told(capsys, "replay", file) if line["kind"] == "joined"] == found.joined != []
+
+
+def test_a_channel_that_breaks_is_said(both: tuple[Path, Path], place: tuple[str, socket.socket]) -> None:
+    data = both[0].read_bytes()
+    done = events(both[1])
+    ends = list(frame_ends(both[0]))
+    # Before anything, within the first bytes, within a frame, after the records, before the end.
+    for length, joined in ((0, 0), (5, 0), (30, 0), (ends[-3] - 1, None), (ends[-2], COUNT)):
+        found = lived(place, [data[:length]], done)
+        assert found.trouble == f"{place[0]} ended before the guest's trace did"
+        assert found.summary["kind"] == "summary"
+        assert joined is None or len(found.joined) == joined
+
+
+def frame_ends(path: Path) -> Iterator[int]:
+    with closing(frames.Reader(path)) as reader:
+        yield from (frame.place + frame.length for frame in reader.frames())
+
+
+def test_bytes_of_no_capture_are_said(both: tuple[Path, Path], place: tuple[str, socket.socket]) -> None:
+    data, done = both[0].read_bytes(), events(both[1])
+    assert "is no capture of wptrace" in lived(place, [b"x" * 100], done).trouble
+    assert "no single ones of wptrace io" in lived(place, [both[1].read_bytes()], done).trouble
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 4
+    found = lived(place, [bytes(flipped)], done)
+    assert "is damaged" in found.trouble
+    assert found.summary["kind"] == "summary"
+
+
+def test_what_nobody_wrote_ends_in_a_sentence(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
+) -> None:
+    chance = random.Random(20)  # noqa: S311 - no secret
+    done, whole = events(both[1]), opened(both[0])
+    ended = 0
+    for _ in range(100):
+        found = lived(place, [made(tmp_path / "hostile", wild(whole, chance)).read_bytes()], done)
+        ended += bool(found.trouble)
+        assert found.summary["kind"] == "summary"
+    assert 0 < ended < 100
+
+
+def test_a_guest_that_asks_without_end_has_bounded_room(
+    obj: BpfObject,
+    both: tuple[Path, Path],
+    place: tuple[str, socket.socket],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it at places that the host knows nothing of."""
+    monkeypatch.setattr(following, "MOST", 64)
+    many = 5_000
+    strange = write(obj, tmp_path / "many", GUEST, ({**guest(n), "sector": 1 << 40} for n in range(many)))
+    tracemalloc.start()
+    found = lived(place, cut(strange.read_bytes(), random.Random(1)), events(both[1]))  # noqa: S311
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.trouble == ""
+    assert found.summary["requests"]["lost"] == many
+    assert peak < 32 << 20
+
+
+def test_what_the_host_did_for_nobody_is_forgotten(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "MOST", 50)
+    done = events(both[1])
+    again = [
+        event._replace(fields={**event.fields, "image": {**event.fields["image"], "offset": 1 << 40}}) for event in done
+    ]
+    found = lived(place, [both[0].read_bytes()], again + done)
+    assert found.summary["loss"]["unasked"] >= COUNT - 10
+
+
+def test_a_guest_that_was_paused_has_another_clock(
+    obj: BpfObject, place: tuple[str, socket.socket], tmp_path: Path
+) -> None:
+    """Its clock stood still meanwhile; what comes in the next pieces is found by it."""
+    many, paused = 6 * COUNT, 3 * COUNT
+    output = CaptureOutput(tmp_path / "paused", ABOUT)
+    take = output.raw(obj, RECORDS, ["other", "vda"], str)
+    output.start(GUEST)
+    for number in range(many):
+        take(memoryview(entry(obj, 0, 0, **guest(number))))
+        if number % 20 == 19:
+            output._put()
+    output.summary(report("summary", range(1, 3), 10**9))
+    output.close()
+
+    def later(number: int) -> Fields:
+        found = host(number)
+        late = 5 * 10**9 if number >= paused else 0
+        return {**found, "start_ns": int(found["start_ns"]) + late, "end_ns": int(found["end_ns"]) + late}
+
+    done = events(write(obj, tmp_path / "done", HOST, map(later, range(many))))
+    ends = [0, *frame_ends(tmp_path / "paused")]
+    data = (tmp_path / "paused").read_bytes()
+    found = lived(place, [data[first:last] for first, last in zip(ends, ends[1:])], done)
+    assert found.summary["loss"]["jumped"] == 1
+    assert many - 2 * COUNT - 20 <= found.summary["requests"]["finished"] <= many - 64
+    assert found.summary["requests"]["lost"] == many - found.summary["requests"]["finished"]
+    assert all(line["host"]["offset"] == line["sector"] * 512 for line in found.joined)
+
+
+# --- Channels ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_socket_that_is_not_there_is_made_and_goes(tmp_path: Path) -> None:
+    name = os.path.relpath(tmp_path / "new.sock")
+    with closing(Channel(name)) as found:
+        assert not Path(name).exists()
+        found.open()
+        assert Path(name).stat().st_mode & 0o777 == 0o700
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
+            there.connect(name)
+            there.sendall(b"abc")
+            assert found.read() == b""
+            assert found.read() == b"abc"
+            assert found.read() == b""
+            assert not found.ended
+        assert found.read() == b""
+        assert found.ended
+        assert found.fd < 0
+    assert not Path(name).exists()
+
+
+@pytest.mark.parametrize("name", ["vsock:", "vsock:x", "vsock:2:3", "vsock:4294967296"])
+def test_names_that_are_no_channel(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is no channel|is for a guest"):
+        Channel(name)
+
+
+def test_a_file_is_no_channel(both: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a file and no channel"):
+        Channel(str(both[0]))
+    with pytest.raises(WptraceError, match="cannot be read"):
+        Channel(str(tmp_path / "no" / "folder")).open()
+
+
+def test_a_reader_that_is_slow_gets_all(obj: BpfObject, tmp_path: Path) -> None:
+    """A pipe holds less than that."""
+    ours, theirs = os.pipe()
+    got = bytearray()
+
+    def read() -> None:
+        while data := os.read(ours, 1000):
+            got.extend(data)
+            time.sleep(0.0001)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    path = Path(f"/proc/self/fd/{theirs}")
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.close(theirs)
+    data = os.urandom(300_000)
+    left = memoryview(data)
+    while left:
+        left = left[channel.write(fd, left) :]
+    os.close(fd)
+    reading.join()
+    os.close(ours)
+    assert bytes(got) == data
+
+
+def test_a_reader_that_never_reads_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "PATIENCE_S", 0.05)
+    ours, theirs = os.pipe2(os.O_NONBLOCK)
+    assert channel.write(theirs, memoryview(bytes(1 << 20))) < 1 << 20
+    with pytest.raises(TimeoutError, match="nobody reads it"):
+        channel.write(theirs, memoryview(bytes(1 << 20)))
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_options_that_do_not_go_together(both: tuple[Path, Path]) -> None:
+    for words, expected in (
+        (["join", *map(str, both), "--pid", "1"], "--pid is for --live"),
+        (["join", str(both[0])], "takes two captures"),
+        (["join", "--live", "x", "--disk", "vda"], "takes a disk"),
+        (["join", "--live", "x", "0.001"], "too short"),
+    ):
+        with pytest.raises(UsageError, match=expected):
+            main(words)
+
+
+def test_the_kinds_of_frames_of_a_stream_are_those_of_a_file(both: tuple[Path, Path]) -> None:
+    stream = frames.Stream(both[0])
+    assert stream.cut
+    data = both[0].read_bytes()
+    kinds = [(frame.kind, stream.payload(frame)) for byte in data for frame in stream.feed(bytes([byte]))]
+    assert not stream.cut
+    with closing(frames.Reader(both[0])) as reader:
+        assert kinds == [(frame.kind, reader.payload(frame)) for frame in reader.frames()]
+    assert kinds[-1][0] == Kind.END

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two machines say of their clocks, as bounds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wptrace.correlation.anchors import bounds, narrowed
+from wptrace.correlation.clocks import Bound, Offset
+from wptrace.model.anchor import Anchor, Outer
+
+DAY, AHEAD = 1_700_000_000 * 10**9, 5 * 10**12
+
+
+@given(
+    st.integers(0, 10**14), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(-(10**12), 10**12), st.booleans()
+)
+def test_the_clock_of_ptp_shows_the_true_offset(at: int, first: int, second: int, wrong: int, two: bool) -> None:
+    """However wrong the time of day of both is."""
+    host = [Anchor(at + AHEAD, DAY + wrong), *([Anchor(at + AHEAD + 99, DAY + wrong + 99)] if two else [])]
+    outer = Outer(DAY + wrong, at - first, at + second)
+    (found,) = bounds([Anchor(at, 1234, None, outer)], host)
+    moved = found.after(at)
+    assert moved.least <= AHEAD <= moved.most
+    assert first + second <= found.width < first + second + 100_000
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-(10**6), 10**6))
+def test_times_of_day_that_are_kept_right(ours: int, theirs: int) -> None:
+    host = Anchor(AHEAD, DAY + theirs, 10**6)
+    (found,) = bounds([Anchor(7, DAY + 7 + ours, 10**6)], [host])
+    assert found.least <= AHEAD <= found.most
+
+
+def test_what_says_nothing() -> None:
+    right, unknown = Anchor(7, DAY, 1000), Anchor(7, DAY)
+    assert bounds([unknown], [right]) == bounds([right], [unknown]) == bounds([right], []) == bounds([], [right]) == []
+    # The host's time of day was stepped meanwhile.
+    assert bounds([right], [right, Anchor(8, DAY + 10**9, 1000)]) == []
+    # Who says that nothing is known within a second.
+    assert bounds([right], [Anchor(7, DAY, 10**9)]) == []
+    assert bounds([Anchor(7, DAY, None, Outer(DAY, 9, 7))], [right]) == []
+
+
+def test_the_data_wins() -> None:
+    known = Offset([Bound(100, 1000, 2000), Bound(200, 1100, 2100)])
+    narrow, agree, contradict = narrowed(known, [Bound(150, 1400, 1500), Bound(150, 5000, 6000)])
+    assert (agree, contradict) == (1, 1)
+    assert 1400 <= narrow.at(150).least <= narrow.at(150).most <= 1500
+    same, agree, contradict = narrowed(known, [Bound(150, 5000, 6000)])
+    assert (same, agree, contradict) == (known, 0, 1)

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's operations joined with what its host did for them, while both go on.
+
+What comes of either side waits for the other one, for a bounded time and in a bounded number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wptrace.correlation import anchors, guests
+from wptrace.correlation.clocks import Bound, Offset
+from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
+from wptrace.flows.io.beside import Beside
+from wptrace.flows.io.joined import (
+    JUMPED,
+    UNASKED,
+    Sums,
+    as_asked,
+    as_served,
+    clocks,
+    disk_of,
+    finished,
+    image_of,
+    joined,
+    known,
+    told_of_anchors,
+)
+from wptrace.model.anchor import Anchor
+from wptrace.model.report import Event, Report
+
+WINDOW_S = 30
+"""What the host did waits so long for the guest's word."""
+MOST = 1 << 14
+"""Of either side, of each disk, so many wait."""
+
+_WINDOW_NS = WINDOW_S * 1_000_000_000
+# So many requests tell of the clocks. And where there are several images, a disk is the one of which so many places
+# were asked for, and of no other half as many.
+_ALIKE = 8
+_MOST_DISKS = 64
+# So many in a row that nothing was found for mean that a machine was paused, and its clock with it.
+_PAUSED = 64
+# So many waits of this guest are looked at together, for what others had meanwhile.
+_LOOKED = 1 << 12
+# So many bounds of the clocks are kept, and every other one of more.
+_KEPT = 4096
+
+
+class _Waiting(NamedTuple):
+    """Of the guest."""
+
+    asked: Asked
+    event: Event
+
+
+class _Done(NamedTuple):
+    """Of the host."""
+
+    served: Served
+    event: Event
+
+
+class _Side:
+    """A disk of the guest."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.image = ""
+        self.waiting: deque[_Waiting] = deque()
+        self.seasoned = 0
+        """The first so many have had their turn: what competes with them has come."""
+
+
+class _Image:
+    def __init__(self) -> None:
+        self.done: deque[_Done] = deque()
+        self.shared: set[Served] = set()
+        """Of several requests, or parts of one: they are asked for, and wait on."""
+
+
+class Following:
+    def __init__(self, source: object, named: Mapping[str, str]) -> None:
+        """`source` is what the guest's words come through, `named` images of disks that the user knows."""
+        self._source, self._named = source, named
+        self._disks: dict[str, _Side] = {}
+        self._images: dict[str, _Image] = {}
+        self._bounds: list[Bound] = []
+        self._count = 0
+        self._missed = 0
+        """In a row."""
+        self._latest = self._agree = self._contradict = 0
+        self._offset: Offset | None = None
+        self._sums, self._recent = Sums(), Sums()
+        self.beside = Beside(MOST)
+        self._anchors: Sequence[Bound] = ()
+        self.begun_ns = 0
+        """Since then, by its monotonic clock, the guest is traced."""
+        self.traced_ns = 0
+        """Since then, by its monotonic clock, the host is."""
+        self.full = False
+        """Somebody waits for whom there is hardly room."""
+
+    # --- What both sides say ------------------------------------------------------------------------------------------
+
+    def ask(self, event: Event) -> None:
+        number = disk_of(event, self._source)
+        if not number:
+            return
+        if number not in self._disks and len(self._disks) >= _MOST_DISKS:
+            self._lose(guests.UNSERVED)
+            return
+        disk = self._disks.setdefault(number, _Side())
+        disk.name = min(disk.name or event.group.label("dev"), event.group.label("dev"), key=len)
+        asked = as_asked(event)
+        self._latest = max(self._latest, asked.seen)
+        disk.waiting.append(_Waiting(asked, event))
+        self.full |= len(disk.waiting) >= MOST
+
+    def serve(self, event: Event) -> None:
+        image = image_of(event)
+        if not image:
+            return
+        found = self._images.setdefault(image, _Image())
+        found.done.append(_Done(as_served(event), event))
+        if len(found.done) > MOST:
+            self._forget(found)
+
+    def anchor(self, guest: Sequence[Anchor], host: Sequence[Anchor]) -> None:
+        """What both machines said of their clocks so far."""
+        self._anchors = anchors.bounds(guest, host)
+
+    @property
+    def known(self) -> bool:
+        """The clocks are, and so is where something belongs."""
+        return self._offset is not None
+
+    # --- Joining ------------------------------------------------------------------------------------------------------
+
+    def settle(self, last: bool = False) -> list[Event]:
+        """Those of the guest that have waited for a turn, or all of them at the `last`."""
+        force = last or self.full
+        self._find_images(force)
+        if self._missed >= _PAUSED:
+            self._offset, self._bounds, self._missed = None, [], 0
+            for sums in (self._sums, self._recent):
+                sums.noted[JUMPED] += 1
+        self._align(force)
+        found: list[Event] = []
+        for disk in self._disks.values():
+            if disk.image and self._offset is not None:
+                found += self._joined(disk, self._offset, len(disk.waiting) if force else disk.seasoned)
+            elif force:
+                self._lose(guests.UNSERVED, len(disk.waiting))
+                disk.waiting.clear()
+            disk.seasoned = len(disk.waiting)
+        self.full = False
+        if last or self.beside.waiting >= _LOOKED:
+            self.beside.look()
+        self._expire(last)
+        return sorted(found, key=lambda event: event.end_ns)
+
+    def _joined(self, disk: _Side, offset: Offset, ready: int) -> Iterator[Event]:
+        """The first ones that are `ready`; the others compete with them for what the host did."""
+        if not ready:
+            return
+        image = self._images.setdefault(disk.image, _Image())
+        since = min(one.asked.handed for one in disk.waiting)
+        least = since + offset.at(since).least
+        done = [one for one in image.done if one.served.end >= least]
+        both = Disk([one.asked for one in disk.waiting], [one.served for one in done])
+        matches = guests.match(both, offset)
+        gone: set[int] = set()
+        missed = 0
+        for pair in matches.pairs:
+            if pair.asked >= ready:
+                continue
+            theirs = [done[number] for number in pair.served]
+            event = joined(disk.waiting[pair.asked].event, [one.event for one in theirs], pair.how, offset)
+            self._sums.add(event)
+            self._recent.add(event)
+            self.beside.wait(disk.name, event.total_ns, [one.event for one in theirs])
+            if pair.how == WHOLE:
+                gone.update(map(id, theirs))
+            else:
+                image.shared.update(one.served for one in theirs)
+            yield event
+        for number, cause in matches.causes.items():
+            if number < ready:
+                missed += 1
+                # What the host did before may be forgotten: only its begin tells that it was not traced.
+                self._lose(
+                    cause
+                    if cause is not guests.OUTSIDE or self._is_outside(both.asked[number], offset)
+                    else guests.UNSERVED
+                )
+        self._missed = self._missed + missed if missed == ready else 0
+        image.done = deque(one for one in image.done if id(one) not in gone)
+        for _ in range(ready):
+            disk.waiting.popleft()
+
+    def _is_outside(self, asked: Asked, offset: Offset) -> bool:
+        return asked.handed + offset.at(asked.handed).most < self.traced_ns
+
+    def _lose(self, cause: Any, count: int = 1) -> None:
+        for sums in (self._sums, self._recent):
+            sums.lost[cause] += count
+
+    def _forget(self, image: _Image) -> None:
+        one = image.done.popleft().served
+        if one in image.shared:
+            image.shared.discard(one)
+            return
+        # Before its trace the guest had no word for it.
+        if self._offset is not None and one.begin < self.begun_ns + self._offset.at(self.begun_ns).most:
+            return
+        for sums in (self._sums, self._recent):
+            sums.noted[UNASKED] += 1
+
+    def _expire(self, last: bool) -> None:
+        """What the guest would have told by now. Nobody knows of what it has not come to yet."""
+        if self._offset is None:
+            return
+        told = self._latest + self._offset.at(self._latest).least
+        until = told if last else told - _WINDOW_NS
+        for image in self._images.values():
+            while image.done and image.done[0].served.end < until:
+                self._forget(image)
+
+    # --- What belongs together ----------------------------------------------------------------------------------------
+
+    def _find_images(self, force: bool) -> None:
+        lacking = [disk for disk in self._disks.values() if not disk.image and disk.waiting]
+        for disk in lacking:
+            disk.image = self._named.get(disk.name, "")
+        taken = {disk.image for disk in self._disks.values()} | set(self._named.values())
+        free = [name for name in self._images if name not in taken]
+        alike = {
+            (disk.name, name): guests.likeness(
+                (one.asked for one in disk.waiting), (one.served for one in self._images[name].done)
+            )
+            for disk in lacking
+            if not disk.image
+            for name in free
+        }
+        alone = len(self._disks) == 1 and len(self._images) == 1
+        for disk, name in ((disk, name) for disk in lacking for name in free):
+            mine = alike.get((disk.name, name), 0)
+            others = [n for pair, n in alike.items() if (pair[0] == disk.name) != (pair[1] == name)]
+            sure = mine >= _ALIKE and all(2 * n < mine for n in others)
+            best = force and all(n < mine for n in others)
+            if mine and not disk.image and (alone or sure or best):
+                disk.image = name
+
+    def _align(self, force: bool) -> None:
+        disks = [
+            Disk([one.asked for one in disk.waiting], [one.served for one in self._images[disk.image].done])
+            for disk in self._disks.values()
+            if disk.waiting and disk.image in self._images
+        ]
+        if self._offset is None:
+            found = guests.alignment(disks)
+            # A few may fit by chance.
+            new = [] if found is None or (len(found) < _ALIKE and not force) else list(found.bounds)
+        else:
+            new = guests.refined(disks, self._offset)
+        if not new:
+            return
+        before = set(self._bounds)
+        self._count += sum(bound not in before for bound in new)
+        self._offset, self._agree, self._contradict = anchors.narrowed(Offset(before | set(new)), self._anchors)
+        self._bounds = list(self._offset.bounds)
+        if len(self._bounds) > _KEPT:
+            self._bounds = [self._bounds[0], *self._bounds[1::2]]
+
+    # --- What is told of all ------------------------------------------------------------------------------------------
+
+    def notes(self) -> Iterable[str]:
+        for disk in self._disks.values():
+            if disk.image:
+                yield f"{disk.name} is {disk.image}"
+        if self._offset is not None:
+            yield known(self._offset, self._count)
+            yield from told_of_anchors(self._agree, self._contradict)
+
+    def interval(self, ts_ns: int, duration_ns: int) -> Report:
+        recent, self._recent = self._recent, Sums()
+        return recent.report("interval", ts_ns, duration_ns)
+
+    def summary(self, ts_ns: int, duration_ns: int) -> Report:
+        clock = {} if self._offset is None else clocks(self._offset, self._count)
+        disks = [(disk.name, disk.image) for disk in self._disks.values()]
+        return finished(self._sums.report("summary", ts_ns, duration_ns), clock, disks, self.beside)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine's monotonic clock showed when another clock showed something."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Outer(NamedTuple):
+    """The time of day of the machine below, as a guest was told between two looks at its own monotonic clock."""
+
+    realtime_ns: int
+    before_ns: int
+    after_ns: int
+
+
+class Anchor(NamedTuple):
+    monotonic_ns: int
+    realtime_ns: int
+    error_ns: int | None = None
+    """How wrong its time of day is at most, as the kernel says; None where nothing keeps it right."""
+    outer: Outer | None = None
+
+    @property
+    def wall_ns(self) -> int:
+        """The time of day minus the monotonic clock: only a step changes it."""
+        return self.realtime_ns - self.monotonic_ns

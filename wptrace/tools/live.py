@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `wptrace join --live` does: the guest's words come through a channel while the host is traced.
+
+The guest may be anybody's: nothing that comes is trusted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from wptrace.capture.channel import Channel
+from wptrace.capture.reader import Arriving
+from wptrace.capture.writer import CaptureOutput
+from wptrace.errors import WptraceError
+from wptrace.flows.io.following import Following
+from wptrace.flows.io.joined import JOINED, whose
+from wptrace.flows.io.kinds import KINDS
+from wptrace.flows.io.records import RECORDS
+from wptrace.kernel.clock import day_and_time, realtime_error_ns
+from wptrace.model.anchor import Anchor
+from wptrace.model.book import Cause
+from wptrace.model.report import Event, InFlight, Output, Report, Start
+from wptrace.tools import join
+from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
+
+# Those that came are joined so often, and what a channel still held at the end is waited for no longer.
+_PACE_S = 0.25
+_LAST_S = 1.0
+
+
+class LiveJoin:
+    """An output of the host's trace, which has the guest's side as well."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        named: Mapping[str, str],
+        output: Output,
+        recorder: CaptureOutput | None,
+        slow_ns: int | None,
+    ) -> None:
+        """The recorder takes all, the output those that took so long; None: no single ones."""
+        self._channel, self._output, self._recorder, self._slow_ns = channel, output, recorder, slow_ns
+        self._path = Path(channel.name)
+        self._guest = Arriving(self._path, KINDS)
+        self._singles: Singles | None = None
+        self._following = Following(self._path, named)
+        self._host: Start | None = None
+        self._anchors: list[Anchor] = []
+        self._told = False
+        self._due = 0.0
+        self.trouble: WptraceError | None = None
+        """Why the guest's side ended before its trace did."""
+
+    # --- The guest: somebody who may ask for attention ----------------------------------------------------------------
+
+    def beside(self) -> Output:
+        """For the trace of another guest of this host."""
+        return _Other(self._following)
+
+    @property
+    def fd(self) -> int:
+        return self._channel.fd
+
+    def take(self) -> bool:
+        """False where nothing more comes."""
+        data = self._channel.read()
+        if data:
+            self._hear(data)
+        elif self._channel.ended:
+            self._end(WptraceError(f"{self._path} ended before the guest's trace did"))
+        now = time.monotonic()
+        if now >= self._due or self._following.full:
+            self._due = now + _PACE_S
+            self._settle()
+        return not self._channel.ended
+
+    def leave(self) -> None:
+        """The channel is read once more, for the summary."""
+
+    def _hear(self, data: bytes) -> None:
+        try:
+            for records in self._guest.feed(data):
+                if self._singles is None:
+                    self._singles = self._met()
+                if self._guest.layouts[records.number].record == RECORDS.record:
+                    for event in join.checked(self._singles.of(records), self._path):
+                        found = join.of_disk(event)
+                        if found is not None:
+                            self._following.ask(found)
+                        if self._following.full:
+                            self._settle()
+        except NONSENSE:
+            self._end(NonsenseError(self._path))
+        except WptraceError as error:
+            self._end(error)
+        if self._guest.ended:
+            self._channel.close()
+
+    def _met(self) -> Singles:
+        head = self._guest.head
+        if head is None:
+            raise NonsenseError(self._path)
+        join.require(head, self._path, "io")
+        return Singles(self._guest, head)
+
+    def _end(self, why: WptraceError) -> None:
+        self._channel.close()
+        if not self._guest.ended and self.trouble is None:
+            self.trouble = why
+
+    # --- The host: what a flow tells ----------------------------------------------------------------------------------
+
+    def start(self, start: Start) -> None:
+        self._host = start
+        self._following.traced_ns = time.monotonic_ns()
+        self._anchors.append(_anchor())
+        # Not before: what the guest tells was traced here as well.
+        self._channel.open()
+
+    def event(self, event: Event) -> None:
+        self._following.serve(join.of_image(event))
+
+    def flush(self) -> None:
+        """What is told waits for the guest's side."""
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        """Of the host alone: it is of no use here."""
+
+    def interval(self, report: Report) -> None:
+        self._settle()
+        if self._told:
+            self._output.interval(self._following.interval(report.ts_ns, report.duration_ns))
+
+    def losses(self) -> Mapping[Cause, int]:
+        return {}
+
+    def summary(self, report: Report) -> None:
+        end = time.monotonic() + _LAST_S
+        while not self._channel.ended and time.monotonic() < end:
+            data = self._channel.read()
+            if not data:
+                break
+            self._hear(data)
+        self._settle(last=True)
+        self._begin()
+        found = self._following.summary(report.ts_ns, report.duration_ns)
+        for one in self._every:
+            one.summary(found)
+
+    def close(self) -> None:
+        self._channel.close()
+        try:
+            if self._recorder is not None:
+                self._recorder.close()
+        finally:
+            self._output.close()
+
+    # --- Both ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _every(self) -> list[Output]:
+        return [self._output] if self._recorder is None else [self._recorder, self._output]
+
+    def _settle(self, last: bool = False) -> None:
+        if self._guest.anchors:
+            self._following.begun_ns = self._guest.anchors[0].monotonic_ns
+            self._following.anchor(self._guest.anchors, [*self._anchors, _anchor()])
+        try:
+            found = self._following.settle(last)
+        except NONSENSE:
+            self._end(NonsenseError(self._path))
+            return
+        if found or self._following.known:
+            self._begin()
+        for event in found:
+            if self._recorder is not None:
+                self._recorder.event(event)
+                self._recorder.flush()
+            if self._slow_ns is not None and event.total_ns >= self._slow_ns:
+                self._output.event(event)
+        self._output.flush()
+
+    def _begin(self) -> None:
+        """Once there is something to tell."""
+        if self._told or self._host is None:
+            return
+        self._told = True
+        head, host = self._guest.head, self._host
+        dev = [] if head is None else head.start.filters.get("dev")
+        filters = {"dev": list(dev)} if isinstance(dev, list) and all(isinstance(one, str) for one in dev) else {}
+        kernel = f"{'an unknown kernel' if head is None else head.start.kernel} on {host.kernel}"
+        if self._recorder is not None:
+            self._recorder.about = self._recorder.about._replace(
+                began_ns=time.time_ns() if head is None else head.began_ns
+            )
+        start = Start("join", "live", kernel, filters, [], (JOINED,), [*self._following.notes(), *host.notes])
+        for one in self._every:
+            one.start(start)
+
+
+class _Other:
+    """An output: what the host does for another guest."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    def start(self, start: Start) -> None:
+        """Nothing is told of it alone."""
+
+    def event(self, event: Event) -> None:
+        self._following.beside.other(whose(event), join.of_image(event))
+
+    def flush(self) -> None:
+        """It waits for the guest that is followed."""
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        """Of no use here."""
+
+    def interval(self, report: Report) -> None:
+        """As with the start."""
+
+    def losses(self) -> Mapping[Cause, int]:
+        return {}
+
+    def summary(self, report: Report) -> None:
+        """As with the start."""
+
+    def close(self) -> None:
+        """It has nothing of its own."""
+
+
+def _anchor() -> Anchor:
+    day, now = day_and_time()
+    return Anchor(now, day, realtime_error_ns())
