@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from wptrace.errors import WptraceError
@@ -16,7 +17,7 @@ R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = range(11)
 _LOADS = {1: 0x71, 2: 0x69, 4: 0x61, 8: 0x79}
 _STORES = {1: 0x73, 2: 0x6B, 4: 0x63, 8: 0x7B}
 _STORE_NUMBER, _ATOMIC_ADD = 0x7A, 0xDB
-_WIDE, _CALL, _EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
+WIDE, _CALL, _EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
 # Of numbers; with a register the bit _REGISTER is set as well.
 ADD, MUL, OR, AND, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_SIGNED, MOVE = 0x07, 0x27, 0x47, 0x57, 0x67, 0x77, 0xC7, 0xB7
 _REGISTER = 0x08
@@ -124,7 +125,7 @@ class Code:
         if fits(number):
             self.compute(MOVE, to, number)
             return
-        self._add(_WIDE, to, number=signed(number, 32))
+        self._add(WIDE, to, number=signed(number, 32))
         self._add(0, number=signed(number >> 32, 32))
 
     def swap(self, to: int, bits: int) -> None:
@@ -173,6 +174,7 @@ def main_part(code: list[Instruction]) -> list[Instruction]:
     return code[: min(calls, default=len(code))]
 
 
+@lru_cache(maxsize=64)
 def stack(code: bytes) -> int:
     """How many bytes of its stack a program uses, without those of its subprograms."""
     lowest = 0
@@ -208,7 +210,7 @@ def listing(code: bytes) -> Iterator[str]:
             number = one.number << 32 | wide.number & 0xFFFFFFFF
             yield f"{at - 1:5}: r{wide.to} = {_of_map(wide, one) if wide.source else number} ll"
             wide = None
-        elif one.code == _WIDE:
+        elif one.code == WIDE:
             wide = one
         else:
             yield f"{at:5}: {_shown(at, one)}"
