@@ -168,28 +168,27 @@ def parse(code: bytes) -> list[Instruction]:
     ]
 
 
-def main_part(code: list[Instruction]) -> list[Instruction]:
-    """Without the subprograms, which come behind it."""
-    calls = (at + 1 + one.number for at, one in enumerate(code) if one.code == _CALL and one.source == _TO_SUBPROGRAM)
-    return code[: min(calls, default=len(code))]
-
-
 @lru_cache(maxsize=64)
 def stack(code: bytes) -> int:
     """How many bytes of its stack a program uses, without those of its subprograms."""
-    lowest = 0
+    lowest, end = 0, len(code) // SIZE
     addresses: set[int] = set()
-    for one in main_part(parse(code)):
-        kind = one.code & 7
-        if (kind == 1 and one.source == FP) or (kind in (2, 3) and one.to == FP):
-            lowest = min(lowest, one.offset)
-        if one.code == MOVE | _REGISTER and one.source == FP:
-            addresses.add(one.to)
-        elif one.code == ADD and one.to in addresses:
-            lowest = min(lowest, one.number)
-            addresses.discard(one.to)
+    for at, (operation, registers, offset, number) in enumerate(_FORMAT.iter_unpack(code)):
+        if at >= end:
+            break
+        to, source, kind = registers & 15, registers >> 4, operation & 7
+        if operation == _CALL and source == _TO_SUBPROGRAM:
+            # Subprograms come behind the program.
+            end = min(end, at + 1 + number)
+        if (kind == 1 and source == FP) or (kind in (2, 3) and to == FP):
+            lowest = min(lowest, offset)
+        if operation == MOVE | _REGISTER and source == FP:
+            addresses.add(to)
+        elif operation == ADD and to in addresses:
+            lowest = min(lowest, number)
+            addresses.discard(to)
         elif kind in (0, 1, 4, 7):
-            addresses.discard(one.to)
+            addresses.discard(to)
     return -lowest + 7 & ~7
 
 
