@@ -28,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub.add_argument("--breakdown", action="store_true", help="instead: what each hook of wptrace io costs")
     sub.set_defaults(run=_instructions)
 
+    sub = commands.add_parser("packets", help="instructions added to a received packet, in a guest")
+    sub.add_argument("--kernel", default="6.12", help="of the tests' matrix (default: 6.12)")
+    sub.add_argument("--only", action="append", default=[], metavar="NAME", help="as `flow netrx`; repeatable")
+    sub.set_defaults(run=_packets)
+
     sub = commands.add_parser("paired", help="loads with and without tracing in turn, on the running kernel")
     sub.add_argument("--pairs", type=int, default=12)
     sub.add_argument("--only", action="append", default=[], metavar="MODE", help="as `io --each`; repeatable")
@@ -88,6 +93,12 @@ def _instructions(options: argparse.Namespace) -> int:
     return 1 if failed or differing else 0
 
 
+def _packets(options: argparse.Namespace) -> int:
+    words = ["packets", *_given(options)]
+    record.keep("packets", words, instructions.packets(options.kernel, options.only))
+    return 0
+
+
 def _given(options: argparse.Namespace) -> list[str]:
     return [word for name in options.only for word in ("--only", name)] + ["--kernel", options.kernel]
 
@@ -134,7 +145,7 @@ def _table(options: argparse.Namespace) -> int:
 
 def _all(_options: argparse.Namespace) -> int:
     # The clocks of guests count instructions, so they do not mind what else runs; the others come one by one.
-    guests = (["instructions", "--boots", "2"], ["instructions", "--breakdown"])
+    guests = (["instructions", "--boots", "2"], ["instructions", "--breakdown"], ["packets"])
     with ThreadPoolExecutor(len(guests)) as pool:
         codes = list(pool.map(main, guests))
     codes += [main([word]) for word in ("paired", "reader", "start", "loss", "table")]

@@ -38,6 +38,12 @@ def breakdown(kernel: str, only: Sequence[str], requests: int) -> Found:
     return _guest(kernel, "bench.breakdown", [*words, "--requests", str(requests)])
 
 
+def packets(kernel: str, only: Sequence[str]) -> Found:
+    """What following a received packet adds."""
+    peers.fetch(peers.ALL)
+    return _guest(kernel, "bench.packets", [word for name in only for word in ("--only", name)])
+
+
 def _guest(kernel: str, module: str, words: Sequence[str]) -> Found:
     SHARED.mkdir(parents=True, exist_ok=True)
     output = SHARED / f"{module.rpartition('.')[2]}-{os.getpid()}-{next(_number)}.json"

@@ -131,6 +131,35 @@ def _bpftrace(name: str, tells: str, text: str, *, loads: tuple[str, ...], progr
 
 _RQ = "@start[args.dev, args.sector]"
 
+
+def _passing(at: str, key: str, stage: str) -> str:
+    """A point of an object in a script: its time since the point before, and the time of this one."""
+    return f" {at} {{ $k = (uint64){key}; if (@at[$k]) {{ @{stage} = hist(nsecs - @at[$k]); @at[$k] = nsecs; }} }}"
+
+
+def _beginning(at: str, key: str) -> str:
+    return f"{at} {{ @start[(uint64){key}] = nsecs; @at[(uint64){key}] = nsecs; }}"
+
+
+def _becoming(at: str, old: str, new: str, stage: str) -> str:
+    """It is found by another key from there on."""
+    return (
+        f" {at} {{ $k = (uint64){old}; $n = (uint64){new}; if (@at[$k]) {{ @{stage} = hist(nsecs - @at[$k]);"
+        f" @start[$n] = @start[$k]; @at[$n] = nsecs; delete(@start[$k]); delete(@at[$k]); }} }}"
+    )
+
+
+def _ending(at: str, key: str, stage: str, more: str = "") -> str:
+    return (
+        f" {at} {{ $k = (uint64){key}; if (@at[$k]) {{ @{stage} = hist(nsecs - @at[$k]);"
+        f" @total = hist(nsecs - @start[$k]);{more} delete(@start[$k]); delete(@at[$k]); }} }}"
+    )
+
+
+_BIO, _REQUEST = "((struct request *)arg0)->bio", "arg0"
+_ISSUED = _becoming("rawtracepoint:block_rq_issue", _BIO, _REQUEST, "queued")
+_COMPLETED = "rawtracepoint:block_rq_complete"
+
 PEERS = (
     Tool("biolatency", "one histogram: issue to completion", (), "biolatency-libbpf", programs=2, loads=_BLOCK),
     Tool(
@@ -163,6 +192,25 @@ PEERS = (
         loads=_BLOCK,
     ),
     _bpftrace(
+        "three",
+        "what flow three tells, without percentiles",
+        _beginning("rawtracepoint:block_getrq", "arg0") + _ISSUED + _ending(_COMPLETED, _REQUEST, "device"),
+        loads=("inline",),
+        programs=3,
+    ),
+    _bpftrace(
+        "six",
+        "what flow six tells, without percentiles",
+        _beginning("fentry:submit_bio_noacct_nocheck", "args.bio")
+        + _passing("rawtracepoint:block_bio_queue", "arg0", "submit")
+        + _passing("rawtracepoint:block_getrq", "arg0", "queue")
+        + _ISSUED
+        + _passing("fentry:blk_mq_end_request", "args.rq", "device")
+        + _ending(_COMPLETED, _REQUEST, "ending"),
+        loads=("inline",),
+        programs=6,
+    ),
+    _bpftrace(
         "vfs_read",
         "one histogram: time in vfs_read",
         "fentry:vfs_read { @start[tid] = nsecs; } fexit:vfs_read /@start[tid]/"
@@ -186,6 +234,24 @@ PEERS = (
         loads=_BLOCK,
     ),
 )
+
+_SKB = "args.skbaddr"
+PACKETS = (
+    Tool("flow netrx", "received packets: stages, device, reason of a drop", ("flow", "netrx"), programs=8),
+    _bpftrace(
+        "netrx",
+        "the same for datagrams, without percentiles and rows",
+        _beginning("tracepoint:net:netif_receive_skb", _SKB)
+        + _passing("fentry:ip_rcv_core", "args.skb", "receive")
+        + _passing("fentry:udp_rcv", "args.skb", "ip")
+        + _ending("tracepoint:skb:kfree_skb", _SKB, "l4", " @reasons[args.reason] = count();")
+        + _ending("tracepoint:skb:consume_skb", _SKB, "user")
+        + _ending("fentry:skb_release_head_state", "args.skb", "freed"),
+        loads=(),
+        programs=6,
+    ),
+)
+"""Of packets, which have a load of their own."""
 
 TOOLS = (*WPTRACE, *PEERS)
 

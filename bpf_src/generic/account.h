@@ -25,7 +25,6 @@ __u64 dropped[OUTCOMES]; /* no losses: points of the role `drop` took them out *
 
 /* --- What Python sets --------------------------------------------------------------------------------------------- */
 
-const volatile __u32 stage_count = POINTS - 1; /* those kept apart: each use reads it, so read it once */
 const volatile __u32 label_words = LABELS;
 const volatile __u32 row_count = 64; /* besides the one of the rest */
 
@@ -196,7 +195,7 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-static __noinline int tell(struct object *object, __u64 now, __u64 total, __u64 flags)
+static __noinline int tell(struct object *object, __u64 now, __u64 total, __u32 outcome, __u32 failed)
 {
 	struct generic_record *record;
 	struct life *life;
@@ -220,8 +219,8 @@ static __noinline int tell(struct object *object, __u64 now, __u64 total, __u64 
 	__builtin_memcpy(record->labels, life->labels, sizeof(record->labels));
 	__builtin_memcpy(record->spent, life->spent, sizeof(record->spent));
 	record->seen = life->state.seen;
-	record->outcome = OUTCOME_OF(flags);
-	record->failed = flags >> 63;
+	record->outcome = outcome;
+	record->failed = failed;
 	record->begin_cpu = life->cpu;
 	record->end_cpu = bpf_get_smp_processor_id();
 	record->tgid = life->tgid;

@@ -2,8 +2,10 @@
 /*
  * What a generated front end hands to a body. A body takes it for the context of a raw_tp program, of which the verifier
  * allows to read so many words; so each body is a program of its own, that libbpf loads and relocates. In the programs
- * that are made of it R1 points to the stack, where `point` and `flags` are constants: what a point does not use is
- * never visited there, and the verifier takes it out.
+ * that are made of it R1 points to the stack.
+ *
+ * What is constant at a point is in the instructions themselves: a body loads a number with a mark, in whose place
+ * wptrace/engine/definition/numbers.py puts what is meant. So the verifier takes out what a point does not use.
  */
 #ifndef WPT_GENERIC_ARGS_H
 #define WPT_GENERIC_ARGS_H
@@ -16,8 +18,6 @@
 struct args {
 	__u64 key;
 	__u64 value;
-	__u64 point; /* constant: what is known of an object that begins there, as struct state */
-	__u64 flags; /* constant: generic_flag, and the fields below */
 	__u64 other; /* the key that it has from now on */
 	__u64 labels[LABELS];
 	__u64 mark; /* what is to be reached, or what was */
@@ -50,12 +50,29 @@ enum generic_flag {
 };
 EXPORT_ENUM(generic_flag);
 
+/* The upper half of numbers that are replaced. */
+enum generic_mark {
+	GENERIC_MARK_FLAGS = 0x77700001, /* the lower half is a mask: those of the point's flags that are in it */
+	GENERIC_MARK_POINT, /* what is known of an object that begins here, as struct state */
+	GENERIC_MARK_LACKS, /* whether there are no more stages than this: true where it was not replaced */
+};
+EXPORT_ENUM(generic_mark);
+
+#define REPLACED(mark, number) \
+	({ \
+		__u64 __found; \
+		asm volatile("%0 = %1 ll" : "=r"(__found) : "i"((__u64)(mark) << 32 | (number))); \
+		__found; \
+	})
 #define FLAG(what) (1ULL << GENERIC_FLAG_##what)
-#define HAS(flags, what) ((flags) & FLAG(what))
+#define ANY(mask) REPLACED(GENERIC_MARK_FLAGS, mask)
+#define HAS(what) ANY(FLAG(what))
+#define HERE() REPLACED(GENERIC_MARK_POINT, 0)
+#define LACKS(stage) REPLACED(GENERIC_MARK_LACKS, stage)
 
 /*
  * The words of labels that are there, the number of the outcome, bits of the points of which one has to be seen before:
- * all in the lowest 32 bits, so that one instruction tests those that no point has.
+ * all in the lowest 32 bits, so that one test is enough for those that no point has.
  */
 #define LABELS_SHIFT 17
 #define OUTCOME_SHIFT 21
@@ -73,8 +90,8 @@ _Static_assert(GENERIC_FLAGS <= LABELS_SHIFT, "flags have no bits of labels");
 #define AFTER_MASK (((1ULL << (POINTS - 1)) - 1) << AFTER_SHIFT)
 #define OUTCOME_MASK ((OUTCOMES - 1ULL) << OUTCOME_SHIFT)
 #define LABELS_MASK (((1ULL << LABELS) - 1) << LABELS_SHIFT)
-#define AFTER_OF(flags) ((flags) >> AFTER_SHIFT & ((1 << (POINTS - 1)) - 1))
-#define HAS_LABEL(flags, number) ((flags) & 1ULL << (LABELS_SHIFT + (number)))
-#define OUTCOME_OF(flags) ((flags) >> OUTCOME_SHIFT & (OUTCOMES - 1))
+#define AFTER() (ANY(AFTER_MASK) >> AFTER_SHIFT)
+#define HAS_LABEL(number) ANY(1ULL << (LABELS_SHIFT + (number)))
+#define OUTCOME() (ANY(OUTCOME_MASK) >> OUTCOME_SHIFT)
 
 #endif

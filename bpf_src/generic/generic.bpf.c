@@ -16,9 +16,9 @@
 #include "generic/account.h"
 
 /* With a filter on, most of what is seen was never let in. */
-static __always_inline int unmatched(__u64 flags)
+static __always_inline int unmatched(void)
 {
-	if (!HAS(flags, QUIET) && !filtering)
+	if (!HAS(QUIET) && !filtering)
 		COUNT(loss[GENERIC_CAUSE_UNMATCHED]);
 	return 0;
 }
@@ -35,46 +35,46 @@ static __always_inline void charge(struct life *life, __u64 word, __u64 now)
 /* What a point may know of an object: few know anything. */
 #define KNOWS (FLAG(VALUE) | FLAG(MARK) | LABELS_MASK)
 
-static __always_inline void learn(struct life *life, struct args *args, __u64 flags)
+static __always_inline void learn(struct life *life, struct args *args)
 {
-	if (!(flags & KNOWS))
+	if (!ANY(KNOWS))
 		return;
-	if (HAS(flags, VALUE))
+	if (HAS(VALUE))
 		life->value = args->value;
-	if (HAS(flags, MARK))
+	if (HAS(MARK))
 		life->mark = args->mark;
-	if (HAS_LABEL(flags, 0))
+	if (HAS_LABEL(0))
 		life->labels[0] = args->labels[0];
-	if (HAS_LABEL(flags, 1))
+	if (HAS_LABEL(1))
 		life->labels[1] = args->labels[1];
-	if (HAS_LABEL(flags, 2))
+	if (HAS_LABEL(2))
 		life->labels[2] = args->labels[2];
-	if (HAS_LABEL(flags, 3))
+	if (HAS_LABEL(3))
 		life->labels[3] = args->labels[3];
 }
 
 /* What the points of a definition know together. */
 #define KEPT (FLAG(VALUED) | FLAG(MARKED) | FLAG(LABELLED) | FLAG(SHEDDING) | FLAG(TELLING))
 
-static __always_inline void clear(struct life *life, __u64 flags)
+static __always_inline void clear(struct life *life)
 {
-	if (HAS(flags, VALUED))
+	if (HAS(VALUED))
 		life->value = 0;
-	if (HAS(flags, MARKED))
+	if (HAS(MARKED))
 		life->mark = 0;
-	if (HAS(flags, LABELLED)) {
+	if (HAS(LABELLED)) {
 		life->labels[0] = 0;
 		life->labels[1] = 0;
 		life->labels[2] = 0;
 		life->labels[3] = 0;
 	}
-	if (HAS(flags, SHEDDING)) {
+	if (HAS(SHEDDING)) {
 		__u32 timed = *(volatile __u32 *)&time_one_in;
 
 		if (timed && bpf_get_prandom_u32() % timed)
 			life->state.chosen |= STATE_UNTIMED;
 	}
-	if (HAS(flags, TELLING)) {
+	if (HAS(TELLING)) {
 		__u64 ids = bpf_get_current_pid_tgid();
 		__u32 one_in = *(volatile __u32 *)&sample;
 
@@ -90,52 +90,52 @@ static __always_inline void clear(struct life *life, __u64 flags)
 
 static __always_inline void clear_spent(struct life *life)
 {
-	__u32 stages = stage_count, stage;
+	__u32 stage;
 
 #pragma unroll
 	for (stage = 0; stage < POINTS - 1; stage++) {
-		if (stage < stages)
+		if (!LACKS(stage))
 			life->spent[stage] = 0;
 	}
 }
 
 /* In a slot that is its own. */
-static __always_inline void fill(struct object *object, struct args *args, __u64 flags)
+static __always_inline void fill(struct object *object, struct args *args)
 {
 	struct life *life = &object->life;
 	__u64 now = bpf_ktime_get_ns();
 
 	COUNT(object->begun);
-	WORD(life) = args->point;
-	if (HAS(flags, SEVERAL)) {
+	WORD(life) = HERE();
+	if (HAS(SEVERAL)) {
 		life->last_ns = now;
 		clear_spent(life);
 	}
-	if (flags & (KEPT | KNOWS)) {
-		clear(life, flags);
-		learn(life, args, flags);
+	if (ANY(KEPT | KNOWS)) {
+		clear(life);
+		learn(life, args);
 	}
 	barrier();
 	life->start_ns = now;
 }
 
 /* Whether it begins anew. */
-static __always_inline bool begins_again(struct object *object, __u64 flags)
+static __always_inline bool begins_again(struct object *object)
 {
-	if (HAS(flags, FIRST))
+	if (HAS(FIRST))
 		return false;
-	if (HAS(flags, NEST)) {
+	if (HAS(NEST)) {
 		object->life.state.depth++;
 		return false;
 	}
-	if (HAS(flags, RESTART))
+	if (HAS(RESTART))
 		COUNT(loss[GENERIC_CAUSE_RESTARTED]);
 	else
 		COUNT(loss[GENERIC_CAUSE_UNSEEN_END]);
 	return true;
 }
 
-static __always_inline int begin_as(__u64 key, __u32 place, struct args *args, __u64 flags)
+static __always_inline int begin_as(__u64 key, __u32 place, struct args *args)
 {
 	struct object *object = claim(key, place);
 	bool fresh;
@@ -146,10 +146,10 @@ static __always_inline int begin_as(__u64 key, __u32 place, struct args *args, _
 			COUNT(loss[GENERIC_CAUSE_STATE_FULL]);
 			return 0;
 		}
-		if (!fresh && !begins_again(object, flags))
+		if (!fresh && !begins_again(object))
 			return 0;
 	}
-	fill(object, args, flags);
+	fill(object, args);
 	return 0;
 }
 
@@ -157,15 +157,15 @@ static __always_inline int on_begin(struct args *args, bool asks)
 {
 	if (asks && !task_matches())
 		return 0;
-	return begin_as(args->key, args->place, args, args->flags);
+	return begin_as(args->key, args->place, args);
 }
 
 /* To the slot of another key: as much of it as there is. */
-static __always_inline void move(struct object *object, __u64 word, __u64 other, __u32 place, __u64 flags)
+static __always_inline void move(struct object *object, __u64 word, __u64 other, __u32 place)
 {
 	struct life *from = &object->life, *to;
-	__u32 stages = stage_count;
 	struct object *into;
+	__u32 stage;
 	bool fresh;
 
 	into = claim(other, place);
@@ -184,23 +184,17 @@ static __always_inline void move(struct object *object, __u64 word, __u64 other,
 	to = &into->life;
 	to->last_ns = from->last_ns;
 	WORD(to) = word;
-	to->spent[0] = from->spent[0];
-	to->spent[1] = from->spent[1];
-	if (stages > 2) {
-		to->spent[2] = from->spent[2];
-		to->spent[3] = from->spent[3];
-		if (stages > 4) {
-			to->spent[4] = from->spent[4];
-			to->spent[5] = from->spent[5];
-			to->spent[6] = from->spent[6];
-		}
+#pragma unroll
+	for (stage = 0; stage < POINTS - 1; stage++) {
+		if (!LACKS(stage))
+			to->spent[stage] = from->spent[stage];
 	}
-	if (flags & KEPT) {
+	if (ANY(KEPT)) {
 		to->value = from->value;
 		to->mark = from->mark;
-		if (HAS(flags, LABELLED))
+		if (HAS(LABELLED))
 			__builtin_memcpy(to->labels, from->labels, sizeof(to->labels));
-		if (HAS(flags, TELLING)) {
+		if (HAS(TELLING)) {
 			to->cpu = from->cpu;
 			to->tgid = from->tgid;
 			to->tid = from->tid;
@@ -212,9 +206,9 @@ static __always_inline void move(struct object *object, __u64 word, __u64 other,
 	free_slot(object);
 }
 
-static __always_inline bool reached(struct args *args, __u64 flags, struct life *life)
+static __always_inline bool reached(struct args *args, struct life *life)
 {
-	if (HAS(flags, NARROW))
+	if (HAS(NARROW))
 		return (__s32)((__u32)args->mark - (__u32)life->mark) >= 0;
 	return (__s64)(args->mark - life->mark) >= 0;
 }
@@ -222,57 +216,57 @@ static __always_inline bool reached(struct args *args, __u64 flags, struct life 
 /* What it takes for an object to count at a point. */
 #define CONDITIONS (AFTER_MASK | FLAG(REACHED) | FLAG(FIRST) | FLAG(NEST))
 
-static __always_inline bool is_due(struct args *args, __u64 flags, struct life *life)
+static __always_inline bool is_due(struct args *args, struct life *life)
 {
-	if (AFTER_OF(flags) && !(AFTER_OF(flags) & life->state.seen))
+	if (ANY(AFTER_MASK) && !(AFTER() & life->state.seen))
 		return false;
-	return !HAS(flags, REACHED) || reached(args, flags, life);
+	return !HAS(REACHED) || reached(args, life);
 }
 
 static __always_inline int on_pass(struct args *args, bool asks)
 {
-	__u64 flags = args->flags, word;
 	struct object *object = find(args->key, args->place);
 	struct life *life;
+	__u64 word;
 
 	if (!object) {
-		if (!HAS(flags, BEGINS))
-			return unmatched(flags);
+		if (!HAS(BEGINS))
+			return unmatched();
 		if (asks && !task_matches())
 			return 0;
-		if (HAS(flags, OTHER))
-			return begin_as(args->other, args->other_place, args, flags);
-		return begin_as(args->key, args->place, args, flags);
+		if (HAS(OTHER))
+			return begin_as(args->other, args->other_place, args);
+		return begin_as(args->key, args->place, args);
 	}
 	life = &object->life;
 	word = WORD(life);
-	if (flags & CONDITIONS) {
-		if (!is_due(args, flags, life))
+	if (ANY(CONDITIONS)) {
+		if (!is_due(args, life))
 			return 0;
-		if (HAS(flags, FIRST) && word & args->point & 0xff << STATE_SEEN)
+		if (HAS(FIRST) && word & HERE() & 0xff << STATE_SEEN)
 			return 0;
 	}
-	if (!HAS(flags, SHEDDING) || !(word & STATE_UNTIMED))
+	if (!HAS(SHEDDING) || !(word & STATE_UNTIMED))
 		charge(life, word, bpf_ktime_get_ns());
-	word = (word & ~(0xffULL << STATE_LAST)) | args->point;
+	word = (word & ~(0xffULL << STATE_LAST)) | HERE();
 	WORD(life) = word;
-	learn(life, args, flags);
-	if (HAS(flags, OTHER))
-		move(object, word, args->other, args->other_place, flags);
+	learn(life, args);
+	if (HAS(OTHER))
+		move(object, word, args->other, args->other_place);
 	return 0;
 }
 
 /* What else may be counted of an end. */
 #define MORE (OUTCOME_MASK | FLAG(VALUED) | FLAG(FAILED) | FLAG(SHEDDING))
 
-static __always_inline void account(struct object *object, struct args *args, __u64 flags)
+static __always_inline void account(struct object *object, struct args *args)
 {
-	__u32 number = 0, stages, stage;
+	__u32 number = 0, stage;
 	struct life *life = &object->life;
 	__u64 now, total, word;
 	struct cell *cell;
 
-	if (HAS(flags, LABELLED))
+	if (HAS(LABELLED))
 		number = find_row(object);
 	cell = bpf_map_lookup_elem(&cells, &number);
 	if (!cell) {
@@ -281,53 +275,51 @@ static __always_inline void account(struct object *object, struct args *args, __
 	}
 	COUNT(cell->finished);
 	word = WORD(life);
-	if (flags & MORE) {
-		if (OUTCOME_OF(flags))
-			COUNT(cell->outcomes[OUTCOME_OF(flags)]);
-		if (HAS(flags, FAILED) && args->failed)
+	if (ANY(MORE)) {
+		if (ANY(OUTCOME_MASK))
+			COUNT(cell->outcomes[OUTCOME() & (OUTCOMES - 1)]);
+		if (HAS(FAILED) && args->failed)
 			COUNT(cell->failed);
-		if (HAS(flags, VALUED))
+		if (HAS(VALUED))
 			COUNT_MORE(cell->value, life->value);
-		if (HAS(flags, SHEDDING) && word & STATE_UNTIMED) {
+		if (HAS(SHEDDING) && word & STATE_UNTIMED) {
 			COUNT(cell->untimed);
 			return;
 		}
 	}
 	now = bpf_ktime_get_ns();
 	total = minus(now, life->start_ns);
-	hist_add_counted(&cell->stages[0], total);
-	if (HAS(flags, SEVERAL)) {
+	hist_add_short(&cell->stages[0], total, true);
+	if (HAS(SEVERAL)) {
 		charge(life, word, now);
-		stages = stage_count;
 #pragma unroll
 		for (stage = 0; stage < POINTS - 1; stage++) {
-			if (stage < stages && word & 1 << (STATE_SEEN + stage))
-				hist_add_plain(&cell->stages[stage + 1], life->spent[stage]);
+			if (!LACKS(stage) && word & 1 << (STATE_SEEN + stage))
+				hist_add_short(&cell->stages[stage + 1], life->spent[stage], false);
 		}
 	}
-	if (HAS(flags, TELLING) && (total >= slow_ns || word & STATE_TOLD))
-		tell(object, now, total, HAS(flags, FAILED) && args->failed ? flags | 1ULL << 63 : flags);
+	if (HAS(TELLING) && (total >= slow_ns || word & STATE_TOLD))
+		tell(object, now, total, OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && args->failed);
 }
 
 static __always_inline int on_end(struct args *args)
 {
-	__u64 flags = args->flags;
 	struct object *object = find(args->key, args->place);
 	struct life *life;
 
 	if (!object)
-		return unmatched(flags);
+		return unmatched();
 	life = &object->life;
-	if (flags & (CONDITIONS | KNOWS)) {
-		if (!is_due(args, flags, life))
+	if (ANY(CONDITIONS | KNOWS)) {
+		if (!is_due(args, life))
 			return 0;
-		if (HAS(flags, NEST) && life->state.depth) {
+		if (HAS(NEST) && life->state.depth) {
 			life->state.depth--;
 			return 0;
 		}
-		learn(life, args, flags);
+		learn(life, args);
 	}
-	account(object, args, flags);
+	account(object, args);
 	free_slot(object);
 	return 0;
 }
@@ -335,14 +327,13 @@ static __always_inline int on_end(struct args *args)
 /* It was merged into another one, or is none of those that are wanted: as if it had never begun. */
 static __always_inline int on_drop(struct args *args)
 {
-	__u64 flags = args->flags;
 	struct object *object = find(args->key, args->place);
 
 	if (!object)
-		return unmatched(flags);
-	if (!is_due(args, flags, &object->life))
+		return unmatched();
+	if (!is_due(args, &object->life))
 		return 0;
-	COUNT(dropped[OUTCOME_OF(flags)]);
+	COUNT(dropped[OUTCOME() & (OUTCOMES - 1)]);
 	free_slot(object);
 	return 0;
 }

@@ -100,6 +100,32 @@ static __always_inline void hist_add_counted(struct hist *hist, __u64 value)
 		__sync_fetch_and_add(&hist->slots[index], 1);
 }
 
+/* The same as both, a little faster for what takes less than 2 us, for programs that the verifier sees one by one. */
+static __always_inline void hist_add_short(struct hist *hist, __u64 value, bool counted)
+{
+	__u32 index;
+
+	asm volatile("%0 |= 0" : "+r"(value));
+	if (~value > hist->low)
+		hist->low = ~value;
+	if (value > hist->max)
+		hist->max = value;
+	hist->sum += value;
+	if (value < HIST_SMALL) {
+		asm volatile("%0 &= 2047" : "+r"(value));
+		index = hist_buckets[value]; /* a byte: there are more slots */
+	} else {
+		index = hist_index(value);
+		asm volatile("%0 &= 511" : "+r"(index));
+		if (index >= HIST_SLOTS)
+			return;
+	}
+	if (counted)
+		__sync_fetch_and_add(&hist->slots[index], 1);
+	else
+		hist->slots[index]++;
+}
+
 static __always_inline void hist_add(struct hist *hist, __u64 value)
 {
 	__u64 square;

@@ -21,7 +21,7 @@ _CALL = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 _TEST_RUN = 10
 # prog_fd, retval, four words of packets, repeat, duration, sizes and addresses of contexts
 _ATTRIBUTE = struct.Struct("=II24xIIIIQQIII4x")
-ARGUMENTS = 12
+ARGUMENTS, POINTS = 12, 8
 
 
 class Bodies:
@@ -49,6 +49,7 @@ class Bodies:
         self._kept |= {"several": "stage_count" in globals_, "labelled": "label_words" in globals_}
         self._slot_bits = slots.bit_length() - 1
         obj.rodata.row_count = rows
+        self._stages = globals_.pop("stage_count", POINTS - 1)
         for name, value in globals_.items():
             section = next(one for one in (obj.rodata, obj.data, obj.bss) if name in dir(one))
             setattr(section, name, value)
@@ -79,8 +80,8 @@ class Bodies:
             number if marked[1] else None,
             None,
         )
-        constants = emit.Constants(point, bits, self._slot_bits, tuple(range(labels)))
-        code = emit.program(attachment, constants, self.found.code[body], os.uname().machine)
+        constants = emit.Constants(point, bits, self._slot_bits, self._stages, tuple(range(labels)))
+        code = emit.program(attachment, constants, self.found.code[body], self.found.marks, os.uname().machine)
         self.made.append(Generated(body, Target(RAW_TP, "test"), code))
         return Run(self.made[-1].fd)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -47,8 +48,9 @@ class BpfObject:
     data: Section
     rodata: Section
 
-    def __init__(self, path: Path, fit: Callable[[bytes], bytes] | None = None) -> None:
-        """`fit` makes of the file what is opened."""
+    def __init__(self, path: Path, fit: Callable[[bytes], bytes] | None = None, own_types: bool = False) -> None:
+        """`fit` makes of the file what is opened. With `own_types` no program that is loaded has fields of the kernel
+        to find: libbpf takes the types of the file, and need not read all that the kernel has."""
         self.path = path
         self._libbpf = libbpf()
         self._lib = self._libbpf.lib
@@ -65,9 +67,9 @@ class BpfObject:
         opts.object_name = name
         # For a type that the kernel itself lacks libbpf looks at those of modules, and fails if it may not. Told to
         # take a file it does not look there, and what only a module has is as if it were nowhere.
-        kernel = ffi.new("char[]", b"/sys/kernel/btf/vmlinux")
-        if not self._libbpf.sees_modules:
-            opts.btf_custom_path = kernel
+        types = ffi.new("char[]", os.fsencode(path) if own_types else b"/sys/kernel/btf/vmlinux")
+        if own_types or not self._libbpf.sees_modules:
+            opts.btf_custom_path = types
         self._handle = self._lib.bpf_object__open_mem(data, len(data), opts)
         if self._handle == ffi.NULL:
             raise self._unreadable()

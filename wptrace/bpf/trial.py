@@ -25,9 +25,9 @@ FEATURES = "features"
 """The object of single ways to observe the kernel; each of its programs does nothing."""
 
 
-def open_here(name: str) -> BpfObject:
+def open_here(name: str, own_types: bool = False) -> BpfObject:
     """An object, as this kernel takes it."""
-    return BpfObject(find(name), None if name == FEATURES else _fitting)
+    return BpfObject(find(name), None if name == FEATURES else _fitting, own_types)
 
 
 def _fitting(data: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from wptrace.errors import WptraceError
@@ -16,7 +17,7 @@ R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = range(11)
 _LOADS = {1: 0x71, 2: 0x69, 4: 0x61, 8: 0x79}
 _STORES = {1: 0x73, 2: 0x6B, 4: 0x63, 8: 0x7B}
 _STORE_NUMBER, _ATOMIC_ADD = 0x7A, 0xDB
-_WIDE, _CALL, _EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
+WIDE, _CALL, _EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
 # Of numbers; with a register the bit _REGISTER is set as well.
 ADD, MUL, OR, AND, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_SIGNED, MOVE = 0x07, 0x27, 0x47, 0x57, 0x67, 0x77, 0xC7, 0xB7
 _REGISTER = 0x08
@@ -124,7 +125,7 @@ class Code:
         if fits(number):
             self.compute(MOVE, to, number)
             return
-        self._add(_WIDE, to, number=signed(number, 32))
+        self._add(WIDE, to, number=signed(number, 32))
         self._add(0, number=signed(number >> 32, 32))
 
     def swap(self, to: int, bits: int) -> None:
@@ -167,27 +168,27 @@ def parse(code: bytes) -> list[Instruction]:
     ]
 
 
-def main_part(code: list[Instruction]) -> list[Instruction]:
-    """Without the subprograms, which come behind it."""
-    calls = (at + 1 + one.number for at, one in enumerate(code) if one.code == _CALL and one.source == _TO_SUBPROGRAM)
-    return code[: min(calls, default=len(code))]
-
-
+@lru_cache(maxsize=64)
 def stack(code: bytes) -> int:
     """How many bytes of its stack a program uses, without those of its subprograms."""
-    lowest = 0
+    lowest, end = 0, len(code) // SIZE
     addresses: set[int] = set()
-    for one in main_part(parse(code)):
-        kind = one.code & 7
-        if (kind == 1 and one.source == FP) or (kind in (2, 3) and one.to == FP):
-            lowest = min(lowest, one.offset)
-        if one.code == MOVE | _REGISTER and one.source == FP:
-            addresses.add(one.to)
-        elif one.code == ADD and one.to in addresses:
-            lowest = min(lowest, one.number)
-            addresses.discard(one.to)
+    for at, (operation, registers, offset, number) in enumerate(_FORMAT.iter_unpack(code)):
+        if at >= end:
+            break
+        to, source, kind = registers & 15, registers >> 4, operation & 7
+        if operation == _CALL and source == _TO_SUBPROGRAM:
+            # Subprograms come behind the program.
+            end = min(end, at + 1 + number)
+        if (kind == 1 and source == FP) or (kind in (2, 3) and to == FP):
+            lowest = min(lowest, offset)
+        if operation == MOVE | _REGISTER and source == FP:
+            addresses.add(to)
+        elif operation == ADD and to in addresses:
+            lowest = min(lowest, number)
+            addresses.discard(to)
         elif kind in (0, 1, 4, 7):
-            addresses.discard(one.to)
+            addresses.discard(to)
     return -lowest + 7 & ~7
 
 
@@ -208,7 +209,7 @@ def listing(code: bytes) -> Iterator[str]:
             number = one.number << 32 | wide.number & 0xFFFFFFFF
             yield f"{at - 1:5}: r{wide.to} = {_of_map(wide, one) if wide.source else number} ll"
             wide = None
-        elif one.code == _WIDE:
+        elif one.code == WIDE:
             wide = one
         else:
             yield f"{at:5}: {_shown(at, one)}"

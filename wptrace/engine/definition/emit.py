@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wptrace.engine.definition import assembler as asm
+from wptrace.engine.definition import numbers
 from wptrace.engine.definition.assembler import FP, R0, R1, R2, R3, R6, R7, R8, R9, Code
 from wptrace.engine.definition.recipe import (
     ARGUMENT,
@@ -30,19 +31,7 @@ from wptrace.engine.definition.recipe import (
 from wptrace.errors import WptraceError
 
 # struct args
-KEY, VALUE, POINT, FLAGS, OTHER, LABELS, MARK, FAILED, PLACE, OTHER_PLACE, ARGS = (
-    0,
-    8,
-    16,
-    24,
-    32,
-    40,
-    72,
-    80,
-    88,
-    92,
-    96,
-)
+KEY, VALUE, OTHER, LABELS, MARK, FAILED, PLACE, OTHER_PLACE, ARGS = 0, 8, 16, 24, 56, 64, 72, 76, 80
 _WORD = 8
 TEXT_BYTES = 16
 # What is read by the kernel's helpers comes here, below `args`: a text that is compared, and below it a number.
@@ -83,14 +72,18 @@ class Constants(NamedTuple):
     flags: int
     slot_bits: int
     """Of a power of two of slots."""
+    stages: int = 0
+    """So many are kept apart."""
     words: Sequence[int] = ()
     """For each label of the attachment, the first of its words."""
     wanted: Sequence[bool] = ()
     """Which of these labels anybody asked for; none given: all."""
 
 
-def program(attachment: Attachment, constants: Constants, body: bytes, machine: str) -> bytes:
-    return front(attachment, constants, asm.stack(body), machine) + body
+def program(attachment: Attachment, constants: Constants, body: bytes, marks: Mapping[str, int], machine: str) -> bytes:
+    state = 1 << constants.point + _SEEN | constants.point << _LAST
+    its_own = numbers.put(body, marks, constants.flags, state, constants.stages)
+    return front(attachment, constants, asm.stack(body), machine) + its_own
 
 
 def front(attachment: Attachment, constants: Constants, used: int, machine: str) -> bytes:
@@ -98,7 +91,7 @@ def front(attachment: Attachment, constants: Constants, used: int, machine: str)
     return _Front(attachment, constants, used, machine).emit()
 
 
-def flags_of(attachment: Attachment, numbers: Mapping[str, int]) -> int:
+def flags_of(attachment: Attachment, bits: Mapping[str, int]) -> int:
     """Which words of `args` the front end of an attachment fills."""
     found = 0
     for name, given in (
@@ -109,9 +102,9 @@ def flags_of(attachment: Attachment, numbers: Mapping[str, int]) -> int:
         ("failed", attachment.failed),
     ):
         if given is not None:
-            found |= 1 << numbers[name]
+            found |= 1 << bits[name]
     if any(one is not None and one.size <= 4 for one in (attachment.mark, attachment.reached)):
-        found |= 1 << numbers["narrow"]
+        found |= 1 << bits["narrow"]
     return found
 
 
@@ -150,11 +143,6 @@ class _Front:
         for at, recipe in enumerate(point.labels):
             if not constants.wanted or constants.wanted[at]:
                 self._label(recipe, LABELS + constants.words[at] * _WORD)
-        state = 1 << constants.point + _SEEN | constants.point << _LAST
-        for place, number in ((POINT, state), (FLAGS, constants.flags)):
-            # Through a register: a number that is stored at once is not known to all verifiers when it is read again.
-            code.set(R2, number)
-            code.store(FP, self._args + place, R2)
         code.move(R1, FP)
         code.compute(asm.ADD, R1, self._args)
         if code.wanted(_FILTERED):

@@ -119,7 +119,8 @@ class DefinedFlow(Flow):
 
     def start(self, reader: Reader) -> Start:
         options = self._options
-        self._opened = obj = trial.open_here(self.object)
+        # Bodies that ask whose something is are the only ones that read the kernel's types.
+        self._opened = obj = trial.open_here(self.object, own_types=not self._asks)
         self._prepare(obj)
         obj.load()
         self._table = Slots(obj)
@@ -170,7 +171,6 @@ class DefinedFlow(Flow):
         obj.maps["records"].max_entries = options.ring_bytes if options.telling else mmap.PAGESIZE
         obj.rodata.without_exchange = not trial.exchanges()
         obj.rodata.slot_mask = options.slots - 1
-        obj.rodata.stage_count = self._kept
         obj.rodata.label_words = self._words
         obj.rodata.row_count = rows
         obj.data.slow_ns = NEVER_NS if options.slow_ns is None else options.slow_ns

@@ -36,6 +36,8 @@ class Bodies(NamedTuple):
     flags: Mapping[str, int]
     """The bits of generic_flag."""
     shifts: Mapping[str, int]
+    marks: Mapping[str, int]
+    """Of numbers that are replaced."""
 
 
 def body_of(spec: PointSpec, asks: bool) -> str:
@@ -52,10 +54,13 @@ def bodies(obj: BpfObject) -> Bodies:
 
 def declared(obj: BpfObject, code: Mapping[str, bytes]) -> Bodies:
     """With the numbers that the object's sources give to flags."""
-    shifts = obj.btf.find("generic_shift", Enum)
     flags = {name: number for number, name in enumerate(obj.enum("generic_flag"))}
-    values = {} if shifts is None else {one.name.rpartition("_")[2].lower(): one.value for one in shifts.values}
-    return Bodies(code, flags, values)
+    return Bodies(code, flags, _values(obj, "generic_shift"), _values(obj, "generic_mark"))
+
+
+def _values(obj: BpfObject, name: str) -> dict[str, int]:
+    found = obj.btf.find(name, Enum)
+    return {} if found is None else {one.name.rpartition("_")[2].lower(): one.value for one in found.values}
 
 
 class Numbering:
@@ -72,8 +77,9 @@ class Numbering:
         """`labels` are the first words of those that are wanted."""
         definition = resolution.definition
         self._slot_bits = slot_bits
+        self._stages = len(definition.columns) if len(definition.columns) > 1 else 0
         self._kept = {
-            "several": len(definition.columns) > 1,
+            "several": self._stages > 0,
             "valued": definition.value is not None,
             "marked": any(point.spec.mark is not None for point in resolution.points),
             "labelled": bool(labels),
@@ -115,7 +121,7 @@ class Numbering:
                 flags |= ((1 << self._words[label.name]) - 1) << first + bodies.shifts["labels"]
         # An end has the column behind all others, which no stage begins at.
         column = self._columns.get(spec.name, len(self._columns))
-        return emit.Constants(column, flags, self._slot_bits, words, wanted)
+        return emit.Constants(column, flags, self._slot_bits, self._stages, words, wanted)
 
 
 def hooks(definition: Definition, points: tuple[Point, ...]) -> tuple[Hook, ...]:
@@ -197,7 +203,7 @@ class Programs:
         self, name: str, spec: PointSpec, attachment: Attachment, numbering: Numbering, found: Bodies, asks: bool
     ) -> Generated:
         constants = numbering.constants(spec, attachment, found)
-        code = emit.program(attachment, constants, found.code[body_of(spec, asks)], os.uname().machine)
+        code = emit.program(attachment, constants, found.code[body_of(spec, asks)], found.marks, os.uname().machine)
         return generated(name, attachment, code)
 
     def _none_left(self, number: int, point: Point) -> WptraceError:

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace flow rpc` against what the NFS client counts itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kernel import nfs
+from tests.kernel.trace import Line, Trace, wait_until
+
+pytestmark = [
+    pytest.mark.guest,
+    # Until a server has waited for clients of its former life, and that on each kernel.
+    pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it"),
+]
+
+FILES = 10
+
+
+class RpcTrace(Trace):
+    command = "flow"
+
+
+def _work(folder: Path) -> None:
+    for number in range(FILES):
+        file = folder / str(number)
+        with file.open("wb") as out:
+            out.write(bytes(10_000))
+            out.flush()
+            os.fsync(out.fileno())
+        file.chmod(0o600)
+        assert not (folder / f"none{number}").exists()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    for number in range(FILES):
+        assert len((folder / str(number)).read_bytes()) == 10_000
+        (folder / str(number)).unlink()
+
+
+def _settled(folder: Path) -> nfs.Calls:
+    """Files are closed by calls that nobody waits for."""
+    seen = [nfs.calls(folder)]
+
+    def same() -> bool:
+        seen.append(nfs.calls(folder))
+        return seen[-1] == seen[-2]
+
+    wait_until(same, "the client to come to rest")
+    return seen[-1]
+
+
+def _by_procedure(summary: Line, stage: str) -> dict[str, int]:
+    rows = [row for row in summary["rows"] if row["stage"] == stage]
+    return {row["labels"]["procedure"]: row["count"] for row in rows}
+
+
+def test_calls_of_nfs(tmp_path: Path) -> None:
+    served, folder = Path("/dev/shm/wptest-nfs"), tmp_path / "mounted"  # noqa: S108
+    for one in (served, folder):
+        one.mkdir()
+    with nfs.mounted(served, folder):
+        # Opened once, so that the server's grace is over.
+        (folder / "first").write_text("x")
+        before = _settled(folder)
+        with RpcTrace("rpc") as trace:
+            _work(folder)
+            grown = _settled(folder).since(before)
+            trace.stop()
+    summary = trace.summary
+    assert grown.made["WRITE"] >= FILES
+    assert grown.failed["LOOKUP"] + grown.failed["OPEN"] > 0
+    requests = summary["requests"]
+    assert (requests["lost"], requests["in_flight"]) == (0, 0)
+    if not Path("/sys/kernel/btf/sunrpc").exists():
+        # Types of modules came with 5.11: there is no way to know what a call is.
+        assert requests["finished"] == grown.whole
+        return
+    # The server calls the client as well, when it takes back what it delegated.
+    theirs = {name: count for name, count in _by_procedure(summary, "total").items() if name in grown.made}
+    assert theirs == dict(grown.made)
+    assert sum(theirs.values()) == grown.whole
+    sent = {name: count for name, count in _by_procedure(summary, "sent").items() if name in grown.made}
+    assert sent == dict(grown.sent)
+    assert requests["failed"] == sum(grown.failed.values())
