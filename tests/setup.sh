@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-arm kmod zstd xz-utils busybox-static
 	python3-venv make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs
 	python3-cffi-backend python3-pyelftools python3-rich patchelf rpm mandoc zsh fish
-	chromium mdadm cryptsetup-bin jq"
+	chromium otf2-tools mdadm cryptsetup-bin jq"
 # Only for the tests of whole packages.
 package_tools="debootstrap dpkg-dev debhelper dh-python lintian rpmlint python3-cffi python3-shtab zstd"
 

@@ -105,7 +105,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
 
 
 # An emulated CPU takes a minute for their libraries. Captures of all views are written in them by tests/unit/capture.
-_SLOW_TO_IMPORT = {"perfetto", "parquet"}
+_SLOW_TO_IMPORT = {"perfetto", "parquet", "otf2"}
 
 
 class Captured:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
 _PATH_ONLY = ("sample", "limit", "stuck", "by")
+_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--by", choices=BY, help="also show rows by owner")
     which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
+    )
+    which.add_argument(
+        "--segments", action="store_true", help="single ones tell each stretch of a stage, and each of their requests"
     )
     which.add_argument(
         "--times",
@@ -67,7 +71,7 @@ def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:
     taken = {one.name for one in BlockFlow.filters}
     absent = [one.name for one in PathFlow.filters if one.name not in taken]
     unknown = [name for name in (*absent, *_PATH_ONLY) if getattr(options, name) is not None]
-    unknown += [name for name in ("interference", "writeback", "neighbours", "children") if getattr(options, name)]
+    unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:
         raise UsageError(f"--{unknown[0]} needs --level path: the block layer alone does not show it")
     wanted = filters.parse(vars(options), BlockFlow.filters)
@@ -91,6 +95,8 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
         raise UsageError("--neighbours tells who had a device: --by device is no owner", hint="--by cgroup or process")
     if options.children and options.pid is None:
         raise UsageError("--children needs --pid: it is about what that process started")
+    if options.segments and told.slow_ns is None and not told.sample:
+        raise UsageError("--segments is about single ones: it needs --slow, --each or --sample", hint="--slow 5ms")
     wanted = Options(
         devices=tuple(options.dev),
         filter=filters.parse(vars(options), PathFlow.filters),
@@ -102,6 +108,7 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
         writeback=options.writeback,
         by=by,
         neighbours=options.neighbours,
+        segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),
         ring_bytes=common.size(options.ring_size),
     )

@@ -165,6 +165,22 @@ class Report(NamedTuple):
         return self._replace(rows=rows_of(merged(self.cells(), into), kinds), counters=counters)
 
 
+class Segment(NamedTuple):
+    """A stretch of a stage, in nanoseconds from the start of the object that was in it."""
+
+    stage: str
+    from_ns: int
+    to_ns: int
+
+
+class Child(NamedTuple):
+    """What was done for an object, as a request for an operation."""
+
+    times: Mapping[str, int]
+    """When it passed its points, in nanoseconds from the start of the object; before that it is less than 0."""
+    fields: Mapping[str, Any]
+
+
 class Event(NamedTuple):
     """A single object that is over, with what each stage took in nanoseconds."""
 
@@ -174,6 +190,11 @@ class Event(NamedTuple):
     total_ns: int
     stages: Mapping[str, int]
     fields: Mapping[str, Any]
+    segments: Sequence[Segment] = ()
+    """One behind the other from its start on, without a gap; none where only the sums are known."""
+    more: int = 0
+    """So many stretches behind the last of them are known as sums alone."""
+    children: Sequence[Child] = ()
 
     @property
     def start_ns(self) -> int:

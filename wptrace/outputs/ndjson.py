@@ -139,6 +139,17 @@ def line_of(event: Event, labels: Mapping[str, Any]) -> dict[str, Any]:
         "total_ns": event.total_ns,
         "stages": {keys[name]: value for name, value in event.stages.items()},
         **event.fields,
+        **(_segments(event) if event.segments or event.children else {}),
+    }
+
+
+def _segments(event: Event) -> dict[str, Any]:
+    return {
+        "segments": [one._asdict() for one in event.segments],
+        "more_segments": event.more,
+        "children": [
+            {**one.fields, **{_KEYS[name]: value for name, value in one.times.items()}} for one in event.children
+        ],
     }
 
 

@@ -7,12 +7,15 @@
 #include "block/path/noise.h"
 #include "block/path/owner.h"
 #include "block/path/neighbours.h"
+#include "block/path/segments.h"
 
 /* --- Charging ----------------------------------------------------------------------------------------------------- */
 
 static __always_inline void advance(struct op_state *op, enum op_stage stage, __u64 until)
 {
 	if (until > op->cursor_ns) {
+		if (segmented)
+			keep_segment(op->place, stage, until);
 		op->charges[stage] += until - op->cursor_ns;
 		op->cursor_ns = until;
 	}
@@ -31,6 +34,8 @@ static __always_inline void open_account(struct op_state *op)
 		return;
 	op->charged = true;
 	op->cursor_ns = op->start_ns;
+	if (segmented)
+		forget_segments(op->place);
 	__builtin_memset(op->charges, 0, sizeof(op->charges));
 	if (op->interface != INTERFACE_CALL)
 		advance(op, OP_STAGE_SUBMIT, op->issued_ns);
@@ -109,6 +114,8 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (op->task != state->task || op->kind != OP_TRACED)
 		return 0;
 	own = state->done.times.queued >= op->start_ns;
+	if (segmented && (own || op->slept_ns))
+		keep_child(op, state, head);
 	/* What was read ahead is waited for by a later operation, if by any. */
 	if (own ? state->apart & BIO_APART_READAHEAD : !op->slept_ns)
 		return 0;

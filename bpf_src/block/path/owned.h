@@ -7,18 +7,23 @@
 #include "block/path/neighbours.h"
 #include "block/path/record.h"
 
+/* As much of a record as a path takes. */
+struct path_record {
+	__u64 words[__builtin_offsetof(struct io_record, noise) / sizeof(__u64)];
+};
+
 /* Of each place in `owners`: the path of a file or directory; no more than one where owners are tasks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct io_record);
+	__type(value, struct path_record);
 } owner_paths SEC(".maps");
 
 /* Once for each, by a number: the verifier looks at the way up alone. */
 __noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
 {
-	struct io_record *record = bpf_map_lookup_elem(&owner_paths, &place);
+	struct io_record *record = (void *)bpf_map_lookup_elem(&owner_paths, &place);
 	struct place leaf = {.dentry = (void *)dentry, .mount = (void *)mount};
 
 	return record ? read_path(record, &leaf) : 0;

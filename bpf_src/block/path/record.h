@@ -9,6 +9,7 @@
 #include "block/path/writeback.h"
 #include "block/path/controllers.h"
 #include "block/path/neighbours.h"
+#include "block/path/segments.h"
 #include "lib/dentry.h"
 #include "lib/rate.h"
 
@@ -230,6 +231,8 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	}
 	tell_commit(&record->commit, op);
 	tell_held(record, held_op(op), op->start_ns);
+	if (TELLS(trail))
+		tell_segments(&record->trail, op);
 	record->dirty_ns = 0;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
@@ -315,6 +318,9 @@ static __noinline int tell_request(struct bio_state *state)
 	tell_held(record, &hold_of(state)->held, state->done.times.queued);
 	if (TELLS(met))
 		tell_neighbours(record, watch_of(state), times);
+	/* Its stages are stretches as they are. */
+	if (TELLS(trail))
+		tell_no_segments(&record->trail);
 	record->dirty_ns = 0;
 	if (following && written_by(state)->dirtied_ns)
 		tell_file(record, state);

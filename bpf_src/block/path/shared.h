@@ -276,6 +276,45 @@ struct met {
 	__u16 owners[NEIGHBOUR_COLUMNS];
 };
 
+/* What a request passed, and when; 0: not seen, until it completes. */
+struct times {
+	__u64 queued; /* Q */
+	__u64 got; /* G */
+	__u64 issued; /* D */
+	__u64 handed; /* H */
+	__u64 seen; /* S */
+	__u64 completed; /* C */
+};
+
+/*
+ * With --segments: what an operation spent its time in, one stretch after the other without a gap. So a stretch is its
+ * stage, in the lowest byte, and where it ends, in nanoseconds from the start of the operation; 0: there is none.
+ */
+CONSTANT(SEGMENTS, 64);
+CONSTANT(SEGMENT_STAGE_BITS, 8);
+
+/* A request that completed while its operation was under way; all 0: none. */
+struct child {
+	struct times times;
+	__u64 sector;
+	__u32 dev;
+	__u32 bytes;
+	__u32 flags;
+	__s32 error;
+	__u8 op; /* block_op */
+	__u8 readahead; /* its operation did not ask for it */
+	__u8 unused[6];
+};
+/* The first one is of another operation, which had begun it. */
+CONSTANT(CHILDREN, 16);
+
+struct trail {
+	__u64 segments[SEGMENTS];
+	__u32 more; /* stretches behind the last of them */
+	__u32 unused;
+	struct child children[CHILDREN];
+};
+
 struct io_record {
 	__u64 start_ns;
 	__u64 end_ns;
@@ -318,6 +357,7 @@ struct io_record {
 	struct noise noise[NOISE_STAGES];
 	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */
 	struct met met;
+	struct trail trail;
 };
 /* With the ring's header in front whole lines of 64 bytes, which a capture compares at once. */
 _Static_assert((8 + __builtin_offsetof(struct io_record, noise)) % 64 == 0, "records are not of whole lines");

@@ -44,6 +44,9 @@ const volatile bool request_is_second;
 const volatile bool bio_is_second;
 const volatile __u32 page_shift = 12;
 
+/* Each stretch of a stage is kept, and each request. Constant, so that programs without it have nothing of it. */
+const volatile bool segmented;
+
 /* --- State -------------------------------------------------------------------------------------------------------- */
 
 #define OP_BITS 13
@@ -53,16 +56,6 @@ const volatile __u32 page_shift = 12;
 #define BIOS (1 << BIO_BITS)
 #define BIO_PROBES 16
 #define DONE 4 /* completed requests that an operation keeps: the last of them counts */
-
-/* What a request passed, and when; 0: not seen, until it completes. */
-struct times {
-	__u64 queued; /* Q */
-	__u64 got; /* G */
-	__u64 issued; /* D */
-	__u64 handed; /* H */
-	__u64 seen; /* S */
-	__u64 completed; /* C */
-};
 
 struct done {
 	struct times times;

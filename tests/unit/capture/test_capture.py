@@ -275,10 +275,15 @@ def test_columns_of_any_number_of_words(words: int) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "kept", "heard"),
-    [((False, False), set(), 0), ((True, False), {"noise"}, 1), ((True, True), {"noise", "met"}, 1)],
+    [
+        ((False, False, False), set(), 0),
+        ((True, False, False), {"noise"}, 1),
+        ((True, True, False), {"noise", "met"}, 1),
+        ((False, False, True), {"noise", "met", "trail"}, 1),
+    ],
 )
 def test_records_end_where_what_was_asked_for_ends(
-    asked: tuple[bool, bool],
+    asked: tuple[bool, bool, bool],
     kept: set[str],
     heard: int,
     obj: BpfObject,
@@ -287,7 +292,7 @@ def test_records_end_where_what_was_asked_for_ends(
 ) -> None:
     path, what = tmp_path / "trace.wpt", as_asked(*asked)
     layout = obj.struct("io_record").before(what.end)
-    assert {"noise", "met"} & set(layout.names) == kept
+    assert {"noise", "met", "trail"} & set(layout.names) == kept
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, what, ["other", "sda"])
     output.start(START)

@@ -89,6 +89,7 @@ def made() -> Iterator[Line]:
     output.interval(requests._replace(budget=spending, counters={group: {UNTIMED: 3}}))
     output.event(whole_path.operation(interference=[whole_path.noise("irq_off", 5)]))
     output.event(whole_path.operation(whole_path.HIT))
+    output.event(whole_path.in_time())
     output.event(whole_path.request())
     output.in_flight([whole_path.waiting()._replace(fields={"pid": 1, "tid": 1, "comm": "dd"})], 5)
     yield from (json.loads(line) for line in stream.getvalue().splitlines())

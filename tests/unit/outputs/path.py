@@ -10,7 +10,7 @@ from tests.unit.outputs.samples import LABELS, NOON, OVERHEAD, SECOND, distribut
 from wptrace.model.book import RECURSION, RING_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, Group, Kind, Metric, Noun, Point, Stage
-from wptrace.model.report import Event, InFlight, Report, Source, Start, Verdict, rows_of
+from wptrace.model.report import Child, Event, InFlight, Report, Segment, Source, Start, Verdict, rows_of
 
 US = 1_000
 NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
@@ -156,6 +156,26 @@ def operation(kind: Kind = OPERATION, dev: str = "nvme0n1", **changes: Any) -> E
         for name in ("sector", "bytes", "rwbs", "maj_min"):
             del fields[name]
     return Event(kind.group(dev, "read"), NOON + 123456 * US, sum(USUAL.values()), USUAL, fields)
+
+
+def in_time(**changes: Any) -> Event:
+    """One that waited twice, for a request each, with its stretches and requests as `--segments` tells them."""
+    event = operation(requests=2, **changes)
+    halves = [(name, ns // 2) for _ in range(2) for name, ns in USUAL.items() if ns]
+    found, at = [], 0
+    for name, ns in halves:
+        found.append(Segment(name, at, at + ns))
+        at += ns
+    children = [child(one.from_ns, one.to_ns) for one in found if one.stage == "device"]
+    return event._replace(segments=found, children=children)
+
+
+def child(handed_ns: int, seen_ns: int) -> Child:
+    begin = handed_ns - (USUAL["queue"] + USUAL["driver"]) // 2
+    times = (begin, begin, handed_ns - USUAL["driver"] // 2, handed_ns, seen_ns, seen_ns + USUAL["complete"] // 2)
+    names = ("queued", "got", "issued", "handed", "seen", "completed")
+    fields = {"maj_min": "259:0", "sector": 8, "bytes": 4096, "rwbs": "R", "readahead": False, "error": 0}
+    return Child(dict(zip(names, times)), fields)
 
 
 def request(**changes: Any) -> Event:

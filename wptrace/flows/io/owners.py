@@ -173,7 +173,7 @@ class Owners:
         memory = self._obj.maps["owner_paths"].raw(number - 1)
         if memory is None:
             return ""
-        layout = self._obj.struct("io_record")
+        layout = self._obj.struct("io_record").before("noise")
         values = dict(zip(layout.fields, layout.struct.unpack_from(memory)))
         names = bytes(values["path"])[: values["path_end"]]
         return path(names, bool(values["path_cut"])) or "/"

@@ -95,6 +95,8 @@ class Options(NamedTuple):
     """Rows by owner as well."""
     top: int = 0
     """Of so many owners, the largest ones; 0: all."""
+    segments: bool = False
+    """Single ones tell each stretch of a stage, and each of their requests."""
     neighbours: bool = False
     """Who had the device while others waited for it, by the same owners."""
     owner_rows: int = 0
@@ -192,6 +194,8 @@ class PathFlow(Flow):
             told["by"] = self._options.by
         if self._options.neighbours:
             told["neighbours"] = True
+        if self._options.segments:
+            told["segments"] = True
         if self._images is not None:
             told.update(self._images.described)
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
@@ -202,7 +206,7 @@ class PathFlow(Flow):
 
     @property
     def _records(self) -> Raw:
-        return as_asked(self._options.interference, self._neighbours is not None)
+        return as_asked(self._options.interference, self._neighbours is not None, self._options.segments)
 
     def _counted(self, obj: BpfObject) -> dict[str, Cells]:
         """By kind: what the programs count, with the names of the devices."""
@@ -276,6 +280,9 @@ class PathFlow(Flow):
             obj.maps["records"].max_entries = options.ring_bytes
             obj.rodata.record_bytes = obj.struct("io_record").before(self._records.end).size
             obj.bss.telling = True
+            if options.segments:
+                obj.rodata.segmented = True
+                obj.maps["op_kept"].max_entries = obj.length("ops")
             obj.bss.sample = options.sample
             obj.bss.tell_limit = options.limit
         if options.slow_ns is not None:

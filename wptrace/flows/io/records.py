@@ -11,6 +11,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.capture.records import Raw, Tail
 from wptrace.flows.io.fates import Events
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SPARSE
+from wptrace.flows.io.trail import Trails, of_request
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -35,7 +36,7 @@ _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
 
-WHOLE = ("noise", "before_wakeup", "commit", "events", "met")
+WHOLE = ("noise", "before_wakeup", "commit", "events", "met", "trail")
 """Members that are read only where there is something in them."""
 
 RECORDS = Raw(
@@ -44,7 +45,7 @@ RECORDS = Raw(
         *("op_stage", "request_stage", "op_kind", "block_op", "record_kind", "block_flag", "interface", "controller"),
         "noise_stage",
     ),
-    constants=("NO_CPU",),
+    constants=("NO_CPU", "SEGMENT_STAGE_BITS"),
     # Who they are is in tables of the kernel.
     without=("spare", "met"),
     tail=Tail("path", "path_end"),
@@ -52,9 +53,11 @@ RECORDS = Raw(
 )
 
 
-def as_asked(interference: bool, neighbours: bool) -> Raw:
+def as_asked(interference: bool, neighbours: bool, segments: bool = False) -> Raw:
     """Records of which the programs write no more than was asked for: what else there is lies at their end."""
-    return RECORDS if neighbours else RECORDS._replace(end="met" if interference else "noise")
+    if segments:
+        return RECORDS
+    return RECORDS._replace(end="trail" if neighbours else "met" if interference else "noise")
 
 
 class Stories:
@@ -91,6 +94,7 @@ class Stories:
         self._flags = obj.enum("block_flag")
         self._interfaces = obj.enum("interface")
         self._controllers = obj.enum("controller")
+        self._trails = self._trails_of(obj, layout) if "trail" in layout.names else None
         self.cgroups = CgroupNames() if cgroups is None else cgroups
         self.wall_offset_ns: int | None = None
         """What makes the time of day of times; None is that of now."""
@@ -113,6 +117,7 @@ class Stories:
         met, noise, before_wakeup = (self._at.get(name, 0) for name in ("met", "noise", "before_wakeup"))
         # Captures of versions before these have none.
         handed_ns, seen_ns = self._at.get("handed_ns"), self._at.get("seen_ns")
+        trail, trails = self._at.get("trail", 0), self._trails
         first, chain = self._at["stages[0]"], self._at[_CHAIN + self._chain[0]]
         last, chain_end = first + len(self._stages), chain + len(self._chain)
         names, stage_names, kinds, ops = self.names, self._stages, self._kinds, self._ops
@@ -191,7 +196,14 @@ class Stories:
                 clock = fields["clock"] = {"end_ns": end}
                 if number:
                     clock["handed_ns"], clock["seen_ns"] = record[handed_ns], record[seen_ns]
-            yield Event(group, end + wall, end - record[start_ns], stages, fields)
+            event = Event(group, end + wall, end - record[start_ns], stages, fields)
+            if trails is None:
+                yield event
+            elif kind is REQUEST:
+                yield event._replace(segments=of_request(stages))
+            else:
+                segments, more, children = trails.told(record[trail], record[start_ns])
+                yield event._replace(segments=segments, more=more, children=children)
 
     def brief(self, records: Sequence[Record]) -> Iterator[Event]:
         """As much of them as figures are made of and filters ask for, in a part of the time."""
@@ -226,6 +238,16 @@ class Stories:
             if group.kind is not REQUEST or record[dirty_ns]:
                 fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
             yield Event(group, record[end] + wall, record[end] - record[start], stages, fields)
+
+    def _trails_of(self, obj: BpfObject | Described, layout: Structure) -> Trails:
+        ops = self._ops[REQUEST]
+        return Trails(
+            layout.member("trail"),
+            obj.constants["SEGMENT_STAGE_BITS"],
+            self._stages,
+            lambda op, flags: self._letters((ops[op], flags)),
+            _maj_min,
+        )
 
     def _letters(self, key: tuple[str, int]) -> str:
         op, bits = key

@@ -16,6 +16,7 @@ FORMATS = {
     "perfetto": "perfetto",
     "speedscope": "speedscope",
     "parquet": "parquet",
+    "otf2": "otf2",
     "csv": "csv_lines",
     "json": "json_lines",
 }
@@ -23,10 +24,13 @@ FORMATS = {
 
 
 class _Format(Protocol):
+    """One that makes a folder has a `TARGET`."""
+
     def create(self, file: ExportFile, view: str, wanted: Wanted) -> Output: ...
 
 
 def make(name: str, path: Path, view: str, wanted: Wanted) -> Output:
     """That the file cannot be made, or that a library is missing, is found out before anything is attached."""
     found: _Format = importlib.import_module(f"wptrace.outputs.export.{FORMATS[name]}")
-    return found.create(ExportFile(path), view, wanted)
+    target: type[ExportFile] = getattr(found, "TARGET", ExportFile)
+    return found.create(target(path), view, wanted)

@@ -26,17 +26,21 @@ class ExportFile:
         self._beside = path.with_name(f".{path.name}.{os.getpid()}")
         self._file: BinaryIO | None = None
         self.discarded = False
+        self._check()
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise WptraceError(f"{path} cannot be written: its folder is not there or takes no files")
+
+    def _check(self) -> None:
+        """What is there already."""
         try:
-            mode = path.lstat().st_mode
+            mode = self.path.lstat().st_mode
         except FileNotFoundError:
-            mode = stat.S_IFREG
+            return
         except OSError as error:
             raise self._failed(error) from None
         if not stat.S_ISREG(mode):
             what = "a link" if stat.S_ISLNK(mode) else "no file"
-            raise UsageError(f"{path} is {what}: an export makes a file of its own")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise WptraceError(f"{path} cannot be written: its folder is not there or takes no files")
+            raise UsageError(f"{self.path} is {what}: an export makes a file of its own")
 
     def _failed(self, error: OSError) -> WptraceError:
         return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")

@@ -23,6 +23,7 @@ from wptrace.analysis import neighbours
 from wptrace.analysis.owners import owner, place
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
+from wptrace.model import segments
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import STACK, TOTAL, UNATTRIBUTED, Group, Kind
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, rows_of
@@ -250,6 +251,7 @@ class HtmlExport(Export):
             "clock": clock_time(event.end_ns, False),
             "total": event.total_ns,
             "stages": [[name, ns] for name, ns in _in_order(event) if ns],
+            **_spans(event),
             "who": printable(" ".join(str(fields[name]) for name in ("comm", "pid") if fields.get(name)))[:_LONGEST],
             "where": printable(_where(fields))[:_LONGEST],
             "failed": blkstatus.name(error) if isinstance(error, int) and error > 0 else "",
@@ -279,6 +281,14 @@ def _series(
 def _in_order(event: Event) -> Iterator[tuple[str, int]]:
     known = [*(stage.name for stage in event.group.kind.stages), UNATTRIBUTED]
     return ((name, event.stages[name]) for name in known if name in event.stages)
+
+
+def _spans(event: Event) -> dict[str, Any]:
+    """Stretches of stages, where they are known; whether all stand where they were."""
+    timed = {"timed": segments.is_timed(event)}
+    if not event.segments:
+        return timed
+    return {**timed, "spans": [[one.stage, one.from_ns, one.to_ns - one.from_ns] for one in segments.segments(event)]}
 
 
 def _where(fields: Mapping[str, Any]) -> str:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wptrace.correlation.guests import HOST
-from wptrace.model.kind import DEVICE, UNATTRIBUTED
+from wptrace.model import segments as known
+from wptrace.model.kind import DEVICE
 from wptrace.model.report import Event
 
 DISK = "device"
@@ -37,13 +38,12 @@ class Lanes:
 
 
 def segments(event: Event) -> Iterator[Segment]:
-    """Its stages end to end: what is known of them is how long they took."""
-    at, end = event.start_ns, event.end_ns
-    for name in (*(stage.name for stage in event.group.kind.stages), UNATTRIBUTED):
-        ns = min(event.stages.get(name, 0), end - at)
-        if ns > 0:
-            yield Segment(name, at, at + ns)
-            at += ns
+    """Its stages end to end, none of them beyond its end: clocks of two CPUs may differ by some cycles."""
+    start, end = event.start_ns, event.end_ns
+    for one in known.segments(event):
+        begin = start + one.from_ns
+        if begin < end:
+            yield Segment(one.stage, begin, min(start + one.to_ns, end))
 
 
 def sides(event: Event) -> tuple[list[Segment], list[Segment]]:
@@ -55,15 +55,9 @@ def sides(event: Event) -> tuple[list[Segment], list[Segment]]:
     return [one for one in found if not one.stage.startswith(HOST)], there
 
 
-def is_whole(event: Event) -> bool:
-    """Whether end to end is how it was: of several requests the stages are sums."""
-    requests: Any = event.fields.get("requests", 1)
-    return bool(requests == 1)
-
-
 def device(event: Event) -> str:
     """On which device it was, where that worked on it once."""
-    if not event.stages.get(DISK) or not is_whole(event):
+    if not event.stages.get(DISK) or event.fields.get("requests", 1) != 1:
         return ""
     found = (label for label in event.group.kind.labels if label.type == DEVICE)
     label = next(found, None)

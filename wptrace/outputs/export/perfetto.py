@@ -9,12 +9,13 @@ from typing import Any
 
 from wptrace import __version__
 from wptrace.correlation.guests import BACK
+from wptrace.model import segments
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.extra import load
 from wptrace.outputs.export.file import Export, ExportFile
-from wptrace.outputs.export.lanes import DISK, Lanes, Segment, device, is_whole, sides
+from wptrace.outputs.export.lanes import DISK, Lanes, Segment, device, sides
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import header, words
 from wptrace.outputs.text.words import printable
@@ -120,8 +121,8 @@ class PerfettoExport(Export):
         self._flows += bool(on or there)
         flow = self._flows if on or there else 0
         notes = {key: value for key, value in event.fields.items() if value not in (None, "", [], {})}
-        if not is_whole(event):
-            notes["stages"] = "sums of several requests, laid end to end"
+        if told := segments.order(event):
+            notes["stages"] = told
         self._begin(track, name, event.start_ns, {**notes, "total_ns": event.total_ns}, flow)
         for segment in ours:
             self._begin(track, segment.stage, segment.begin_ns, {}, flow if segment.stage == BACK else 0)
@@ -129,6 +130,8 @@ class PerfettoExport(Export):
             if on and segment.stage == DISK:
                 self._on_device(on, name, segment.begin_ns, segment.end_ns, flow)
         self._end(track, event.end_ns)
+        if not on:
+            self._children(event, name)
         if there:
             self._on_host(event.fields["host"], there, flow)
 
@@ -163,6 +166,15 @@ class PerfettoExport(Export):
             self._begin(track, segment.stage, segment.begin_ns, {})
             self._end(track, segment.end_ns)
         self._end(track, end)
+
+    def _children(self, event: Event, name: str) -> None:
+        """Requests in their devices. A name is known of the device of the last one."""
+        fields = event.fields
+        for one in event.children:
+            place = one.fields["maj_min"]
+            on = event.group.label("dev") if place == fields.get("maj_min") else place
+            begin, end = event.start_ns + one.times["handed"], event.start_ns + one.times["seen"]
+            self._on_device(str(on), f"{name}, sector {one.fields['sector']}", begin, end, 0)
 
     def _on_device(self, name: str, what: str, begin_ns: int, end_ns: int, flow: int) -> None:
         lane = self._lanes.take(("device", name), begin_ns, end_ns)

@@ -488,14 +488,21 @@ function who() {
 
 // --- The slowest -----------------------------------------------------------------------------------------------------
 
+// From when on it was in each stage, and how long: stretches where they are known, else the sums end to end.
+function spansOf(one) {
+	let at = 0;
+	return one.spans || one.stages.map(([name, ns]) => {
+		at += ns;
+		return [name, at - ns, ns];
+	});
+}
 function fall(one) {
 	const total = one.total || 1;
-	let at = 0;
+	const spans = spansOf(one);
 	return el("div", { class: "fall" }, one.stages.map(([name, ns]) => {
-		const left = at;
-		at += ns;
+		const mine = spans.filter(([stage]) => stage === name);
 		return [el("span", {}, el("span", { class: "swatch", style: { background: colour(name) } }), name),
-			el("span", { class: "lane" }, el("i", { style: { left: `${(100 * left) / total}%`, width: `${(100 * ns) / total}%`, background: colour(name) } })),
+			el("span", { class: "lane" }, mine.map(([, left, took]) => el("i", { style: { left: `${(100 * left) / total}%`, width: `${(100 * took) / total}%`, background: colour(name) } }))),
 			el("span", { class: "mono" }, `${duration(ns)} ${percent(ns / total)}`)];
 	}));
 }
@@ -512,7 +519,7 @@ function slowest() {
 		{ title: "who", less: true, value: (row) => row.who, cell: (row) => row.who },
 		...(rows.some((row) => row.where) ? [{ title: "where", less: true, value: (row) => row.where, cell: (row) => row.where }] : []),
 		{ title: "took", number: true, value: (row) => row.total, cell: (row) => duration(row.total) },
-		...(rows.some((row) => row.stages.length > 1) ? [{ title: "stages", draw: true, less: true, cell: (row) => strip(row.stages, row.total) }] : []),
+		...(rows.some((row) => row.stages.length > 1) ? [{ title: "stages", draw: true, less: true, cell: (row) => strip(spansOf(row).map(([name, , ns]) => [name, ns]), row.total) }] : []),
 	];
 	const order = columns.findIndex((column) => column.title === "took");
 	const made = grid(rows, columns, (row) => `${row.what} ${row.who} ${row.where} ${row.failed} ${row.story.join(" ")}`, {
@@ -521,7 +528,8 @@ function slowest() {
 	});
 	made.search.id = "search";
 	const about = `${number(seen)} were told one by one` + (seen > kept ? `; the ${number(kept)} slowest of them are in this file.` : ".")
-		+ " Their stages are known as sums, not as times from and to: they are laid end to end in the order of the path.";
+		+ (rows.every((row) => row.timed) ? ""
+			: " Where the story says so, stages stand in the order of the path, not in that of time: only their sums are known. wptrace io --segments keeps both.");
 	const part = section("The slowest", about, made.made);
 	part.classList.add("long");
 	part.id = "slowest";

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
-from wptrace.model import units
+from wptrace.model import segments, units
 from wptrace.model.kind import UNATTRIBUTED
-from wptrace.model.report import Event
+from wptrace.model.report import Child, Event
 from wptrace.outputs.text import neighbours
 from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, wrapped
 
@@ -35,6 +35,8 @@ _HOLDERS = {
     "tag": "nobody: no tag was free",
     "unknown": "something that this kernel does not name",
 }
+_CHILDREN = 8
+_POINTS = (("Q", "queued"), ("G", "got"), ("D", "issued"), ("H", "handed"), ("S", "seen"), ("C", "completed"))
 _OTHER = "{kind} {ns}{cpu}: {who}{times}"
 
 
@@ -56,9 +58,11 @@ def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[s
     yield from _device(event, width)
     if "host" in event.fields:
         yield from wrapped(list(_host(event.fields)), width, _INDENT)
-    parts = _parts(event)
-    yield _INDENT + strip(parts, width - len(_INDENT))
-    yield from _list(parts, width)
+    yield _INDENT + strip(_stretches(event), width - len(_INDENT))
+    if told := segments.order(event):
+        yield _INDENT + told
+    yield from _list(_parts(event), width)
+    yield from _children(event)
     if "flush" in event.fields:
         yield _INDENT + ", ".join(_flushes(event.fields["flush"]))
     if "commit" in event.fields:
@@ -210,6 +214,41 @@ def _parts(event: Event) -> list[Part]:
     names = (*(stage.name for stage in event.group.kind.stages), UNATTRIBUTED)
     whole = event.total_ns or 1
     return [Part(name, event.stages[name], event.stages[name] / whole) for name in names if name in event.stages]
+
+
+def _stretches(event: Event) -> list[Part]:
+    """What stands in the strip: one behind the other, as often as there were."""
+    if not event.segments:
+        return _parts(event)
+    whole = event.total_ns or 1
+    found = ((one.stage, one.to_ns - one.from_ns) for one in segments.segments(event))
+    return [Part(stage, ns, ns / whole) for stage, ns in found]
+
+
+def _children(event: Event) -> Iterator[str]:
+    """Its requests, with their points from its start on; one alone says no more than the stages do."""
+    if len(event.children) < 2:
+        return
+    for one in event.children[:_CHILDREN]:
+        yield _INDENT + _child(one)
+    if len(event.children) > _CHILDREN:
+        yield f"{_INDENT}and {len(event.children) - _CHILDREN} requests more"
+
+
+def _child(one: Child) -> str:
+    fields = one.fields
+    parts = [fields["maj_min"], _sector(fields), fields["rwbs"]]
+    parts += [f"{point} {_since(one.times[name])}" for point, name in _POINTS]
+    if fields["readahead"]:
+        parts.append("read ahead")
+    if fields["error"]:
+        parts.append(f"failed ({blkstatus.name(fields['error'])})")
+    return " ".join(filter(None, parts))
+
+
+def _since(ns: int) -> str:
+    """One that was begun before has less than 0."""
+    return units.duration(ns) if ns >= 0 else f"-{units.duration(-ns)}"
 
 
 def _list(parts: list[Part], width: int) -> Iterator[str]:

@@ -64,6 +64,7 @@ def told(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     return found
 
 
+POINTS = ("queued", "got", "issued", "handed", "seen", "completed")
 CHAIN = {
     "cpus__submit": 1,
     "cpus__issue": 2,
@@ -132,6 +133,31 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         "cpus": {"submit": 1, "issue": 2, "irq": 3, "complete": 4, "wake": 5},
         "interference": [],
     }
+
+
+def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = obj.enum("op_stage")
+    words = [until << 8 | stages.index(name) for name, until in (("fs", 10), ("device", 25), ("fs", 30))]
+    other = {f"trail__children[0].times.{name}": 90 + at for at, name in enumerate(POINTS)}
+    own = {f"trail__children[3].times.{name}": 110 + at for at, name in enumerate(POINTS)}
+    whole = {"trail__children[3].dev": kernel_dev(8, 17), "trail__children[3].bytes": 512, **other, **own}
+    kept = {f"trail__segments[{at}]": word for at, word in enumerate(words)}
+    found = told(obj, monkeypatch, start_ns=100, end_ns=130, trail__more=2, **kept, **whole)
+    assert found.segments == [("fs", 0, 10), ("device", 10, 25), ("fs", 25, 30)]
+    assert found.more == 2
+    assert [one.times for one in found.children] == [
+        {name: at for at, name in enumerate(POINTS, -10)},
+        {name: at for at, name in enumerate(POINTS, 10)},
+    ]
+    assert (found.children[1].fields["maj_min"], found.children[1].fields["bytes"]) == ("8:17", 512)
+    assert told(obj, monkeypatch, start_ns=100, end_ns=130).segments == []
+    with pytest.raises(ValueError, match="before it begins"):
+        told(obj, monkeypatch, **{"trail__segments[0]": 20 << 8, "trail__segments[1]": 10 << 8})
+    # A request passes its stages one after the other.
+    request = told(
+        obj, monkeypatch, kind=2, **{f"stages[{stages.index('queue')}]": 5, f"stages[{stages.index('device')}]": 6}
+    )
+    assert request.segments == [("queue", 0, 5), ("device", 5, 11)]
 
 
 def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:

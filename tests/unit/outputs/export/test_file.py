@@ -95,4 +95,4 @@ def test_each_format_is_whole_with_a_summary_and_absent_without(tmp_path: Path, 
     made = export.make(name, tmp_path / "out", "stages", Wanted())
     samples.play(made, path.start(), path.operation(), path.report(), path.report(kind="summary"))
     assert left(tmp_path) == ["out"]
-    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == (0o700 if name == "otf2" else 0o600)

@@ -111,6 +111,19 @@ def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
     assert "preempted 3.00 ms by hog" in "\n".join(one["story"])
 
 
+def test_stretches_are_kept_where_they_were(tmp_path: Path) -> None:
+    event = path.in_time()
+    one, cut, several = (
+        told(tmp_path, path.start(), found, summary())["events"]["rows"][0]
+        for found in (event, event._replace(segments=event.segments[:3], more=11), path.operation(requests=2))
+    )
+    assert one["spans"] == [[part.stage, part.from_ns, part.to_ns - part.from_ns] for part in event.segments]
+    assert cut["spans"][:3] == one["spans"][:3]
+    assert sum(ns for _, _, ns in cut["spans"]) == event.total_ns
+    assert "spans" not in several
+    assert (one["timed"], cut["timed"], several["timed"]) == (True, False, False)
+
+
 def test_the_slowest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "SLOWEST", 3)
     events = [path.operation()._replace(total_ns=ns) for ns in (5, 9, 1, 7, 3, 8)]

@@ -79,6 +79,20 @@ def test_a_flow_leads_to_the_device(tmp_path: Path) -> None:
     assert set(flows.values()) == {2}
 
 
+def test_stretches_lie_where_they_were_and_each_request_in_its_device(tmp_path: Path) -> None:
+    event = path.in_time()
+    found = packets(tmp_path, REPLAYED, event)
+    (_, track, _, begin, _), *_ = [one for one in slices(found) if one[0] == "nvme0n1 read operation"]
+    inner = [
+        (name, since - begin, until - begin) for name, at, depth, since, until in slices(found) if at == track and depth
+    ]
+    assert sorted(inner, key=lambda one: one[1]) == [tuple(one) for one in event.segments]
+    there = sorted((since - begin, until - begin) for name, _, _, since, until in slices(found) if "sector 8" in name)
+    assert there == [(one.times["handed"], one.times["seen"]) for one in event.children]
+    notes = {note.name for packet in found for note in packet.track_event.debug_annotations}
+    assert "stages" not in notes
+
+
 def joined(to_host: int = 30, back: int = 20) -> Event:
     """Both sides have the same numbers of processes."""
     stages = {"fs": 100, "to_host": to_host, "host_fs": 40, "host_device": 400, "back": back, "wakeup": 10}

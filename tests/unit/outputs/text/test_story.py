@@ -240,3 +240,17 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
 def test_requests_of_the_level_block_have_no_story() -> None:
     assert not story.is_one(request_of_block())
     assert story.is_one(path.request())
+
+
+def test_stretches_stand_in_the_order_of_time() -> None:
+    lines = list(story.full(path.in_time(), 100, False, False))
+    (strip,) = [line for line in lines if line.lstrip().startswith("|") or "|device" in line]
+    assert strip.count("|device") == 2
+    requests = [line for line in lines if " Q " in line]
+    assert [line.split()[0] for line in requests] == ["259:0", "259:0"]
+    assert not [line for line in lines if "in order of stages" in line]
+
+
+def test_sums_of_several_waits_say_so() -> None:
+    assert "    in order of stages, not of time" in list(story.full(path.operation(requests=2), 100, False, False))
+    assert not [line for line in story.full(path.operation(), 100, False, False) if "in order of stages" in line]

@@ -145,9 +145,11 @@ def test_introduction_says_what_is_traced_and_what_to_know() -> None:
     assert list(text.introduction(named)) == ["Tracing io on sda, sdb1, Linux 6.12.9. Ctrl-C ends."]
     (line,) = text.introduction(start()._replace(filters={"pid": 7, "children": True, "comm": "db"}))
     assert ", only pid 7 and its children, comm db, " in line
-    asked = {"dev": ["sda"], "comm": "db", "by": "cgroup", "neighbours": True}
+    asked = {"dev": ["sda"], "comm": "db", "by": "cgroup", "neighbours": True, "segments": True}
     (line,) = text.introduction(named._replace(filters=asked))
-    assert line == "Tracing io on sda, only comm db, by cgroup, with neighbours, Linux 6.12.9. Ctrl-C ends."
+    assert (
+        line == "Tracing io on sda, only comm db, by cgroup, with neighbours, with segments, Linux 6.12.9. Ctrl-C ends."
+    )
 
 
 def test_introduction_names_the_filters() -> None:

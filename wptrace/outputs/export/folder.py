@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder that is whole at the end, or not there: for formats of several files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from wptrace.errors import UsageError
+from wptrace.outputs.export.file import ExportFile
+
+_MODE = 0o700
+
+
+class ExportFolder(ExportFile):
+    """Written beside its place under another name, as a file is; one that holds something is never replaced."""
+
+    def _check(self) -> None:
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise UsageError(f"{self.path} is no folder: this export makes a folder of its own")
+        try:
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise UsageError(f"{self.path} is not empty: this export makes a folder of its own")
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def folder(self) -> Path:
+        """What is put into it is there with `commit` alone."""
+        try:
+            self._beside.mkdir(_MODE)
+        except OSError as error:
+            raise self._failed(error) from None
+        return self._beside
+
+    def commit(self) -> None:
+        try:
+            self._beside.replace(self.path)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def discard(self) -> None:
+        self.discarded = True
+        # Of this process alone, as it has made it: after a commit there is none.
+        if self._beside.is_dir() and not self._beside.is_symlink() and self._beside.stat().st_uid == os.geteuid():
+            shutil.rmtree(self._beside, ignore_errors=True)
