@@ -53,7 +53,7 @@ def owners(head: Head, by: str | None) -> str:
 class Met:
     def __init__(self, capture: Capture, selection: Selection, by: str) -> None:
         self._selection, self._by = selection, by
-        self._singles = Singles(capture, whole=False)
+        self._singles = Singles(capture, capture.head, whole=False)
         self._overlap = Overlap()
 
     def take(self, found: Records, is_inside: Callable[[int], bool] | None) -> None:
