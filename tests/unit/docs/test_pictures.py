@@ -62,14 +62,18 @@ def test_frames_are_what_stood_on_the_screen() -> None:
         ["  stage  count", "  device  2", ""],
     ]
     assert PICTURES.frames("Tracing\n") == []
+    assert PICTURES.frames(f"Tracing\nnote: this\n12:00:00  in 1.00 s: 1\n{one}") == [
+        ["12:00:00  in 1.00 s: 1", "  stage  count", "  device  1", ""]
+    ]
 
 
-def test_the_report_is_a_picture_of_its_size() -> None:
-    data = (DOCS / "pictures" / "report.png").read_bytes()
+@pytest.mark.parametrize(("name", "size"), [("report.png", PICTURES.PAGE), ("perfetto.png", PICTURES.PERFETTO)])
+def test_what_a_browser_shows_is_a_picture_of_its_size(name: str, size: tuple[int, int]) -> None:
+    data = (DOCS / "pictures" / name).read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", data[16:24]) == PICTURES.PAGE
+    assert struct.unpack(">II", data[16:24]) == size
     assert len(data) < 300_000
-    assert "pictures/report.png)" in (DOCS / "reports.md").read_text()
+    assert f"pictures/{name})" in (DOCS / "reports.md").read_text()
 
 
 @pytest.mark.parametrize("picture", FILES, ids=lambda path: path.name)
