@@ -27,6 +27,11 @@ from wptrace.model.report import Event, InFlight, Report, Start, rows_of
 _MOST_LAYOUTS = 8
 _MOST_CGROUPS = 1 << 18
 _MOST_ANCHORS = 1 << 10
+# Characters of all names that are known at a time, and of one layout.
+_MOST_TEXT = 1 << 25
+_LONGEST_LAYOUT = 1 << 18
+# Of a cgroup: a path has 4096 bytes at most.
+_LONGEST_NAME = 1 << 13
 _SHOWN = {"per_device": bool, "exact": bool, "hist": str, "top": int}
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error)
 """What comes of bytes that nobody wrote."""
@@ -86,6 +91,7 @@ class _Frames:
         self.cgroups: dict[int, str] = {}
         self.anchors: list[Anchor] = []
         self._boot = ""
+        self._learnt = self._named = 0
 
     def close(self) -> None:
         self._from.close()
@@ -111,14 +117,9 @@ class _Frames:
 
     def _item(self, frame: Frame, parts: _Parts, records: bool) -> Item | None:
         if frame.kind == Kind.NAMES:
-            has = self._json(frame)
-            self._known.learn(has)
-            for number, name in spec.mapping(has.get("cgroups", {})).items():
-                self.cgroups[spec.integer(int(number))] = spec.text(name)
-            while len(self.cgroups) > _MOST_CGROUPS:
-                del self.cgroups[next(iter(self.cgroups))]
+            self._names(unpacked(self._from.payload(frame), LONGEST_TEXT))
         elif frame.kind == Kind.LAYOUT:
-            self._described(self._json(frame))
+            self._described(json.loads(unpacked(self._from.payload(frame), _LONGEST_LAYOUT)))
         elif frame.kind in (Kind.RECORDS, Kind.EVENTS) and not records:
             return None
         elif frame.kind == Kind.RECORDS:
@@ -135,6 +136,22 @@ class _Frames:
             # Of a kind that says nothing more here: it is what was written all the same.
             self._from.payload(frame)
         return None
+
+    def _names(self, text: bytes) -> None:
+        has = json.loads(text)
+        self._known.learn(has)
+        if has.get("kinds") or has.get("groups") or has.get("forget"):
+            self._learnt = len(text) + (0 if has.get("forget") else self._learnt)
+        if self._learnt > _MOST_TEXT:
+            raise ValueError("there are too many names")
+        for number, name in spec.mapping(has.get("cgroups", {})).items():
+            key = spec.integer(int(number))
+            if len(spec.text(name)) > _LONGEST_NAME:
+                raise ValueError("no cgroup is called so")
+            self._named += len(name) - len(self.cgroups.pop(key, ""))
+            self.cgroups[key] = name
+        while len(self.cgroups) > _MOST_CGROUPS or self._named > _MOST_TEXT:
+            self._named -= len(self.cgroups.pop(next(iter(self.cgroups))))
 
     def _clock(self, has: Mapping[str, Any]) -> int:
         """The time of day. One that is made of others says no more."""

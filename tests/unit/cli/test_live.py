@@ -94,9 +94,7 @@ def lived(
                 if number == len(pieces) // 2:
                     for event in done[len(done) // 2 :]:
                         live.event(event)
-                there.sendall(piece)
-                live._due = 0
-                if not live.take():
+                if not sent(there, piece, live):
                     break
                 live.interval(report("interval", range(1), 10**9))
         while live.fd >= 0 and live.take():
@@ -104,6 +102,16 @@ def lived(
         live.summary(report("summary", range(1), 10**9))
         live.close()
     return Lived([json.loads(line) for line in stream.getvalue().splitlines()], str(live.trouble or ""))
+
+
+def sent(there: socket.socket, piece: bytes, live: LiveJoin) -> bool:
+    """No more at a time than a socket has room for."""
+    for first in range(0, len(piece) or 1, 1 << 14):
+        there.sendall(piece[first : first + (1 << 14)])
+        live._due = 0
+        if not live.take():
+            return False
+    return True
 
 
 def cut(data: bytes, chance: random.Random) -> list[bytes]:
@@ -199,6 +207,31 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
     assert found.trouble == ""
     assert found.summary["requests"]["lost"] == many
     assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_names_without_end_have_bounded_room(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, forgets: bool
+) -> None:
+    """Of groups or cgroups: each frame is small, and what it unpacks to is not."""
+    whole = opened(both[0])
+    at = next(number for number, (kind, _) in enumerate(whole) if kind == Kind.RECORDS)
+    named = [
+        (Kind.NAMES, {"cgroups": {str(one): f"{one}" + "x" * 8000 for one in range(number, number + 200)}})
+        for number in range(1000, 13_000, 200)
+    ]
+    groups = [
+        (Kind.NAMES, {"forget": forgets, "groups": [[0, f"{number}" + "y" * (1 << 21), 0]]}) for number in range(60)
+    ]
+    tracemalloc.start()
+    file = made(tmp_path / "names", [*whole[:at], *named, *groups, *whole[at:]])
+    tracemalloc.reset_peak()
+    found = lived(place, cut(file.read_bytes(), random.Random(2)), events(both[1]))  # noqa: S311
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert bool(found.trouble) != forgets
+    # Their names, and what is there while they are unpacked.
+    assert peak < 3 * (1 << 25)
 
 
 def test_what_the_host_did_for_nobody_is_forgotten(
