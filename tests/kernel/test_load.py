@@ -63,7 +63,7 @@ def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config, monk
 
 
 def test_every_program_loads_of_definitions(pytestconfig: pytest.Config) -> None:
-    """The bodies, each as it is verified by itself; the programs that are made of them are smaller."""
+    """The bodies, each as it is verified by itself, without the stages that a program of them has."""
     with trial.open_here("generic") as obj:
         obj.rodata.without_exchange = not trial.exchanges()
         obj.load()

@@ -20,6 +20,8 @@ RECIPE = roots.Recipe(name="peers-", suites=("sid",), packages=("base-files", "l
 ALL = roots.Recipe(
     name="peers-all-", suites=("sid",), packages=("base-files", "libbpf-tools", "bpftrace", "blktrace", "libaio1t64")
 )
+# A server of network block devices.
+NBD = roots.Recipe(name="peers-nbd-", suites=("sid",), packages=("base-files", "nbdkit"))
 
 
 def fetch(recipe: roots.Recipe = RECIPE) -> Path:
@@ -40,6 +42,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        print(fetch())
+        for recipe in (RECIPE, NBD):
+            print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")
