@@ -23,6 +23,8 @@ class Trails:
         letters: Callable[[int, int], str],
         numbers: Callable[[int], str],
     ) -> None:
+        if not 0 < stage_bits < 64:
+            raise ValueError("a stage takes some bits of a word")
         self._codec = codec
         self._bits = stage_bits
         self._stages = stages
@@ -60,11 +62,11 @@ class Trails:
                 {
                     "maj_min": self._numbers(one.dev),
                     # A flush has none.
-                    "sector": one.sector if one.bytes else 0,
-                    "bytes": one.bytes,
+                    "sector": int(one.sector) if one.bytes else 0,
+                    "bytes": int(one.bytes),
                     "rwbs": self._letters(one.op, one.flags),
                     "readahead": one.readahead != 0,
-                    "error": to_errno(one.error),
+                    "error": to_errno(int(one.error)),
                 },
             )
 

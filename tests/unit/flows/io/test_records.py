@@ -13,6 +13,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.flows.io import records as io_records
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
 from wptrace.flows.io.records import Stories, begun, in_use, path, waiting
+from wptrace.flows.io.trail import Trails
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import kernel_dev
 
@@ -158,6 +159,13 @@ def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch)
         obj, monkeypatch, kind=2, **{f"stages[{stages.index('queue')}]": 5, f"stages[{stages.index('device')}]": 6}
     )
     assert request.segments == [("queue", 0, 5), ("device", 5, 11)]
+
+
+@pytest.mark.parametrize("bits", [-1, 0, 64, 1 << 60])
+def test_a_stage_takes_some_bits_of_a_word(bits: int, obj: BpfObject) -> None:
+    """The constant is that of a capture, which may say anything."""
+    with pytest.raises(ValueError, match="some bits"):
+        Trails(obj.struct("trail"), bits, ["fs"], lambda op, flags: "", str)
 
 
 def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
