@@ -41,35 +41,57 @@ static __always_inline struct path *opened_path(struct file *file)
 
 static __always_inline struct place place_of(struct file *file)
 {
-	struct path *path = opened_path(file);
-	struct vfsmount *mnt = BPF_CORE_READ(path, mnt);
-	struct place place = {
-		.dentry = BPF_CORE_READ(path, dentry),
-		.mount = (void *)mnt - bpf_core_field_offset(struct mount, mnt),
-	};
+	struct path path = {};
+	struct place place;
 
+	bpf_probe_read_kernel(&path, sizeof(path), opened_path(file));
+	place.dentry = path.dentry;
+	place.mount = (void *)path.mnt - bpf_core_field_offset(struct mount, mnt);
 	return place;
 }
 
-/* The root of a mount stands for the directory that it is mounted on, which has the name. */
-static __always_inline bool is_mount_root(struct place *place)
-{
-	struct mount *mount = place->mount;
+/*
+ * What lies together is copied together: a copy takes longer than all that is done with what it copied. Where a kernel
+ * has it elsewhere, each is copied alone.
+ */
+#define IS_BEHIND(type, field, other, bytes) \
+	(bpf_core_field_offset(type, field) == bpf_core_field_offset(type, other) + (bytes))
 
-	return place->dentry == BPF_CORE_READ(mount, mnt.mnt_root);
+/* The root of a mount stands for the directory that it is mounted on, which has the name. */
+struct mounted {
+	struct mount *parent; /* itself at the very root */
+	struct dentry *mountpoint;
+	struct dentry *root;
+};
+
+static __always_inline void read_mount(struct mounted *into, struct mount *mount)
+{
+	if (IS_BEHIND(struct mount, mnt_mountpoint, mnt_parent, 8) &&
+	    IS_BEHIND(struct mount, mnt.mnt_root, mnt_parent, 16)) {
+		bpf_probe_read_kernel(into, sizeof(*into),
+				      (void *)mount + bpf_core_field_offset(struct mount, mnt_parent));
+		return;
+	}
+	into->parent = BPF_CORE_READ(mount, mnt_parent);
+	into->mountpoint = BPF_CORE_READ(mount, mnt_mountpoint);
+	into->root = BPF_CORE_READ(mount, mnt.mnt_root);
 }
 
-/* False at the very root. */
-static __always_inline bool leave_mount(struct place *place)
-{
-	struct mount *mount = place->mount;
-	struct mount *parent = BPF_CORE_READ(mount, mnt_parent);
+struct named {
+	struct dentry *parent;
+	__u64 hash;
+	const unsigned char *name;
+};
 
-	if (parent == mount)
-		return false;
-	place->dentry = BPF_CORE_READ(mount, mnt_mountpoint);
-	place->mount = parent;
-	return true;
+static __always_inline void read_dentry(struct named *into, struct dentry *dentry)
+{
+	if (IS_BEHIND(struct dentry, d_name.name, d_parent, 16)) {
+		bpf_probe_read_kernel(into, sizeof(*into),
+				      (void *)dentry + bpf_core_field_offset(struct dentry, d_parent));
+		return;
+	}
+	into->parent = BPF_CORE_READ(dentry, d_parent);
+	into->name = BPF_CORE_READ(dentry, d_name.name);
 }
 
 #endif

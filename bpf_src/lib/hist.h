@@ -84,13 +84,8 @@ static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
  * The same where what interrupts this program may count in the same cell: that it was counted is never lost. Of the other
  * distributions of a cell one in many millions may be, which is then taken for empty.
  */
-static __always_inline void hist_add_counted(struct hist *hist, __u64 value)
+static __always_inline void hist_count(struct hist *hist, __u64 value, __u32 index)
 {
-	__u32 index;
-
-	asm volatile("%0 |= 0" : "+r"(value));
-	index = hist_index(value);
-	asm volatile("%0 &= 511" : "+r"(index));
 	if (~value > hist->low)
 		hist->low = ~value;
 	if (value > hist->max)
@@ -98,6 +93,24 @@ static __always_inline void hist_add_counted(struct hist *hist, __u64 value)
 	hist->sum += value;
 	if (index < HIST_SLOTS)
 		__sync_fetch_and_add(&hist->slots[index], 1);
+}
+
+/* The same value in two distributions, or in one where the other is NULL. */
+static __always_inline void hist_add_twice(struct hist *hist, struct hist *other, __u64 value)
+{
+	__u32 index;
+
+	asm volatile("%0 |= 0" : "+r"(value));
+	index = hist_index(value);
+	asm volatile("%0 &= 511" : "+r"(index));
+	hist_count(hist, value, index);
+	if (other)
+		hist_count(other, value, index);
+}
+
+static __always_inline void hist_add_counted(struct hist *hist, __u64 value)
+{
+	hist_add_twice(hist, NULL, value);
 }
 
 /* The same as both, a little faster for what takes less than 2 us, for programs that the verifier sees one by one. */

@@ -8,90 +8,110 @@ and what is left is packed well and quickly, which rows of a thousand bytes are 
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Collection
-from functools import lru_cache
-from typing import Any
+import sys
+from collections.abc import Collection, Iterator
 
 WORD = 8
 MOST_BYTES = 1 << 24
 """Of all records together, once they are rows again."""
 _ZERO, _SAME, _OTHER = range(3)
-# Words that are looked at together.
-_LINE = 8
+# Records that are compared together where a difference is sought.
+_LOOKED_AT = 64
 
 
-def pack(rows: bytes | bytearray | memoryview, stride: int, holes: Collection[int] = (), before: int = 0) -> bytes:
-    """`stride` is the length of a record, of whole words; `holes` are words of it that are not kept.
+class Packer:
+    """Packs records of one kind, batch after batch.
 
-    So many words `before` each record are not, either.
+    Which of their bytes change is much the same in all batches, and what is the same in all records need not be looked
+    at one by one: a batch is compared at once with what it would be if no other bytes changed than those that ever did.
     """
-    many = stride // WORD
-    lines = _Lines(rows, many + before)
-    count = lines.count
-    modes = bytearray(many)
-    parts: list[bytes] = [b""]
-    nothing = bytes(WORD)
-    for place in range(many):
-        if place in holes:
-            continue
-        column, first = lines.column(place + before)
-        if not column:
-            if first != nothing:
+
+    def __init__(self, stride: int, before: int = 0) -> None:
+        """`stride` is the length of a record, of whole words; so many words `before` each of them are not kept."""
+        self._many = stride // WORD
+        self._before = before * WORD
+        self._step = self._before + stride
+        self._changing: set[int] = set()
+        # The same memory again and again: the kernel clears what is new, which takes longer than to fill it.
+        self._alike = bytearray()
+        self._littered = False
+        self.changed: set[int] = set()
+        """Words of records that are not the same in all of the last batch."""
+
+    def pack(self, rows: bytearray, holes: Collection[int] = ()) -> bytes:
+        """`holes` are words of a record that are not kept; what is in them may be cleared."""
+        planes = self._planes(rows, holes)
+        first = bytes(rows[self._before : self._step])
+        by_word: dict[int, list[int]] = {}
+        for at in sorted(planes):
+            by_word.setdefault((at - self._before) // WORD, []).append(at)
+        self.changed = set(by_word)
+        modes = bytearray(self._many)
+        parts: list[bytes | bytearray] = [modes]
+        nothing = bytes(WORD)
+        for place in range(self._many):
+            word = first[place * WORD : (place + 1) * WORD]
+            changed = by_word.get(place)
+            if place in holes or (not changed and word == nothing):
+                continue
+            parts.append(word)
+            if changed is None:
                 modes[place] = _SAME
-                parts.append(first)
-            continue
-        modes[place] = _OTHER
-        planes, mask = [], 0
-        for byte in range(WORD):
-            plane = column[byte::WORD]
-            if plane != plane[:1] * count:
-                mask |= 1 << byte
-                planes.append(plane)
-        parts += (first, bytes((mask,)), *planes)
-    parts[0] = bytes(modes)
-    return b"".join(parts)
+                continue
+            modes[place] = _OTHER
+            parts.append(bytes((sum(1 << at % WORD for at in changed),)))
+            parts += [planes[at] for at in changed]
+        return b"".join(parts)
+
+    def _planes(self, rows: bytearray, holes: Collection[int]) -> dict[int, bytearray]:
+        """One byte of all records, by its place, where it is not the same in all of them."""
+        step = self._step
+        alike = self._alike
+        if self._littered:
+            self._clear(rows, holes)
+        if self._littered or len(alike) != len(rows):
+            alike = self._alike = rows[:step] * (len(rows) // step)
+        planes: dict[int, bytearray] = {}
+        new: Collection[int] = self._changing
+        at = 0
+        while True:
+            for byte in new:
+                planes[byte] = alike[byte::step] = rows[byte::step]
+            if alike == rows:
+                break
+            at = self._difference(rows, at)
+            new = [byte for byte in range(step) if rows[at + byte] != alike[at + byte]]
+            if not self._littered and any(byte // WORD - self._before // WORD in holes for byte in new):
+                self._littered = True
+                return self._planes(rows, holes)
+            self._changing.update(new)
+        count = len(rows) // step
+        return {byte: plane for byte, plane in planes.items() if plane != plane[:1] * count}
+
+    def _difference(self, rows: bytearray, at: int) -> int:
+        """The first record from there on that is not what it would be."""
+        some = self._step * _LOOKED_AT
+        while rows[at : at + some] == self._alike[at : at + some]:
+            at += some
+        while rows[at : at + self._step] == self._alike[at : at + self._step]:
+            at += self._step
+        return at
+
+    def _clear(self, rows: bytearray, holes: Collection[int]) -> None:
+        """What was never written is what was there before, and differs."""
+        for begin, end in _runs(holes):
+            nothing = bytes((end - begin) * WORD)
+            first = self._before + begin * WORD
+            for at in range(first, len(rows), self._step):
+                rows[at : at + len(nothing)] = nothing
 
 
-class _Lines:
-    """Words of records by lines of some words: where a line is the same in all of them, so is each of its words.
-
-    To look at a line of eight words takes what it takes to look at one.
-    """
-
-    def __init__(self, rows: bytes | bytearray | memoryview, many: int) -> None:
-        """Records are of so many words."""
-        self._long = next(long for long in range(min(_LINE, many), 0, -1) if many % long == 0)
-        self._step = many // self._long
-        found = memoryview(rows)
-        self.count = len(found) // (WORD * many)
-        whole = (_line(WORD * self._long) * (self.count * self._step)).from_buffer(
-            bytearray(found) if found.readonly else found
-        )
-        self._lines = memoryview(whole)
-        self._at = -1
-        self._words: memoryview | None = None
-        self._first = b""
-
-    def column(self, place: int) -> tuple[bytes, bytes]:
-        """A word of all records, and that of the first one; nothing of all where they are the same."""
-        at, inside = divmod(place, self._long)
-        if at != self._at:
-            self._at = at
-            line = self._lines[at :: self._step].tobytes()
-            self._first = line[: WORD * self._long]
-            self._words = None if line == self._first * self.count else memoryview(line).cast("Q")
-        first = self._first[inside * WORD : (inside + 1) * WORD]
-        if self._words is None:
-            return b"", first
-        column = self._words[inside :: self._long].tobytes()
-        return (b"" if column == first * self.count else column), first
-
-
-@lru_cache(None)
-def _line(size: int) -> Any:
-    """Items of any size can be taken with a step; those of a cast are of eight bytes at most."""
-    return type("_Line", (ctypes.Structure,), {"_fields_": [("bytes", ctypes.c_char * size)]})
+def _runs(places: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Where they begin and end."""
+    found = sorted(places)
+    begins = [place for place in found if place - 1 not in places]
+    ends = [place + 1 for place in found if place + 1 not in places]
+    return zip(begins, ends)
 
 
 def unpack(data: bytes, stride: int, count: int) -> bytearray:
@@ -134,16 +154,17 @@ def longest(stride: int, count: int) -> int:
     return stride // WORD * (1 + WORD + 1) + stride * count
 
 
-def cleared(rows: bytearray | memoryview, stride: int, text: int, end: int, length: int) -> int:
+def cleared(rows: bytearray, stride: int, text: int, end: int, length: int) -> int:
     """Clears what lies behind a text in a field of `length` bytes: the kernel leaves there what was there before.
 
     `text` is where it begins in a record, `end` where the 16 bits stand that say how much of it is used. Behind the
     longest one nothing is cleared; its length is returned.
     """
+    count = len(rows) // stride
+    if all(rows[at::stride] == rows[at : at + 1] * count for at in (end, end + 1)):
+        return min(int.from_bytes(rows[end : end + 2], sys.byteorder), length)
     halves = memoryview(rows).cast("H")[end // 2 :: stride // 2].tolist()
-    length = min(max(halves, default=0), length)
-    if halves.count(length) == len(halves):
-        return length
+    length = min(max(halves), length)
     nothing = bytes(length)
     for at, used in zip(range(text, len(rows), stride), halves):
         if used < length:

@@ -262,9 +262,9 @@ def _next(seed: int, number: int) -> int:
     return zlib.crc32(_NUMBER.pack(number), seed)
 
 
-def packed(data: bytes) -> bytes:
-    """What it is packed by shows in its first bytes."""
-    return zstd.packed(data) if zstd.is_here() else zlib.compress(data, 1)
+def packed(data: bytes, level: int = zstd.TEXT) -> bytes:
+    """What it is packed by shows in its first bytes. The level is that of zstd, where it is there."""
+    return zstd.packed(data, level) if zstd.is_here() else zlib.compress(data, 1)
 
 
 def unpacked(data: bytes, most: int) -> bytes:

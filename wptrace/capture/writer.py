@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 from wptrace import __version__
 from wptrace.bpf.ring import HEADER as ENTRY
-from wptrace.capture import columns, spec
+from wptrace.capture import columns, spec, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Writer, packed
 from wptrace.capture.layout import facts
 from wptrace.capture.records import HEADER, Raw
@@ -144,19 +144,19 @@ class CaptureOutput:
         known: set[int] = set()
 
         def take(entries: memoryview) -> None:
-            for piece in made.pieces(entries):
-                made.take(piece)
-                if made.size > _BUFFERED:
+            while entries:
+                entries = made.take(entries)
+                if made.full:
                     self._put()
             if time.monotonic() - self._since > _OLDEST_S:
                 self._put()
 
-        def name(entries: memoryview) -> None:
+        def name(rows: bytearray) -> None:
             if place is None or cgroup_of is None:
                 return
-            words = entries.cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
+            words = memoryview(rows).cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
             # Nearly always it is one and the same.
-            alike = words.tobytes() == words[:1].tobytes() * len(words)
+            alike = place // columns.WORD not in made.packer.changed
             new = set(words[:1].tolist() if alike else words.tolist()) - known
             if len(known) > _MOST_NAMES:
                 known.clear()
@@ -174,13 +174,15 @@ class CaptureOutput:
         self._since = time.monotonic()
         offset = wall_offset_ns()
         for one in self._raw:
-            for entries, holes in one.taken():
-                one.meet(entries)
-                count = len(entries) // one.entry
-                self._told += count
-                head = HEADER.pack(one.number, count, offset)
-                found = columns.pack(entries, one.stride, holes, ENTRY // columns.WORD)
-                self._file.add(Kind.RECORDS, head + packed(found))
+            rows, holes = one.taken()
+            if not rows:
+                continue
+            found = one.packer.pack(rows, holes)
+            one.meet(rows)
+            count = len(rows) // one.entry
+            self._told += count
+            head = HEADER.pack(one.number, count, offset)
+            self._file.add(Kind.RECORDS, head + packed(found, zstd.COLUMNS))
         self._put_events()
 
     def _put_events(self) -> None:
@@ -256,52 +258,53 @@ class _Buffer:
     """Records of one struct, until they are in the file."""
 
     number: int
-    meet: Callable[[memoryview], None]
+    meet: Callable[[bytearray], None]
 
     def __init__(self, told: Mapping[str, Any], layout: Any, what: Raw) -> None:
         self.facts = told
-        self._length = layout.size
-        self.stride = (layout.size + 7) // 8 * 8
-        self.entry = ENTRY + self.stride
+        self._length = layout.size.to_bytes(4, sys.byteorder)
+        stride = (layout.size + 7) // 8 * 8
+        self.entry = ENTRY + stride
+        self.packer = columns.Packer(stride, ENTRY // columns.WORD)
         self._tail = None if what.tail is None else what.tail.of(layout)
         left_out = [one for one in layout.places if one.name in what.without]
         self.holes = {word for one in left_out for word in _words(one.offset, one.offset + one.codec.size)}
-        # The same memory again and again: the kernel clears what is new, which takes longer than to fill it.
-        self._room = bytearray(_BUFFERED + _PIECE + self.entry)
-        self.size = 0
+        # The same memory again and again: the kernel clears what is new, which takes longer than to fill it. It is gone
+        # through many times, so it is no more than the caches of a CPU hold.
+        self._room = bytearray(max(_PIECE // self.entry, 1) * self.entry)
+        self._size = 0
 
-    def pieces(self, entries: memoryview) -> Iterator[memoryview]:
-        """That the caches of a CPU hold: each is gone through many times."""
-        many = max(_PIECE // self.entry, 1) * self.entry
-        for first in range(0, len(entries), many):
-            yield entries[first : first + many]
+    @property
+    def full(self) -> bool:
+        return self._size == len(self._room)
 
-    def take(self, entries: memoryview) -> None:
+    def take(self, entries: memoryview) -> memoryview:
+        """Returns those for which there is no more room."""
+        some = entries[: len(self._room) - self._size]
         # Assigned to a slice of the bytearray itself, they would be copied twice.
-        memoryview(self._room)[self.size : self.size + len(entries)] = entries
-        self.size += len(entries)
+        memoryview(self._room)[self._size : self._size + len(some)] = some
+        self._size += len(some)
+        return entries[len(some) :]
 
-    def taken(self) -> Iterator[tuple[memoryview, set[int]]]:
-        """As they lay in the ring, without those that a program gave up, some at a time; words that are not kept."""
-        entries, self.size = memoryview(self._room)[: self.size], 0
-        for piece in self.pieces(entries):
-            some = self._whole(piece)
-            if some:
-                yield some, self.holes | self._unused(some)
+    def taken(self) -> tuple[bytearray, set[int]]:
+        """As they lay in the ring, without those that a program gave up; words that are not kept."""
+        rows = self._whole(self._room if self.full else self._room[: self._size])
+        self._size = 0
+        return rows, self.holes | self._unused(rows) if rows else self.holes
 
-    def _whole(self, entries: memoryview) -> memoryview:
-        headers = entries.cast("I")[:: self.entry // 4]
-        if headers.tobytes() == self._length.to_bytes(4, sys.byteorder) * len(headers):
-            return entries
-        places = (at * self.entry for at, header in enumerate(headers.tolist()) if header == self._length)
-        return memoryview(bytearray().join(entries[at : at + self.entry] for at in places))
+    def _whole(self, rows: bytearray) -> bytearray:
+        count = len(rows) // self.entry
+        if all(rows[at :: self.entry] == self._length[at : at + 1] * count for at in range(len(self._length))):
+            return rows
+        found = (rows[at : at + self.entry] for at in range(0, len(rows), self.entry))
+        return bytearray().join(one for one in found if one.startswith(self._length))
 
-    def _unused(self, entries: memoryview) -> set[int]:
+    def _unused(self, rows: bytearray) -> set[int]:
         """Words behind all texts."""
         if self._tail is None:
             return set()
         text, end, length = self._tail
-        longest = columns.cleared(entries, self.entry, ENTRY + text, ENTRY + end, length)
+        longest = columns.cleared(rows, self.entry, ENTRY + text, ENTRY + end, length)
         return set(_words(text + longest, text + length))
 
 

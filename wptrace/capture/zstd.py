@@ -11,8 +11,9 @@ from typing import Any
 MAGIC = b"\x28\xb5\x2f\xfd"
 HINT = "install it (Debian, Ubuntu: libzstd1; Fedora: libzstd)"
 _LIBRARY = "libzstd.so.1"
-# The quickest that packs columns as well as those above it.
-_LEVEL = -1
+TEXT = -1
+COLUMNS = -20
+"""In 40 % of the time of -1, and a sixth longer: in columns little is left to be packed."""
 _LOCK = Lock()
 # Of ZSTD_getFrameContentSize: not said, and no frame.
 _NO_SIZES = (1 << 64) - 2
@@ -50,11 +51,11 @@ def _context() -> Any:
     return _library().ZSTD_createCCtx()
 
 
-def packed(data: bytes) -> bytes:
+def packed(data: bytes, level: int = TEXT) -> bytes:
     library = _library()
     room = ctypes.create_string_buffer(library.ZSTD_compressBound(len(data)))
     with _LOCK:
-        length = library.ZSTD_compressCCtx(_context(), room, len(room), data, len(data), _LEVEL)
+        length = library.ZSTD_compressCCtx(_context(), room, len(room), data, len(data), level)
     if library.ZSTD_isError(length):
         raise MemoryError
     return ctypes.string_at(room, length)

@@ -272,8 +272,11 @@ static __always_inline void drop_only(struct op_state *op, bool uncounted)
 /* One that made a single request and waited for it: the distributions of both are one, but for the whole time. */
 static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
 {
+	struct owned_request_cell *owned_request = NULL;
+	struct owned_op_cell *owned = NULL;
 	struct only_cell *cell;
 	struct times *times;
+	__u32 row;
 	__u64 at;
 
 	if (!op || !done)
@@ -292,10 +295,22 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	EACH_REQUEST_STAGE(COUNT_STAGE_UP_TO)
 	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
 	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
-	hist_add_counted(&cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns);
-	hist_add_counted(&cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued);
-	if (owner_by)
-		count_owned_both(op, bio_at(op->only - 1), at, result);
+	/* Both are of the same owner and kind. */
+	if (owner_by) {
+		row = owned_row(op->owner, done->slot, op->op_kind);
+		owned = cell_at(&owned_op_cells, row);
+		owned_request = cell_at(&owned_request_cells, row);
+	}
+	hist_add_twice(&cell->stages[ONLY_STAGE_TOTAL], owned ? &owned->stages[0] : NULL, at - op->start_ns);
+	hist_add_twice(&cell->stages[ONLY_STAGE_REQUEST],
+		       owned_request ? &owned_request->stages[OWNED_REQUEST_STAGE_TOTAL] : NULL,
+		       times->completed - times->queued);
+	if (owned_request) {
+		add(&owned_request->stages[OWNED_REQUEST_STAGE_UNDER_WAY], times->completed - times->issued);
+		count_request_result(owned_request, done);
+	}
+	if (owned)
+		COUNT_RESULT(owned, result);
 	COUNT_RESULT(cell, result);
 	return 0;
 }
@@ -313,15 +328,17 @@ static __always_inline struct done *shared_request(struct op_state *op)
 __noinline int count_hit(__u32 place, __s64 result)
 {
 	struct op_state *op = op_at(place);
+	struct owned_op_cell *owned;
 	struct hit_cell *cell;
 
 	cell = cell_at(&hit_cells, op->slot * OP_KINDS + op->op_kind);
 	if (!cell)
 		return 0;
 	COUNT_MORE(cell->readahead, op->readahead);
-	if (owner_by)
-		count_owned_op(op, op->slot, true, op->end_ns, result);
-	hist_add_counted(&cell->stages[0], minus(op->end_ns, op->start_ns));
+	owned = owned_op(op, op->op_kind + OWNED_HIT);
+	hist_add_twice(&cell->stages[0], owned ? &owned->stages[0] : NULL, minus(op->end_ns, op->start_ns));
+	if (owned)
+		COUNT_RESULT(owned, result);
 	COUNT_RESULT(cell, result);
 	return 0;
 }
@@ -329,6 +346,7 @@ __noinline int count_hit(__u32 place, __s64 result)
 __noinline int count_alone(__u32 place, __s64 result)
 {
 	struct op_state *op = op_at(place);
+	struct owned_op_cell *owned;
 	struct op_cell *cell;
 	int stage;
 
@@ -336,11 +354,13 @@ __noinline int count_alone(__u32 place, __s64 result)
 	if (!cell)
 		return 0;
 	COUNT_MORE(cell->requests, op->made - op->readahead);
-	if (owner_by)
-		count_owned_op(op, op->slot, false, op->end_ns, result);
 	for (stage = 0; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);
-	hist_add_counted(&cell->stages[OP_STAGE_TOTAL], minus(op->end_ns, op->start_ns));
+	owned = owned_op(op, op->op_kind);
+	hist_add_twice(&cell->stages[OP_STAGE_TOTAL], owned ? &owned->stages[0] : NULL,
+		       minus(op->end_ns, op->start_ns));
+	if (owned)
+		COUNT_RESULT(owned, result);
 	COUNT_RESULT(cell, result);
 	return 0;
 }

@@ -41,7 +41,7 @@ struct submission submissions[SUBMISSIONS] SEC(".bss.submissions");
 
 static __always_inline struct submission *submission_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(SUBMISSIONS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(SUBMISSIONS - 1));
 	return &submissions[place];
 }
 
@@ -50,7 +50,7 @@ __u32 submission_owners[SUBMISSIONS] SEC(".bss.sub_owners");
 
 static __always_inline __u32 *submission_owner(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(SUBMISSIONS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(SUBMISSIONS - 1));
 	return &submission_owners[place];
 }
 
@@ -105,8 +105,8 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	submission = submission_at(place);
 	submission->interface = interface;
 	submission->tid = bpf_get_current_pid_tgid();
-	if (owner_by && !BY_FILE)
-		*submission_owner(place) = owner_of_task();
+	if (owner_by && !BY_FILE(owner_by))
+		*submission_owner(place) = owner_of_current();
 	if (telling) {
 		struct submitter *submitter = &submission->by;
 
@@ -144,8 +144,8 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 	op->tid = submission->tid;
 	if (telling)
 		*submitter_at(op->place) = submission->by;
-	if (owner_by && !BY_FILE)
-		*op_owner(op->place) = *submission_owner(place);
+	if (owner_by && !BY_FILE(owner_by))
+		op->owner = *submission_owner(place);
 	op->start_ns = submission->start_ns;
 	submission->key = 0;
 	return op;

@@ -92,12 +92,14 @@ static __always_inline void start_bio(struct bio_state *state, __u64 key, enum b
 
 static __always_inline void note_submitter(struct bio_state *state)
 {
+	__u64 ids = bpf_get_current_pid_tgid();
+
 	state->done.cpus.submit = bpf_get_smp_processor_id();
 	state->done.cpus.issue = state->done.cpus.irq = NO_CPU;
-	bpf_get_current_comm(state->comm, sizeof(state->comm));
+	current_comm((void *)state->comm);
 	state->cgroup = bpf_get_current_cgroup_id();
-	state->tgid = bpf_get_current_pid_tgid() >> 32;
-	state->tid = bpf_get_current_pid_tgid();
+	state->tgid = ids >> 32;
+	state->tid = ids;
 }
 
 /* Its requests are those of the devices below. */

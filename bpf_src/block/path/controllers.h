@@ -44,7 +44,7 @@ static __always_inline struct held *held_op(struct op_state *op)
 {
 	__u32 place = op->place;
 
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
 	return &held_ops[place];
 }
 
@@ -52,7 +52,7 @@ static __always_inline struct hold *hold_of(struct bio_state *state)
 {
 	__u32 place = state->place;
 
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(BIOS - 1));
 	return &holds[place];
 }
 
@@ -73,7 +73,7 @@ static __always_inline struct hand *this_hand(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 
-	asm volatile("%0 &= %1" : "+r"(cpu) : "i"(HANDS - 1));
+	asm volatile("%0 &= %1" : "+w"(cpu) : "i"(HANDS - 1));
 	return &hands[cpu];
 }
 

@@ -22,7 +22,7 @@ __u32 next_flush; /* two that end at the same moment may take the same slot: the
 
 static __always_inline struct flush *flush_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(FLUSHES - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(FLUSHES - 1));
 	return &flushes[place];
 }
 

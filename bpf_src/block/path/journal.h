@@ -54,7 +54,7 @@ __u32 committing; /* how many of them just do */
 
 static __always_inline struct journal_state *journal_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(JOURNALS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(JOURNALS - 1));
 	return &journals[place];
 }
 
@@ -83,7 +83,7 @@ __noinline __u32 committer_place(__u32 pid)
 
 static __always_inline struct filling *filling_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(JOURNALS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(JOURNALS - 1));
 	return &fillings[place];
 }
 
@@ -235,7 +235,7 @@ static __always_inline int on_commit_end(__u64 journal)
 		return 0; /* it began before tracing did */
 	state->now.ns = bpf_ktime_get_ns() - state->start_ns;
 	place = state->now.transaction & (COMMITS - 1);
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(COMMITS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(COMMITS - 1));
 	__builtin_memcpy(&state->done[place], &state->now, sizeof(state->now));
 	state->now.pid = 0;
 	__sync_fetch_and_add(&committing, -1);
@@ -321,7 +321,7 @@ static __always_inline void tell_commit(struct commit *told, struct op_state *op
 	if (!op->journal || !op->transaction)
 		return;
 	place = op->transaction;
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(COMMITS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(COMMITS - 1));
 	state = journal_at(op->journal - 1);
 	commit = &state->now;
 	/* Whoever looks just when all is written need not wait for the end, and may be here before it. */

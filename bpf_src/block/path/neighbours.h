@@ -40,13 +40,13 @@ struct occupancy occupancies[OCCUPANCIES] SEC(".bss.occupancies");
 
 static __always_inline struct occupancy *occupancy_at(__u32 slot)
 {
-	asm volatile("%0 &= %1" : "+r"(slot) : "i"(OCCUPANCIES - 1));
+	asm volatile("%0 &= %1" : "+w"(slot) : "i"(OCCUPANCIES - 1));
 	return &occupancies[slot];
 }
 
 static __always_inline __u32 column_at(__u32 column)
 {
-	asm volatile("%0 &= %1" : "+r"(column) : "i"(NEIGHBOUR_COLUMNS - 1));
+	asm volatile("%0 &= %1" : "+w"(column) : "i"(NEIGHBOUR_COLUMNS - 1));
 	return column;
 }
 
@@ -107,6 +107,26 @@ __noinline __u32 column_of(__u32 slot, __u32 owner)
 	return claim_column(slot, owner);
 }
 
+/* It mostly has the column that it had before. */
+static __always_inline __u32 last_column(__u32 slot, __u32 owner)
+{
+	struct occupancy *of = occupancy_at(slot);
+	struct owner *known;
+	__u32 column;
+
+	if (!owner || owner >= OWNER_OTHERS)
+		return OTHERS_COLUMN;
+	known = owner_at(owner - 1);
+	column = column_at(known->column);
+	if (of->owners[column] == owner) {
+		of->used[column] = 1;
+		return column;
+	}
+	column = column_of(slot, owner);
+	known->column = column;
+	return column;
+}
+
 /* --- Rows --------------------------------------------------------------------------------------------------------- */
 
 #define NEIGHBOUR_ROWS 2048
@@ -134,30 +154,45 @@ CELLS(neighbour_cells, neighbour_cell);
 /* What has a row: what << 48 | who waits << 32 | who had it << 16 | slot << 8 | 1; 0: free. */
 __u64 neighbour_rows[NEIGHBOUR_ROWS] SEC(".bss.nb_rows");
 
-__noinline int count_neighbour(__u64 key, __u64 ns, __u32 bytes)
+static __always_inline __u32 neighbour_place(__u32 place)
 {
-	__u32 home = key * 0x9e3779b97f4a7c15ULL >> 40, place = NEIGHBOUR_ROWS, probe;
-	struct neighbour_cell *cell;
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(NEIGHBOUR_ROWS - 1));
+	return place;
+}
+
+__noinline __u32 claim_neighbour_row(__u64 key, __u32 home)
+{
+	__u32 probe;
 
 	for (probe = 0; probe < NEIGHBOUR_PROBES; probe++) {
-		__u32 at = home + probe;
+		__u32 at = neighbour_place(home + probe);
 
-		asm volatile("%0 &= %1" : "+r"(at) : "i"(NEIGHBOUR_ROWS - 1));
-		if (neighbour_rows[at] == key || (!neighbour_rows[at] && take_place(&neighbour_rows[at], 0, key))) {
-			place = at;
-			break;
-		}
+		if (neighbour_rows[at] == key || (!neighbour_rows[at] && take_place(&neighbour_rows[at], 0, key)))
+			return at;
 	}
-	if (place == NEIGHBOUR_ROWS) {
-		COUNT(loss[PATH_CAUSE_OWNER_FULL]);
-		place += (key >> 8 & 0xff) * NEIGHBOUR_KINDS + (key >> 48 & NEIGHBOUR_KINDS - 1);
-	}
+	COUNT(loss[PATH_CAUSE_OWNER_FULL]);
+	return NEIGHBOUR_ROWS + (key >> 8 & 0xff) * NEIGHBOUR_KINDS + (key >> 48 & NEIGHBOUR_KINDS - 1);
+}
+
+static __always_inline void add_to_neighbour(__u64 key, __u64 ns, __u32 bytes)
+{
+	__u32 place = neighbour_place(key * 0x9e3779b97f4a7c15ULL >> 40);
+	struct neighbour_cell *cell;
+
+	if (neighbour_rows[place] != key)
+		place = claim_neighbour_row(key, place);
 	cell = cell_at(&neighbour_cells, place);
 	if (!cell)
-		return 0;
+		return;
 	COUNT_MORE(cell->ns, ns);
 	COUNT_MORE(cell->bytes, bytes);
 	COUNT(cell->count);
+}
+
+/* Where it is seldom asked. */
+__noinline int count_neighbour(__u64 key, __u64 ns, __u32 bytes)
+{
+	add_to_neighbour(key, ns, bytes);
 	return 0;
 }
 
@@ -190,7 +225,7 @@ __u64 displaced_occupants;
 
 static __always_inline struct occupant *occupant_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(OCCUPANTS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OCCUPANTS - 1));
 	return &occupants[place];
 }
 
@@ -227,8 +262,8 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 		now = bpf_ktime_get_ns();
 	COUNT_MORE(occupancy_at(one->slot)->words[column_at(one->column)], (now << 16) - 1);
 	if (ended)
-		count_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
-				minus(now, one->since), one->bytes);
+		add_to_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
+				 minus(now, one->since), one->bytes);
 	if (place != home_of(rq, OCCUPANT_BITS))
 		COUNT_MORE(displaced_occupants, -1);
 	barrier();
@@ -252,7 +287,7 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 
 			continue;
 		if (probe)
 			COUNT(displaced_occupants);
-		column = column_of(slot, owner);
+		column = last_column(slot, owner);
 		one->since = now;
 		one->bytes = asked;
 		one->owner = owner;
@@ -353,7 +388,7 @@ static __always_inline void look_when_issued(struct request *rq, struct bio_stat
 	__u64 asked = ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags)));
 
 	if (number)
-		enter_device(number, state->done.slot, *bio_owner(state), state->done.times.issued, asked);
+		enter_device(number, state->done.slot, state->owner, state->done.times.issued, asked);
 }
 
 /* At C. */
@@ -450,7 +485,7 @@ __noinline int meet_column(__u32 place, __u32 column)
 		device = part;
 	}
 	/* Itself. */
-	if (owner == *bio_owner(state))
+	if (owner == state->owner)
 		device = minus(device, times->completed - times->issued);
 	watch->wait[column] = wait;
 	watch->device[column] = device;
@@ -463,7 +498,7 @@ __noinline int count_met(__u32 place)
 {
 	struct bio_state *state = bio_at(place);
 	struct watch *watch = watch_of(state);
-	__u32 own = *bio_owner(state), slot = state->done.slot, column;
+	__u32 own = state->owner, slot = state->done.slot, column;
 
 	if (!watch)
 		return 0;
@@ -477,31 +512,43 @@ __noinline int count_met(__u32 place)
 	return 0;
 }
 
-/* At C, before it has left the device. */
-__noinline int meet_neighbours(__u32 place)
+static __always_inline bool has_waited(struct times *times)
+{
+	return times->issued - times->queued >= NEIGHBOUR_WAIT_NS;
+}
+
+__noinline int meet_columns(__u32 place)
 {
 	struct bio_state *state = bio_at(place);
 	struct times *times = &state->done.times;
 	struct watch *watch = watch_of(state);
-	bool counts = times->issued - times->queued >= NEIGHBOUR_WAIT_NS;
 	__u32 column;
 
-	if (!watch || (!counts && (!telling || times->completed - times->queued < NEIGHBOUR_TOLD_NS)))
+	if (!watch)
 		return 0;
 	if (watch->queued != times->queued || watch->issued != times->issued || watch->met)
 		return 0;
 	for (column = NEIGHBOUR_COLUMNS; column--;)
 		meet_column(place, column);
 	watch->met = true;
-	if (counts)
+	if (has_waited(times))
 		count_met(place);
 	return 0;
+}
+
+/* At C, before it has left the device. */
+static __always_inline void meet_neighbours(struct bio_state *state)
+{
+	struct times *times = &state->done.times;
+
+	if (has_waited(times) || (telling && times->completed - times->queued >= NEIGHBOUR_TOLD_NS))
+		meet_columns(state->place);
 }
 
 /* Of a cgroup or file, who it is that asks: looked up now and then, as all of them have that owner. */
 #define SEEN_EVERY 16
 
-static __noinline __u32 note_seen(__u32 number)
+static __always_inline __u32 note_seen(__u32 number)
 {
 	struct owner *owner;
 
@@ -509,7 +556,7 @@ static __noinline __u32 note_seen(__u32 number)
 		return number;
 	owner = owner_at(number - 1);
 	if (!(owner->asked++ % SEEN_EVERY))
-		bpf_get_current_comm(owner->seen, sizeof(owner->seen));
+		current_comm(owner->seen);
 	return number;
 }
 
@@ -533,7 +580,7 @@ struct stranger strangers[STRANGERS] SEC(".bss.strangers");
 
 static __always_inline struct stranger *stranger_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(STRANGERS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(STRANGERS - 1));
 	return &strangers[place];
 }
 

@@ -32,13 +32,14 @@ __noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
 /* By the mount as others see it, the part of a `struct mount` that is behind. */
 static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmount *shown, bool trusted)
 {
+	enum owner_by by = owner_by;
 	struct owner_key key = {};
 	struct super_block *super;
 	struct inode *inode;
 	struct owner *owner;
 	__u32 number;
 
-	if (owner_by == OWNER_BY_DIR)
+	if (by == OWNER_BY_DIR)
 		dentry = FIELD(trusted, dentry, d_parent);
 	inode = FIELD(trusted, dentry, d_inode);
 	super = FIELD(trusted, inode, i_sb);
@@ -46,16 +47,16 @@ static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmo
 	key.more = FIELD(trusted, super, s_dev);
 	if (!key.id)
 		return 0;
-	number = owner_number(&key);
+	number = owner_number(&key, by);
 	if (number == OWNER_OTHERS)
 		return number;
 	owner = owner_at(number - 1);
-	if (owner->known == true) {
-		owner->known++;
+	/* By one of those that ask: whoever reads it when it is named must not find half of a name. */
+	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
 		name_owner(number - 1, number_of((__u64)dentry),
 			   number_of((__u64)shown) - bpf_core_field_offset(struct mount, mnt));
 		barrier();
-		owner->known++;
+		owner->known = OWNER_NAMED;
 	}
 	return number;
 }
@@ -83,31 +84,34 @@ static __noinline __u32 owner_of_known_file(struct file *file)
 /* An asynchronous one has its submitter already, who may not be the current task. */
 static __always_inline void own_operation(struct op_state *op, struct file *file, bool trusted)
 {
-	if (!owner_by)
+	enum owner_by by = owner_by;
+
+	if (!by)
 		return;
-	if (BY_FILE)
-		*op_owner(op->place) = trusted ? owner_of_known_file(file) : owner_of_file(file);
-	else if (owner_by == OWNER_BY_CALL && op->op_kind == OP_KIND_PAGEFAULT)
-		*op_owner(op->place) = owner_of_class(CALL_CLASS_PAGEFAULT);
-	else if (owner_by == OWNER_BY_CALL && op->op_kind == OP_KIND_SWAPIN)
-		*op_owner(op->place) = owner_of_class(CALL_CLASS_SWAPIN);
+	if (BY_FILE(by))
+		op->owner = trusted ? owner_of_known_file(file) : owner_of_file(file);
+	else if (by == OWNER_BY_CALL && op->op_kind == OP_KIND_PAGEFAULT)
+		op->owner = owner_of_class(CALL_CLASS_PAGEFAULT);
+	else if (by == OWNER_BY_CALL && op->op_kind == OP_KIND_SWAPIN)
+		op->owner = owner_of_class(CALL_CLASS_SWAPIN);
 	else if (op->interface == INTERFACE_CALL)
-		*op_owner(op->place) = owner_of_task();
+		op->owner = owner_of_task(by);
 }
 
 /* Who made it dirty, as a thread; its process has the name that this had. */
 static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 {
 	struct owner_key key = {};
+	enum owner_by by = owner_by;
 
-	if (owner_by == OWNER_BY_CGROUP) {
+	if (by == OWNER_BY_CGROUP) {
 		key.id = frame->cgroup;
 	} else {
-		if (owner_by != OWNER_BY_COMM)
-			key.id = (__u64)frame->tgid << 32 | (owner_by == OWNER_BY_THREAD ? frame->tid : 0);
+		if (by != OWNER_BY_COMM)
+			key.id = (__u64)frame->tgid << 32 | (by == OWNER_BY_THREAD ? frame->tid : 0);
 		__builtin_memcpy(key.comm, frame->comm, sizeof(key.comm));
 	}
-	return owner_number(&key);
+	return owner_number(&key, by);
 }
 
 /* A bio of no operation. Of the page cache's pages the file is known. */
@@ -115,7 +119,7 @@ static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
 {
 	struct dirty_frame *frame;
 
-	if (BY_FILE) {
+	if (BY_FILE(owner_by)) {
 		/* A copy, or the compiler has libbpf look for `struct page_of_file` in the kernel. */
 		struct address_space *mapping = page_of_file(head_of(first_page(bio))).mapping;
 		struct inode *inode;
@@ -136,7 +140,7 @@ static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
 	}
 	/* By what call something became dirty, nobody knows any more. */
 	frame = following && write && owner_by != OWNER_BY_CALL ? dirtier_of(bio) : NULL;
-	return frame ? owner_of_dirtied(frame) : note_seen(owner_of_task());
+	return frame ? owner_of_dirtied(frame) : note_seen(owner_of_current());
 }
 
 /* A bio that a filter leaves out, of a device that is traced: whose it is, its neighbours want to know. */
@@ -155,12 +159,12 @@ static __always_inline void own_bio(struct bio_state *state, struct op_state *op
 	if (!owner_by)
 		return;
 	if (op) {
-		*bio_owner(state) = *op_owner(op->place);
+		state->owner = op->owner;
 		/* A worker may send it. */
 		if (neighbours && op->task == bpf_get_current_task())
-			note_seen(*op_owner(op->place));
+			note_seen(op->owner);
 	} else {
-		*bio_owner(state) = owner_of_bio(bio, state->op_kind == BLOCK_OP_WRITE && !state->empty);
+		state->owner = owner_of_bio(bio, state->op_kind == BLOCK_OP_WRITE && !state->empty);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include "block/path/controllers.h"
 #include "block/path/neighbours.h"
 #include "block/path/segments.h"
+#include "lib/comm.h"
 #include "lib/dentry.h"
 #include "lib/rate.h"
 
@@ -44,41 +45,43 @@ static __always_inline bool wants_telling(__u64 total, __u64 now)
 
 static __noinline int read_path(struct io_record *record, struct place *leaf)
 {
+	struct mounted mounted = {};
+	struct named named = {};
 	struct place place;
-	struct dentry *dentry;
 	int step;
 
 	if (!record || !leaf)
 		return 0;
 	record->path_end = 0;
 	bpf_probe_read_kernel(&place, sizeof(place), leaf);
+	read_mount(&mounted, place.mount);
 	for (step = 0; step < CLIMBS; step++) {
 		/* From memory, or the verifier tells each length that it may have by then from all others. */
 		__u32 end = *(volatile __u16 *)&record->path_end;
-		struct dentry *parent;
 		long length;
 
-		if (is_mount_root(&place)) {
-			if (!leave_mount(&place))
+		if (place.dentry == mounted.root) {
+			if (place.mount == mounted.parent)
 				break;
+			place.dentry = mounted.mountpoint;
+			place.mount = mounted.parent;
+			read_mount(&mounted, place.mount);
 			continue;
 		}
 		/* What the compiler knows of it by now, 5.10's verifier does not. */
 		barrier_var(end);
-		dentry = place.dentry;
-		parent = BPF_CORE_READ(dentry, d_parent);
-		if (parent == dentry)
+		read_dentry(&named, place.dentry);
+		if (named.parent == place.dentry)
 			break; /* not below any directory */
 		if (end >= PATH_BYTES) {
 			record->path_cut = 1;
 			break;
 		}
-		length = bpf_probe_read_kernel_str(record->path + (end & (PATH_BYTES - 1)), PATH_NAME,
-						   BPF_CORE_READ(dentry, d_name.name));
+		length = bpf_probe_read_kernel_str(record->path + (end & (PATH_BYTES - 1)), PATH_NAME, named.name);
 		if (length <= 0)
 			break;
 		record->path_end = end + length;
-		place.dentry = parent;
+		place.dentry = named.parent;
 	}
 	if (step == CLIMBS)
 		record->path_cut = 1;
@@ -158,6 +161,7 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	struct op_state *op = op_at(place);
 	struct io_record *record;
 	struct done *done;
+	__u64 ids;
 
 	record = reserve();
 	if (!record)
@@ -184,9 +188,10 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	if (op->interface == INTERFACE_CALL) {
 		record->user_data = 0;
 		record->cgroup = bpf_get_current_cgroup_id();
-		record->tid = bpf_get_current_pid_tgid();
-		record->tgid = bpf_get_current_pid_tgid() >> 32;
-		bpf_get_current_comm(record->comm, sizeof(record->comm));
+		ids = bpf_get_current_pid_tgid();
+		record->tid = ids;
+		record->tgid = ids >> 32;
+		current_comm((void *)record->comm);
 	} else {
 		struct submitter *submitter = submitter_at(place);
 

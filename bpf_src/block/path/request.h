@@ -198,7 +198,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	done->events.inline_ = !done->times.seen && bpf_get_current_task() == state->task;
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
 	if (neighbours) {
-		meet_neighbours(state->place);
+		meet_neighbours(state);
 		leave_with(state, rq);
 	}
 	if (telling) {

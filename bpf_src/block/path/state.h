@@ -90,7 +90,8 @@ struct op_state {
 	__s64 offset; /* -1: not looked at yet */
 	__u64 length;
 	__u32 place; /* its own, by which requests find it */
-	__u32 crowded; /* another one belongs here, and had to take one of the next slots */
+	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
+	__u16 owner; /* with --by: the number of whose it is */
 	__u16 wake_cpu;
 	__u8 kind;
 	__u8 op_kind;
@@ -168,13 +169,13 @@ static __always_inline struct interference *interference_of(struct op_state *op)
 {
 	__u32 place = op->place;
 
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
 	return &interferences[place];
 }
 
 static __always_inline struct op_state *op_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
 	return &ops[place];
 }
 
@@ -182,8 +183,8 @@ static __always_inline struct done *done_of(struct op_state *op, __u32 number)
 {
 	__u32 place = op->place;
 
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
-	asm volatile("%0 &= %1" : "+r"(number) : "i"(DONE - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
+	asm volatile("%0 &= %1" : "+w"(number) : "i"(DONE - 1));
 	return &dones[place][number];
 }
 
@@ -199,7 +200,8 @@ struct bio_state {
 	__u64 bio; /* 0: free */
 	__u64 begun; /* requests that were issued in this slot, ever; Python wants it second */
 	__u32 place; /* its own */
-	__u32 crowded; /* another one belongs here, and had to take one of the next slots */
+	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
+	__u16 owner; /* with --by: the number of whose it is */
 	__u64 task; /* of its operation, 0: none */
 	__u32 op; /* the slot of its operation */
 	__u32 made;
@@ -238,7 +240,7 @@ struct bio_state bios[BIOS] SEC(".bss.bios");
 
 static __always_inline struct bio_state *bio_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(BIOS - 1));
 	return &bios[place];
 }
 
@@ -255,7 +257,7 @@ struct submitter submitters[OPS] SEC(".bss.submitters");
 
 static __always_inline struct submitter *submitter_at(__u32 place)
 {
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(OPS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
 	return &submitters[place];
 }
 

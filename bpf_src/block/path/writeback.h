@@ -48,7 +48,7 @@ static __always_inline struct written *written_by(struct bio_state *state)
 {
 	__u32 place = state->place;
 
-	asm volatile("%0 &= %1" : "+r"(place) : "i"(BIOS - 1));
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(BIOS - 1));
 	return &written[place];
 }
 

@@ -9,10 +9,13 @@ import resource
 import stat
 import struct
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.capture.made import ABOUT, START, entry, report, write
 from wptrace.bpf.object import BpfObject
@@ -185,7 +188,7 @@ def test_columns_are_rows_again() -> None:
         struct.pack("<QQQQQ", 0, 7, 1 << 60 | number, number * number * 977, -number & (1 << 64) - 1)
         for number in range(count)
     )
-    found = columns.pack(rows, stride)
+    found = columns.Packer(stride).pack(bytearray(rows))
     assert columns.unpack(found, stride, count) == rows
     assert len(found) < len(rows) // 2
     for broken in (found[:-1], found + b"x", b"\x07" + found[1:]):
@@ -204,13 +207,8 @@ def test_a_later_version_reads_records_by_their_own_layout(
     kind, size, fields = made.facts["struct"]
     moved = [[name, at + 8, of] for name, at, of in fields]
     made.facts = {**made.facts, "struct": [kind, size + 8, [["later", 0, ["u", 8]], *moved]]}
-    made._length, made.stride, made.entry, made._tail, made.holes = (
-        size + 8,
-        made.stride + 8,
-        made.entry + 8,
-        None,
-        set(),
-    )
+    made._length, made.entry, made._tail, made.holes = (size + 8).to_bytes(4, "little"), made.entry + 8, None, set()
+    made.packer = columns.Packer(made.entry - 8, 1)
     output.start(START)
     payload = entry(obj, 5)[8:]
     take(memoryview(struct.pack("<IIQ", size + 8, 0, 77) + payload))
@@ -265,12 +263,45 @@ def test_a_capture_is_read_and_written_without_zstd(
 def test_columns_of_any_number_of_words(words: int) -> None:
     rows = bytearray(b"".join(struct.pack(f"{words}Q", *range(words - 1), number) for number in range(50)))
     stride = 8 * words
-    for data in (rows, bytes(rows), memoryview(rows)):
-        assert columns.unpack(columns.pack(data, stride), stride, 50) == rows
+    assert columns.unpack(columns.Packer(stride).pack(rows), stride, 50) == rows
     # What is not kept is 0, and one word before each record is none of it.
-    assert columns.unpack(columns.pack(rows, stride, {words - 1}), stride, 50)[stride - 8 :: stride] == bytes(50)
+    without = columns.Packer(stride).pack(rows, {words - 1})
+    assert columns.unpack(without, stride, 50)[stride - 8 :: stride] == bytes(50)
     if words > 1:
-        assert columns.unpack(columns.pack(rows, stride - 8, (), 1), stride - 8, 50)[:8] == rows[8:16]
+        assert columns.unpack(columns.Packer(stride - 8, 1).pack(rows), stride - 8, 50)[:8] == rows[8:16]
+
+
+@given(batches=st.lists(st.lists(st.binary(min_size=24, max_size=24), min_size=1, max_size=40), min_size=1, max_size=4))
+def test_batches_in_which_other_bytes_change_are_rows_again(batches: list[list[bytes]]) -> None:
+    packer = columns.Packer(24)
+    for batch in batches:
+        rows = bytearray().join(batch)
+        assert columns.unpack(packer.pack(rows), 24, len(batch)) == rows
+        words = [{one[at : at + 8] for one in batch} for at in (0, 8, 16)]
+        assert packer.changed == {place for place, found in enumerate(words) if len(found) > 1}
+
+
+@pytest.mark.parametrize("words", [{1}, {0, 1}, {1, 3}, set()])
+def test_what_lies_in_words_that_are_not_kept_changes_nothing(words: set[int]) -> None:
+    packer = columns.Packer(32, 1)
+    for seed in range(3):
+        rows = [
+            [0, *(number * 977 * seed if place in words else number % 2 for place in range(4))] for number in range(99)
+        ]
+        found = columns.unpack(packer.pack(bytearray(struct.pack("<495Q", *chain(*rows))), words), 32, 99)
+        kept = [[0 if place in words else value for place, value in enumerate(row[1:])] for row in rows]
+        assert found == struct.pack("<396Q", *chain(*kept))
+        assert not packer.changed & words
+        assert len(packer._changing) <= 4 - len(words)
+
+
+def test_a_byte_that_changes_once_is_found() -> None:
+    packer = columns.Packer(16)
+    rows = bytearray(b"".join(struct.pack("<QQ", number, 5) for number in range(1000)))
+    for at in (3, 16 * 500 + 9, 16 * 999 + 15):
+        packer.pack(rows)
+        rows[at] += 1
+        assert columns.unpack(packer.pack(rows), 16, 1000) == rows
 
 
 @pytest.mark.parametrize(
