@@ -147,13 +147,13 @@ def commands_to_try() -> list[str]:
     return [line.partition("#")[0].strip() for line in lines.splitlines()]
 
 
-# What `make test` runs without a kernel of its own; CI runs all of it.
-JOBS = ("lint", "unit", "objects", "packages", "peers")
+# Of `make test`, what needs no kernel and no guest; CI runs all of it on a clean machine.
+JOBS = ("lint", "unit")
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
-    """In a clone, which has what is committed: the demo as it stands, and of all tests those that need no guest."""
+    """In a clone, which has what is committed: the demo as it stands, and style and unit tests."""
     with root(suite, tmp_path) as place:
         place.install("git", "make")
         place.configure_pip()
@@ -161,7 +161,10 @@ def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
         demo, test = commands_to_try()
         shown = place.succeeds("sh", "-c", f"cd /root/clone && {demo}", timeout=5400)
         assert re.search(r"^demo: /dev/loop\d+ is a scratch disk", shown, re.M), shown
-        assert re.search(r"^write: [\d,]+ operations, ", shown.rpartition("\nSummary\n")[2], re.M), shown
+        # Where the machine is busy, parts of the load lie before the trace or behind it.
+        summary = shown.rpartition("\nSummary\n")[2]
+        seen = re.findall(r"^(read|write): [\d,]+ (?:operations|block requests), ", summary, re.M)
+        assert set(seen) == {"read", "write"}, shown
         assert str(place.path) not in succeeds("losetup", "--all")
         assert test == "make test"
         place.succeeds("make", "-C", "/root/clone", "setup", "all", "test-objects", timeout=3600)
