@@ -55,11 +55,11 @@ class Head(NamedTuple):
     shown: dict[str, Any]
     """What of the tables was wanted, by the names of outputs.registry.Wanted."""
     each: bool
-    """Every single one was to be told."""
+    """Every event was to be recorded."""
     intervals: bool
-    """Somebody asked for reports of intervals."""
+    """The user chose an interval."""
     told: bool
-    """There are single ones in it."""
+    """There are events in it."""
     whole: bool
     """It has its end."""
     began_ns: int
@@ -99,14 +99,14 @@ class Capture:
                     elif found is None and frame.kind == Kind.START:
                         found = self._read_head(self._json(frame), known, began)
         except WptraceError:
-            # It is told up to there.
+            # It is shown up to there.
             if found is None:
                 raise
         if found is None:
             raise WptraceError(f"{self._file.path} has no start: its trace was cut off before it began")
         whole = Kind.END in seen
         if not whole:
-            note = "the capture has no end: its trace was cut off, and what it told last may be missing"
+            note = "the capture has no end: its trace was cut off, and its last second may be missing"
             found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
         return found._replace(whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}))
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=IMAGE",
-        help="which image a disk of the guest is; repeatable (default: the one of which the same was asked)",
+        help="which image a disk of the guest is; repeatable (default: the one with the same requests)",
     )
     single = parser.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")

@@ -27,15 +27,17 @@ _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """The file, and what of it is wanted."""
+    """The file, and which part of it."""
     from wptrace.capture.selection import QUESTIONS
 
     parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture")
-    which = parser.add_argument_group("what of it")
+    which = parser.add_argument_group("which part of it")
     for one in QUESTIONS:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
         which.add_argument(*flags, action="append" if one.repeatable else "store", metavar=one.metavar, help=one.words)
-    which.add_argument("--since", metavar="TIME", help="from then on: a time of day, or so long after its begin (30s)")
+    which.add_argument(
+        "--since", metavar="TIME", help="from then on: a time of day, or a duration after its start (30s)"
+    )
     which.add_argument("--until", metavar="TIME", help="up to then")
 
 
@@ -45,16 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     show = parser.add_argument_group("what to show")
     single = show.add_mutually_exclusive_group()
-    single.add_argument("--slow", metavar="DURATION", help="of single ones those that took at least that long (5ms)")
-    single.add_argument("--summary", action="store_true", help="no single ones")
-    show.add_argument("--sample", metavar="1/N", help="of single ones one in N, beside those of --slow")
+    single.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long (5ms)")
+    single.add_argument("--summary", action="store_true", help="show no events")
+    show.add_argument("--sample", metavar="1/N", help="show one in N events, beside those of --slow")
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
-    show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
-    show.add_argument("--neighbours", action="store_true", help="who had the device, where the capture has that")
-    show.add_argument("--top", metavar="COUNT", help="so many rows, where they are ranked; 0: all")
-    show.add_argument("--exact", action="store_true", help="of sizes a row for each")
-    show.add_argument("--folded", choices=("time", "count"), help="of stacks a line for each, for flame graphs")
+    show.add_argument("--by", metavar="LABEL", help="rows by this label, where the capture has them")
+    show.add_argument("--neighbours", action="store_true", help="who had the device, where the capture has it")
+    show.add_argument("--top", metavar="COUNT", help="at most this many rows, where they are ranked; 0: all")
+    show.add_argument("--exact", action="store_true", help="a row for each size")
+    show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     common.add_exports(show)
     show.add_argument(
@@ -70,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
     _require_one_form(options)
     sample = 0 if options.sample is None else common.sample(options.sample)
-    # Of a sample alone nobody is slow.
+    # With a sample alone, nothing is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
     selection = _selection(options)
     capture = Capture(Path(options.capture_file), KINDS)
@@ -103,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
 def _require_one_form(options: argparse.Namespace) -> None:
     common.require_one_form(options)
     if options.summary and options.sample is not None:
-        raise UsageError("--summary shows no single ones, and --sample some: choose one")
+        raise UsageError("--summary shows no events, and --sample some: choose one")
     if options.to is None:
         return
     if options.output is None:

@@ -33,7 +33,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (list(range(1, 18)), ["--all"], r"17 processes here run guests: .* \.\.\.$"),
         ([7, 8], ["--all", "--capture", "x"], "--capture has room for one guest"),
         ([7, 8], ["--all", "--report", "x"], "a report or an export is of one guest"),
-        ([7, 8], ["--all", "--csv"], "--line and --csv do not tell guests apart"),
+        ([7, 8], ["--all", "--csv"], "--line and --csv do not distinguish guests"),
         ([7], ["--all", "--pid", "7"], "not allowed with argument"),
         ([7], ["--capture", "x", "--csv"], "--capture writes records instead of showing them"),
     ],

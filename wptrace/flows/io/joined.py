@@ -78,7 +78,7 @@ _BETWEEN = (
         _END,
         _S,
         "from the end of the host's work to the guest's S: the hypervisor's thread, the interrupt, the guest's CPU",
-        "the hypervisor is late to tell that it is done, or the guest's CPU does not run",
+        "the hypervisor is late to signal that it is done, or the guest's CPU does not run",
         advice="on the host, whether the guest's CPUs wait for CPUs (wptrace cpu -p PID --by thread); in the guest,"
         " its time of steal",
     ),
@@ -110,7 +110,7 @@ _MERGED = Cause("merged", "the host did it together with another one")
 _SPLIT = Cause("split", "the host did it in several parts")
 _CACHED = Cause("cached", "the host's page cache served it")
 _SEVERAL = Cause("several", "an operation of the guest made more requests than the one that is joined")
-_UNASKED = Cause("unasked", "the host did something with an image that no request of the guest is known for")
+_UNASKED = Cause("unasked", "the host did something with an image for which no request of the guest is known")
 CAUSES = (guests.OUTSIDE, guests.UNSERVED, guests.PARTLY, _MERGED, _SPLIT, _CACHED, _SEVERAL, _UNASKED)
 
 _SECTOR = 512
@@ -118,7 +118,7 @@ _LETTERS = {"R": "read", "W": "write"}
 
 
 class Told(NamedTuple):
-    """All single ones of a trace."""
+    """All events of a trace."""
 
     path: Path
     kernel: str
@@ -140,7 +140,7 @@ class _Disk(NamedTuple):
 
 class Join:
     def __init__(self, guest: Told, host: Told, named: Mapping[str, str]) -> None:
-        """`named` are images of disks that the user knows; the others are found by what was asked for."""
+        """`named` are images of disks that the user knows; the others are found by their requests."""
         self.guest, self._host = guest, host
         self._images = _images(host)
         if not self._images:
@@ -204,7 +204,7 @@ class Join:
         """Time of day in the guest."""
         return min(event.start_ns for disk in self._disks for event in disk.ours)
 
-    # --- What is told of all ------------------------------------------------------------------------------------------
+    # --- What is shown of all -----------------------------------------------------------------------------------------
 
     def start(self) -> Start:
         guest, host = self.guest, self._host
@@ -353,7 +353,7 @@ def _as_served(event: Event) -> Served:
 def _matched(
     asked: Mapping[str, tuple[str, list[Event]]], images: Mapping[str, Sequence[Event]], named: Mapping[str, str]
 ) -> Iterable[tuple[str, str, list[Event]]]:
-    """Each disk with the image that was asked for most of the same, and is no other disk's."""
+    """Each disk with the image that had most of the same requests, and is no other disk's."""
     found: dict[str, str] = {}
     names = {name for name, _ in asked.values()}
     for name, image in named.items():

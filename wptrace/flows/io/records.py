@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single operations and requests of the path flow: what a record tells, and what is in flight (bpf_src/block/path)."""
+"""Single operations and requests of the path flow: what a record holds, and what is in flight (bpf_src/block/path)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RECORDS = Raw(
 
 
 def as_asked(interference: bool, neighbours: bool) -> Raw:
-    """Records of which the programs write no more than was asked for: what else there is lies at their end."""
+    """Records of which the programs write no more than the options need: the rest lies at their end."""
     return RECORDS if neighbours else RECORDS._replace(end="met" if interference else "noise")
 
 
@@ -68,7 +68,7 @@ class Stories:
         """The names of cgroups are this machine's of now, unless they are given. Records end before a member."""
         whole: Structure = obj.struct("io_record")
         layout = whole.before(end)
-        # Most records tell of no interference, so that is left as it is until one does.
+        # Most records have no interference, so that is left as it is until one does.
         self.layout, self.fields = layout.packed("noise", "before_wakeup", "commit", "events", "met")
         self._at = {name: place for place, name in enumerate(self.fields)}
         self._noise = layout.member("before_wakeup") if "noise" in layout.names else None
