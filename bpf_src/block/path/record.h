@@ -14,7 +14,7 @@
 
 #define CLIMBS 64
 
-/* How much of a record there is. It is constant to the verifier, which drops what tells of the rest. */
+/* How much of a record there is. It is constant to the verifier, which drops the code for the rest. */
 const volatile __u32 record_bytes = sizeof(struct io_record);
 
 #define TELLS(member) (record_bytes > __builtin_offsetof(struct io_record, member))
@@ -52,7 +52,7 @@ static __noinline int read_path(struct io_record *record, struct place *leaf)
 	record->path_end = 0;
 	bpf_probe_read_kernel(&place, sizeof(place), leaf);
 	for (step = 0; step < CLIMBS; step++) {
-		/* From memory, or the verifier tells each length that it may have by then from all others. */
+		/* From memory, or the verifier keeps each length that it may have by then apart from all others. */
 		__u32 end = *(volatile __u16 *)&record->path_end;
 		struct dentry *parent;
 		long length;
