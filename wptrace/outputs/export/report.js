@@ -520,7 +520,7 @@ function slowest() {
 		detail: (row) => [row.stages.length > 1 ? fall(row) : null, el("pre", {}, row.story.join("\n"))],
 	});
 	made.search.id = "search";
-	const about = `${number(seen)} were told one by one` + (seen > kept ? `; the ${number(kept)} slowest of them are in this file.` : ".")
+	const about = `${number(seen)} were recorded one by one` + (seen > kept ? `; the ${number(kept)} slowest of them are in this file.` : ".")
 		+ " Their stages are known as sums, not as times from and to: they are laid end to end in the order of the path.";
 	const part = section("The slowest", about, made.made);
 	part.classList.add("long");
