@@ -156,7 +156,7 @@ class Terminal:
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def resize(self, columns: int, lines: int) -> None:
-        """The kernel tells the processes of the foreground."""
+        """The kernel signals the processes of the foreground."""
         self.screen.resize(columns, lines)
         self._size(columns, lines)
 

@@ -28,8 +28,8 @@ __u64 dropped[OUTCOMES]; /* no losses: points of the role `drop` took them out *
 const volatile __u32 label_words = LABELS;
 const volatile __u32 row_count = 64; /* besides the one of the rest */
 
-__u64 slow_ns = NEVER; /* those that took at least this long are told one by one */
-__u32 sample; /* one in so many is told as well; 0: none */
+__u64 slow_ns = NEVER; /* those that took at least this long are reported one by one */
+__u32 sample; /* one in so many is reported as well; 0: none */
 __u32 time_one_in; /* of so many one is timed, the others are counted alone; 0: all are timed */
 
 /* --- Rows --------------------------------------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ static __always_inline __u64 minus(__u64 later, __u64 earlier)
 	return difference;
 }
 
-/* --- What is told one by one -------------------------------------------------------------------------------------- */
+/* --- What is reported one by one ---------------------------------------------------------------------------------- */
 
 struct generic_record {
 	__u64 end_ns;

@@ -32,7 +32,7 @@ struct life {
 	__u64 mark;
 	__u64 labels[LABELS];
 	__u64 spent[POINTS]; /* after each point, until the next one that was seen */
-	/* From here on 0 unless any is told. */
+	/* From here on 0 unless any is reported. */
 	__u32 cpu; /* on which it began */
 	__u32 tgid; /* of the task in which it began */
 	__u32 tid;

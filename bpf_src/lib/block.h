@@ -140,7 +140,7 @@ struct fate {
 	__u64 asked; /* of flushes: bios that asked for one and had no data, which the kernel counts as writes */
 };
 
-/* The fate of a single one, in few bytes. */
+/* The fate of a single request, in few bytes. */
 struct events {
 	__u16 merged;
 	__u8 split;

@@ -14,7 +14,7 @@ struct hist {
 	__u64 max;
 	__u64 squares; /* sum of squares, 128 bits: low and high half; 0: not kept */
 	__u64 squares_high;
-	__u32 slots[HIST_SLOTS]; /* wrap; whoever reads takes differences, and their sum is the count */
+	__u32 slots[HIST_SLOTS]; /* wrap; the reader takes differences, and their sum is the count */
 };
 
 /* The buckets of small values; 8 bits more are 64 buckets more. Not static: libbpf maps no section of statics alone. */
@@ -67,7 +67,7 @@ static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 {
 	__u32 index;
 
-	/* Copies that the verifier connects with nothing: each branch here would tell two values of the caller's. */
+	/* Copies that the verifier connects with nothing: each branch here would fork two values of the caller's. */
 	asm volatile("%0 |= 0" : "+r"(value));
 	index = hist_index(value);
 	asm volatile("%0 &= 511" : "+r"(index));

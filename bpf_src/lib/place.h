@@ -26,8 +26,8 @@ static __always_inline __u32 *claims_of(__u64 *place)
 }
 
 /*
- * Where a number can be added atomically, and nobody is told what it was: who reads that he is the only one comes before
- * all others, who read that they are not. If two count themselves in at once, neither gets it, and seeks another place.
+ * Where a number can be added to atomically, but not fetched: a CPU that then reads that it is alone comes before all
+ * others, which read that they are not. If two add themselves at once, neither gets the place, and each tries another.
  */
 static __always_inline bool take_alone(__u64 *place, __u64 before, __u64 key)
 {

@@ -46,7 +46,7 @@ def tell_time(folder: Path, prefix: str) -> None:
 
 
 def told(folder: Path, prefix: str) -> tuple[int, list[Path]]:
-    """The other's time, which was not later than now, and in which file it stood; 0: it told none."""
+    """The other's time, which was not later than now, and the file that has it; 0: it wrote none."""
     found = [path for path in folder.iterdir() if path.name.startswith(prefix)]
     return max((int(path.name[len(prefix) :]) for path in found), default=0), found
 

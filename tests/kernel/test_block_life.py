@@ -52,7 +52,7 @@ class Disks(NamedTuple):
     short: Disk
     """A loop device whose file has become shorter."""
     failing: Disk | None = None
-    """In guests, one of a driver that fails as it is told."""
+    """In guests, one of a driver that fails on demand."""
     zoned: Disk | None = None
 
 
@@ -215,7 +215,7 @@ def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:
             assert sum(one["stages"].values()) == one["total_ns"]
 
 
-# --- Guests: drivers that fail as they are told -----------------------------------------------------------------------
+# --- Guests: drivers that fail on demand ------------------------------------------------------------------------------
 
 MEDIUM_ERROR, TIMEOUT, SHORT_TRANSFER, HOST_BUSY = 2, 4, 0x100, 0x8000
 # The first sector that scsi_debug cannot read (OPT_MEDIUM_ERR_ADDR).

@@ -145,7 +145,7 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     assert summary["operations"]["finished"] < made["read"] + made["write"]
     assert near(-summary["operations"]["in_flight"], 0)
     assert summary["operations"]["lost"] == summary["loss"].get("shed", 0)
-    # fio is under way with 300 that are not in its counts yet; hardly any of the others is timed or told.
+    # fio is under way with 300 that are not in its counts yet; hardly any of the others is timed or shown.
     few = so_far + 600 + (made["read"] + made["write"] - so_far) / 8
     # Rows of requests are scaled up from fewer, and say from how many.
     assert 0 < timed(summary) < few

@@ -74,7 +74,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert {(one["comm"], one["path"], one["length"]) for one in told} == {("fio", disk.path, 4096)}
     with closing(Reader(file)) as reader:
         assert sum(frame.length for frame in reader.frames() if frame.kind == Kind.RECORDS) < 120 * len(told)
-    # Of single ones, those that it does not tell are the shorter ones.
+    # The events that it does not have are the shorter ones.
     times = sorted(one["total_ns"] for one in told)
     assert [one["total_ns"] for one in replayed(file, f"--slow={times[300]}ns")[1:-1]] == [
         one["total_ns"] for one in told if one["total_ns"] >= times[300]
@@ -89,7 +89,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
         ["fio", str(one["pid"]), "O", disk.name, one["op"], str(one["offset"])] for one in told
     ]
     assert titles.split()[1:7] == ["COMM", "PID", "T", "DEV", "OP", "OFFSET/SECTOR"]
-    # By labels, the rows of the capture; by what single ones tell, rows of those.
+    # By labels, the rows of the capture; by fields of events, rows of those.
     reads = replayed(file, "--op=read")
     assert [one["op"] for one in reads[1:-1]] == ["read"] * job["read"]["total_ios"]
     assert reads[-1]["rows"] == [row for row in summary["rows"] if row["op"] == "read"]
@@ -171,7 +171,7 @@ def test_a_capture_of_requests_alone(disk: Disk, tmp_path: Path) -> None:
     done = wptrace("replay", str(file), "--pid=1")
     assert (done.returncode, done.stderr) == (
         2,
-        "wptrace: --pid cannot be answered: this capture does not tell it of single ones\n",
+        "wptrace: --pid cannot be answered: events of this capture do not have it\n",
     )
 
 

@@ -36,7 +36,7 @@ name = "done"
 at = "ret:noop_fsync"
 failed = "ret != 0"
 """
-# The name lies behind the record, at a place that the record tells.
+# The name lies behind the record, at a place that the record has.
 HANDLERS = """
 name = "handlers"
 key = "irq"

@@ -77,7 +77,7 @@ def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
         flow.stop()
         book = flow.snapshot().books[REQUESTS]
     lost = {cause.name: count for cause, count in book.lost.items()}
-    # A bio that is used again tells of one by itself.
+    # A bio that is used again reveals one by itself.
     assert set(lost) <= {"ghost", "unmatched_start"}
     assert lost["ghost"] >= 1
     assert (book.finished, book.lost_total, book.in_flight) == (20, 7, 0)

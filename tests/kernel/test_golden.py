@@ -36,7 +36,7 @@ GOLDEN = Path(__file__).parent / "golden"
 _WORDS = {"kind", "dev", "op", "stage", "rule", "flow", "level", "by", "sampled", "controller", "interface", "step"}
 # What tells apart the things of one list.
 _NAMES = (("rule",), ("flow", "level"), ("kind",))
-# Stages that few operations have; what else is told of few, or is up to the kernel.
+# Stages that few operations have; other fields that few have, or that are up to the kernel.
 _SPARSE = "hardirq|softirq|irq_delay|preempted|journal|layers|unattributed|unknown|submit|tag|wbt|io_\\w+"
 # Whether it is there is up to chance: behind the kind of a line.
 _OPTIONAL = re.compile(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace host` of processes that are called like a hypervisor: each has what it asked for, and nobody else's."""
+"""`wptrace host` of processes that are named like a hypervisor: each has its own requests, and nobody else's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostTrace(Trace):
 
 
 class Hypervisor:
-    """It reads its disk when it is told to."""
+    """It reads its disk on command."""
 
     def __init__(self, link: Path, name: str, disk: Disk) -> None:
         self.name, self.path = name, f"/dev/{disk.name}"

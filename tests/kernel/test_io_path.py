@@ -94,7 +94,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
             same_as_told(rows(summary, "operation", op, disk.name), trace.operations, disk.name, op)
     assert summary["operations"]["started"] == sum(total(job) for job in jobs.values())
     assert len(trace.operations) == summary["operations"]["finished"]
-    # Each request belongs to an operation, which tells it.
+    # Each request belongs to an operation, which reports it.
     assert trace.requests == []
     for one in trace.operations:
         sums_up(one)

@@ -86,7 +86,7 @@ def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running
 
 
 def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: dict[str, Disk], flow: Running) -> None:
-    """A sequential reader: far fewer requests than reads, some of them ahead of what was asked for."""
+    """A sequential reader: far fewer requests than reads, some of them ahead of the reads."""
     settle()
     disk = disks["raw"]
     before = disk.completed()

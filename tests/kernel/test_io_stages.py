@@ -125,7 +125,7 @@ class Stages:
         return int(self.rows[stage]["sum_ns"])
 
     def single(self, stage: str) -> list[int]:
-        """Of all that were told: of a window, a row's least and most are those of a bucket."""
+        """Of all that were shown: of a window, a row's least and most are those of a bucket."""
         return [line["stages"][f"{stage}_ns"] for line in self.told]
 
     def share_out(self, *stages: str) -> None:

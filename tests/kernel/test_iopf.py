@@ -109,7 +109,7 @@ def test_smmu_faults_without_an_end_are_listed(smmu: Module) -> None:
     with IopfTrace("--dev", "0000:76:00.0", "--stuck", "10ms", "0.1") as trace:
         smmu.run(1, 3, 2, NEVER)
         smmu.run(0, 3, 1, NEVER)
-        wait_until(lambda: '"kind":"in_flight"' in trace.written(), "the unanswered faults to be told")
+        wait_until(lambda: '"kind":"in_flight"' in trace.written(), "the unanswered faults to be listed")
         trace.stop()
     assert [(one["dev"], one["pasid"]) for one in trace.summary["unanswered"]] == [("0000:76:00.0", 3)] * 2
     assert trace.summary["requests"]["in_flight"] == 2

@@ -119,9 +119,9 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
         with module.held(1):
             since, told = time.monotonic_ns(), trace.written().count('"in_flight":1')
-            # Not earlier than it is a period: one that a busy machine made before may be told as well.
+            # Not earlier than it is a period: one that a busy machine made before may be listed as well.
             wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
-            wait_until(lambda: trace.written().count('"in_flight":1') > told, "an interval that tells of it")
+            wait_until(lambda: trace.written().count('"in_flight":1') > told, "an interval that has it")
             for_ns = time.monotonic_ns() - since
         trace.stop()
     (truth,) = module.log()
@@ -233,7 +233,7 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     (period,) = by_hand.periods()
     assert start <= period["ticked_ns"] + LATE_NS < period["end_ns"] <= end
     whole = period["end_ns"] - period["ticked_ns"]
-    # A hypervisor that tells what it takes may really have taken a little.
+    # A hypervisor that reports what it takes may really have taken a little.
     assert period["length_ns"] + period["stolen_ns"] + TICK_NS // 2 == whole
     assert (period["cpu"], period["pid"], period["tid"]) == (by_hand.cpu, os.getpid(), threading.get_native_id())
     assert period["comm"].rstrip(b"\0") == Path("/proc/self/comm").read_bytes().strip()

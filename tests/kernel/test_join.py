@@ -181,7 +181,7 @@ def traced(
     during: Callable[[int], AbstractContextManager[object]] = lambda pid: nullcontext(),
     meet: Callable[[], object] = lambda: None,
 ) -> Seen:
-    """The guest's command tells when it is ready; then the host's trace begins, and the guest works.
+    """The guest's command says when it is ready; then the host's trace begins, and the guest works.
 
     `during` takes QEMU's pid for the time of that. Several guests `meet` before they work.
     """
@@ -360,7 +360,7 @@ def test_live_through_a_port(kernel: str, tmp_path: Path) -> None:
 
 
 class Hogged:
-    """Somebody wants the CPU of the guest's CPU now and then, and this kernel tells who."""
+    """Somebody wants the CPU of the guest's CPU now and then, and this kernel shows who."""
 
     def __init__(self) -> None:
         self.vcpu = 0

@@ -149,7 +149,7 @@ def owned(found: Watched, number: int, requests: int = 1) -> None:
 
 
 def sends_by_name() -> bool:
-    """Whether a device of dm that sends a bio later tells of which it is (dm_submit_bio_remap, 5.18, 0fbb4d93b38b)."""
+    """Whether a device of dm that sends a bio later says which one it is (dm_submit_bio_remap, 5.18, 0fbb4d93b38b)."""
     return re.search(r" dm_submit_bio_remap\b", Path("/proc/kallsyms").read_text()) is not None
 
 
@@ -174,7 +174,7 @@ def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk], path_flow: R
 
 
 def hanging(flow: Running, pid: int, number: int) -> list[Line]:
-    """What is told of what a process waits for, when so many are. An operation begins before what it waits for."""
+    """All that a process waits for, once there are so many. An operation begins before what it waits for."""
     found: list[Line] = []
 
     def told() -> bool:

@@ -101,7 +101,7 @@ def _list_sizes(pytestconfig: pytest.Config) -> object:
 @pytest.mark.one_kernel
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
+    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is forced here."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in BlockFlow.hooks)
     monkeypatch.setattr(BlockFlow, "hooks", hooks)
     flow = BlockFlow(Options((disk.path,), slow_ns=0, times=times))

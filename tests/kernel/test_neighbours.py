@@ -156,7 +156,7 @@ TICK_NS = 10 * MS
 
 
 def how_busy(disk: Disk, report: Line, every: list[Span], grown: dict[str, int]) -> None:
-    """By the single ones, and by the kernel's own figures."""
+    """By its records, and by the kernel's own figures."""
     (found,) = [one for one in report["devices"] if one["dev"] == disk.name]
     covered = reached = 0
     for one in sorted(every, key=lambda one: one.issued):

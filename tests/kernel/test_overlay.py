@@ -120,7 +120,7 @@ def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_files_of_what_is_mounted_later_have_rows(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Its number is that of no device, and no request tells where the data in the page cache is from."""
+    """Its number is that of no device, and no request says where the data in the page cache is from."""
     flow = path_flow.aim(disk)
     with mounted(disk, "btrfs", tmp_path / "late") as late:
         (late / "data").write_bytes(bytes(1 << 20))
@@ -175,7 +175,7 @@ def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tm
 
 
 def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Also where the overlay's file is all that is known, as no request tells the device."""
+    """Also where the overlay's file is all that is known, as no request has the device."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
         (below / "lower").mkdir()

@@ -145,7 +145,7 @@ _OWNERS = 4096
 
 @pytest.mark.one_kernel
 def test_sums_of_many_processes_that_are_soon_gone(disk: Disk) -> None:
-    """None is lost from the sums, whoever found no row."""
+    """None is lost from the sums, whichever owner found no row."""
     with Trace("--dev", disk.name, "--by=process", "--top=0") as trace:
         subprocess.run([sys.executable, "-I", "-S", "-c", PROCESSES, disk.path, str(MANY)], check=True)
     exact(trace.summary)

@@ -165,7 +165,7 @@ def test_more_sizes_than_there_are_places(loop: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
+    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is forced here."""
     monkeypatch.setattr(SizeFlow, "hooks", tuple(hook._replace(programs=hook.programs[1:]) for hook in SizeFlow.hooks))
     flow = SizeFlow((disk.path,))
     try:

@@ -193,7 +193,7 @@ def test_min_leaves_quick_ones_uncharged(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
-    """Also where the ring, which has room for 128, was never read; it is told when it has done I/O again."""
+    """Also where the ring, which has room for 128, was never read; it is reported once it has done I/O again."""
     flow = StacksFlow(Options((loop.path,), user=True))
     children: list[subprocess.Popen[bytes]] = []
     try:
@@ -216,7 +216,7 @@ def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
         stack.process.partition("[")[0] for group in found.cells if isinstance(stack := group.label("stack"), Stack)
     )
     assert found.books[REQUESTS].finished == 151, found.books[REQUESTS]
-    # Those that have ended and were not told have no name; the last one lives.
+    # Those that have ended and were not reported have no name; the last one lives.
     assert names["dd"] >= 100, names
     (python,) = (name for name in names if name not in ("dd", "?"))
     assert python.startswith("python"), names
@@ -224,7 +224,7 @@ def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_the_fallback_charges_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is asked for here."""
+    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is forced here."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in StacksFlow.hooks)
     monkeypatch.setattr(StacksFlow, "hooks", hooks)
     found, job = run(Options((disk.path,)), disk, rw="randrw")
@@ -246,7 +246,7 @@ def kernel(group: Group) -> tuple[str, ...]:
 @pytest.mark.one_kernel
 @pytest.mark.parametrize(("room", "second_room"), [(1, 1024), (1, 1)], ids=["a second chance", "none"])
 def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stacks and room for one: the other gets a second chance, or is told to have no place; both are counted."""
+    """Two stacks and room for one: the other gets a second chance, or has no place; both are counted."""
     monkeypatch.setattr(stacks, "_STACKS", room)
     monkeypatch.setattr(stacks, "_MORE_STACKS", second_room)
     # Reads at first, so that the stack which has no room is known.

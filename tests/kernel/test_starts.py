@@ -27,9 +27,9 @@ _LOAD = (
 _COMPLAINTS = ("Oops", "WARNING: CPU", "kernel BUG", "BUG: unable", "BUG: kernel")
 
 
-# An emulated CPU now and then traps after a single step that nobody asked for, which the comment in exc_debug_kernel()
-# tells of QEMU. Of these kernels 5.10 alone steps code of its own: later ones' kprobes do without (commit "x86/kprobes:
-# Use int3 instead of debug trap for single-step", 5.13).
+# An emulated CPU now and then traps after a single step that nobody set, which the comment in exc_debug_kernel()
+# describes for QEMU. Of these kernels 5.10 alone steps code of its own: later ones' kprobes do without (commit
+# "x86/kprobes: Use int3 instead of debug trap for single-step", 5.13).
 _EMULATED_STEP = "exc_debug_kernel"
 _OLD = os.uname().release.startswith("5.")
 

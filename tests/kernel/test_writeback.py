@@ -186,7 +186,7 @@ def test_a_device_that_is_written_like_a_file(writeback_flow: Running, disk: Dis
 
 @pytest.mark.parametrize("kind", FILE_SYSTEMS)
 def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_path: Path, kind: str) -> None:
-    """Two files, and two ranges of a third one, are told apart, though one worker of the kernel sends all of it."""
+    """Two files, and two ranges of a third one, are distinguished, though one worker of the kernel sends all of it."""
     top = tmp_path / "fs"
     with (
         # btrfs writes elsewhere, and may put two files beside each other.

@@ -20,7 +20,7 @@ class Record(NamedTuple):
     """By CLOCK_MONOTONIC, to the microsecond."""
     text: str
     stack: tuple[str, ...] = ()
-    """Functions from the innermost one outwards, if they were asked for."""
+    """Functions from the innermost one outwards, if they are wanted."""
 
 
 class Trace:

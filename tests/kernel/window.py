@@ -82,7 +82,7 @@ class AimedFlow(PathFlow):
         self._cells = self._counted(obj)
 
     def tell(self, everything: bool) -> None:
-        """Or nothing, where nobody asks for it: to read what is told takes an emulated machine its time."""
+        """Or nothing, where no test needs it: an emulated machine is slow to read records."""
         self._running.obj.data.slow_ns = _ALL if everything else _NONE
 
 
@@ -127,14 +127,14 @@ class Running:
 
     @contextmanager
     def window(self, wanted: Filter | None = None, each: bool = True) -> Iterator[Told]:
-        """The lines are there when the block has ended: the start, what was told, and what was counted meanwhile."""
+        """The lines are there when the block has ended: the start, the records, and what was counted meanwhile."""
         self._clear()
         if wanted is not None:
             assert isinstance(self.flow, PathFlow)
             self.flow.retarget(wanted)
         told = Told()
         try:
-            # What was told before is nobody's.
+            # Records from before are nobody's.
             before = self._look()
             made = kernel_counted(self._names)
             self.flow.events()
@@ -174,7 +174,7 @@ class Running:
         return _with_verdict(_report("summary", self.flow, after, before, None), self.flow, history)
 
     def stuck(self, at_least_ns: int) -> list[Line]:
-        """What `--stuck` tells now."""
+        """What `--stuck` lists now."""
         text = io.StringIO()
         NdjsonOutput(text, Wanted()).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
         (line,) = [json.loads(line) for line in text.getvalue().splitlines()]

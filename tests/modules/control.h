@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Two files in /sys/kernel/debug/MODULE: what is written to `run` is done, and `log` tells what was really done, one
+ * Two files in /sys/kernel/debug/MODULE: what is written to `run` is done, and `log` has what was really done, one
  * line an event, in words NAME=VALUE. Times are those of CLOCK_MONOTONIC, as bpf_ktime_get_ns() has them.
  */
 #ifndef WPTEST_CONTROL_H

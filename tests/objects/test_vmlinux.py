@@ -19,7 +19,7 @@ GENERATE = ROOT / "vmlinux" / "generate.py"
 
 
 def kernel() -> bytes:
-    """BTF with what tells a kernel of x86_64, and types in all the shapes that a header can take."""
+    """BTF with what identifies a kernel of x86_64, and types in all the shapes that a header can take."""
     blob = Blob()
     u64 = blob.integer("long unsigned int", 8)
     u32 = blob.integer("unsigned int", 4)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean roots: what debootstrap makes of a suite, in the lab's cache, and a copy of it for each test.
 
-Mirrors are those of this system's apt. A root has a Python and nothing else that wptrace needs.
+Mirrors and registries are those of this system's apt and pip. A root has a Python and nothing else that wptrace needs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,17 @@ class Root:
         """From Debian, with what they need."""
         self.succeeds("apt-get", "-q", "update", timeout=600)
         self.succeeds("apt-get", "-q", "-y", "--no-install-recommends", "install", *packages, timeout=900)
+
+    def configure_pip(self) -> None:
+        """It asks the registry that this system's pip asks, and trusts the same certificates."""
+        listed = subprocess.run(
+            (sys.executable, "-m", "pip", "config", "list"), capture_output=True, text=True, check=True
+        )
+        found = dict(re.findall(r"^(?:global|:env:)\.(cert|index-url|proxy)='(.*)'$", listed.stdout, re.M))
+        if "cert" in found:
+            found["cert"] = self.put(Path(found["cert"]).resolve(), "etc")
+        lines = [f"{name} = {value}\n" for name, value in found.items()]
+        (self.path / "etc/pip.conf").write_text("".join(["[global]\n", *lines]))
 
     def named(self) -> set[str]:
         """Every file of which the name has wptrace in it."""

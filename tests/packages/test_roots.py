@@ -140,6 +140,37 @@ def test_from_the_source(dist: Path, tmp_path: Path, disk: str, suite: str) -> N
         assert place.named() == before
 
 
+def commands_to_try() -> list[str]:
+    """Those of the README, without what they do."""
+    section = (ROOT / "README.md").read_text().partition("\n## Try it\n")[2].partition("\n## ")[0]
+    (lines,) = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
+    return [line.partition("#")[0].strip() for line in lines.splitlines()]
+
+
+# Of `make test`, what needs no kernel and no guest; CI runs all of it on a clean machine.
+JOBS = ("lint", "unit")
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
+    """In a clone, which has what is committed: the demo as it stands, and style and unit tests."""
+    with root(suite, tmp_path) as place:
+        place.install("git", "make")
+        place.configure_pip()
+        succeeds("git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(place.path / "root/clone"))
+        demo, test = commands_to_try()
+        shown = place.succeeds("sh", "-c", f"cd /root/clone && {demo}", timeout=5400)
+        assert re.search(r"^demo: /dev/loop\d+ is a scratch disk", shown, re.M), shown
+        # Where the machine is busy, parts of the load lie before the trace or behind it.
+        summary = shown.rpartition("\nSummary\n")[2]
+        seen = re.findall(r"^(read|write): [\d,]+ (?:operations|block requests), ", summary, re.M)
+        assert set(seen) == {"read", "write"}, shown
+        assert str(place.path) not in succeeds("losetup", "--all")
+        assert test == "make test"
+        place.succeeds("make", "-C", "/root/clone", "setup", "all", "test-objects", timeout=3600)
+        place.succeeds("sh", "-c", f"cd /root/clone && .venv/bin/python -m tests.run {' '.join(JOBS)}", timeout=3600)
+
+
 # A package without files: what Debian has, by the names that an rpm asks for.
 PROVIDES = """
 Name: debian-has

@@ -22,7 +22,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page of these results; at the end nobody may have complained or asked for anything else."""
+    """Opens a page of these results; at the end there must be no complaint and no other request."""
     contexts, said, asked = [], [], []
 
     def make(*results: Any, width: int = 1280, scheme: str = "light", view: str = "stages") -> Any:

@@ -47,7 +47,7 @@ class Neighbour(NamedTuple):
     requests: int
     bytes: int
     op: str
-    """What it asked for most of the time."""
+    """What its requests were most of the time."""
     op_bytes: int
     """How large such a request was in the mean."""
     waits: int

@@ -13,7 +13,7 @@ from typing import Any
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 from wptrace.errors import UnsupportedError
 
-# BTF kinds asked for by name (include/uapi/linux/btf.h)
+# BTF kinds looked up by name (include/uapi/linux/btf.h)
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _FUNC = 2, 4, 5, 6, 8, 12
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")

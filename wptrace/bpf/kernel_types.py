@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running kernel's types as wptrace/bpf/btf.py has them, one by one as they are asked for.
+"""The running kernel's types as wptrace/bpf/btf.py has them, each when it is first looked up.
 
 Libbpf has parsed them already; reading all of them in Python would take a second.
 """

@@ -133,7 +133,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # A pipe would wait for whoever writes to it.
+            # A pipe would wait for its writer.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             self._file = os.fdopen(fd, "rb")
         except OSError as error:

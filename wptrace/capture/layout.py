@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of records as data: written from the BTF of an object, and read by whoever has no such object.
+"""Layouts of records as data: written from the BTF of an object, and read where there is no such object.
 
 A type is a list: `["u", 8]` and `["i", 8]` are integers, `["?", 1]` is a bool, `["f", 8]` a float, `["c", 16]` text,
 `["b", 16]` bytes, `["[]", type, count]` an array, and `["{}", size, [[name, offset, type], ...]]` a struct.

@@ -65,11 +65,11 @@ class Head(NamedTuple):
     shown: dict[str, Any]
     """What of the tables was wanted, by the names of outputs.registry.Wanted."""
     each: bool
-    """Every single one was to be told."""
+    """Every event was to be recorded."""
     intervals: bool
-    """Somebody asked for reports of intervals."""
+    """The user chose an interval."""
     told: bool
-    """There are single ones in it."""
+    """There are events in it."""
     whole: bool
     """It has its end."""
     began_ns: int

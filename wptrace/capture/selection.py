@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a capture is wanted: by what labels and single ones tell. What they do not tell is refused."""
+"""Which part of a capture is wanted, by labels of rows and fields of events. What has neither is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Values = Mapping[str, Any]
 
 
 class Question(NamedTuple):
-    """What an option asks of a row or of a single one."""
+    """What an option compares in a row or an event."""
 
     name: str
     words: str
@@ -23,7 +23,7 @@ class Question(NamedTuple):
     labels: tuple[str, ...]
     """Types of labels that answer it."""
     fields: tuple[str, ...]
-    """Fields of single ones, the first that is there."""
+    """Fields of events, the first that is there."""
     holds: Callable[[Any, str], bool]
     repeatable: bool = False
     number: bool = False
@@ -74,7 +74,7 @@ class Selection:
 
     @property
     def told(self) -> dict[str, Any]:
-        """As filters of a trace are told."""
+        """As the first line of a trace has its filters."""
         found: dict[str, Any] = {}
         for one, values in self._asked:
             plain = [int(value) for value in values] if one.number else list(values)
@@ -110,7 +110,7 @@ class Selection:
 
 
 def _is_blind(one: Question, kind: Kind) -> bool:
-    """Names alone do not tell processes apart."""
+    """Names alone do not distinguish processes."""
     types = {label.type for label in kind.labels}
     return one.name in ("pid", "tid") and model.TASK not in types
 

@@ -388,7 +388,7 @@ def cells(found: Json, known: Known) -> tuple[Group, dict[str, Distribution]]:
     return group, made
 
 
-# --- Starts and single ones -------------------------------------------------------------------------------------------
+# --- Starts and events ------------------------------------------------------------------------------------------------
 
 
 def of_start(start: Start, numbers: Numbering) -> Json:

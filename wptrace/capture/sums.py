@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of a part of a capture: of some intervals, of some rows, of some single ones."""
+"""Reports of a part of a capture: of some intervals, of some rows, of some events."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool]) 
 
 
 class Singles:
-    """Adds up single ones as the programs of the kernel would have."""
+    """Adds up events as the programs of the kernel would have."""
 
     def __init__(self, kinds: Sequence[Kind]) -> None:
         self._kinds = {kind.name: kind for kind in kinds}

@@ -44,9 +44,9 @@ class About(NamedTuple):
     judged: Sequence[model.Kind] = ()
     """What the verdict is about."""
     each: bool = False
-    """Every single one is told."""
+    """Every event is recorded."""
     intervals: bool = False
-    """Somebody asked for reports of intervals."""
+    """The user chose an interval."""
     shown: Mapping[str, Any] = {}
     """What of the tables was wanted, by the names of outputs.registry.Wanted."""
     began_ns: int | None = None

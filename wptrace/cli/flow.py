@@ -109,7 +109,7 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
     if options.capture is not None and len(definitions) > 1:
         raise UsageError("--capture has room for one flow: several were named", "--what names one")
     if options.capture is not None and (options.line or options.csv):
-        raise UsageError("--capture takes what would be told: wptrace replay has --line and --csv")
+        raise UsageError("--capture takes the events: wptrace replay has --line and --csv")
     if common.exports(options) and len(definitions) > 1:
         raise UsageError("a report or an export is of one definition: several were named", hint="--what names one")
     require_tracing()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "follow what QEMU and its kin read and write for a guest"
 
-# Of several guests so many are listed, and so many traced: each has programs and tables of its own.
+# How many guests are listed, and how many traced: each has programs and tables of its own.
 _NAMED, _TRACED = 8, 16
 
 
@@ -86,7 +86,7 @@ def _require_one(options: argparse.Namespace) -> None:
     if common.exports(options):
         raise UsageError("a report or an export is of one guest: there are several", hint="--pid names one")
     if options.line or options.csv:
-        raise UsageError("--line and --csv do not tell guests apart: there are several", hint="--pid names one")
+        raise UsageError("--line and --csv do not distinguish guests: there are several", hint="--pid names one")
 
 
 def _shown(guest: Guest) -> str:

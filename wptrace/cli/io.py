@@ -92,7 +92,7 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
     if options.top is not None and not by:
         raise UsageError("--top needs --by: it says how many owners are shown")
     if options.neighbours and by == DEVICE:
-        raise UsageError("--neighbours tells who had a device: --by device is no owner", hint="--by cgroup or process")
+        raise UsageError("--neighbours shows who had a device: --by device is no owner", hint="--by cgroup or process")
     if options.children and options.pid is None:
         raise UsageError("--children needs --pid: it is about what that process started")
     if options.segments and told.slow_ns is None and not told.sample:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=IMAGE",
-        help="which image a disk of the guest is; repeatable (default: the one of which the same was asked)",
+        help="which image a disk of the guest is; repeatable (default: the one with the same requests)",
     )
     parser.add_argument(
         "--beside",

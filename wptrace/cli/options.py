@@ -51,7 +51,7 @@ def add_output(parser: argparse._ActionsContainer, stats: bool = True) -> None:
 
 def add_capture(show: argparse._ActionsContainer) -> None:
     show.add_argument(
-        "--capture", metavar="FILE", help="also write it to FILE, for wptrace replay, which then tells the single ones"
+        "--capture", metavar="FILE", help="also write it to FILE, for wptrace replay, which then shows the events"
     )
 
 
@@ -224,7 +224,7 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
 
     line, csv = (getattr(options, name, False) for name in ("line", "csv"))
     if "intervals" not in wanted and (getattr(options, "capture", None) is not None or exports(options)):
-        # Intervals are the file's, unless somebody asked for some.
+        # Intervals are the file's, unless some were given.
         wanted["intervals"] = options.interval is not None
     how = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
     shown = make(CSV if csv else LINES if line else NDJSON if options.json else TEXT, stream, view, how)

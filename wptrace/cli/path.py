@@ -28,7 +28,7 @@ def add_output(parser: argparse.ArgumentParser, show: argparse._ArgumentGroup) -
 
 
 def require(options: argparse.Namespace) -> common.Told:
-    """What is wrong with the output is told before anything is looked for."""
+    """Errors in the options of the output come before anything is looked up."""
     common.interval(options)
     common.require_one_form(options)
     if options.capture is not None and (options.line or options.csv):

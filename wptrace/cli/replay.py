@@ -34,15 +34,17 @@ _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """The file, and what of it is wanted."""
+    """The file, and which part of it."""
     from wptrace.capture.selection import QUESTIONS
 
     parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture")
-    which = parser.add_argument_group("what of it")
+    which = parser.add_argument_group("which part of it")
     for one in QUESTIONS:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
         which.add_argument(*flags, action="append" if one.repeatable else "store", metavar=one.metavar, help=one.words)
-    which.add_argument("--since", metavar="TIME", help="from then on: a time of day, or so long after its begin (30s)")
+    which.add_argument(
+        "--since", metavar="TIME", help="from then on: a time of day, or a duration after its start (30s)"
+    )
     which.add_argument("--until", metavar="TIME", help="up to then")
 
 
@@ -52,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     show = parser.add_argument_group("what to show")
     single = show.add_mutually_exclusive_group()
-    single.add_argument("--slow", metavar="DURATION", help="of single ones those that took at least that long (5ms)")
-    single.add_argument("--summary", action="store_true", help="no single ones")
-    show.add_argument("--sample", metavar="1/N", help="of single ones one in N, beside those of --slow")
+    single.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long (5ms)")
+    single.add_argument("--summary", action="store_true", help="show no events")
+    show.add_argument("--sample", metavar="1/N", help="show one in N events, beside those of --slow")
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
@@ -84,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     _require_one_form(options)
     speed = _speed(options)
     sample = 0 if options.sample is None else common.sample(options.sample)
-    # Of a sample alone nobody is slow.
+    # With a sample alone, nothing is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
     selection = _selection(options)
     capture = Capture(Path(options.capture_file), KINDS)
@@ -150,7 +152,7 @@ def _require_one_form(options: argparse.Namespace) -> None:
             if getattr(options, name):
                 raise UsageError(f"--live shows a screen, and --{name} has none: choose one")
     if options.summary and options.sample is not None:
-        raise UsageError("--summary shows no single ones, and --sample some: choose one")
+        raise UsageError("--summary shows no events, and --sample some: choose one")
     if options.to is None:
         return
     if options.output is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 Record = Mapping[str, Any]
 
-# A sample whose period turns out to be none is never asked for.
+# A sample whose period turns out to be none is never used.
 _KEPT = 1024
 
 

@@ -13,7 +13,7 @@ from wptrace.model.book import Cause
 
 OUTSIDE = Cause("outside", "a request of the guest was under way while the host was not traced")
 UNSERVED = Cause("unserved", "the host was not seen to do anything for a request of the guest")
-PARTLY = Cause("partly", "the host was seen to do only a part of what a request of the guest asked for")
+PARTLY = Cause("partly", "the host was seen to do only a part of a request of the guest")
 
 WHOLE, MERGED, SPLIT = "whole", "merged", "split"
 """How the host did it: at once, together with others, in several parts."""
@@ -21,9 +21,9 @@ WHOLE, MERGED, SPLIT = "whole", "merged", "split"
 FLUSH = "flush"
 """It has no place."""
 
-# The same place may be asked for again and again: so many times so many are tried.
+# The same place may be read again and again: so many times so many are tried.
 _TRIED = 64
-# Fewer places that were asked for once do not tell of the offset.
+# Fewer places that were read or written once say nothing of the offset.
 _ENOUGH = 16
 # So often one place is asked for at once, and so many are looked at for those that were done in another way: times may
 # be anybody's.
@@ -83,12 +83,12 @@ class _Known(NamedTuple):
 
 
 def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:
-    """How many places were asked for here and there."""
+    """How many places were read or written here and there."""
     return len({_place(one) for one in asked} & {_place(one) for one in served})
 
 
 def alignment(disks: Sequence[Disk]) -> Offset | None:
-    """The host's clock minus the guest's; None where nothing tells. The clock is the same for all disks of a guest."""
+    """The host's clock minus the guest's; None if it is not known. The clock is the same for all disks of a guest."""
     first = _first_look(disks)
     if first is None:
         return None
@@ -230,7 +230,7 @@ def _fits(asked: Asked, served: Served, bound: Bound) -> bool:
 def _otherwise(
     number: int, asked: Asked, served: Sequence[Served], meanwhile: Sequence[int], taken: set[int]
 ) -> Pair | None:
-    """Done with others, or in parts, of which none was all that another one asked for."""
+    """Done with others, or in parts, none of which was the whole of another request."""
     if asked.op == FLUSH:
         return None
     for one in meanwhile:

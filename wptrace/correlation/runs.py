@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had a CPU, and for how long of a time that is asked for."""
+"""Who had a CPU, and for how long of a given time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Run(NamedTuple):
 class Longest(NamedTuple):
     task: Task
     time_ns: int
-    """Of all its runs, as far as they lie in the time that was asked for."""
+    """Of all its runs, as far as they lie in the given time."""
 
 
 def longest(runs: Iterable[Run], start_ns: int, end_ns: int) -> Longest | None:

@@ -37,7 +37,7 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
     if not hidden and any(extent.hidden for extent in found):
         paths = ", ".join(extent.name for extent in found if extent.hidden)
         raise UsageError(
-            f"{paths} of an NVMe multipath can be told apart from other disks only at level path",
+            f"{paths} of an NVMe multipath can be distinguished from other disks only at level path",
             hint="use wptrace io without --level",
         )
     return found

@@ -74,7 +74,7 @@ class Flow:
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
     filters: Predicates = ()
-    """What can be asked for, in the order of --help."""
+    """What the user can choose, in the order of --help."""
     fields: tuple[Field, ...] = ()
 
     recorder: CaptureOutput | None = None
@@ -156,7 +156,7 @@ class Flow:
         return self._loaded
 
     def _begun(self, told: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
-        """What a start returns; `told` is what the user asked for."""
+        """What a start returns; `told` is what the user chose."""
         self._map_bytes = sum(found.memory() for found in self._obj.maps.values())
         return Start(self.name, self.level, os.uname().release, told, sources, self.kinds, notes)
 

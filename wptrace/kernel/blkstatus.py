@@ -23,7 +23,7 @@ _ERRNO = {
 
 
 def to_errno(error: int) -> int:
-    """0 for success. An errno comes negative, a status positive, so the sign tells them apart."""
+    """0 for success. An errno comes negative, a status positive, so the sign distinguishes them."""
     return -error if error <= 0 else _ERRNO.get(error, errno.EIO)
 
 

@@ -12,7 +12,7 @@ from wptrace.kernel.mounts import PROC
 
 
 class CgroupNames:
-    """Paths below the root of the hierarchy. A cgroup that is gone keeps the name by which it was asked for."""
+    """Paths below the root of the hierarchy. A cgroup that is gone keeps the name by which it was looked up."""
 
     def __init__(self, proc: Path = PROC, known: Mapping[int, str] | None = None) -> None:
         """Those that are `known` are all, if they are given: of another machine, or another time."""

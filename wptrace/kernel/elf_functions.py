@@ -34,7 +34,7 @@ _LONGEST_NAME = 1 << 10
 
 
 class Functions:
-    """Names are decoded when they are asked for: many symbols may share a long one."""
+    """Names are decoded when they are needed: many symbols may share a long one."""
 
     def __init__(self, found: list[tuple[int, int, int]], names: bytes) -> None:
         """Each with its start in the file, its size and the place of its name."""
@@ -93,6 +93,6 @@ def _table(fd: int, entry: struct.Struct, offset: int, count: int) -> Iterator[t
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
-    """As much of it as the file has; the memory is asked for only then."""
+    """As much of it as the file has; the memory is allocated only then."""
     there = os.fstat(fd).st_size - offset
     return os.pread(fd, min(size, there), offset) if there > 0 else b""

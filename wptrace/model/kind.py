@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flow follows: kinds of objects, the labels that tell them apart, and what is measured of them.
+"""What a flow follows: kinds of objects, the labels that distinguish them, and what is measured of them.
 
 All of it is data. Tables, JSON, exports, the man page and the docs read names, units, nouns and meanings here.
 """

@@ -12,7 +12,7 @@ from wptrace.errors import WptraceError
 
 LARGEST = 10 << 20
 KEPT = 4
-# What everybody does stands in it.
+# It shows what all users do.
 _MODE = 0o600
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace join` does: reads the single ones of a guest and of its host, and tells what was joined.
+"""What `wptrace join` does: reads the events of a guest and of its host, and shows what was joined.
 
 Captures may be anybody's: nothing is trusted.
 """
@@ -26,7 +26,7 @@ _MOST = 1 << 18
 _BEYOND = 1 << 64
 _TOLD = (OPERATION, HIT, REQUEST)
 _NUMBERS = ("pid", "tid", "inode", "length", "sector", "bytes", "requests", "readahead")
-# What is told of the host, and what it is joined by.
+# What is shown of the host, and what it is joined by.
 _OF_HOST = ("pid", "tid", "comm", "image", "clock", "length", "sector", "bytes")
 _COMMANDS = {
     "io": "in the guest: wptrace io --each --capture GUEST",
@@ -45,7 +45,7 @@ def read(guest: Path, host: Path, named: Mapping[str, str], beside: Sequence[Pat
 
 
 def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
-    """The recorder takes all, the output those that took so long; None: no single ones."""
+    """The recorder takes all, the output those that took so long; None: no events."""
     with ExitStack() as cleanup:
         every: list[Output] = [output] if recorder is None else [recorder, output]
         for one in every:

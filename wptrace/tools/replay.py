@@ -28,13 +28,13 @@ KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
 class Wanted(NamedTuple):
     selection: Selection
     slow_ns: int = 0
-    """Single ones that took at least as long."""
+    """Events that took at least as long."""
     since_ns: int | None = None
     until_ns: int | None = None
     """Times of day."""
     singles: bool = True
     intervals: bool = False
-    """Each of them is told, where figures are not made of single ones."""
+    """Each of them is shown, unless figures are computed from events."""
     sample: int = 0
     """Of single ones that took less, one in so many is told; 0: none."""
     neighbours: str = ""
@@ -55,7 +55,7 @@ def replay(
     try:
         _Replay(capture, output, wanted, pace).run(over)
     except NONSENSE as error:
-        # Fields of single ones may be anything, so this is not always a fault of the output.
+        # Fields of events may be anything, so this is not always a fault of the output.
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise WptraceError(
             f"{capture.head.start.file} has something that cannot be shown ({words})",
@@ -81,7 +81,7 @@ class _Replay:
         self._met = Met(capture, selection, wanted.neighbours) if wanted.neighbours else None
 
     def _answered(self, head: Head) -> bool:
-        """Whether rows answer what is asked, and not single ones alone."""
+        """Whether rows answer the selection, and not events alone."""
         lacking = [name for one in self._kinds for name in self._selection.unanswered(one)]
         if not lacking:
             return True
@@ -89,7 +89,7 @@ class _Replay:
             if any(not self._selection.unanswered(one) for one in self._kinds):
                 return True
             raise UsageError(
-                f"--{lacking[0]} cannot be answered: rows of this capture do not tell, and it has no single ones",
+                f"--{lacking[0]} cannot be answered: rows of this capture do not have it, and there are no events",
                 "capture with --each, --slow or --sample, where the command has them",
             )
         return False
@@ -134,9 +134,9 @@ class _Replay:
     def _start(self) -> Start:
         start, wanted, notes = self._head.start, self._wanted, []
         if self._timed:
-            notes.append("figures are those of the intervals that end in the time that was asked for")
+            notes.append("figures are those of the intervals that end in the chosen time")
         if self._of_singles:
-            notes.append("figures are those of what was told one by one, and not of the rows of the capture")
+            notes.append("figures are those of the events of the capture, and not of its rows")
             if not self._head.each:
                 notes.append("that is not each of them: the others are in no figure")
         filters = {**start.filters, **wanted.selection.told}
@@ -173,7 +173,7 @@ class _Replay:
                         continue
                 except LookupError as error:
                     raise UsageError(
-                        f"--{error.args[0]} cannot be answered: this capture does not tell it of single ones"
+                        f"--{error.args[0]} cannot be answered: events of this capture do not have it"
                     ) from None
             if not self._is_due(event.end_ns):
                 return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single ones of a capture: what its records tell, as the command that wrote them would have told it."""
+"""Events of a capture: what its records hold, as the command that wrote them would have shown it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _From = Union[Capture, Arriving]
 
 class NonsenseError(WptraceError):
     def __init__(self, file: object) -> None:
-        super().__init__(f"{file} is damaged: what it tells makes no sense")
+        super().__init__(f"{file} is damaged: what it has makes no sense")
 
 
 class Singles:

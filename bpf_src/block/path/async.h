@@ -34,7 +34,7 @@ struct submission {
 	__u32 tid;
 	__u8 interface;
 	bool crowded; /* another one belongs here, and had to take one of the next slots */
-	struct submitter by; /* if it may be told */
+	struct submitter by; /* if it may be reported */
 };
 
 struct submission submissions[SUBMISSIONS] SEC(".bss.submissions");

@@ -58,7 +58,7 @@ static __always_inline struct hold *hold_of(struct bio_state *state)
 
 /* --- Who has which bio in hand ------------------------------------------------------------------------------------ */
 
-#define HANDS 1024 /* of more CPUs some share one, and tell less */
+#define HANDS 1024 /* of more CPUs some share one, and know less */
 
 /* Written by its CPU at each bio, so it has a line of the cache for itself. */
 struct hand {
@@ -79,7 +79,7 @@ static __always_inline struct hand *this_hand(void)
 
 /* --- In what a task sleeps ---------------------------------------------------------------------------------------- */
 
-/* Where the code is that waits for each, set by Python; 0: not in this kernel, or not told. */
+/* Where the code is that waits for each, set by Python; 0: not in this kernel, or not known. */
 __u64 code_begin[CONTROLLERS];
 __u64 code_bytes[CONTROLLERS];
 

@@ -34,7 +34,7 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 
 /*
  * The fourth argument, a pointer to a number. The verifier may refuse to hand over such ones, as 5.10 does, before
- * commit f92c1e183604 ("bpf: Add get_func_[arg|ret|arg_cnt] helpers", v5.17), by which it is told; then they are copied.
+ * commit f92c1e183604 ("bpf: Add get_func_[arg|ret|arg_cnt] helpers", v5.17), which shows it; then they are copied.
  */
 enum bpf_func_id___known {
 	BPF_FUNC_get_func_arg___known = 183,

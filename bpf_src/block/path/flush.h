@@ -18,7 +18,7 @@ struct flush {
 };
 
 struct flush flushes[FLUSHES];
-__u32 next_flush; /* two that end at the same moment may take the same slot: then one of them is not told */
+__u32 next_flush; /* two that end at the same moment may take the same slot: then one of them is not reported */
 
 static __always_inline struct flush *flush_at(__u32 place)
 {

@@ -11,7 +11,7 @@
 #include "lib/filter.h"
 
 #define JOURNALS 16
-#define COMMITS 4 /* of each journal that are remembered: whoever waited for one may be told some time later */
+#define COMMITS 4 /* of each journal that are remembered: who waited for one may be reported some time later */
 #define WRITERS 4
 
 struct writer {

@@ -78,7 +78,7 @@ __noinline __u32 claim_column(__u32 slot, __u32 owner)
 		}
 		if (UNDER_WAY(of->words[column]))
 			continue;
-		/* Ahead of the owner: whoever looks meanwhile takes nothing of the old one's for the new one's. */
+		/* Ahead of the owner: a CPU that looks meanwhile takes nothing of the old one's for the new one's. */
 		of->first[column] = of->words[column];
 		of->since[column] = bpf_ktime_get_ns();
 		barrier();
@@ -315,7 +315,7 @@ struct watch {
 	__u64 wait[NEIGHBOUR_COLUMNS];
 	__u64 device[NEIGHBOUR_COLUMNS];
 	__u16 owners[NEIGHBOUR_COLUMNS];
-	__u64 met; /* both are told */
+	__u64 met; /* both are reported */
 };
 
 #define WATCHES(name) \

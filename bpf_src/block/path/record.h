@@ -16,7 +16,7 @@
 
 #define CLIMBS 64
 
-/* How much of a record there is. It is constant to the verifier, which drops what tells of the rest. */
+/* How much of a record there is. It is constant to the verifier, which drops the code for the rest. */
 const volatile __u32 record_bytes = sizeof(struct io_record);
 
 #define TELLS(member) (record_bytes > __builtin_offsetof(struct io_record, member))
@@ -56,7 +56,7 @@ static __noinline int read_path(struct io_record *record, struct place *leaf)
 	bpf_probe_read_kernel(&place, sizeof(place), leaf);
 	read_mount(&mounted, place.mount);
 	for (step = 0; step < CLIMBS; step++) {
-		/* From memory, or the verifier tells each length that it may have by then from all others. */
+		/* From memory, or the verifier keeps each length that it may have by then apart from all others. */
 		__u32 end = *(volatile __u16 *)&record->path_end;
 		long length;
 

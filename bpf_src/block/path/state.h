@@ -20,14 +20,14 @@ __u64 settled_ns; /* what is made from then on, was seen from the beginning */
 
 /* Those that took at least this long are shown one by one; the default is never. */
 __u64 slow_ns = NEVER;
-__u32 sample; /* one in so many is told as well, 0 for none */
+__u32 sample; /* one in so many is reported as well, 0 for none */
 bool telling; /* any of those: names are kept for them */
 bool noisy; /* interference is watched */
 bool noise_kept; /* it was asked for, though a budget may have taken it off: what operations had of it is kept */
 bool no_operations; /* a budget took them off: none begins */
 __u32 request_sample; /* one in so many requests is timed, the others are counted alone; 0: all are timed */
 __u64 tick_ns; /* how often a CPU without its interrupts off would tick; 0: nobody ticks */
-bool seen_by_handler; /* nothing else tells when the completion was seen than the interrupt handler that runs */
+bool seen_by_handler; /* nothing but the running interrupt handler shows when the completion was seen */
 
 /* Rows of files: the device of a superblock, or that of a special file. */
 #define FILE_DEVICES 1024
@@ -207,7 +207,7 @@ struct bio_state {
 	__u32 made;
 	__u64 cgroup;
 	__u32 tgid;
-	__u32 tid; /* of what is no operation's, or is told */
+	__u32 tid; /* of what is no operation's, or is reported */
 	__u8 kind; /* bio_kind */
 	__u8 op_kind; /* block_op */
 	bool empty; /* a flush that a bio asks for: the flush itself is a request of its own */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* One place that two tasks want at once, as those of bpf_src/block/path/state.h: whoever gets it must have it alone. */
+/* One place that two tasks want at once, as those of bpf_src/block/path/state.h: only one may get it. */
 #include "../../../bpf_src/lib/wptrace.h"
 #include "../../../bpf_src/lib/place.h"
 

@@ -149,7 +149,7 @@ def test_queue_depth_is_that_of_all_requests_by_littles_law() -> None:
     assert finding(verdict.largest, {READ: cell(9, device=MS)}).figures["queue_depth"] == 0.0
 
 
-# --- the rules that are told besides ------------------------------------------------------------------------
+# --- the rules whose findings stand besides -----------------------------------------------------------------
 
 
 def stretches(*means: int, key: Group = READ.everywhere, count: int = 40) -> list[Stretch]:

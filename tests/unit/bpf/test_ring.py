@@ -351,7 +351,7 @@ def test_no_wait_is_longer_than_half_the_ring_takes_to_fill() -> None:
 
 
 class Signal:
-    """A descriptor that polls as readable once told so."""
+    """A descriptor that polls as readable once it is made so."""
 
     def __init__(self) -> None:
         self.read, self.write = socket.socketpair()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures: what was written is told, however much of it is there; damage is said in a sentence."""
+"""Captures: what was written is shown, however much of it is there; damage is said in a sentence."""
 
 from __future__ import annotations
 

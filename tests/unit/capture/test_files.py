@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a replay writes in place of showing something, and samples of what was told."""
+"""Files that a replay writes in place of showing something, and samples of events."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_report_is_a_page_beside_the_capture(file: Path, tmp_path: Path, capsy
         (["--to", "html", "-o", "out", "--json"], "--to html shows nothing, and --json something: choose one"),
         (["--to", "html", "-o", "out", "--report", "out"], "out is named twice: one would overwrite the other"),
         (["--report", "FILE"], "FILE is named twice: one would overwrite the other"),
-        (["--summary", "--sample", "1/2"], "--summary shows no single ones, and --sample some: choose one"),
+        (["--summary", "--sample", "1/2"], "--summary shows no events, and --sample some: choose one"),
         (["--sample", "2"], "'2' is not a share such as 1/100"),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures of every release are read by this version, and tell what they told then."""
+"""Captures of every release are read by this version, and show what they showed then."""
 
 from __future__ import annotations
 

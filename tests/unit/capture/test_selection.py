@@ -53,7 +53,7 @@ START_NS = 5_000_000_000_000
 
 
 def told(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[int], dict[str, Any]]:
-    """How long each of the single ones took, and the summary."""
+    """How long each event took, and the summary."""
     assert main(["replay", str(path), "--json", *options]) == 0
     _, *singles, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [one["total_ns"] for one in singles], summary
@@ -128,7 +128,7 @@ def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFi
         (["--pid=x"], "--pid takes a number, not 'x'"),
         (["--since=yesterday"], "'yesterday' is not a duration"),
         (["--since=25:00"], "--since takes a time such as 14:03:05 or 30s, not '25:00'"),
-        (["--cpu=1"], "--cpu cannot be answered: this capture does not tell it of single ones"),
+        (["--cpu=1"], "--cpu cannot be answered: events of this capture do not have it"),
     ],
 )
 def test_what_a_capture_cannot_answer(options: list[str], sentence: str, file: Path) -> None:
@@ -149,7 +149,7 @@ def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFix
     _, summary = told(path, capsys)
     assert [row.get("counts") for row in summary["rows"]] == [{"4096": 3}, {"512": 1}, {"512": 1, "4096": 3}]
     assert told(path, capsys, "--dev=sda", "--op=read")[1]["rows"] == summary["rows"]
-    with pytest.raises(UsageError, match="--pid cannot be answered: rows of this capture do not tell, and it has no"):
+    with pytest.raises(UsageError, match="--pid cannot be answered: rows of this capture do not have it, and there"):
         main(["replay", str(path), "--pid=1"])
 
 
@@ -158,4 +158,4 @@ def test_figures_that_are_not_of_each_are_said_to_be(
 ) -> None:
     path = write(obj, tmp_path / "trace.wpt")
     assert main(["replay", str(path), "--pid=7", "--summary"]) == 0
-    assert "note: figures are those of what was told one by one" in capsys.readouterr().out
+    assert "note: figures are those of the events of the capture" in capsys.readouterr().out

@@ -22,7 +22,7 @@ def test_ctrl_c_leaves_a_whole_report_and_shows_no_more_than_without(tmp_path: P
     process = popen(FAKE, "io", "--slow", "1ms", "--report", str(place), stdout=subprocess.PIPE)
     assert process.stdout is not None
     while not process.stdout.readline().startswith(b"    "):
-        """Until the first one was told."""
+        """Until the first event."""
     process.send_signal(signal.SIGINT)
     rest = process.communicate(timeout=TIMEOUT)[0].decode()
     assert process.returncode == 0

@@ -32,7 +32,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ([7, 8], [], r"2 processes here run guests: 7 vm.*7: /srv/7.img; 8 vm.*8: /srv/8.img$"),
         (list(range(1, 18)), ["--all"], r"17 processes here run guests: .* \.\.\.$"),
         ([7, 8], ["--all", "--report", "x"], "a report or an export is of one guest"),
-        ([7, 8], ["--all", "--csv"], "--line and --csv do not tell guests apart"),
+        ([7, 8], ["--all", "--csv"], "--line and --csv do not distinguish guests"),
         ([7], ["--all", "--pid", "7"], "not allowed with argument"),
         ([7], ["--capture", "x", "--csv"], "--capture writes records instead of showing them"),
     ],

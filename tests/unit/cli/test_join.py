@@ -123,9 +123,9 @@ def test_what_has_no_single_ones_is_refused(obj: BpfObject, both: tuple[Path, Pa
     elsewhere = write(obj, tmp_path / "far", HOST, ({**host(number), "offset": 1 << 40} for number in range(9)))
     ours, theirs = both
     for words, expected in (
-        ((ours, empty), "has no single ones of wptrace host"),
-        ((block, theirs), "has no single ones of wptrace io"),
-        ((theirs, ours), "has no single ones of wptrace io"),
+        ((ours, empty), "has no events of wptrace host"),
+        ((block, theirs), "has no events of wptrace io"),
+        ((theirs, ours), "has no events of wptrace io"),
         ((ours, elsewhere), "are not of one guest, or of other times"),
         ((ours, tmp_path / "none"), "No such file"),
     ):

@@ -182,7 +182,7 @@ def test_colours_where_they_are_wanted(terminal: Terminal) -> None:
         assert not any(f"\x1b[{code}m" in other.raw for code in range(30, 50))
 
 
-def test_whoever_ends_it_twice_gets_the_terminal_back() -> None:
+def test_ending_it_twice_gives_the_terminal_back() -> None:
     """The second one ends it at once, wherever it is."""
     with Terminal(LIVE, FAKE_SLOW_END="1") as terminal:
         terminal.wait_for(SHOWN)

@@ -153,7 +153,7 @@ def test_a_signal_ends_with_the_summary(number: signal.Signals, words: list[str]
     assert b'"kind":"summary"' in written if "--json" in words else b"\nSummary\n" in written
 
 
-# Sends the signal when a module is sought, at which point is told by its name; then goes on as the command does.
+# Sends the signal when a module of this name is looked for; then goes on as the command does.
 INTERRUPTED = """
 import os, runpy, signal, sys
 wanted = sys.argv[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is wrong with a command line is said in one sentence, before any privilege is asked for."""
+"""Whatever is wrong with a command line is said in one sentence, before any privilege is needed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ BAD = [
     (["io", "--top", "5"], "--top needs --by: it says how many owners are shown"),
     (["io", "--children"], "--children needs --pid: it is about what that process started"),
     (["io", "--level", "block", "--pid", "1", "--children"], "--children needs --level path"),
-    (["io", "--neighbours", "--by", "device"], "--neighbours tells who had a device: --by device is no owner"),
+    (["io", "--neighbours", "--by", "device"], "--neighbours shows who had a device: --by device is no owner"),
     (["io", "--level", "block", "--neighbours"], "--neighbours needs --level path"),
     (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path"),
     (["io", "--segments"], "--segments is about single ones: it needs --slow, --each or --sample"),

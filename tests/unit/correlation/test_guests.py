@@ -42,7 +42,7 @@ class World(NamedTuple):
 
 
 def world(seed: int, count: int, drift_ppm: int) -> World:
-    """A clock that drifts, requests that overlap, places that are asked for again, and a host that does more."""
+    """A clock that drifts, requests that overlap, places that are read again, and a host that does more."""
     random = Random(seed)  # noqa: S311 - a seed is wanted
     offset, at = random.randint(-(10**15), 10**15), 10**9
     asked, served, pairs, offsets = [], [], [], []
@@ -51,7 +51,7 @@ def world(seed: int, count: int, drift_ppm: int) -> World:
         at += step
         drift = step * drift_ppm // 1_000_000
         offset += random.randint(-drift, drift)
-        # Each at a place of its own but for some, so that the offset can be told.
+        # Each at a place of its own but for some, so that the offset can be found.
         block = number if number < 20 else random.randint(0, 8)
         op = random.choice(("read", "write"))
         there, took, back = (random.randint(0, 10 ** random.randint(0, 7)) for _ in range(3))

@@ -225,7 +225,7 @@ def test_the_page_explains_every_field() -> None:
         named |= set(re.findall(r"\w+", row[2]))
     for line in LINES:
         for path in fields(line):
-            # What is obvious, or told in the text before the table.
+            # What is obvious, or described in the text before the table.
             known = named | {
                 "kind",
                 "stage",

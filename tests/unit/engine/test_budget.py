@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps a trace within its budget: what is asked of the flow, when, and what is told of it."""
+"""Who keeps a trace within its budget: what it has the flow shed, when, and what it reports."""
 
 from __future__ import annotations
 

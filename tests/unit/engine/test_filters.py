@@ -212,7 +212,7 @@ def test_what_the_first_line_says() -> None:
 
 @pytest.mark.parametrize("one", [task.PID, task.TID, *BlockFlow.filters], ids=lambda one: one.name)
 def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told only where it is not the machine's own, and an id was given."""
+    """It is shown only where it is not the machine's own, and an id was given."""
     ours = ["42 is an id of this pid namespace; ids in the output are those of the whole machine"]
     for number, told in ((0, []), (7, ours)):
         monkeypatch.setattr(task.tasks, "namespace", lambda number=number: number)

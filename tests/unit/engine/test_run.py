@@ -200,7 +200,7 @@ def interrupt() -> None:
 
 
 def test_several_flows_have_reports_of_their_own(clock: Time) -> None:
-    """All are attached before anybody is told of a start, and all are detached before one is summed up."""
+    """All are attached before any output has a start, and all are detached before one is summed up."""
     told: list[str] = []
     flows = [Fake(clock, told), Fake(clock, told)]
     outputs = [Collected(told), Collected(told)]
@@ -681,7 +681,7 @@ def test_other_signals_do_not_end_and_wake_once() -> None:
         assert not readable(stop.fd)
 
 
-def test_whoever_was_woken_by_signals_before_is_so_again() -> None:
+def test_a_wakeup_descriptor_of_before_is_restored() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)

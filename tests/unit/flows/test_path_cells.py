@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of the path flow that are read while programs count in them: whatever the moment, what is told only grows."""
+"""Cells of the path flow that are read while programs count in them: whatever the moment, figures only grow."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def patience() -> Iterator[None]:
 
 
 def test_the_file_is_the_one_that_the_process_sees(tmp_path: Path) -> None:
-    """In a container it has another root; what has no table is told by its place in the file."""
+    """In a container it has another root; what has no table is shown by its place in the file."""
     region = library()
     root = tmp_path / "7" / "root"
     (root / "lib").mkdir(parents=True)

@@ -20,7 +20,7 @@ from tests import run
 from tests.lab.matrix import KERNELS
 from tests.run import Job, Queue, Result
 
-# Fails or dies in as many runs as it is told, with these tests, and with this exit code. Seven others pass.
+# Fails or dies in the given number of runs, with these tests, and with this exit code. Seven others pass.
 SCRIPT = """
 import os, pathlib, sys
 folder, failing_runs, code, *what = sys.argv[1:]

@@ -186,7 +186,7 @@ def test_what_cannot_come_back_stays_and_all_before_it() -> None:
     [
         # Of what the CPUs did.
         (50, 1000, 500, 0.05),
-        # Of a CPU's time, where they did less: whoever waits for a device is slowed as well.
+        # Of a CPU's time, where they did less: a task that waits for a device is slowed as well.
         (50, 10, 1000, 0.05),
         (0, 0, 0, 0.0),
     ],

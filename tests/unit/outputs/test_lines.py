@@ -106,7 +106,7 @@ def test_csv_has_the_fields_of_json_and_every_stage() -> None:
     assert operation["total_ns"] == str(sum(path.USUAL.values()))
     # What one does not have is empty.
     assert (request["path"], request["fs_ns"], operation["unattributed_ns"]) == ("", "", "")
-    # Stages of kinds that are never told one by one have no column.
+    # Stages of kinds that have no events have no column.
     assert "dirty_ns" not in operation
 
 

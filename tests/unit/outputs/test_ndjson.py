@@ -203,7 +203,7 @@ def test_hostile_names_come_through(name: str) -> None:
 
 
 class Unbuffered(io.StringIO):
-    """Knows how many characters whoever reads the pipe has got."""
+    """Knows how many characters the reader of the pipe has got."""
 
     arrived = 0
 

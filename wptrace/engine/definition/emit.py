@@ -77,7 +77,7 @@ class Constants(NamedTuple):
     words: Sequence[int] = ()
     """For each label of the attachment, the first of its words."""
     wanted: Sequence[bool] = ()
-    """Which of these labels anybody asked for; none given: all."""
+    """Which of these labels are wanted; none given: all."""
 
 
 def program(attachment: Attachment, constants: Constants, body: bytes, marks: Mapping[str, int], machine: str) -> bytes:

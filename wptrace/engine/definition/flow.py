@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow of a definition: what `wptrace flow` runs. Nothing above it can tell it from a flow written in Python."""
+"""A flow of a definition: what `wptrace flow` runs. Nothing above it sees a difference to a flow written in Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REPLACED = Cause("replaced", "another one was handed over to its key: its own e
 _UNSEEN_END = Cause("unseen_end", "its key began again before an end was seen")
 _RESTARTED = Cause("restarted", "it began again before its end, as the definition allows")
 _NO_CELL = Cause("no_cell", "it had no row to count in")
-_COLLIDED = Cause("collided", "two CPUs took one slot at once, on a kernel that cannot tell them apart")
+_COLLIDED = Cause("collided", "two CPUs took one slot at once, on a kernel without atomics that fetch")
 _ROWS_FULL = Cause("rows_full", f"there were more labels than rows: it is counted in the row {REST}")
 _RATE_LIMITED = Cause("rate_limited", "one was not shown because of --limit")
 _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
@@ -62,7 +62,7 @@ class Options(NamedTuple):
     limit: int = 0
     """At most this many a second are shown; 0: all."""
     listing: bool = False
-    """Those in flight will be asked for: names are kept for them."""
+    """Those in flight may be listed: names are kept for them."""
     shedding: bool = False
     """A budget may have few of them timed."""
     by: tuple[str, ...] | None = None

@@ -57,7 +57,7 @@ class Kernel:
         return False
 
     def tracepoints(self) -> list[str]:
-        """The names of all, to tell which one is meant."""
+        """The names of all, to know which one is meant."""
         head = "btf_trace_"
         return [entry.name[len(head) :] for entry in self.types if entry.name.startswith(head)]
 

@@ -91,7 +91,7 @@ def apply(bss: Any, wanted: Filter, predicates: Predicates) -> None:
 
 
 def describe(wanted: Filter, predicates: Predicates) -> dict[str, Any]:
-    """What was asked for, for the first line of a trace."""
+    """What the user chose, for the first line of a trace."""
     told: dict[str, Any] = {}
     for one in predicates:
         if one.name in wanted:

@@ -9,7 +9,7 @@ from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_END
 OP_FULL = Cause("op_full", "the table of operations had no room")
 OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
 BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
-SUBMIT_FULL = Cause("submit_full", "the table of what io_uring or AIO was asked for had no room: seen as requests only")
+SUBMIT_FULL = Cause("submit_full", "the table of submissions of io_uring and AIO had no room: seen as requests only")
 UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
 UNWATCHED = Cause("unwatched", "a file system was mounted whose kind is not watched: seen as requests only")
 GHOST = Cause("ghost", "the end of a request went unseen, and the device has it no more")

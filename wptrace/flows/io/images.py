@@ -32,7 +32,7 @@ class Images:
     def notes(self) -> list[str]:
         guest = self._guest
         if not guest.images:
-            return [f"process {guest.pid} has no image of a disk that is known: its operations are told by none"]
+            return [f"process {guest.pid} has no image of a disk that is known: its operations are shown without one"]
         found = [f"{guest.name} (pid {guest.pid}) has {', '.join(image.path for image in guest.images)}"]
         return found + [
             f"{image.path} is of format {image.format or 'unknown'}: offsets in it are not those of the guest's disk"
@@ -86,6 +86,6 @@ def _maj_min(image: Image) -> str:
 
 
 def _is_named(path: str, told: str) -> bool:
-    """The kernel tells names up to where it had no room, or none."""
+    """The kernel hands over names as far as it has room, or none."""
     front, cut, end = told.partition(".../")
     return not told or (path.endswith(end) if cut and not front else path == told)

@@ -79,7 +79,7 @@ _BETWEEN = (
         _END,
         _S,
         "from the end of the host's work to the guest's S: the hypervisor's thread, the interrupt, the guest's CPU",
-        "the hypervisor is late to tell that it is done, or the guest's CPU does not run",
+        "the hypervisor is late to signal that it is done, or the guest's CPU does not run",
         advice="on the host, whether the guest's CPUs wait for CPUs (wptrace cpu -p PID --by thread); in the guest,"
         " its time of steal",
     ),
@@ -120,7 +120,7 @@ _LETTERS = {"R": "read", "W": "write"}
 
 
 class Told(NamedTuple):
-    """All single ones of a trace."""
+    """All events of a trace."""
 
     path: Path
     kernel: str
@@ -202,7 +202,7 @@ class Join:
         """Time of day in the guest."""
         return min(event.start_ns for disk in self._disks for event in disk.ours)
 
-    # --- What is told of all ------------------------------------------------------------------------------------------
+    # --- What is shown of all -----------------------------------------------------------------------------------------
 
     def start(self) -> Start:
         guest, host = self.guest, self._host
@@ -425,7 +425,7 @@ def as_served(event: Event) -> Served:
 def _matched(
     asked: Mapping[str, tuple[str, list[Event]]], images: Mapping[str, Sequence[Event]], named: Mapping[str, str]
 ) -> Iterable[tuple[str, str, list[Event]]]:
-    """Each disk with the image that was asked for most of the same, and is no other disk's."""
+    """Each disk with the image that had most of the same requests, and is no other disk's."""
     found: dict[str, str] = {}
     names = {name for name, _ in asked.values()}
     for name, image in named.items():

@@ -75,7 +75,7 @@ STAGES = {
             _D,
             "the request waits in the plug and the I/O scheduler",
             "the scheduler holds requests back, or the device takes no more: look at the queue depth",
-            advice="the I/O scheduler (queue/scheduler) and the queue depth: more is asked of the device than it takes",
+            advice="the I/O scheduler (queue/scheduler) and the queue depth: the device gets more than it takes",
         ),
         Stage(
             "driver",
@@ -168,7 +168,7 @@ _CONTROLLERS = (
     _held(
         "io_max",
         "the limit of a cgroup in io.max held it",
-        "the cgroup may not have more: look at io.max of it and of those above it",
+        "the cgroup is at its limit: see io.max of it and of those above it",
     ),
     _held(
         "io_cost",
@@ -188,7 +188,7 @@ _CONTROLLERS = (
     _held(
         "tag",
         "no tag was free, so there was no request for it",
-        "more is asked of the device than it takes: look at queue/nr_requests and the queue depth",
+        "the device gets more than it takes: look at queue/nr_requests and the queue depth",
     ),
     _held(
         "unknown",
@@ -226,8 +226,8 @@ WRITEBACK = Kind(
             "dirty",
             _B,
             _Q,
-            "the data lies in the page cache until the kernel writes it back, or somebody has it written",
-            "the writers are faster than writeback, or nothing asks for it: look at vm.dirty_* and fsync",
+            "the data lies in the page cache until the kernel writes it back, or a sync does",
+            "the writers are faster than writeback, or nothing syncs: look at vm.dirty_* and fsync",
         ),
         Stage(
             "writeback",

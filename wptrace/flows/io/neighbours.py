@@ -100,7 +100,7 @@ class Neighbours:
         }
 
     def _holders(self, numbers: Sequence[int], had: Sequence[int]) -> list[tuple[int, Owner, tuple[str, int]]]:
-        """Those who had most first, with what they asked for last."""
+        """Those who had most first, with their last request."""
         times: Counter[int] = Counter()
         for number, ns in zip(numbers, had):
             times[number] += ns

@@ -150,7 +150,7 @@ class Owners:
         return _name(values, "seen") if self.by in (CGROUP, FILE, DIR) else ""
 
     def last(self, number: int) -> tuple[int, int]:
-        """With --neighbours: what it asked for last (block_op), and how many bytes."""
+        """With --neighbours: the operation of its last request (block_op), and how many bytes."""
         values = self._values(number)
         return values["last_op"], values["last_bytes"]
 

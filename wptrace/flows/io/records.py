@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single operations and requests of the path flow: what a record tells, and what is in flight (bpf_src/block/path)."""
+"""Single operations and requests of the path flow: what a record holds, and what is in flight (bpf_src/block/path)."""
 
 from __future__ import annotations
 

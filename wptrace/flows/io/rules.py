@@ -20,15 +20,15 @@ BEHIND_SHARE = 0.1
 _ADVICE = {
     **verdict.TIMED.advice,
     "idle": "whether the filters let through what you look for, and whether it does I/O at all",
-    "neighbour": "what the other one may: io.max, io.weight or io.cost of its cgroup, how much it asks for at once, "
-    "and when it runs",
+    "neighbour": "the limits of the other one: io.max, io.weight or io.cost of its cgroup; its queue depth, and when "
+    "it runs",
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
 }
 
 NEIGHBOUR_SHARE, NEIGHBOUR_HAD = 0.1, 0.25
 """Reported: an owner whose requests wait this share of their time, while another has this share of the device."""
 
-# Those of the block layer are part of what somebody asked for.
+# Those of the block layer are part of somebody's request.
 _FLUSH = "flush"
 # So many children are named.
 _NAMED = 3
@@ -131,7 +131,7 @@ BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 
 
 def path(waits: Mapping[str, int], journal: bool = True, children: Sequence[int] = (), filtered: bool = False) -> Rules:
-    """Of operations: with how long those that were told waited for commits of others, by who had filled them.
+    """Of operations: with how long those that were shown waited for commits of others, by who had filled them.
 
     Without `journal` nobody sees the waits for one, and they are part of `fs`. The `children` are those of a process
     that was asked for. Where it is `filtered`, what is counted is not all that the devices did.

@@ -86,7 +86,7 @@ class ExportFile:
 
 
 class Sink(io.RawIOBase):
-    """The file for those who write into one of Python's; closing it is nobody's business but ours."""
+    """The file for those who write into one of Python's; they must not close it."""
 
     def __init__(self, file: ExportFile) -> None:
         self._file = file
@@ -114,7 +114,7 @@ def text(file: ExportFile) -> TextIO:
 
 
 class Export:
-    """An output that makes a file. A subclass takes what it is told, and writes the rest in `finish`."""
+    """An output that makes a file. A subclass takes what it is given, and writes the rest in `finish`."""
 
     def __init__(self, file: ExportFile) -> None:
         self._file = file
@@ -138,7 +138,7 @@ class Export:
         self._file.commit()
 
     def finish(self, report: Report) -> None:
-        """All of it was told."""
+        """All of it is written."""
         raise NotImplementedError
 
     def close(self) -> None:

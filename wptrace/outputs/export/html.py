@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page that people send each other: one file, without the network, for any browser (docs/reports.md).
 
-What it shows is data in it, which report.js draws. Its size is bounded: columns of time are merged, and of single ones
+What it shows is data in it, which report.js draws. Its size is bounded: columns of time are merged, and of events
 and rows those with the most time are kept; the page says so.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where single ones are drawn that overlap: each lane has one at a time, and what is inside one lies in it."""
+"""Where events are drawn that overlap: each lane has one at a time, and what is inside one lies in it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _number(value: Any) -> int | None:
 
 
 def _more(event: Event) -> str:
-    """What else is told of one, such as what interfered."""
+    """All other fields of an event, such as what interfered."""
     return encoded({name: one for name, one in event.fields.items() if name not in _TEXTS and name not in _NUMBERS})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace for Perfetto: single ones as slices with their stages inside, intervals as counters."""
+"""A trace for Perfetto: events as slices with their stages inside, intervals as counters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PerfettoExport(Export):
 
     def _time(self, wall_ns: int) -> int:
         if self._offset_ns is None:
-            # The clock of another machine, or of another day, begins a second before the first that is told.
+            # The clock of another machine, or of another day, begins a second before the first event.
             self._offset_ns = wall_ns - 1_000_000_000
         if not self._told:
             self._told = 1
@@ -108,7 +108,7 @@ class PerfettoExport(Export):
         packet.track_event.type, packet.track_event.track_uuid = packet.track_event.TYPE_SLICE_END, track
         self._builder.write_packet(packet)
 
-    # --- What is told -------------------------------------------------------------------------------------------------
+    # --- What is written ----------------------------------------------------------------------------------------------
 
     def event(self, event: Event) -> None:
         if event.total_ns < 0:

@@ -181,7 +181,7 @@ function heat() {
 	});
 	section(bytes ? "Sizes over time" : "Latency over time",
 		"Each column is an interval; the darker a field, the more there were. Drag over a range to zoom into it: the tables below "
-		+ "then tell of that range. With the keyboard: arrows, shift and arrows, Enter, Escape.",
+		+ "then cover that range. With the keyboard: arrows, shift and arrows, Enter, Escape.",
 		el("div", { class: "bar" }, el("label", { for: "what" }, "of"), which, el("label", { for: "stage" }, "stage"), metric, reset),
 		el("figure", {}, chart),
 		el("div", { class: "legend" },
@@ -510,7 +510,7 @@ function slowest() {
 	const { rows, seen, kept } = D.events;
 	if (!rows.length) {
 		if (D.kinds.some((kind) => kind.metrics.filter((one) => one.is === "stage").length > 2))
-			section("The slowest", null, el("p", { class: "dim" }, "No single ones were told: --slow 5ms, where a command has it, tells them."));
+			section("The slowest", null, el("p", { class: "dim" }, "No events were recorded: --slow 5ms, where a command has it, records them."));
 		return;
 	}
 	const columns = [

@@ -152,7 +152,7 @@ class Desk:
         """By the labels that were chosen, without what the filter leaves out, in order."""
         names = self._groupings[self._grouping][1]
         found = report.without({self._place}) if self._place and not self.per_device else report
-        # What counters alone tell of has other labels than these.
+        # What has counters alone has other labels than these.
         found = found.without(names, self._kinds) if names else found
         tables: dict[Group, list[Row]] = {}
         for row in found.rows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of owners: a line for each and what it asked for, those with the most time first."""
+"""Tables of owners: a line for each with its requests, those with the most time first."""
 
 from __future__ import annotations
 

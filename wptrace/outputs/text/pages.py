@@ -23,7 +23,7 @@ HELP = (
     "/          only rows with these letters: Enter keeps, Esc drops them",
     "Up Down    the list of rows, to choose one; also PgUp PgDn Home End",
     "Enter      stages and histogram of that row; Left Right: of a stage",
-    "Tab        what was told one by one, newest last; Up Down scroll",
+    "Tab        the stories so far, newest last; Up Down scroll",
     "Esc        back",
     "Ctrl-L     draw anew",
 )
@@ -37,7 +37,7 @@ _KEYS = {
     desk.ROW: "q:quit ?:help Left/Right:stage Up/Down:scroll p:pause Esc:back",
     desk.STORIES: "q:quit ?:help Up/Down:scroll p:pause Esc:back",
 }
-_NOTHING_TOLD = "Nothing was told one by one yet: --slow, --each and --sample do."
+_NOTHING_TOLD = "There are no stories yet: --slow, --each and --sample select them."
 
 
 def rows(report: Report, state: Desk, width: int, height: int) -> list[str]:

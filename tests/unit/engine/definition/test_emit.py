@@ -210,7 +210,7 @@ def test_labels_have_their_words() -> None:
     constants = emit.Constants(3, 5, 10, 0, (1, 0), (True, False))
     found = lines(attached(labels=(name, NUMBER)), constants)
     assert found[8:10] == ["*(u64 *)(r10 -48) = 0", "*(u64 *)(r10 -40) = 0"]
-    # The other one was not asked for.
+    # The other one is not wanted.
     assert not any("(r10 -56)" in line for line in found)
 
 

@@ -404,7 +404,7 @@ def test_what_is_under_way_below_is_with_the_device(tables: Any) -> None:
 
 @pytest.mark.usefixtures("numbers")
 def test_a_stacked_device_that_has_no_rows(tables: Any) -> None:
-    """Its bios are told to nobody, but an operation that waits for one does not wait for its file system."""
+    """Its bios are shown nowhere, but an operation that waits for one does not wait for its file system."""
     tables.put("ops", 3, **OP)
     tables.put("bios", 5, **{**UPPER, "layer": 0})
     (operation,) = waiting(tables, NAMES, 10_000, 0)

@@ -105,5 +105,5 @@ def test_what_calls_are_called() -> None:
     assert classes[0] == "system_call"
     told = {name: call(name, 0) for name in classes[1:]}
     assert (told["pagefault"], told["swapin"], told["none"]) == ("page fault", "swap-in", "nobody")
-    # What io_uring does is one row, whoever does it.
+    # What io_uring does is one row, whichever task does it.
     assert told["uring"] == call("system_call", numbers["io_uring_enter"], "x86_64")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that is whole or not there, whoever put something into its place."""
+"""A file that is whole or not there, whatever was put into its place."""
 
 from __future__ import annotations
 
