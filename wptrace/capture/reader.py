@@ -154,7 +154,7 @@ class _Frames:
             self._named -= len(self.cgroups.pop(next(iter(self.cgroups))))
 
     def _clock(self, has: Mapping[str, Any]) -> int:
-        """The time of day. One that is made of others says no more."""
+        """The time of day. One that is computed from others says no more."""
         day = spec.integer(has["realtime_ns"])
         if "monotonic_ns" in has and len(self.anchors) < _MOST_ANCHORS:
             self._boot = self._boot or spec.text(has.get("boot_id", ""))

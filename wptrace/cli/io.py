@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
     )
     which.add_argument(
-        "--segments", action="store_true", help="single ones tell each stretch of a stage, and each of their requests"
+        "--segments", action="store_true", help="events have each stretch of a stage, and each of their requests"
     )
     which.add_argument(
         "--times",
@@ -96,7 +96,7 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
     if options.children and options.pid is None:
         raise UsageError("--children needs --pid: it is about what that process started")
     if options.segments and told.slow_ns is None and not told.sample:
-        raise UsageError("--segments is about single ones: it needs --slow, --each or --sample", hint="--slow 5ms")
+        raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
     wanted = Options(
         devices=tuple(options.dev),
         filter=filters.parse(vars(options), PathFlow.filters),

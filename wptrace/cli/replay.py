@@ -59,15 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--sample", metavar="1/N", help="show one in N events, beside those of --slow")
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
-    show.add_argument("--by", metavar="LABEL", help="rows by this, where the capture has them: by whose they are")
+    show.add_argument("--by", metavar="LABEL", help="rows by this label, where the capture has them")
     show.add_argument(
         "--neighbours",
         action="store_true",
         help="who had the device meanwhile: exactly, of a capture with --each, else as the kernel counted it",
     )
-    show.add_argument("--top", metavar="COUNT", help="so many rows, where they are ranked; 0: all")
-    show.add_argument("--exact", action="store_true", help="of sizes a row for each")
-    show.add_argument("--folded", choices=("time", "count"), help="of stacks a line for each, for flame graphs")
+    show.add_argument("--top", metavar="COUNT", help="at most this many rows, where they are ranked; 0: all")
+    show.add_argument("--exact", action="store_true", help="a row for each size")
+    show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     show.add_argument("--live", action="store_true", help="on the live screen, interval by interval as it was recorded")
     show.add_argument("--speed", metavar="FACTOR", help="with --live: so many times as fast (10, 0.5)")
@@ -206,7 +206,7 @@ def _require(options: argparse.Namespace, head: Head) -> None:
 
 
 def _neighbours(options: argparse.Namespace, head: Head) -> str:
-    """By which owners they are made of single ones; nothing where they are not wanted, or are the kernel's own."""
+    """By which owners they are computed from events; nothing where they are not wanted, or are the kernel's own."""
     from wptrace.tools import met
 
     return met.owners(head, options.by) if options.neighbours else ""

@@ -86,7 +86,7 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
 
 def require(head: Head, path: Path, flow: str) -> None:
     if head.start.flow != flow or head.start.level != "path" or not head.told:
-        raise WptraceError(f"{path} has no single ones of wptrace {flow}", hint=_COMMANDS[flow])
+        raise WptraceError(f"{path} has no events of wptrace {flow}", hint=_COMMANDS[flow])
 
 
 def _events(capture: Capture, path: Path) -> Iterator[Event]:

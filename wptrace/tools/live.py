@@ -41,7 +41,7 @@ class LiveJoin:
         recorder: CaptureOutput | None,
         slow_ns: int | None,
     ) -> None:
-        """The recorder takes all, the output those that took so long; None: no single ones."""
+        """The recorder takes all, the output those that took so long; None: no events."""
         self._channel, self._output, self._recorder, self._slow_ns = channel, output, recorder, slow_ns
         self._path = Path(channel.name)
         self._guest = Arriving(self._path, KINDS)

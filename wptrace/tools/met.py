@@ -27,7 +27,7 @@ _RULES = ("owner", "neighbour")
 
 
 def owners(head: Head, by: str | None) -> str:
-    """By whom they can be made of single ones; nothing where the kernel's figures are all that there is."""
+    """By which owners they can be computed from events; nothing where the kernel's figures are all that there is."""
     start = head.start
     counted = bool(start.filters.get("neighbours"))
     by = by or start.filters.get("by") or BY[0]

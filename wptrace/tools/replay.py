@@ -36,9 +36,9 @@ class Wanted(NamedTuple):
     intervals: bool = False
     """Each of them is shown, unless figures are computed from events."""
     sample: int = 0
-    """Of single ones that took less, one in so many is told; 0: none."""
+    """Of events that took less, one in so many is shown; 0: none."""
     neighbours: str = ""
-    """The neighbours of the summary are made of single ones, by such owners."""
+    """The neighbours of the summary are computed from events, by such owners."""
     top: int = 0
     """Of so many of them, the largest; 0: all."""
 
@@ -222,7 +222,7 @@ class _Replay:
             self._output.interval(part)
 
     def _of_lately(self, report: Report) -> Report:
-        """The single ones of the interval."""
+        """The events of the interval."""
         found, self._lately = self._lately, sums.Singles(self._kinds)
         return found.report(report.ts_ns, report.duration_ns, report.books)._replace(kind="interval")
 
@@ -246,7 +246,7 @@ class _Replay:
         return self._judged(self._part(found.report(self._kinds))) if found.count else None
 
     def _with_neighbours(self, report: Report, met: Met) -> Report:
-        """Those of single ones instead of those that the kernel counted, with what the verdict says of them."""
+        """Those of events instead of those that the kernel counted, with what the verdict says of them."""
         counters, books = met.figures(self._whole(), report.books, self._wanted.top)
         plain = {group: counts for group, counts in report.counters.items() if group.kind not in neighbours.KINDS}
         report = report._replace(counters={**plain, **counters}, books=books)
@@ -256,7 +256,7 @@ class _Replay:
         return report._replace(verdict=judged)
 
     def _whole(self) -> Report | None:
-        """What the capture has in the time that is wanted, whoever did it."""
+        """What the capture has in the time that is wanted, by any owner."""
         if self._timed:
             return self._some.report(self._kinds) if self._some.count else None
         return self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None

@@ -51,7 +51,7 @@ static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmo
 	if (number == OWNER_OTHERS)
 		return number;
 	owner = owner_at(number - 1);
-	/* By one of those that ask: whoever reads it when it is named must not find half of a name. */
+	/* By one of those that ask: a reader that finds it named must not find half of a name. */
 	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
 		name_owner(number - 1, number_of((__u64)dentry),
 			   number_of((__u64)shown) - bpf_core_field_offset(struct mount, mnt));

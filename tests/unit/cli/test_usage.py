@@ -88,7 +88,7 @@ BAD = [
     (["io", "--neighbours", "--by", "device"], "--neighbours shows who had a device: --by device is no owner"),
     (["io", "--level", "block", "--neighbours"], "--neighbours needs --level path"),
     (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path"),
-    (["io", "--segments"], "--segments is about single ones: it needs --slow, --each or --sample"),
+    (["io", "--segments"], "--segments is about events: it needs --slow, --each or --sample"),
     (["io", "--by", "comm", "--top", "x"], "--top takes a whole number, not 'x'"),
     (["io", "--level", "block", "--by", "comm"], "--by needs --level path"),
     (["io", "--level", "block", "--comm", "fio"], "--comm needs --level path"),

@@ -111,7 +111,7 @@ _MERGED = Cause("merged", "the host did it together with another one")
 _SPLIT = Cause("split", "the host did it in several parts")
 _CACHED = Cause("cached", "the host's page cache served it")
 _SEVERAL = Cause("several", "an operation of the guest made more requests than the one that is joined")
-UNASKED = Cause("unasked", "the host did something with an image that no request of the guest is known for")
+UNASKED = Cause("unasked", "the host did something with an image for which no request of the guest is known")
 JUMPED = Cause("jumped", "the clocks of both sides were apart by something else all at once, which was found anew")
 CAUSES = (guests.OUTSIDE, guests.UNSERVED, guests.PARTLY, _MERGED, _SPLIT, _CACHED, _SEVERAL, UNASKED, JUMPED)
 

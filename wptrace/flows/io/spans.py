@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When requests were queued, issued and completed, and whose they were, by the records of single ones.
+"""When requests were queued, issued and completed, and whose they were, by their records.
 
 A record tells of one request: of the one that an operation made, or of one that nobody waits for. Of an operation that
 made several, it tells sums of stages alone, from which no times can be made.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace in OTF2, a folder: single ones as regions of their threads, with their stages inside."""
+"""A trace in OTF2, a folder: events as regions of their threads, with their stages inside."""
 
 from __future__ import annotations
 
