@@ -50,7 +50,7 @@ DEFINITION = (
     Key("noun", NOUN, 'what one object is called, or a list of one and many: ["entry", "entries"]', most=2),
     Key("key", PARTS, "what finds the object at every point that has no key of its own", most=MAX_PARTS),
     Key("keys", WAYS, "several of these: the first that all points have on this kernel", most=MAX_WAYS),
-    Key("nest", CHOICE, "of calls inside calls with the same key only the outermost counts", choices=(d.OUTER,)),
+    Key("nest", CHOICE, "of nested calls with the same key only the outermost counts", choices=(d.OUTER,)),
     Key("module", WORDS, "the module whose tracepoints and functions are meant, or a list of some", most=MAX_WORDS),
     Key("point", POINTS, "the points, in the order in which they are passed", required=True, most=d.MAX_POINTS),
 )
@@ -69,7 +69,7 @@ POINT = (
     Key("becomes", EXPRESSION, "what finds the object from here on"),
     Key("outcome", NAME, "under what its end is counted"),
     Key("optional", FLAG, "a kernel that lacks it does without"),
-    Key("quiet", FLAG, "objects that were not seen to begin are not mentioned; so wherever a begin has a filter"),
+    Key("quiet", FLAG, "objects that were not seen to begin are not reported; this is so wherever a begin has a filter"),
     Key("filter", COMPARISONS, "the point is seen only if this holds, or all of a list", most=MAX_FILTERS),
     Key("value", EXPRESSION, "a number that is added up"),
     Key("unit", CHOICE, "that of the value; else bytes", choices=d.UNITS),
