@@ -257,5 +257,10 @@ TOOLS = (*WPTRACE, *PEERS)
 
 
 def chosen(words: Sequence[str]) -> list[Tool]:
-    """Those whose name has one of the words in it; all without words."""
-    return [tool for tool in TOOLS if not words or any(word in tool.name for word in words)]
+    """Those whose name is one of the words, or has it in it where none is called so; all without words."""
+    names = {tool.name for tool in TOOLS}
+    return [
+        tool
+        for tool in TOOLS
+        if not words or any(word == tool.name if word in names else word in tool.name for word in words)
+    ]
