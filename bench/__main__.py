@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _guest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="of the tests' matrix (default: 6.12)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="the tool of this name, or those with it in their name; repeatable"
+        "--only", action="append", default=[], metavar="NAME", help="this tool, else those with it in their name"
     )
     parser.add_argument("--requests", type=int, default=20_000, help="in each run (default: 20000)")
 

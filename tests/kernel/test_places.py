@@ -56,7 +56,7 @@ def test_a_place_has_one_owner(exchange: bool) -> None:
         obj.load()
         obj.attach()
         # A busy machine may run them one after the other.
-        for _ in range(30):
+        for _ in range(200):
             hammer(1.0)
             if obj.bss.tried - obj.bss.taken > 1000:
                 break

@@ -93,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         head = capture.head
         _require(options, head)
+        owners = _neighbours(options, head)
         wanted = Wanted(
             selection,
             slow_ns,
@@ -101,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
             singles=not options.summary and not options.folded,
             intervals=head.intervals or options.live or bool(common.exports(options) or options.to),
             sample=sample,
-            neighbours=_neighbours(options, head),
+            neighbours=owners,
+            counted=options.neighbours and not owners,
             top=_TOP if options.top is None else common.number(options.top, "--top"),
         )
         if options.to:

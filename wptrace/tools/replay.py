@@ -39,6 +39,8 @@ class Wanted(NamedTuple):
     """Of events that took less, one in so many is shown; 0: none."""
     neighbours: str = ""
     """The neighbours of the summary are computed from events, by such owners."""
+    counted: bool = False
+    """They are asked for, and those that the kernel counted are all that there is."""
     top: int = 0
     """Of so many of them, the largest; 0: all."""
 
@@ -143,7 +145,7 @@ class _Replay:
         if wanted.neighbours:
             notes.append(EXACT.format(wanted.neighbours))
             filters = {"by": wanted.neighbours, **filters, "neighbours": True}
-        elif filters.get("neighbours"):
+        elif wanted.counted:
             notes.append(COUNTED)
         return start._replace(filters=filters, notes=[*start.notes, *notes])
 

@@ -69,7 +69,7 @@ POINT = (
     Key("becomes", EXPRESSION, "what finds the object from here on"),
     Key("outcome", NAME, "under what its end is counted"),
     Key("optional", FLAG, "a kernel that lacks it does without"),
-    Key("quiet", FLAG, "objects that were not seen to begin are not reported; this is so wherever a begin has a filter"),
+    Key("quiet", FLAG, "objects that were not seen to begin are not reported; also where a begin has a filter"),
     Key("filter", COMPARISONS, "the point is seen only if this holds, or all of a list", most=MAX_FILTERS),
     Key("value", EXPRESSION, "a number that is added up"),
     Key("unit", CHOICE, "that of the value; else bytes", choices=d.UNITS),
