@@ -150,7 +150,7 @@ def broken(folder: Path, how: str, name: str = "io_block") -> Path:
     elif how == "empty":
         path.write_bytes(b"")
     elif how == "program":
-        path.write_bytes(Path(sys.executable).read_bytes()[:65536])
+        path.write_bytes(Path(sys.executable).read_bytes())
     return path
 
 

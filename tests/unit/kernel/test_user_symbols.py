@@ -19,7 +19,8 @@ from wptrace.kernel import user_symbols
 from wptrace.kernel.symbols import UNKNOWN
 from wptrace.kernel.user_symbols import ProcessSymbols, Region, regions
 
-LIBC = ctypes.CDLL(None)
+# By its name: with None an executable that is linked to a fixed place has a function's address in its own table.
+LIBC = ctypes.CDLL("libc.so.6")
 SIZE = 0x1000000
 
 
