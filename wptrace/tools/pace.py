@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from typing import Callable
 
+from wptrace.bpf.ring import Reader
 from wptrace.engine.signals import Stop
 from wptrace.model.report import Controls
 
@@ -22,6 +21,8 @@ class Pace:
         """Seconds of recorded time in a second; who may ask for something meanwhile."""
         self._speed = speed
         self._controls, self._paused, self._stop = controls, paused, stop
+        # Without a ring it waits for signals and keys alone.
+        self._reader = Reader(stop.fd)
         self._now_ns = 0.0
         self._last = time.monotonic()
         self.over = False
@@ -57,12 +58,10 @@ class Pace:
     def _answer(self, seconds: float) -> None:
         """Whatever is asked for meanwhile."""
         controls = self._controls
-        keys = -1 if controls is None else controls.fd
-        watched = [self._stop.fd, *([keys] if keys >= 0 else [])]
-        ready, _, _ = select.select(watched, [], [], seconds)
-        if self._stop.fd in ready:
-            os.read(self._stop.fd, 4096)
-        if controls is not None and keys in ready:
+        if controls is not None:
+            self._reader.listen(controls.fd)
+        self._reader.wait(seconds)
+        if controls is not None and self._reader.heard:
             # What went by until now is of how the screen was until now.
             self._advance()
             if not controls.take():
