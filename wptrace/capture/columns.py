@@ -8,6 +8,7 @@ and what is left is packed well and quickly, which rows of a thousand bytes are 
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Collection, Iterator
 
@@ -35,6 +36,7 @@ class Packer:
         # The same memory again and again: the kernel clears what is new, which takes longer than to fill it.
         self._alike = bytearray()
         self._littered = False
+        self._holes: Collection[int] = ()
         self.changed: set[int] = set()
         """Words of records that are not the same in all of the last batch."""
 
@@ -45,7 +47,7 @@ class Packer:
         by_word: dict[int, list[int]] = {}
         for at in sorted(planes):
             by_word.setdefault((at - self._before) // WORD, []).append(at)
-        self.changed = set(by_word)
+        self.changed = set(by_word).difference(holes)
         modes = bytearray(self._many)
         parts: list[bytes | bytearray] = [modes]
         nothing = bytes(WORD)
@@ -69,8 +71,10 @@ class Packer:
         alike = self._alike
         if self._littered:
             self._clear(rows, holes)
-        if self._littered or len(alike) != len(rows):
+        moved = self._littered and holes != self._holes
+        if moved or len(alike) != len(rows):
             alike = self._alike = rows[:step] * (len(rows) // step)
+            self._holes = holes
         planes: dict[int, bytearray] = {}
         new: Collection[int] = self._changing
         at = 0
@@ -80,9 +84,10 @@ class Packer:
             if alike == rows:
                 break
             at = self._difference(rows, at)
-            new = [byte for byte in range(step) if rows[at + byte] != alike[at + byte]]
+            new = self._differing(rows, at)
             if not self._littered and any(byte // WORD - self._before // WORD in holes for byte in new):
                 self._littered = True
+                self._alike = bytearray()
                 return self._planes(rows, holes)
             self._changing.update(new)
         count = len(rows) // step
@@ -90,20 +95,27 @@ class Packer:
 
     def _difference(self, rows: bytearray, at: int) -> int:
         """The first record from there on that is not what it would be."""
-        some = self._step * _LOOKED_AT
-        while rows[at : at + some] == self._alike[at : at + some]:
-            at += some
-        while rows[at : at + self._step] == self._alike[at : at + self._step]:
-            at += self._step
+        # Slices of bytearrays would be copies, for which the kernel clears memory again and again.
+        with memoryview(self._alike) as alike:
+            for some in (self._step * _LOOKED_AT, self._step):
+                while rows.startswith(alike[at : at + some], at):
+                    at += some
         return at
+
+    def _differing(self, rows: bytearray, at: int) -> list[int]:
+        """Bytes of this record that are not what they would be."""
+        one, other = rows[at : at + self._step], self._alike[at : at + self._step]
+        words = zip(range(0, self._step, WORD), memoryview(one).cast("Q"), memoryview(other).cast("Q"))
+        differ = (word for word, is_, would_be in words if is_ != would_be)
+        return [byte for word in differ for byte in range(word, word + WORD) if one[byte] != other[byte]]
 
     def _clear(self, rows: bytearray, holes: Collection[int]) -> None:
         """What was never written is what was there before, and differs."""
         for begin, end in _runs(holes):
-            nothing = bytes((end - begin) * WORD)
-            first = self._before + begin * WORD
-            for at in range(first, len(rows), self._step):
-                rows[at : at + len(nothing)] = nothing
+            # Padding is zeros; a slice that is assigned would be copied first.
+            clear = struct.Struct(f"{(end - begin) * WORD}x").pack_into
+            for at in range(self._before + begin * WORD, len(rows), self._step):
+                clear(rows, at)
 
 
 def _runs(places: Collection[int]) -> Iterator[tuple[int, int]]:

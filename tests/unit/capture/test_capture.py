@@ -271,13 +271,17 @@ def test_columns_of_any_number_of_words(words: int) -> None:
         assert columns.unpack(columns.Packer(stride - 8, 1).pack(rows), stride - 8, 50)[:8] == rows[8:16]
 
 
-@given(batches=st.lists(st.lists(st.binary(min_size=24, max_size=24), min_size=1, max_size=40), min_size=1, max_size=4))
-def test_batches_in_which_other_bytes_change_are_rows_again(batches: list[list[bytes]]) -> None:
+ROWS = st.lists(st.binary(min_size=24, max_size=24), min_size=1, max_size=40)
+
+
+@given(batches=st.lists(st.tuples(ROWS, st.sets(st.integers(0, 2))), min_size=1, max_size=6))
+def test_batches_in_which_other_bytes_change_are_rows_again(batches: list[tuple[list[bytes], set[int]]]) -> None:
+    """And those of which other words are not kept: they are 0."""
     packer = columns.Packer(24)
-    for batch in batches:
-        rows = bytearray().join(batch)
-        assert columns.unpack(packer.pack(rows), 24, len(batch)) == rows
-        words = [{one[at : at + 8] for one in batch} for at in (0, 8, 16)]
+    for batch, holes in batches:
+        kept = [b"".join(bytes(8) if at in holes else one[8 * at : 8 * at + 8] for at in range(3)) for one in batch]
+        assert columns.unpack(packer.pack(bytearray().join(batch), holes), 24, len(batch)) == b"".join(kept)
+        words = [{one[at : at + 8] for one in kept} for at in (0, 8, 16)]
         assert packer.changed == {place for place, found in enumerate(words) if len(found) > 1}
 
 
