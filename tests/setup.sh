@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-arm kmod zstd xz-utils busybox-static
-	python3-venv make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs
+	python3-venv python3-dev make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs
 	python3-cffi-backend python3-pyelftools python3-rich patchelf rpm mandoc zsh fish
 	chromium otf2-tools mdadm cryptsetup-bin jq"
 # Only for the tests of whole packages.
@@ -49,8 +49,9 @@ make_venv() {
 	if [ -e "$stamp" ] && [ ! pyproject.toml -nt "$stamp" ]; then return; fi
 	echo "setup: making .venv"
 	[ -x .venv/bin/python ] || python3 -m venv .venv
-	# By a path, and not by a finder, which takes longer to import than the whole command line.
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+	# By a path, and not by a finder, which takes longer to import than the whole command line. The library for OTF2 has
+	# no wheels for Pythons after 3.11, and is compiled there.
+	CC=clang .venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
 		--editable '.[dev]'
 	touch "$stamp"
 }
