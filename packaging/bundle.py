@@ -3,12 +3,13 @@
 
     wptrace                  looks for a Python and starts lib/start/wptrace
     lib/wptrace              the package, with the objects of both machines
-    lib/vendor               _cffi_backend for each Python and machine, whose names tell them apart; rich and pyelftools
+    lib/vendor               _cffi_backend for each Python and machine, whose names tell them apart; rich, pyelftools,
+                             and for Pythons before 3.11 tomli
     lib/native/MACHINE       libbpf, libelf and zlib, which find each other by their rpath
     share                    man pages and completions
     LICENSES                 those of wptrace, and of what others made
 
-cffi, rich and pyelftools are wheels of PyPI with the hashes of bundle.txt. The libraries are Debian's: libelf and zlib
+cffi, rich, pyelftools and tomli are wheels of PyPI with the hashes of bundle.txt. The libraries are Debian's: libelf and zlib
 of bullseye, and libbpf of bookworm, which ask for no newer glibc than 2.28.
 """
 
@@ -51,6 +52,7 @@ _LICENCES = {
     "cffi": "MIT",
     "rich": "MIT",
     "pyelftools": "Unlicense",
+    "tomli": "MIT",
     "libbpf1": "LGPL-2.1-only OR BSD-2-Clause",
     "libelf1": "LGPL-3.0-or-later OR GPL-2.0-or-later",
     "zlib1g": "Zlib",
@@ -154,7 +156,7 @@ def _wheels(machines: list[str], pythons: list[str]) -> Iterator[Path]:
             words = [word for name in platforms for word in ("--platform", name)]
             words += ["--implementation", "cp", "--abi", tag, "--python-version", python]
             yield _wheel("cffi", known["cffi"], f"cffi-{known['cffi'][0]}-{tag}-*_{arch}.whl", words)
-    for name in ("pyelftools", "rich"):
+    for name in ("pyelftools", "rich", "tomli"):
         words = ["--python-version", PYTHONS[0]]
         yield _wheel(name, known[name], f"{name}-{known[name][0]}-py3-none-any.whl", words)
 

@@ -77,6 +77,7 @@ def line_with(word: str) -> str:
 def works(place: Root, command: str, disk: str) -> None:
     assert place.succeeds(command, "--version") == f"wptrace {__version__}\n"
     assert "libbpf" in place.succeeds(command, "doctor")
+    assert "netrx" in place.succeeds(command, "flow", "--list")
     traces(place, command, disk)
 
 

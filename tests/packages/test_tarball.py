@@ -99,7 +99,7 @@ def test_it_has_everything(tarball: Path) -> None:
     assert {f"lib/wptrace/objects/{MACHINE}/{name}" for name in sources} <= names
     assert {f"share/man/man1/{path.name}" for path in (ROOT / "docs/man").iterdir()} <= names
     assert {f"LICENSES/{path.name}" for path in (ROOT / "LICENSES").iterdir()} <= names
-    others = ("cffi", "rich", "pyelftools", "libbpf1", "libelf1", "zlib1g")
+    others = ("cffi", "rich", "pyelftools", "tomli", "libbpf1", "libelf1", "zlib1g")
     assert {f"LICENSES/third-party/{name}.txt" for name in others} <= names
     assert {name for name in names if "complet" in name or "site-functions" in name} == {
         "share/bash-completion/completions/wptrace",

@@ -19,7 +19,7 @@ from wptrace.engine.definition.recipe import EVENT
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Field, Hook
 from wptrace.engine.resolver import Attempts, resolve
-from wptrace.errors import WptraceError
+from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows import discover
 from wptrace.kernel import privileges
 from wptrace.model.diagnosis import (
@@ -80,7 +80,7 @@ def diagnose(progress: Callable[[str], None] = lambda doing: None, watch_s: floa
         progress("flows by definition")
         definitions = _definitions({check.name for check in features if check.state == MISSING})
     seen: list[Seen] = []
-    if usable and watch_s:
+    if watch_s and any(check.state != MISSING for check in definitions):
         progress("what is passed")
         seen = watch(watch_s)
     name = os.uname()
@@ -189,7 +189,11 @@ def _definitions(refused: set[str]) -> list[Check]:
     """By the types of this kernel and the ways that it takes; to load all of them would take longer than the rest."""
     kernel = RunningKernel()
     without = {EVENT if way == "tracepoint" else way for way in refused}
-    definitions = map(shipped.find, shipped.names())
+    try:
+        definitions = [shipped.find(name) for name in shipped.names()]
+    except UnsupportedError as error:
+        # This Python reads no TOML: everything else works.
+        return [Check("definitions", MISSING, error.message, error.hint or "")]
     return [_definition(one.about, check(one, kernel, without)) for one in definitions]
 
 

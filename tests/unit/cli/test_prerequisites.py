@@ -20,6 +20,8 @@ from wptrace.bpf.object import BpfObject
 from wptrace.cli.main import main
 from wptrace.errors import LibbpfError, UnsupportedError, WptraceError
 from wptrace.kernel import privileges
+from wptrace.model.diagnosis import MISSING
+from wptrace.tools import doctor
 
 INSTALL = "install libbpf 1.x (Debian: libbpf1; Fedora, RHEL: libbpf), or name one in WPTRACE_LIBBPF"
 REBUILD = "rebuild it with make, or reinstall wptrace"
@@ -282,3 +284,14 @@ def test_a_dry_run_tells_the_plan_and_loads_nothing(
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("trace ", "observe ")) for line in lines)
     assert "observe completion of a request (C) by complete_tp_btf or else complete_raw_tp" in lines
+
+
+def test_a_python_that_reads_no_toml_has_everything_but_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tomllib", None)
+    monkeypatch.setitem(sys.modules, "tomli", None)
+    (found,) = doctor._definitions(set())
+    assert (found.name, found.state) == ("definitions", MISSING)
+    assert (found.detail, found.advice) == (
+        "definitions of flows are TOML, which Python reads from 3.11 on",
+        "install tomli (python3-tomli)",
+    )
