@@ -9,8 +9,8 @@
     share                    man pages and completions
     LICENSES                 those of wptrace, and of what others made
 
-cffi, rich, pyelftools and tomli are wheels of PyPI with the hashes of bundle.txt. The libraries are Debian's: libelf and zlib
-of bullseye, and libbpf of bookworm, which ask for no newer glibc than 2.28.
+cffi, rich, pyelftools and tomli are wheels of PyPI with the hashes of bundle.txt. The libraries are Debian's: libelf
+and zlib of bullseye, and libbpf of bookworm, which ask for no newer glibc than 2.28.
 """
 
 from __future__ import annotations
