@@ -88,7 +88,7 @@ python_files := wptrace tests vmlinux bench packaging setup.py
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
 
-.PHONY: test-all all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo pictures completions dist deb rpm release-check test-packages install uninstall FORCE
+.PHONY: test-all all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo pictures fields completions dist deb rpm release-check test-packages install uninstall FORCE
 
 all: objects binding completions ## the BPF objects, the binding to libbpf and completions (default)
 
@@ -169,6 +169,10 @@ demo: setup ## set up and show what wptrace does
 pictures: all | $(venv) ## draw docs/pictures anew: two from the code, others by traces of a loop device (root, fio, chromium)
 	$(call quiet,DRAW,docs/pictures)
 	$(Q)$(PYTHON) packaging/pictures.py
+
+fields: | $(venv) ## write the tables of fields in docs/json.md, size.md and stacks.md, from docs/schema.json
+	$(call quiet,WRITE,docs)
+	$(Q)$(PYTHON) packaging/fields.py
 
 installing = $(PYTHON) packaging/install.py --destdir '$(DESTDIR)' --prefix '$(PREFIX)' --libdir '$(LIBDIR)' \
 	--mandir '$(MANDIR)'

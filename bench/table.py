@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
 
+from bench import marks
 from bench.instructions import disagreements, figures
 from bench.tools import KERNEL_STAMPS, OWN_TIMES
 
@@ -48,15 +49,11 @@ def blocks(found: Found) -> dict[str, str]:
 
 
 def write(found: Found) -> None:
-    """Between `<!-- NAME -->` and `<!-- end -->`."""
     text = DOCUMENT.read_text()
     for name, block in blocks(found).items():
-        before, mark, rest = text.partition(f"<!-- {name} -->\n")
-        if mark:
-            text = f"{before}{mark}\n{block}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
-    before, mark, rest = text.partition("<!-- percent -->\n")
-    if mark:
-        text = f"{before}{mark}\n{percent(text)}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+        text = marks.filled(text, name, block)
+    if marks.between(text, "percent"):
+        text = marks.filled(text, "percent", percent(text))
     DOCUMENT.write_text(text)
     if "instructions" in found and {tool["name"] for tool in found["instructions"]["results"]["tools"]} >= _QUOTED:
         page = MAN.read_text()
@@ -66,7 +63,7 @@ def write(found: Found) -> None:
 
 def percent(page: str) -> str:
     """The share of one CPU at so many requests a second, by the table of instructions that the page has."""
-    table = page.partition("<!-- instructions -->")[2].partition("<!-- end -->")[0]
+    table = marks.between(page, "instructions")
     rows = {cells[0].strip("`"): cells for cells in map(_cells, table.splitlines()) if len(cells) == len(LOADS) + 4}
     found = []
     for name in _COSTS:

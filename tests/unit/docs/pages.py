@@ -3,14 +3,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 MAN = DOCS / "man"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def script(name: str) -> ModuleType:
+    """One of packaging that makes something of the documents."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "packaging" / f"{name}.py")
+    assert found
+    assert found.loader
+    made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
 
 
 def text(page: str) -> str:

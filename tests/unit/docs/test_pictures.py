@@ -3,29 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import struct
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.unit.docs.pages import DOCS, PAGES, ROOT
+from tests.unit.docs.pages import DOCS, PAGES, script
 from wptrace.flows.io.kinds import STAGES
 
-
-def script() -> ModuleType:
-    found = importlib.util.spec_from_file_location("pictures", ROOT / "packaging" / "pictures.py")
-    assert found
-    assert found.loader
-    made = importlib.util.module_from_spec(found)
-    found.loader.exec_module(made)
-    return made
-
-
-PICTURES = script()
+PICTURES = script("pictures")
 FILES = sorted((DOCS / "pictures").glob("*.svg"))
 
 

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made by a command on a page that is written by hand stands between `<!-- NAME -->` and `<!-- end -->`."""
+
+from __future__ import annotations
+
+import re
+
+END = "<!-- end -->"
+
+
+def filled(page: str, name: str, block: str) -> str:
+    """With `block` between the marks of that name; unchanged if it has none."""
+    before, mark, rest = page.partition(f"<!-- {name} -->\n")
+    if not mark:
+        return page
+    if END not in rest:
+        raise ValueError(f"nothing ends <!-- {name} -->")
+    return f"{before}{mark}\n{block}\n\n{END}{rest.partition(END)[2]}"
+
+
+def between(page: str, name: str) -> str:
+    return page.partition(f"<!-- {name} -->")[2].partition(END)[0]
+
+
+def named(page: str, kind: str) -> list[str]:
+    """Of marks `<!-- KIND: NAME -->` the names, as they stand."""
+    return re.findall(rf"^<!-- {kind}: (\w+) -->$", page, re.M)
