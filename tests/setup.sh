@@ -56,10 +56,23 @@ make_venv() {
 	touch "$stamp"
 }
 
+# A viewer that tests open exported stacks in; there is none on PyPI. Its pages are all in this one package.
+fetch_speedscope() {
+	[ ! -d .venv/speedscope ] || return 0
+	rm -rf .venv/new-speedscope
+	mkdir .venv/new-speedscope
+	npm pack --silent --pack-destination .venv/new-speedscope speedscope@1.25.0 >/dev/null
+	tar -xzf .venv/new-speedscope/*.tgz -C .venv/new-speedscope --strip-components=1
+	mv .venv/new-speedscope .venv/speedscope
+}
+
 case "${1:-all}" in
 all)
+	# Node.js from elsewhere than Debian brings it along.
+	command -v npm >/dev/null || packages="$packages npm"
 	install_packages "$packages"
 	make_venv
+	fetch_speedscope
 	;;
 packages) install_packages "$package_tools" ;;
 venv) make_venv ;;

