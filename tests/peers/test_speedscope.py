@@ -42,8 +42,8 @@ def written(file: Path) -> Path:
 
 
 def table(page: Any) -> list[list[str]]:
-    rows = [[cell.inner_text().strip() for cell in row.query_selector_all("td")] for row in page.query_selector_all("tr")]
-    return [row for row in rows if row]
+    cells = (row.query_selector_all("td") for row in page.query_selector_all("tr"))
+    return [[cell.inner_text().strip() for cell in row] for row in cells if row]
 
 
 def test_speedscope_has_our_sums(speedscope: Callable[[Path], Any], tmp_path: Path) -> None:
