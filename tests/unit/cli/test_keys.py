@@ -124,14 +124,15 @@ def test_a_fault_leaves_the_terminal_as_it_was() -> None:
         assert terminal.screen.cursor
 
 
-def test_a_stopped_command_gives_the_terminal_to_the_shell_and_takes_it_again() -> None:
+@pytest.mark.parametrize("shell", [("bash", "--norc"), ("dash",)])
+def test_a_stopped_command_gives_the_terminal_to_the_shell_and_takes_it_again(shell: tuple[str, ...]) -> None:
     # A shell without rc files: the job has a group of its own, and the terminal when it is in the foreground.
     script = f"set -m; {shlex.join(LIVE)}; echo stopped=$?; read line; fg; echo ended=$?"
-    with Terminal(["bash", "--norc", "-c", script]) as terminal:
+    with Terminal([*shell, "-c", script]) as terminal:
         terminal.wait_for(SHOWN)
         assert not terminal.echoes
         terminal.send("\x1a")
-        terminal.wait_for("stopped=148")
+        terminal.wait_until(lambda: "stopped=148" in terminal.screen.lines, "the shell, in a line of its own")
         assert terminal.settings == terminal.before
         assert terminal.screen.cursor
         terminal.send("enter")

@@ -103,7 +103,7 @@ class Keyboard:
             self._saved = saved
             termios.tcsetattr(self._fd, termios.TCSANOW, wanted)
 
-    def _release(self) -> None:
+    def _release(self, last: bytes = _SHOW_CURSOR) -> None:
         """The terminal is as it was. A signal handler may come here at any point: nothing is written to buffers."""
         saved = self._saved
         # In the background another process has it, and changing it then stops the caller.
@@ -111,7 +111,7 @@ class Keyboard:
             with suppress(termios.error, OSError):
                 termios.tcsetattr(self._fd, termios.TCSANOW, saved)
             with suppress(OSError, ValueError):
-                os.write(self._screen.fileno(), _SHOW_CURSOR)
+                os.write(self._screen.fileno(), last)
         # Last: another signal may come meanwhile, and end it.
         self._saved = None
 
@@ -136,7 +136,8 @@ class Keyboard:
     # --- Signals ------------------------------------------------------------------------------------------------------
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self._release()
+        # The cursor is behind the last line that was drawn, and not every shell goes on in the next one.
+        self._release(_SHOW_CURSOR + b"\n")
         before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         # Here it is stopped until a SIGCONT; the kernel does not stop an orphaned process group.
         os.kill(os.getpid(), signal.SIGTSTP)
