@@ -65,14 +65,14 @@ class Tables:
     def _fields(self, schema: Schema, prefix: str, page: str, told: set[str]) -> Iterator[Row]:
         """Of an object. A definition with a table of its own is told there, and every other one once in a table."""
         own = schema.get("properties", {})
+        for key, field in own.items():
+            yield from self._field(prefix + key, field, page, told)
         for base in schema.get("allOf", ()):
             name = _name(base)
             if name not in self.places and name not in told:
                 told.add(name)
                 rest = {key: value for key, value in self._defined[name]["properties"].items() if key not in own}
                 yield from self._fields({**self._defined[name], "properties": rest}, prefix, page, told)
-        for key, field in own.items():
-            yield from self._field(prefix + key, field, page, told)
 
     def _field(self, path: str, field: Schema, page: str, told: set[str]) -> Iterator[Row]:
         inner, names = self._followed(field)

@@ -164,8 +164,8 @@ def test_what_an_object_has_of_another_one_is_in_its_table() -> None:
     whole = {"allOf": [ref("pair"), ref("part")], "properties": {"two": ref("ns", description="more")}}
     assert made({"x": {"description": "it", **whole}}) == [
         ("x", "object", "it"),
-        ("x.one", "integer", "a time"),
         ("x.two", "integer", "more"),
+        ("x.one", "integer", "a time"),
     ]
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Callable
 
 import jsonschema
 import pytest
@@ -41,22 +42,46 @@ SCHEMA: Line = json.loads((DOCS / "schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def strict(schema: Any) -> Any:
-    """It takes no fields that the schema does not have, at any depth."""
-    if isinstance(schema, list):
-        return [strict(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: strict(value) for key, value in schema.items()}
-    found["properties"] = {
-        name: {**value, "unevaluatedProperties": False} for name, value in found.get("properties", {}).items()
-    }
-    if found.get("items"):
-        found["items"] = {**found["items"], "unevaluatedProperties": False}
-    return found
+def is_about(schema: Line, value: Any) -> bool:
+    return bool(jsonschema.Draft202012Validator({**schema, "$defs": SCHEMA["$defs"]}).is_valid(value))
 
 
-STRICT = jsonschema.Draft202012Validator({**strict(SCHEMA), "unevaluatedProperties": False})
+def parts(schema: Line, branch: Callable[[Line], bool] = lambda schema: True) -> Iterator[Line]:
+    """All that the schema says of a value, of branches those that are meant."""
+    yield schema
+    if "$ref" in schema:
+        yield from parts(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], branch)
+    for one in schema.get("allOf", ()):
+        yield from parts(one, branch)
+    for one in (*schema.get("oneOf", ()), *schema.get("anyOf", ())):
+        if branch(one):
+            yield from parts(one, branch)
+
+
+def inside(every: Sequence[Line], key: str) -> list[Line]:
+    """What is said of a field."""
+    found = [part["properties"][key] for part in every if key in part.get("properties", {})]
+    return found or [part["additionalProperties"] for part in every if part.get("additionalProperties")]
+
+
+def items(every: Sequence[Line]) -> list[Line]:
+    return [part["items"] for part in every if part.get("items")]
+
+
+def unknown(value: Any, about: Sequence[Line] = (SCHEMA,), path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Fields that the schema does not have, at any depth."""
+    every = [part for schema in about for part in parts(schema, lambda branch: is_about(branch, value))]
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found = inside(every, key)
+            if not found:
+                yield (*path, key)
+            yield from unknown(inner, found, (*path, key))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from unknown(inner, items(every), (*path, place))
+
+
 EXAMPLES: list[Line] = [json.loads(block) for block in blocks(text("json.md"), "json")]
 OVERHEAD = Overhead(1, 2, 3, 4, 5, 6)
 BLOCK = io_block.BlockFlow.kinds
@@ -121,9 +146,30 @@ def made() -> Iterator[Line]:
 LINES = list(made())
 
 
+# Lines of the real commands are compared with these, and keep to the schema (tests/kernel/test_golden.py).
+GOLDEN = sorted((DOCS.parent / "tests/kernel/golden").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
+def test_what_the_commands_write_is_in_the_schema(file: Path) -> None:
+    for kind, entries in json.loads(file.read_text()).items():
+        lines = [one for one in SCHEMA["oneOf"] if any(is_kind(part, kind) for part in parts(one))]
+        assert lines
+        for path in {entry.removeprefix("? ").partition(":")[0] for entry in entries if " = " not in entry}:
+            about = lines
+            for key, listed in re.findall(r"([^.\[]+)((?:\[[^\]]*\])*)(?:\.|$)", path):
+                about = inside([part for one in about for part in parts(one)], key)
+                assert about, f"{kind} line: {path}"
+                for _ in range(listed.count("[")):
+                    about = items([part for one in about for part in parts(one)])
+
+
+def is_kind(schema: Line, kind: str) -> bool:
+    return "kind" in schema.get("properties", {}) and is_about(schema["properties"]["kind"], kind)
+
+
 def test_each_kind_has_fields_that_stay() -> None:
-    """Lines of the real commands are compared with these, and keep to the schema (tests/kernel/test_golden.py)."""
-    golden = [json.loads(file.read_text()) for file in (DOCS.parent / "tests/kernel/golden").glob("*.json")]
+    golden = [json.loads(file.read_text()) for file in GOLDEN]
     assert {kind for lines in golden for kind in lines} == set(SCHEMA["properties"]["kind"]["enum"])
 
 
@@ -157,7 +203,7 @@ def beside(line: Line, path: tuple[Any, ...]) -> Line:
     at: Any = found
     for step in path[:-1]:
         at = at[step]
-    at["added"] = {}
+    at["added"] = 1
     return found
 
 
@@ -246,10 +292,14 @@ def test_fields_may_be_added() -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
 def test_every_field_is_in_the_schema(line: Line) -> None:
-    STRICT.validate(line)
-    for path in fields(line):
-        if path != ("kind",) and isinstance(path[-1], str):
-            assert not STRICT.is_valid(beside(line, path)), path
+    assert list(unknown(line)) == []
+
+
+def test_a_field_that_the_schema_does_not_have_is_found() -> None:
+    for line in (line for line in LINES if line["kind"] in ("operation", "doctor")):
+        for path in fields(line):
+            if isinstance(path[-1], str):
+                assert list(unknown(beside(line, path))) == [(*path[:-1], "added")]
 
 
 def test_the_causes_that_cost_a_request_come_first() -> None:
@@ -267,7 +317,9 @@ def test_every_filter_is_in_the_schema() -> None:
     told = filters.describe(every, tuple(predicates.values()))
     assert len(told) == len(every) + 1, "a size has two bounds"
     (start,) = [line for line in LINES if line["kind"] == "start" and line["flow"] == "io"][:1]
-    STRICT.validate({**start, "filters": {**start["filters"], **told}})
+    start = {**start, "filters": {**start["filters"], **told}}
+    VALIDATOR.validate(start)
+    assert list(unknown(start)) == []
 
 
 def values(definition: str) -> list[str]:
