@@ -150,6 +150,7 @@ test: setup ## set up and run all tests, on this kernel and in guests: some fort
 
 test-all: setup ## the same, every test on every kernel, and packages in clean roots: some hours
 	$(Q)tests/setup.sh packages
+	$(Q)tests/setup.sh npm
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run --all
 

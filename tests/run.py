@@ -113,15 +113,15 @@ EXPECTED_S: dict[str, float] = {
 
 
 def here(every: bool = False) -> list[Job]:
-    kernel, packages = ("tests/kernel",), ("tests/packages",)
-    roots = [Job("roots", PYTEST, packages, "clean_root")] if every else []
+    kernel, packages, peers = ("tests/kernel",), ("tests/packages",), ("tests/peers",)
+    longer = [Job("roots", PYTEST, packages, "clean_root"), Job("npm", PYTEST, peers, "npm")] if every else []
     return [
-        *roots,
+        *longer,
         Job("packages", PYTEST, packages, "not clean_root"),
         Job("lint", ("make", "lint")),
         Job("unit", (*PYTEST, "tests/unit")),
         Job("objects", (*PYTEST, "tests/objects")),
-        Job("peers", (*PYTEST, "tests/peers")),
+        Job("peers", PYTEST, peers, "not npm"),
         Job("types", (*PYTEST, "tests/types"), fetched=True),
         Job("running", (*PYTEST, "--durations=0", "--durations-min=1"), kernel, "not icount and not guest"),
     ]

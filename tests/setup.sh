@@ -4,6 +4,7 @@
 #
 #   tests/setup.sh          the packages, then .venv
 #   tests/setup.sh packages what builds packages, and clean roots to try them in
+#   tests/setup.sh npm      what some tests take of npm
 #   tests/setup.sh venv     only .venv
 set -eu
 cd "$(dirname "$0")/.."
@@ -68,16 +69,18 @@ fetch_speedscope() {
 
 case "${1:-all}" in
 all)
-	# Node.js from elsewhere than Debian brings it along.
-	command -v npm >/dev/null || packages="$packages npm"
 	install_packages "$packages"
 	make_venv
-	fetch_speedscope
 	;;
 packages) install_packages "$package_tools" ;;
+npm)
+	# Node.js from elsewhere than Debian brings it along; Debian's has hundreds of packages.
+	command -v npm >/dev/null || install_packages npm
+	fetch_speedscope
+	;;
 venv) make_venv ;;
 *)
-	echo "usage: tests/setup.sh [packages | venv]" >&2
+	echo "usage: tests/setup.sh [packages | npm | venv]" >&2
 	exit 2
 	;;
 esac

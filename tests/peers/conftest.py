@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "npm: takes a package of npm: `make test-all`")
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """Debian's; playwright brings none along."""
@@ -104,7 +108,7 @@ SPEEDSCOPE = Path(__file__).resolve().parents[2] / ".venv/speedscope/dist/releas
 @pytest.fixture(scope="session")
 def speedscope(chromium: Any) -> Iterator[Callable[[Path], Any]]:
     """Opens stacks in speedscope, with a table of functions."""
-    assert SPEEDSCOPE.is_dir(), "speedscope is not installed: tests/setup.sh"
+    assert SPEEDSCOPE.is_dir(), "speedscope is not installed: tests/setup.sh npm"
     with _viewer(chromium, SPEEDSCOPE) as opened:
 
         def make(file: Path) -> Any:

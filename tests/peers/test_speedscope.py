@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 
 from tests.peers.conftest import SPEEDSCOPE
 from tests.unit.outputs import path, samples
@@ -19,6 +20,8 @@ from wptrace.model.report import BYTES, rows_of
 from wptrace.model.stack import Stack
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
+
+pytestmark = pytest.mark.npm
 
 
 def written(file: Path) -> Path:
