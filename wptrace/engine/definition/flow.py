@@ -50,6 +50,8 @@ SLOTS = 1024
 MOST_SLOTS = 1 << 20
 ROWS = 64
 MOST_ROWS = 1 << 14
+_SPENT_BYTES = 8
+"""Of the time of a point."""
 MEMORY = 256 << 20
 """Of all cells together: a typing error in the number of rows is no reason to take more."""
 
@@ -131,7 +133,8 @@ class DefinedFlow(Flow):
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take, rate=RATE)
         slot_bits = options.slots.bit_length() - 1
-        numbering = Numbering(self._resolution, self._first, slot_bits, self._telling, options.shedding)
+        without = obj.rodata.without_exchange
+        numbering = Numbering(self._resolution, self._first, slot_bits, self._telling, options.shedding, not without)
         self._programs = programs = Programs(self._resolution)
         programs.attach(numbering, bodies(obj), self._asks)
         wanted = options.filter
@@ -167,10 +170,9 @@ class DefinedFlow(Flow):
         obj.maps["rows"].max_entries = rows + 1
         for name in ("row_numbers", "taken"):
             obj.maps[name].max_entries = max(rows, 1)
-        obj.maps["objects"].max_entries = options.slots
+        Slots.reserve(obj, options.slots)
         obj.maps["records"].max_entries = options.ring_bytes if options.telling else mmap.PAGESIZE
         obj.rodata.without_exchange = not trial.exchanges()
-        obj.rodata.slot_mask = options.slots - 1
         obj.rodata.label_words = self._words
         obj.rodata.row_count = rows
         obj.data.slow_ns = NEVER_NS if options.slow_ns is None else options.slow_ns
@@ -341,7 +343,8 @@ class DefinedFlow(Flow):
                 continue
             fields: dict[str, Any] = {"key": f"{one.key:#x}", "cpu": life.cpu}
             fields |= {"comm": tasks.comm(life.comm), "pid": life.tgid, "tid": life.tid}
-            stage = self._stages[life.state.last] if life.state.last < len(self._stages) else ""
+            last = life.state.last // _SPENT_BYTES
+            stage = self._stages[last] if last < len(self._stages) else ""
             found.append(InFlight(self.kind.group(*self._values(life.labels)), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
@@ -382,12 +385,16 @@ class Slots:
     def __init__(self, obj: BpfObject) -> None:
         self._codec = obj.struct("object")
         objects = obj.maps["objects"]
-        self._stride = int(self._codec.size + 7) & ~7
-        size = objects.max_entries * self._stride
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._stride = int(self._codec.size)
+        size = -(-objects.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
         self._mapped = mmap.mmap(objects.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
-        self._bytes = memoryview(self._mapped)[: objects.max_entries * self._stride]
+        self._bytes = memoryview(self._mapped)[: objects.value_size]
         self._words = self._bytes.cast("Q")
+
+    @staticmethod
+    def reserve(obj: BpfObject, slots: int) -> None:
+        """Before the load."""
+        obj.maps["objects"].value_size = slots * int(obj.struct("object").size)
 
     def begun(self) -> int:
         """By the second word of each slot."""
