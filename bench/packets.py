@@ -91,19 +91,20 @@ def _sockets() -> Iterator[Link]:
     """One of this namespace, and one of the other: a socket stays where it was made."""
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def enter(path: str) -> None:
-        with open(path) as namespace:
+    def enter(path: Path) -> None:
+        with path.open() as namespace:
             if libc.setns(namespace.fileno(), _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"{path} cannot be entered")
 
     with ExitStack() as stack:
         sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        own = f"/proc/self/fd/{os.open('/proc/self/ns/net', os.O_RDONLY)}"
-        enter(f"/run/netns/{_NAMESPACE}")
+        own = os.open("/proc/self/ns/net", os.O_RDONLY)
+        stack.callback(os.close, own)
+        enter(Path("/run/netns", _NAMESPACE))
         try:
             reader = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         finally:
-            enter(own)
+            enter(Path(f"/proc/self/fd/{own}"))
         reader.bind((_FAR_ADDRESS, _PORT))
         reader.settimeout(10)
         sender.connect((_FAR_ADDRESS, _PORT))

@@ -72,7 +72,7 @@ EXPORT_ENUM(generic_mark);
 #define DECIDED(mark, number) \
 	asm goto("r0 = %0 ll\n\tif r0 != 0 goto %l[yes]" : : "i"(MARKED(mark, number)) : "r0" : yes); \
 	return false; \
-yes: \
+	yes: \
 	return true
 
 static __always_inline bool ANY(const __u64 mask)

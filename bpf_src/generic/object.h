@@ -31,7 +31,8 @@ struct life {
 	__u64 value;
 	__u64 mark;
 	__u64 labels[LABELS];
-	__s64 spent[POINTS]; /* after each point, until the next one that was seen; by the clocks of two CPUs even less than 0 */
+	__s64 spent
+		[POINTS]; /* after each point, until the next one that was seen; by the clocks of two CPUs even less than 0 */
 	/* From here on 0 unless any is reported. */
 	__u32 cpu; /* on which it began */
 	__u32 tgid; /* of the task in which it began */

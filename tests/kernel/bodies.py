@@ -79,7 +79,9 @@ class Bodies:
             number if marked[1] else None,
             None,
         )
-        constants = emit.Constants(point, bits, self._slot_bits, self._stages, tuple(range(labels)), (), not self.obj.rodata.without_exchange)
+        constants = emit.Constants(
+            point, bits, self._slot_bits, self._stages, tuple(range(labels)), (), not self.obj.rodata.without_exchange
+        )
         code = emit.program(attachment, constants, self.found.code[body], self.found.stand_ins, os.uname().machine)
         self.made.append(Generated(body, Target(RAW_TP, "test"), code))
         return Run(self.made[-1].fd)

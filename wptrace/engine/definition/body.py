@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of a point: a front end, and of its body what the point uses.
 
-A body (bpf_src/generic/) is compiled against stand-ins: numbers with a mark for what is constant at a point, variables for
-`args` and for the slots. Here comes what is meant in their place. Branches that are known then are followed, so what they
-lead past is not in the program, and what comes next is next to it.
+A body (bpf_src/generic/) is compiled against stand-ins: numbers with a mark for what is constant at a point, variables
+for `args` and for the slots. Here comes what is meant in their place. Branches that are known then are followed, so
+what they lead past is not in the program, and what comes next is next to it.
 """
 
 from __future__ import annotations

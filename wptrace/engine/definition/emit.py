@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of a point: a front end that reads what the definition names, before a prebuilt body.
 
-The front end leaves `struct args` (bpf_src/generic/args.h) on the stack and the key in a register, and falls through into
-the body. R6 is the context, R7 the value at hand, R9 a key of several parts as far as it is known.
+The front end leaves `struct args` (bpf_src/generic/args.h) on the stack and the key in a register, and falls through
+into the body. R6 is the context, R7 the value at hand, R9 a key of several parts as far as it is known.
 """
 
 from __future__ import annotations
