@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 import time
@@ -25,7 +26,7 @@ from wptrace.engine.definition.resolved import Label, Resolution
 from wptrace.engine.filters import Filter, cgroup, task
 from wptrace.engine.flow import NEVER_NS, Flow
 from wptrace.engine.sampling import Sampling
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import LibbpfError, UsageError, WptraceError
 from wptrace.kernel import privileges, symbols, tasks
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
@@ -48,6 +49,7 @@ _NOTED = {"unmatched": UNMATCHED_END, "rows_full": _ROWS_FULL, "ring_full": RING
 
 SLOTS = 1024
 MOST_SLOTS = 1 << 20
+SLOTS_OF_OLD_KERNELS = 1 << 14
 ROWS = 64
 MOST_ROWS = 1 << 14
 _SPENT_BYTES = 8
@@ -124,7 +126,14 @@ class DefinedFlow(Flow):
         # Bodies that ask whose something is are the only ones that read the kernel's types.
         self._opened = obj = trial.open_here(self.object, own_types=not self._asks)
         self._prepare(obj)
-        obj.load()
+        try:
+            obj.load()
+        except LibbpfError as error:
+            # All slots are one value of a map, and 5.10 has no larger ones.
+            if error.errno == errno.E2BIG and options.slots > SLOTS_OF_OLD_KERNELS:
+                most = f"up to {SLOTS_OF_OLD_KERNELS:,} are"
+                raise UsageError(f"{options.slots:,} slots are not possible on this kernel: {most}") from None
+            raise
         self._table = Slots(obj)
         self._cells = Cells(_Sized(obj, self._kept), [self._group(0)], [TOTAL, *self._stages[: self._kept]])
         if options.telling:
