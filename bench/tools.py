@@ -244,11 +244,12 @@ PACKETS = (
         _beginning("tracepoint:net:netif_receive_skb", _SKB)
         + _passing("fentry:ip_rcv_core", "args.skb", "receive")
         + _passing("fentry:udp_rcv", "args.skb", "ip")
+        + _passing("tracepoint:skb:skb_copy_datagram_iovec", _SKB, "l4")
         + _ending("tracepoint:skb:kfree_skb", _SKB, "l4", " @reasons[args.reason] = count();")
         + _ending("tracepoint:skb:consume_skb", _SKB, "user")
         + _ending("fentry:skb_release_head_state", "args.skb", "freed"),
         loads=(),
-        programs=6,
+        programs=7,
     ),
 )
 """Of packets, which have a load of their own."""

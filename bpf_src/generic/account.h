@@ -199,6 +199,7 @@ static __noinline int tell(struct object *object, __u64 now, __u64 total, __u32 
 {
 	struct generic_record *record;
 	struct life *life;
+	__u32 stage;
 
 	if (!object)
 		return 0;
@@ -217,7 +218,9 @@ static __noinline int tell(struct object *object, __u64 now, __u64 total, __u32 
 	record->key = object->key;
 	record->value = life->value;
 	__builtin_memcpy(record->labels, life->labels, sizeof(record->labels));
-	__builtin_memcpy(record->spent, life->spent, sizeof(record->spent));
+#pragma unroll
+	for (stage = 0; stage < POINTS; stage++)
+		record->spent[stage] = minus(life->spent[stage], 0);
 	record->seen = life->state.seen;
 	record->outcome = outcome;
 	record->failed = failed;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What a generated front end hands to a body. A body takes it for the context of a raw_tp program, of which the verifier
- * allows to read so many words; so each body is a program of its own, that libbpf loads and relocates. In the programs
- * that are made of it R1 points to the stack.
- *
- * What is constant at a point is in the instructions themselves: a body loads a number with a mark, in whose place
- * wptrace/engine/definition/numbers.py puts what is meant. So the verifier takes out what a point does not use.
+ * What a generated front end hands to a body. A body is a program of its own, that libbpf loads and relocates and nobody
+ * runs. It is written against stand-ins: numbers with a mark, and variables of this object. wptrace/engine/definition/body.py
+ * makes of it what runs behind a front end: the key comes in a register, `args` are on the stack, slots are in a map, and what
+ * is constant at a point is in the instructions. What a point does not use is taken out.
  */
 #ifndef WPT_GENERIC_ARGS_H
 #define WPT_GENERIC_ARGS_H
@@ -16,17 +14,14 @@
 #define NAME_BYTES 16
 
 struct args {
-	__u64 key;
 	__u64 value;
 	__u64 other; /* the key that it has from now on */
 	__u64 labels[LABELS];
 	__u64 mark; /* what is to be reached, or what was */
 	__u64 failed; /* not 0: it ended with an error */
-	__u32 place; /* where the slot of the key is */
-	__u32 other_place; /* and of the other one */
 };
 
-const struct args *export_args __attribute__((unused));
+struct args args_here; /* stands for those on the stack */
 
 enum generic_flag {
 	GENERIC_FLAG_VALUE, /* which words of `args` are there */
@@ -53,22 +48,61 @@ EXPORT_ENUM(generic_flag);
 /* The upper half of numbers that are replaced. */
 enum generic_mark {
 	GENERIC_MARK_FLAGS = 0x77700001, /* the lower half is a mask: those of the point's flags that are in it */
-	GENERIC_MARK_POINT, /* what is known of an object that begins here, as struct state */
-	GENERIC_MARK_LACKS, /* whether there are no more stages than this: true where it was not replaced */
+	GENERIC_MARK_LACKS, /* whether there are no more stages than this */
+	GENERIC_MARK_EXCHANGES, /* whether the kernel has atomics that fetch */
+	GENERIC_MARK_KEY, /* the first instruction: what the front end leaves in its register */
+	GENERIC_MARK_BEGUN, /* what is known of an object that begins here, as struct state */
+	GENERIC_MARK_PASSED, /* the same is set in the register */
+	GENERIC_MARK_HOME, /* as many of the register's upper bits of 32 as number the slots */
+	GENERIC_MARK_SLOTS, /* how many there are, less one */
 };
 EXPORT_ENUM(generic_mark);
 
+#define MARKED(mark, number) ((__u64)(mark) << 32 | (number))
 #define REPLACED(mark, number) \
 	({ \
 		__u64 __found; \
-		asm volatile("%0 = %1 ll" : "=r"(__found) : "i"((__u64)(mark) << 32 | (number))); \
+		asm volatile("%0 = %1 ll" : "=r"(__found) : "i"(MARKED(mark, number))); \
 		__found; \
 	})
+/* The same of what is there already. */
+#define CHANGED(mark, number) asm volatile("%0 = %1 ll" : "+r"(number) : "i"(MARKED(mark, 0)))
+
+/* The branch is known when a point's program is made, and only one of both is in it. */
+#define DECIDED(mark, number) \
+	asm goto("r0 = %0 ll\n\tif r0 != 0 goto %l[yes]" : : "i"(MARKED(mark, number)) : "r0" : yes); \
+	return false; \
+	yes: \
+	return true
+
+static __always_inline bool ANY(const __u64 mask)
+{
+	DECIDED(GENERIC_MARK_FLAGS, mask);
+}
+
+static __always_inline bool LACKS(const __u64 stage)
+{
+	DECIDED(GENERIC_MARK_LACKS, stage);
+}
+
+static __always_inline bool EXCHANGES(void)
+{
+	DECIDED(GENERIC_MARK_EXCHANGES, 0);
+}
+
 #define FLAG(what) (1ULL << GENERIC_FLAG_##what)
-#define ANY(mask) REPLACED(GENERIC_MARK_FLAGS, mask)
 #define HAS(what) ANY(FLAG(what))
-#define HERE() REPLACED(GENERIC_MARK_POINT, 0)
-#define LACKS(stage) REPLACED(GENERIC_MARK_LACKS, stage)
+#define SOME(mask) REPLACED(GENERIC_MARK_FLAGS, mask)
+#define KEY() REPLACED(GENERIC_MARK_KEY, 0)
+#define ARG(field) \
+	({ \
+		struct args *__args; \
+		asm volatile("%0 = %1 ll" : "=r"(__args) : "i"(&args_here)); \
+		__args->field; \
+	})
+
+/* Where no branch may be copied, as by unrolling a loop. */
+#define EACH_STAGE(what) what(0) what(1) what(2) what(3) what(4) what(5) what(6)
 
 /*
  * The words of labels that are there, the number of the outcome, bits of the points of which one has to be seen before:
@@ -90,8 +124,8 @@ _Static_assert(GENERIC_FLAGS <= LABELS_SHIFT, "flags have no bits of labels");
 #define AFTER_MASK (((1ULL << (POINTS - 1)) - 1) << AFTER_SHIFT)
 #define OUTCOME_MASK ((OUTCOMES - 1ULL) << OUTCOME_SHIFT)
 #define LABELS_MASK (((1ULL << LABELS) - 1) << LABELS_SHIFT)
-#define AFTER() (ANY(AFTER_MASK) >> AFTER_SHIFT)
+#define AFTER() (SOME(AFTER_MASK) >> AFTER_SHIFT)
 #define HAS_LABEL(number) ANY(1ULL << (LABELS_SHIFT + (number)))
-#define OUTCOME() (ANY(OUTCOME_MASK) >> OUTCOME_SHIFT)
+#define OUTCOME() (SOME(OUTCOME_MASK) >> OUTCOME_SHIFT)
 
 #endif

@@ -24,33 +24,34 @@ static __always_inline int unmatched(void)
 }
 
 /* The time since the point before, to the stage that began there. */
-static __always_inline void charge(struct life *life, __u64 word, __u64 now)
+static __always_inline void charge(struct object *object, __u64 now)
 {
-	__u64 last = word >> (STATE_LAST - 3) & (POINTS - 1) << 3;
+	struct life *life = &object->life;
+	__s64 *spent = place_in(object, life->spent, life->state.last & STATE_LAST);
 
-	*(__u64 *)((char *)life->spent + last) += minus(now, life->last_ns);
+	*spent = *spent - life->last_ns + now;
 	life->last_ns = now;
 }
 
 /* What a point may know of an object: few know anything. */
 #define KNOWS (FLAG(VALUE) | FLAG(MARK) | LABELS_MASK)
 
-static __always_inline void learn(struct life *life, struct args *args)
+static __always_inline void learn(struct life *life)
 {
 	if (!ANY(KNOWS))
 		return;
 	if (HAS(VALUE))
-		life->value = args->value;
+		life->value = ARG(value);
 	if (HAS(MARK))
-		life->mark = args->mark;
+		life->mark = ARG(mark);
 	if (HAS_LABEL(0))
-		life->labels[0] = args->labels[0];
+		life->labels[0] = ARG(labels[0]);
 	if (HAS_LABEL(1))
-		life->labels[1] = args->labels[1];
+		life->labels[1] = ARG(labels[1]);
 	if (HAS_LABEL(2))
-		life->labels[2] = args->labels[2];
+		life->labels[2] = ARG(labels[2]);
 	if (HAS_LABEL(3))
-		life->labels[3] = args->labels[3];
+		life->labels[3] = ARG(labels[3]);
 }
 
 /* What the points of a definition know together. */
@@ -72,7 +73,7 @@ static __always_inline void clear(struct life *life)
 		__u32 timed = *(volatile __u32 *)&time_one_in;
 
 		if (timed && bpf_get_prandom_u32() % timed)
-			life->state.chosen |= STATE_UNTIMED;
+			life->state.chosen |= CHOSEN_UNTIMED;
 	}
 	if (HAS(TELLING)) {
 		__u64 ids = bpf_get_current_pid_tgid();
@@ -80,7 +81,7 @@ static __always_inline void clear(struct life *life)
 
 		/* At random: the same addresses come again and again, and say nothing. */
 		if (one_in && !(bpf_get_prandom_u32() % one_in))
-			life->state.chosen |= STATE_TOLD;
+			life->state.chosen |= CHOSEN_TOLD;
 		life->cpu = bpf_get_smp_processor_id();
 		life->tgid = ids >> 32;
 		life->tid = ids;
@@ -88,32 +89,29 @@ static __always_inline void clear(struct life *life)
 	}
 }
 
-static __always_inline void clear_spent(struct life *life)
-{
-	__u32 stage;
-
-#pragma unroll
-	for (stage = 0; stage < POINTS - 1; stage++) {
-		if (!LACKS(stage))
-			life->spent[stage] = 0;
-	}
-}
+#define CLEAR_SPENT(stage) \
+	if (!LACKS(stage)) \
+		life->spent[stage] = zero;
 
 /* In a slot that is its own. */
-static __always_inline void fill(struct object *object, struct args *args)
+static __always_inline void fill(struct object *object)
 {
 	struct life *life = &object->life;
 	__u64 now = bpf_ktime_get_ns();
 
 	COUNT(object->begun);
-	WORD(life) = HERE();
+	WORD(life) = REPLACED(GENERIC_MARK_BEGUN, 0);
 	if (HAS(SEVERAL)) {
+		__u64 zero;
+
+		/* Or it is loaded for each. */
+		asm volatile("%0 = 0" : "=r"(zero));
 		life->last_ns = now;
-		clear_spent(life);
+		EACH_STAGE(CLEAR_SPENT)
 	}
 	if (ANY(KEPT | KNOWS)) {
 		clear(life);
-		learn(life, args);
+		learn(life);
 	}
 	barrier();
 	life->start_ns = now;
@@ -135,13 +133,13 @@ static __always_inline bool begins_again(struct object *object)
 	return true;
 }
 
-static __always_inline int begin_as(__u64 key, __u32 place, struct args *args)
+static __always_inline int begin_as(__u64 key)
 {
-	struct object *object = claim(key, place);
+	struct object *object = claim(key);
 	bool fresh;
 
 	if (!object) {
-		object = find_or_claim(key, place, &fresh);
+		object = find_or_claim(key, &fresh);
 		if (!object) {
 			COUNT(loss[GENERIC_CAUSE_STATE_FULL]);
 			return 0;
@@ -149,28 +147,47 @@ static __always_inline int begin_as(__u64 key, __u32 place, struct args *args)
 		if (!fresh && !begins_again(object))
 			return 0;
 	}
-	fill(object, args);
+	fill(object);
 	return 0;
 }
 
-static __always_inline int on_begin(struct args *args, bool asks)
+static __always_inline int on_begin(__u64 key, bool asks)
 {
 	if (asks && !task_matches())
 		return 0;
-	return begin_as(args->key, args->place, args);
+	return begin_as(key);
+}
+
+#define MOVE_SPENT(stage) \
+	if (!LACKS(stage)) \
+		to->spent[stage] = from->spent[stage];
+
+/* What is not at home is on its way elsewhere, or begins here: none of it goes on then. */
+static __always_inline struct object *find_or_begin(struct object *home, __u64 key, bool asks)
+{
+	struct object *object;
+	__u64 kept;
+
+	/* A copy: the key itself need not outlive what is called, so all other points have one register less to save. */
+	asm volatile("%0 = %1" : "=r"(kept) : "r"(key));
+	object = find_displaced(home, kept);
+	if (object)
+		return object;
+	if (!asks || task_matches())
+		begin_as(HAS(OTHER) ? ARG(other) : kept);
+	return NULL;
 }
 
 /* To the slot of another key: as much of it as there is. */
-static __always_inline void move(struct object *object, __u64 word, __u64 other, __u32 place)
+static __always_inline void move(struct object *object, __u64 other)
 {
 	struct life *from = &object->life, *to;
 	struct object *into;
-	__u32 stage;
 	bool fresh;
 
-	into = claim(other, place);
+	into = claim(other);
 	if (!into) {
-		into = find_or_claim(other, place, &fresh);
+		into = find_or_claim(other, &fresh);
 		if (into == object)
 			return;
 		if (!into) {
@@ -183,12 +200,8 @@ static __always_inline void move(struct object *object, __u64 word, __u64 other,
 	}
 	to = &into->life;
 	to->last_ns = from->last_ns;
-	WORD(to) = word;
-#pragma unroll
-	for (stage = 0; stage < POINTS - 1; stage++) {
-		if (!LACKS(stage))
-			to->spent[stage] = from->spent[stage];
-	}
+	WORD(to) = WORD(from);
+	EACH_STAGE(MOVE_SPENT)
 	if (ANY(KEPT)) {
 		to->value = from->value;
 		to->mark = from->mark;
@@ -206,64 +219,65 @@ static __always_inline void move(struct object *object, __u64 word, __u64 other,
 	free_slot(object);
 }
 
-static __always_inline bool reached(struct args *args, struct life *life)
+static __always_inline bool reached(struct life *life)
 {
 	if (HAS(NARROW))
-		return (__s32)((__u32)args->mark - (__u32)life->mark) >= 0;
-	return (__s64)(args->mark - life->mark) >= 0;
+		return (__s32)((__u32)ARG(mark) - (__u32)life->mark) >= 0;
+	return (__s64)(ARG(mark) - life->mark) >= 0;
 }
 
 /* What it takes for an object to count at a point. */
 #define CONDITIONS (AFTER_MASK | FLAG(REACHED) | FLAG(FIRST) | FLAG(NEST))
 
-static __always_inline bool is_due(struct args *args, struct life *life)
+static __always_inline bool is_due(struct life *life)
 {
 	if (ANY(AFTER_MASK) && !(AFTER() & life->state.seen))
 		return false;
-	return !HAS(REACHED) || reached(args, life);
+	return !HAS(REACHED) || reached(life);
 }
 
-static __always_inline int on_pass(struct args *args, bool asks)
+static __always_inline int on_pass(__u64 key, bool asks)
 {
-	struct object *object = find(args->key, args->place);
+	struct object *object = object_at(home_of(key));
 	struct life *life;
 	__u64 word;
 
-	if (!object) {
-		if (!HAS(BEGINS))
-			return unmatched();
-		if (asks && !task_matches())
-			return 0;
-		if (HAS(OTHER))
-			return begin_as(args->other, args->other_place, args);
-		return begin_as(args->key, args->place, args);
+	if (DIFFER(object->key, key)) {
+		object = HAS(BEGINS) ? find_or_begin(object, key, asks) : find_displaced(object, key);
+		if (!object)
+			return HAS(BEGINS) ? 0 : unmatched();
 	}
 	life = &object->life;
-	word = WORD(life);
 	if (ANY(CONDITIONS)) {
-		if (!is_due(args, life))
+		if (!is_due(life))
 			return 0;
-		if (HAS(FIRST) && word & HERE() & 0xff << STATE_SEEN)
+		if (HAS(FIRST) && life->state.seen & REPLACED(GENERIC_MARK_BEGUN, 0) >> STATE_SEEN)
 			return 0;
 	}
-	if (!HAS(SHEDDING) || !(word & STATE_UNTIMED))
-		charge(life, word, bpf_ktime_get_ns());
-	word = (word & ~(0xffULL << STATE_LAST)) | HERE();
+	if (!HAS(SHEDDING) || !(life->state.chosen & CHOSEN_UNTIMED))
+		charge(object, bpf_ktime_get_ns());
+	word = WORD(life) & ~(__u64)STATE_LAST;
+	CHANGED(GENERIC_MARK_PASSED, word);
 	WORD(life) = word;
-	learn(life, args);
+	learn(life);
 	if (HAS(OTHER))
-		move(object, word, args->other, args->other_place);
+		move(object, ARG(other));
 	return 0;
 }
 
 /* What else may be counted of an end. */
 #define MORE (OUTCOME_MASK | FLAG(VALUED) | FLAG(FAILED) | FLAG(SHEDDING))
 
-static __always_inline void account(struct object *object, struct args *args)
+#define ADD_SPENT(stage) \
+	if (!LACKS(stage) && word & 1 << (STATE_SEEN + stage)) \
+		hist_add_short(cell, &cell->stages[stage + 1], life->spent[stage], false);
+
+static __always_inline void account(struct object *object)
 {
-	__u32 number = 0, stage;
+	__u32 number = 0;
 	struct life *life = &object->life;
-	__u64 now, total, word;
+	__u64 now, word;
+	__s64 total;
 	struct cell *cell;
 
 	if (HAS(LABELLED))
@@ -274,64 +288,66 @@ static __always_inline void account(struct object *object, struct args *args)
 		return;
 	}
 	COUNT(cell->finished);
-	word = WORD(life);
 	if (ANY(MORE)) {
 		if (ANY(OUTCOME_MASK))
 			COUNT(cell->outcomes[OUTCOME() & (OUTCOMES - 1)]);
-		if (HAS(FAILED) && args->failed)
+		if (HAS(FAILED) && ARG(failed))
 			COUNT(cell->failed);
 		if (HAS(VALUED))
 			COUNT_MORE(cell->value, life->value);
-		if (HAS(SHEDDING) && word & STATE_UNTIMED) {
+		if (HAS(SHEDDING) && life->state.chosen & CHOSEN_UNTIMED) {
 			COUNT(cell->untimed);
 			return;
 		}
 	}
 	now = bpf_ktime_get_ns();
-	total = minus(now, life->start_ns);
-	hist_add_short(&cell->stages[0], total, true);
+	total = now - life->start_ns;
+	hist_add_short(cell, &cell->stages[0], total, true);
 	if (HAS(SEVERAL)) {
-		charge(life, word, now);
-#pragma unroll
-		for (stage = 0; stage < POINTS - 1; stage++) {
-			if (!LACKS(stage) && word & 1 << (STATE_SEEN + stage))
-				hist_add_short(&cell->stages[stage + 1], life->spent[stage], false);
-		}
+		charge(object, now);
+		word = WORD(life);
+		EACH_STAGE(ADD_SPENT)
 	}
-	if (HAS(TELLING) && (total >= slow_ns || word & STATE_TOLD))
-		tell(object, now, total, OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && args->failed);
+	if (HAS(TELLING) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_TOLD))
+		tell(object, now, minus(total, 0), OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && ARG(failed));
 }
 
-static __always_inline int on_end(struct args *args)
+static __always_inline int on_end(__u64 key)
 {
-	struct object *object = find(args->key, args->place);
+	struct object *object = object_at(home_of(key));
 	struct life *life;
 
-	if (!object)
-		return unmatched();
+	if (DIFFER(object->key, key)) {
+		object = find_displaced(object, key);
+		if (!object)
+			return unmatched();
+	}
 	life = &object->life;
 	if (ANY(CONDITIONS | KNOWS)) {
-		if (!is_due(args, life))
+		if (!is_due(life))
 			return 0;
 		if (HAS(NEST) && life->state.depth) {
 			life->state.depth--;
 			return 0;
 		}
-		learn(life, args);
+		learn(life);
 	}
-	account(object, args);
+	account(object);
 	free_slot(object);
 	return 0;
 }
 
 /* It was merged into another one, or is none of those that are wanted: as if it had never begun. */
-static __always_inline int on_drop(struct args *args)
+static __always_inline int on_drop(__u64 key)
 {
-	struct object *object = find(args->key, args->place);
+	struct object *object = object_at(home_of(key));
 
-	if (!object)
-		return unmatched();
-	if (!is_due(args, &object->life))
+	if (DIFFER(object->key, key)) {
+		object = find_displaced(object, key);
+		if (!object)
+			return unmatched();
+	}
+	if (!is_due(&object->life))
 		return 0;
 	COUNT(dropped[OUTCOME() & (OUTCOMES - 1)]);
 	free_slot(object);
@@ -340,17 +356,19 @@ static __always_inline int on_drop(struct args *args)
 
 #define BODY(name, call) \
 	SEC("raw_tp") \
-	int name(struct args *args) \
+	int name(void *context) \
 	{ \
+		__u64 key = KEY(); \
+\
 		return call; \
 	}
 
-BODY(begin, on_begin(args, false))
-BODY(pass, on_pass(args, false))
-BODY(end, on_end(args))
-BODY(drop, on_drop(args))
+BODY(begin, on_begin(key, false))
+BODY(pass, on_pass(key, false))
+BODY(end, on_end(key))
+BODY(drop, on_drop(key))
 /* The same where the user wants those of some tasks. */
-BODY(begin_asking, on_begin(args, true))
-BODY(pass_asking, on_pass(args, true))
+BODY(begin_asking, on_begin(key, true))
+BODY(pass_asking, on_pass(key, true))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

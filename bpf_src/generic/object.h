@@ -9,19 +9,19 @@
 
 /* In one word, that programs read and write as a whole. */
 struct state {
-	__u8 chosen; /* bits: see below */
+	__u8 last; /* point, as the place of its time in `spent` */
 	__u8 seen; /* bits of points; each but the end has a stage of its own */
-	__u8 last; /* point */
+	__u8 chosen; /* bits: see below */
 	__u8 unused;
 	__u16 depth; /* how often it began inside itself */
 	__u16 unused_too;
 };
 
+#define CHOSEN_TOLD 1 /* whatever it takes */
+#define CHOSEN_UNTIMED 2 /* counted alone */
 /* Places in that word. */
-#define STATE_TOLD 1 /* whatever it takes */
-#define STATE_UNTIMED 2 /* counted alone */
+#define STATE_LAST ((POINTS - 1) << 3)
 #define STATE_SEEN 8
-#define STATE_LAST 16
 #define WORD(life) (*(__u64 *)&(life)->state)
 
 struct life {
@@ -31,7 +31,8 @@ struct life {
 	__u64 value;
 	__u64 mark;
 	__u64 labels[LABELS];
-	__u64 spent[POINTS]; /* after each point, until the next one that was seen */
+	__s64 spent
+		[POINTS]; /* after each point, until the next one that was seen; by the clocks of two CPUs even less than 0 */
 	/* From here on 0 unless any is reported. */
 	__u32 cpu; /* on which it began */
 	__u32 tgid; /* of the task in which it began */
@@ -50,64 +51,91 @@ struct object {
 
 const struct object *export_object __attribute__((unused));
 
+/* All slots are one value, whose address is in the instructions: Python sets its size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct object);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct object));
 } objects SEC(".maps");
 
-/* A power of two of slots, less one. */
-const volatile __u32 slot_mask = 1023;
+struct object first_object; /* stands for the first one in there */
 
 static __always_inline struct object *object_at(__u32 place)
 {
-	return bpf_map_lookup_elem(&objects, &place);
+	char *first;
+
+	asm volatile("%0 = %1 ll" : "=r"(first) : "i"(&first_object));
+	return (struct object *)(first + place * (__u32)sizeof(struct object));
 }
 
-static __always_inline struct object *object_behind(__u32 place, __u32 by)
+/* A slot is found by the highest bits of the product with the key's lower half, which depend on all of that. */
+static __always_inline __u32 home_of(__u64 key)
 {
-	return object_at((place + by) & slot_mask);
+	__u32 half;
+	__u64 place;
+
+	/* The verifier forbids arithmetic with a pointer it knows, but its lower half is a plain number. */
+	asm volatile("%0 = %1" : "=w"(half) : "w"((__u32)key));
+	place = half * 0x9e3779b1u;
+	CHANGED(GENERIC_MARK_HOME, place);
+	return place;
 }
 
-static __noinline __u32 displaced(__u64 key, __u32 home)
+static __always_inline __u32 place_behind(__u32 place, __u32 by)
 {
-	__u32 probe;
+	return (place + by) & (__u32)REPLACED(GENERIC_MARK_SLOTS, 0);
+}
+
+static __noinline __u32 displaced(__u64 key)
+{
+	__u32 home = home_of(key), probe;
 
 	for (probe = 1; probe < PROBES; probe++) {
-		struct object *object = object_behind(home, probe);
+		__u32 place = place_behind(home, probe);
 
-		if (object && object->key == key)
-			return (home + probe) & slot_mask;
+		if (object_at(place)->key == key)
+			return place;
 	}
 	return NOWHERE;
 }
 
-static __always_inline struct object *find(__u64 key, __u32 place)
+/* What a subprogram returned: the verifier does not know that it is a place. */
+static __always_inline struct object *object_found(__u32 place)
 {
-	struct object *object = object_at(place);
+	return object_at(place_behind(place, 0));
+}
 
-	if (!object || object->key == key)
-		return object;
-	if (!object->crowded)
+/* Seldom: what comes then is not in the way of the others, which the compiler does not see to by itself. */
+static __always_inline bool DIFFER(__u64 one, __u64 other)
+{
+	asm goto("if %0 != %1 goto %l[yes]" : : "r"(one), "r"(other) : : yes);
+	return false;
+yes:
+	return true;
+}
+
+static __always_inline struct object *find_displaced(struct object *home, __u64 key)
+{
+	__u32 place;
+
+	if (!home->crowded)
 		return NULL;
-	place = displaced(key, place);
-	return place == NOWHERE ? NULL : object_at(place);
+	place = displaced(key);
+	return place == NOWHERE ? NULL : object_found(place);
 }
 
 #define FRESH (1U << 31)
 
 /* Where it is, or a slot that was free, which has the bit FRESH. */
-static __noinline __u32 slot_of(__u64 key, __u32 home)
+static __noinline __u32 slot_of(__u64 key)
 {
+	__u32 home = home_of(key), probe;
 	struct object *first = object_at(home);
-	__u32 probe;
 
-	if (!first)
-		return NOWHERE;
 	if (first->crowded) {
-		__u32 place = displaced(key, home);
+		__u32 place = displaced(key);
 
 		if (place != NOWHERE)
 			return place;
@@ -115,21 +143,22 @@ static __noinline __u32 slot_of(__u64 key, __u32 home)
 	first->crowded = 1;
 	/* Once more from the first one on: it may be free again by now. */
 	for (probe = 0; probe < PROBES; probe++) {
-		struct object *object = object_behind(home, probe);
+		__u32 place = place_behind(home, probe);
+		struct object *object = object_at(place);
 
-		if (object && !object->key && take_place(&object->key, 0, key))
-			return ((home + probe) & slot_mask) | FRESH;
+		if (!object->key && take_place(&object->key, 0, key))
+			return place | FRESH;
 	}
 	return NOWHERE;
 }
 
 /* Its first slot, which was free, as mostly; none where there is more to do. */
-static __always_inline struct object *claim(__u64 key, __u32 place)
+static __always_inline struct object *claim(__u64 key)
 {
-	struct object *object = object_at(place);
+	struct object *object = object_at(home_of(key));
 	__u64 before;
 
-	if (!object || without_exchange || object->crowded)
+	if (!EXCHANGES() || object->crowded)
 		return NULL;
 	before = __sync_val_compare_and_swap(&object->key, 0, key);
 	/* Or the compiler makes a truth value of it first. */
@@ -138,22 +167,23 @@ static __always_inline struct object *claim(__u64 key, __u32 place)
 }
 
 /* After that: the slot that it has, or else one that was free; none where there is no room. */
-static __always_inline struct object *find_or_claim(__u64 key, __u32 place, bool *fresh)
+static __always_inline struct object *find_or_claim(__u64 key, bool *fresh)
 {
-	struct object *object = object_at(place);
+	struct object *object = object_at(home_of(key));
+	__u32 place;
 
 	*fresh = false;
-	if (!object || object->key == key)
+	if (object->key == key)
 		return object;
 	if (without_exchange && !object->crowded && !object->key && take_place(&object->key, 0, key)) {
 		*fresh = true;
 		return object;
 	}
-	place = slot_of(key, place);
+	place = slot_of(key);
 	if (place == NOWHERE)
 		return NULL;
 	*fresh = place & FRESH;
-	return object_at(place & ~FRESH);
+	return object_found(place);
 }
 
 static __always_inline void free_slot(struct object *object)

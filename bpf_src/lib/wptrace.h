@@ -36,6 +36,14 @@
 #define COUNT_MORE(counter, more) ((void)__sync_fetch_and_add(&(counter), more))
 #define COUNT(counter) COUNT_MORE(counter, 1)
 
+/* So many bytes behind the begin of an array somewhere in an object, by one addition: the rest is in loads and stores. */
+#define place_in(object, array, bytes) \
+	({ \
+		__u64 __place = bytes; \
+		asm volatile("%0 += %1" : "+r"(__place) : "r"(object)); \
+		(typeof(&(array)[0]))(__place + ((char *)(array) - (char *)(object))); \
+	})
+
 /* The verifier does not let a pointer be handed to a global function, but a copy is a number. */
 static __always_inline __u64 number_of(__u64 pointer)
 {

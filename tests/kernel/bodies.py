@@ -40,11 +40,10 @@ class Bodies:
         obj = self.obj
         for program in obj.progs.values():
             program.autoload = program.name.endswith("_asking") == asks or program.name in ("end", "drop")
-        obj.maps["objects"].max_entries = slots
+        Slots.reserve(obj, slots)
         obj.maps["rows"].max_entries = obj.maps["cells"].max_entries = rows + 1
         obj.maps["row_numbers"].max_entries = obj.maps["taken"].max_entries = rows
         obj.rodata.without_exchange = not trial.exchanges()
-        obj.rodata.slot_mask = slots - 1
         self._kept = {name: bool(kept.get(name)) for name in ("valued", "marked", "telling", "shedding")}
         self._kept |= {"several": "stage_count" in globals_, "labelled": "label_words" in globals_}
         self._slot_bits = slots.bit_length() - 1
@@ -80,8 +79,10 @@ class Bodies:
             number if marked[1] else None,
             None,
         )
-        constants = emit.Constants(point, bits, self._slot_bits, self._stages, tuple(range(labels)))
-        code = emit.program(attachment, constants, self.found.code[body], self.found.marks, os.uname().machine)
+        constants = emit.Constants(
+            point, bits, self._slot_bits, self._stages, tuple(range(labels)), (), not self.obj.rodata.without_exchange
+        )
+        code = emit.program(attachment, constants, self.found.code[body], self.found.stand_ins, os.uname().machine)
         self.made.append(Generated(body, Target(RAW_TP, "test"), code))
         return Run(self.made[-1].fd)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -167,9 +168,11 @@ def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
     try:
         flow.start(Reader())
         objects = flow._obj.maps["objects"]
-        taken = objects[3]
-        taken.key, taken.begun = 7, 2
-        objects[3] = taken
+        whole = bytes(4)
+        slots = bytearray(objects[whole])
+        key, begun = 7, 2
+        struct.pack_into("QQ", slots, 3 * flow._obj.struct("object").size, key, begun)
+        objects[whole] = bytes(slots)
         assert flow.snapshot().books[REQUESTS].in_flight == 2
         flow.stop()
         book = flow.snapshot().books[REQUESTS]

@@ -74,6 +74,10 @@ class Section:
             )
         self._memory[offset : offset + codec.size] = codec.pack(value, name)
 
+    def place(self, name: str) -> tuple[int, int]:
+        """The map in which a variable is, and its offset there, as instructions have them once all is loaded."""
+        return int(libbpf().lib.bpf_map__fd(self._handle)), self._find(name)[0]
+
     def view(self, name: str) -> memoryview:
         """The bytes of a variable where they lie: no copy, and the programs go on writing them."""
         offset, codec = self._find(name)

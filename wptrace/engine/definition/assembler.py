@@ -17,18 +17,18 @@ R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = range(11)
 _LOADS = {1: 0x71, 2: 0x69, 4: 0x61, 8: 0x79}
 _STORES = {1: 0x73, 2: 0x6B, 4: 0x63, 8: 0x7B}
 _STORE_NUMBER, _ATOMIC_ADD = 0x7A, 0xDB
-WIDE, _CALL, _EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
-# Of numbers; with a register the bit _REGISTER is set as well.
+WIDE, CALL, EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
+# Of numbers; with a register the bit REGISTER is set as well.
 ADD, MUL, OR, AND, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_SIGNED, MOVE = 0x07, 0x27, 0x47, 0x57, 0x67, 0x77, 0xC7, 0xB7
-_REGISTER = 0x08
+REGISTER = 0x08
 # Kinds of instructions that compute: with registers, and with their lower halves.
 _ALL, _HALF = 0x07, 0x04
 ALWAYS = 0x05
 EQUAL, NOT_EQUAL, ANY_BIT = 0x15, 0x55, 0x45
 GREATER, GREATER_EQUAL, LESS, LESS_EQUAL = 0x25, 0x35, 0xA5, 0xB5
 SIGNED_GREATER, SIGNED_GREATER_EQUAL, SIGNED_LESS, SIGNED_LESS_EQUAL = 0x65, 0x75, 0xC5, 0xD5
-_TO_SUBPROGRAM = 1  # BPF_PSEUDO_CALL
-_MAP = 1  # BPF_PSEUDO_MAP_FD; the other one in use is BPF_PSEUDO_MAP_VALUE
+TO_SUBPROGRAM = 1  # BPF_PSEUDOCALL
+_MAP, MAP_VALUE = 1, 2  # BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE
 _HELPERS = {
     1: "map_lookup_elem",
     2: "map_update_elem",
@@ -56,6 +56,11 @@ class Instruction(NamedTuple):
 
     def packed(self) -> bytes:
         return _FORMAT.pack(self.code, self.to | self.source << 4, self.offset, self.number)
+
+
+def half(operation: int) -> int:
+    """The same with the lower 32 bits; the others become 0."""
+    return operation & ~_ALL | _HALF
 
 
 def fits(number: int) -> bool:
@@ -108,17 +113,10 @@ class Code:
         self._add(operation, to, 0, 0, number)
 
     def compute_with(self, operation: int, to: int, source: int) -> None:
-        self._add(operation | _REGISTER, to, source)
+        self._add(operation | REGISTER, to, source)
 
     def move(self, to: int, source: int) -> None:
         self.compute_with(MOVE, to, source)
-
-    def compute_half(self, operation: int, to: int, number: int) -> None:
-        """With the lower 32 bits; the others become 0."""
-        self._add(operation & ~_ALL | _HALF, to, 0, 0, number)
-
-    def move_half(self, to: int, source: int) -> None:
-        self._add((MOVE | _REGISTER) & ~_ALL | _HALF, to, source)
 
     def set(self, to: int, number: int) -> None:
         number = signed(number)
@@ -132,10 +130,10 @@ class Code:
         self._add(_SWAP, to, number=bits)
 
     def call(self, helper: int) -> None:
-        self._add(_CALL, number=helper)
+        self._add(CALL, number=helper)
 
     def exit(self) -> None:
-        self._add(_EXIT)
+        self._add(EXIT)
 
     def jump(self, label: str) -> None:
         self._jumps[len(self)] = label
@@ -147,7 +145,7 @@ class Code:
         if not fits(number):
             self.set(spare, number)
             self._jumps[len(self)] = label
-            self._add(condition | _REGISTER, register, spare)
+            self._add(condition | REGISTER, register, spare)
             return
         self._jumps[len(self)] = label
         self._add(condition, register, number=number)
@@ -177,12 +175,12 @@ def stack(code: bytes) -> int:
         if at >= end:
             break
         to, source, kind = registers & 15, registers >> 4, operation & 7
-        if operation == _CALL and source == _TO_SUBPROGRAM:
+        if operation == CALL and source == TO_SUBPROGRAM:
             # Subprograms come behind the program.
             end = min(end, at + 1 + number)
         if (kind == 1 and source == FP) or (kind in (2, 3) and to == FP):
             lowest = min(lowest, offset)
-        if operation == MOVE | _REGISTER and source == FP:
+        if operation == MOVE | REGISTER and source == FP:
             addresses.add(to)
         elif operation == ADD and to in addresses:
             lowest = min(lowest, number)
@@ -222,18 +220,18 @@ def _of_map(first: Instruction, second: Instruction) -> str:
 
 def _shown(at: int, one: Instruction) -> str:
     kind, high = one.code & 7, one.code >> 4
-    if one.code == _CALL:
+    if one.code == CALL:
         return (
             f"call {_HELPERS.get(one.number, f'helper {one.number}') if not one.source else f'{at + 1 + one.number}'}"
         )
-    if one.code == _EXIT:
+    if one.code == EXIT:
         return "exit"
     if one.code == ALWAYS:
         return f"goto {at + 1 + one.offset}"
     if kind in (1, 2, 3):
         return _memory(one, _SIZES[one.code & 0x18])
     register = "r" if kind == 7 or kind == 5 else "w"
-    other = f"{register}{one.source}" if one.code & _REGISTER else f"{one.number}"
+    other = f"{register}{one.source}" if one.code & REGISTER else f"{one.number}"
     if kind in (5, 6):
         return f"if {register}{one.to} {_TESTS.get(high, '?')} {other} goto {at + 1 + one.offset}"
     if high == 0xD:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of a point: a front end that reads what the definition names, before a prebuilt body.
 
-The front end leaves `struct args` (bpf_src/generic/args.h) on the stack, points R1 to it, and falls through into a copy
-of the body. R6 is the context, R7 the value at hand, R9 a key of several parts as far as it is known.
+The front end leaves `struct args` (bpf_src/generic/args.h) on the stack and the key in a register, and falls through
+into the body. R6 is the context, R7 the value at hand, R9 a key of several parts as far as it is known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wptrace.engine.definition import assembler as asm
-from wptrace.engine.definition import numbers
+from wptrace.engine.definition import body as bodies
 from wptrace.engine.definition.assembler import FP, R0, R1, R2, R3, R6, R7, R8, R9, Code
 from wptrace.engine.definition.recipe import (
     ARGUMENT,
@@ -31,7 +31,7 @@ from wptrace.engine.definition.recipe import (
 from wptrace.errors import WptraceError
 
 # struct args
-KEY, VALUE, OTHER, LABELS, MARK, FAILED, PLACE, OTHER_PLACE, ARGS = 0, 8, 16, 24, 56, 64, 72, 76, 80
+VALUE, OTHER, LABELS, MARK, FAILED, ARGS = 0, 8, 16, 48, 56, 64
 _WORD = 8
 TEXT_BYTES = 16
 # What is read by the kernel's helpers comes here, below `args`: a text that is compared, and below it a number.
@@ -42,11 +42,9 @@ _STACK, _FOR_SUBPROGRAMS = 512, 256
 _GET_CPU, _GET_TASK, _GET_TYPED_TASK, _READ, _READ_TEXT = 8, 35, 158, 113, 115
 _NUMBER_BIT = 1 << 63
 # Places in struct state, which is a word.
-_SEEN, _LAST = 8, 16
+_LAST, _SEEN = 3, 8
 # Odd, so that no part of a key is lost to the ones behind it.
 _MIX = 0x9E3779B97F4A7C15
-# A slot is found by the highest bits of the product with the key's lower half, which depend on all of that.
-_HASH = 0x9E3779B1
 
 # Where kernels leave arguments and results of functions, in struct pt_regs.
 _REGISTERS = {"x86_64": (112, 104, 96, 88, 72, 64), "aarch64": tuple(range(0, 64, 8))}
@@ -78,17 +76,23 @@ class Constants(NamedTuple):
     """For each label of the attachment, the first of its words."""
     wanted: Sequence[bool] = ()
     """Which of these labels are wanted; none given: all."""
+    exchanges: bool = True
+    """The kernel has atomics that fetch."""
 
 
-def program(attachment: Attachment, constants: Constants, body: bytes, marks: Mapping[str, int], machine: str) -> bytes:
+def program(
+    attachment: Attachment, constants: Constants, body: bytes, stand_ins: bodies.StandIns, machine: str
+) -> bytes:
     state = 1 << constants.point + _SEEN | constants.point << _LAST
-    its_own = numbers.put(body, marks, constants.flags, state, constants.stages)
-    return front(attachment, constants, asm.stack(body), machine) + its_own
+    used = asm.stack(body)
+    before = front(attachment, constants, used, machine, bodies.key_register(body, stand_ins.marks))
+    numbers = bodies.Numbers(constants.flags, state, constants.stages, constants.slot_bits, constants.exchanges)
+    return bodies.joined(before, body, -(used + ARGS), stand_ins, numbers)
 
 
-def front(attachment: Attachment, constants: Constants, used: int, machine: str) -> bytes:
-    """What comes before a body that uses so many bytes of stack."""
-    return _Front(attachment, constants, used, machine).emit()
+def front(attachment: Attachment, constants: Constants, used: int, machine: str, key: int) -> bytes:
+    """What comes before a body that uses so many bytes of stack, and wants the key in this register."""
+    return _Front(attachment, constants, used, machine, key).emit()
 
 
 def flags_of(attachment: Attachment, bits: Mapping[str, int]) -> int:
@@ -109,10 +113,11 @@ def flags_of(attachment: Attachment, bits: Mapping[str, int]) -> int:
 
 
 class _Front:
-    def __init__(self, attachment: Attachment, constants: Constants, used: int, machine: str) -> None:
+    def __init__(self, attachment: Attachment, constants: Constants, used: int, machine: str, key: int) -> None:
         self._attachment = attachment
         self._constants = constants
         self._machine = machine
+        self._wanted = key
         self._args = -(used + ARGS)
         self._compared = self._args - TEXT_BYTES
         self._scratch = self._args - _SCRATCH
@@ -122,14 +127,17 @@ class _Front:
 
     def emit(self) -> bytes:
         code, point, constants = self._code, self._attachment, self._constants
+        if self._is_plain():
+            # What is kept over no call needs no register that has to be saved.
+            code.load(self._wanted, R1, point.keys[0].number * _WORD)
+            code.jump_if(asm.EQUAL, self._wanted, 0, _FILTERED)
+            return self._ended()
         code.move(R6, R1)
         for test in point.filters:
             self._pass_or(test, _FILTERED)
-        self._key()
         if point.becomes is not None:
             self._part(point.becomes)
             self._put(OTHER)
-            self._find(R7, OTHER_PLACE)
         for recipe, place in ((point.value, VALUE), (point.mark or point.reached, MARK)):
             if recipe is not None:
                 self._value(recipe)
@@ -143,8 +151,11 @@ class _Front:
         for at, recipe in enumerate(point.labels):
             if not constants.wanted or constants.wanted[at]:
                 self._label(recipe, LABELS + constants.words[at] * _WORD)
-        code.move(R1, FP)
-        code.compute(asm.ADD, R1, self._args)
+        self._key()
+        return self._ended()
+
+    def _ended(self) -> bytes:
+        code = self._code
         if code.wanted(_FILTERED):
             # An exit that nothing goes to would be refused.
             code.jump("body")
@@ -154,19 +165,26 @@ class _Front:
         code.label("body")
         return code.bytes()
 
+    def _is_plain(self) -> bool:
+        """It has a key that is an argument as it is, and nothing else."""
+        point = self._attachment
+        read = point.becomes, point.value, point.mark, point.reached, point.failed
+        (key, *more) = point.keys
+        plain = Recipe(ARGUMENT, key.number, pointer=True)
+        at_hand = point.way not in (EVENT, KPROBE, KRETPROBE)
+        return at_hand and key == plain and not (more or point.filters or point.labels or any(read))
+
     def _put(self, place: int) -> None:
         self._code.store(FP, self._args + place, R7)
 
     # --- Keys and labels ----------------------------------------------------------------------------------------------
 
     def _key(self) -> None:
-        keys = self._attachment.keys
+        code, keys = self._code, self._attachment.keys
         if len(keys) == 1:
             self._part(keys[0])
-            self._put(KEY)
-            self._find(R7, PLACE)
+            code.move(self._wanted, R7)
             return
-        code = self._code
         for number, part in enumerate(keys):
             self._value(part)
             if part.pointer:
@@ -180,8 +198,7 @@ class _Front:
                 code.move(R9, R7)
         code.set(R1, _NUMBER_BIT)
         code.compute_with(asm.OR, R9, R1)
-        code.store(FP, self._args + KEY, R9)
-        self._find(R9, PLACE)
+        code.move(self._wanted, R9)
 
     def _part(self, recipe: Recipe) -> None:
         """A key of one part: 0 is what a free slot has."""
@@ -191,14 +208,6 @@ class _Front:
             return
         self._code.set(R1, _NUMBER_BIT)
         self._code.compute_with(asm.OR, R7, R1)
-
-    def _find(self, key: int, place: int) -> None:
-        """The verifier forbids arithmetic with a pointer it knows, but its lower half is a plain number."""
-        code = self._code
-        code.move_half(R1, key)
-        code.compute_half(asm.MUL, R1, asm.signed(_HASH, 32))
-        code.compute_half(asm.SHIFT_RIGHT, R1, 32 - self._constants.slot_bits)
-        code.store(FP, self._args + place, R1, 4)
 
     def _as_number(self) -> None:
         """The verifier forbids arithmetic with a pointer it knows; a sum in memory is a plain number."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from wptrace.bpf.object import open_object
 from wptrace.engine.definition import assembler, emit
+from wptrace.engine.definition.body import key_register
 from wptrace.engine.definition.programs import Numbering, body_of, declared, names
 from wptrace.engine.definition.resolved import Resolution
 
@@ -23,7 +24,8 @@ def explain(resolution: Resolution) -> Iterator[str]:
                 continue
             attachment, body = point.attachments[0], found.code[body_of(point.spec, False)]
             constants = numbering.constants(point.spec, attachment, found)
-            code = emit.front(attachment, constants, assembler.stack(body), os.uname().machine)
+            key = key_register(body, found.stand_ins.marks)
+            code = emit.front(attachment, constants, assembler.stack(body), os.uname().machine, key)
             yield ""
             yield f"{names(point)[0]}:"
             yield from assembler.listing(code)

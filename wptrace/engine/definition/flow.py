@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 import time
@@ -25,7 +26,7 @@ from wptrace.engine.definition.resolved import Label, Resolution
 from wptrace.engine.filters import Filter, cgroup, task
 from wptrace.engine.flow import NEVER_NS, Flow
 from wptrace.engine.sampling import Sampling
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import LibbpfError, UsageError, WptraceError
 from wptrace.kernel import privileges, symbols, tasks
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
@@ -48,8 +49,11 @@ _NOTED = {"unmatched": UNMATCHED_END, "rows_full": _ROWS_FULL, "ring_full": RING
 
 SLOTS = 1024
 MOST_SLOTS = 1 << 20
+SLOTS_OF_OLD_KERNELS = 1 << 14
 ROWS = 64
 MOST_ROWS = 1 << 14
+_SPENT_BYTES = 8
+"""Of the time of a point."""
 MEMORY = 256 << 20
 """Of all cells together: a typing error in the number of rows is no reason to take more."""
 
@@ -122,7 +126,14 @@ class DefinedFlow(Flow):
         # Bodies that ask whose something is are the only ones that read the kernel's types.
         self._opened = obj = trial.open_here(self.object, own_types=not self._asks)
         self._prepare(obj)
-        obj.load()
+        try:
+            obj.load()
+        except LibbpfError as error:
+            # All slots are one value of a map, and 5.10 has no larger ones.
+            if error.errno == errno.E2BIG and options.slots > SLOTS_OF_OLD_KERNELS:
+                most = f"up to {SLOTS_OF_OLD_KERNELS:,} are"
+                raise UsageError(f"{options.slots:,} slots are not possible on this kernel: {most}") from None
+            raise
         self._table = Slots(obj)
         self._cells = Cells(_Sized(obj, self._kept), [self._group(0)], [TOTAL, *self._stages[: self._kept]])
         if options.telling:
@@ -131,7 +142,8 @@ class DefinedFlow(Flow):
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take, rate=RATE)
         slot_bits = options.slots.bit_length() - 1
-        numbering = Numbering(self._resolution, self._first, slot_bits, self._telling, options.shedding)
+        without = obj.rodata.without_exchange
+        numbering = Numbering(self._resolution, self._first, slot_bits, self._telling, options.shedding, not without)
         self._programs = programs = Programs(self._resolution)
         programs.attach(numbering, bodies(obj), self._asks)
         wanted = options.filter
@@ -167,10 +179,9 @@ class DefinedFlow(Flow):
         obj.maps["rows"].max_entries = rows + 1
         for name in ("row_numbers", "taken"):
             obj.maps[name].max_entries = max(rows, 1)
-        obj.maps["objects"].max_entries = options.slots
+        Slots.reserve(obj, options.slots)
         obj.maps["records"].max_entries = options.ring_bytes if options.telling else mmap.PAGESIZE
         obj.rodata.without_exchange = not trial.exchanges()
-        obj.rodata.slot_mask = options.slots - 1
         obj.rodata.label_words = self._words
         obj.rodata.row_count = rows
         obj.data.slow_ns = NEVER_NS if options.slow_ns is None else options.slow_ns
@@ -341,7 +352,8 @@ class DefinedFlow(Flow):
                 continue
             fields: dict[str, Any] = {"key": f"{one.key:#x}", "cpu": life.cpu}
             fields |= {"comm": tasks.comm(life.comm), "pid": life.tgid, "tid": life.tid}
-            stage = self._stages[life.state.last] if life.state.last < len(self._stages) else ""
+            last = life.state.last // _SPENT_BYTES
+            stage = self._stages[last] if last < len(self._stages) else ""
             found.append(InFlight(self.kind.group(*self._values(life.labels)), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
 
@@ -382,12 +394,16 @@ class Slots:
     def __init__(self, obj: BpfObject) -> None:
         self._codec = obj.struct("object")
         objects = obj.maps["objects"]
-        self._stride = int(self._codec.size + 7) & ~7
-        size = objects.max_entries * self._stride
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._stride = int(self._codec.size)
+        size = -(-objects.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
         self._mapped = mmap.mmap(objects.fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
-        self._bytes = memoryview(self._mapped)[: objects.max_entries * self._stride]
+        self._bytes = memoryview(self._mapped)[: objects.value_size]
         self._words = self._bytes.cast("Q")
+
+    @staticmethod
+    def reserve(obj: BpfObject, slots: int) -> None:
+        """Before the load."""
+        obj.maps["objects"].value_size = slots * int(obj.struct("object").size)
 
     def begun(self) -> int:
         """By the second word of each slot."""

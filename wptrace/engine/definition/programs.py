@@ -13,6 +13,7 @@ from wptrace.bpf.generated import Generated, Target
 from wptrace.bpf.kernel_btf import module_descriptor
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.definition import emit
+from wptrace.engine.definition.body import StandIns
 from wptrace.engine.definition.definition import BEGIN, DROP, END, FIRST, OUTER, PASS, RESTART, Definition, PointSpec
 from wptrace.engine.definition.kernel import RunningKernel
 from wptrace.engine.definition.recipe import FENTRY, FEXIT, Attachment
@@ -36,8 +37,7 @@ class Bodies(NamedTuple):
     flags: Mapping[str, int]
     """The bits of generic_flag."""
     shifts: Mapping[str, int]
-    marks: Mapping[str, int]
-    """Of numbers that are replaced."""
+    stand_ins: StandIns
 
 
 def body_of(spec: PointSpec, asks: bool) -> str:
@@ -49,13 +49,15 @@ def body_of(spec: PointSpec, asks: bool) -> str:
 
 def bodies(obj: BpfObject) -> Bodies:
     """Of an object that is loaded."""
-    return declared(obj, {program.name: program.code for program in obj.progs.values() if program.autoload})
+    found = declared(obj, {program.name: program.code for program in obj.progs.values() if program.autoload})
+    args, slot = (obj.bss.place(name) for name in ("args_here", "first_object"))
+    return found._replace(stand_ins=StandIns(found.stand_ins.marks, args, slot, obj.maps["objects"].fd))
 
 
 def declared(obj: BpfObject, code: Mapping[str, bytes]) -> Bodies:
     """With the numbers that the object's sources give to flags."""
     flags = {name: number for number, name in enumerate(obj.enum("generic_flag"))}
-    return Bodies(code, flags, _values(obj, "generic_shift"), _values(obj, "generic_mark"))
+    return Bodies(code, flags, _values(obj, "generic_shift"), StandIns(_values(obj, "generic_mark")))
 
 
 def _values(obj: BpfObject, name: str) -> dict[str, int]:
@@ -73,10 +75,12 @@ class Numbering:
         slot_bits: int = 10,
         telling: bool = False,
         shedding: bool = False,
+        exchanges: bool = True,
     ) -> None:
         """`labels` are the first words of those that are wanted."""
         definition = resolution.definition
         self._slot_bits = slot_bits
+        self._exchanges = exchanges
         self._stages = len(definition.columns) if len(definition.columns) > 1 else 0
         self._kept = {
             "several": self._stages > 0,
@@ -121,7 +125,7 @@ class Numbering:
                 flags |= ((1 << self._words[label.name]) - 1) << first + bodies.shifts["labels"]
         # An end has the column behind all others, which no stage begins at.
         column = self._columns.get(spec.name, len(self._columns))
-        return emit.Constants(column, flags, self._slot_bits, self._stages, words, wanted)
+        return emit.Constants(column, flags, self._slot_bits, self._stages, words, wanted, self._exchanges)
 
 
 def hooks(definition: Definition, points: tuple[Point, ...]) -> tuple[Hook, ...]:
@@ -203,7 +207,7 @@ class Programs:
         self, name: str, spec: PointSpec, attachment: Attachment, numbering: Numbering, found: Bodies, asks: bool
     ) -> Generated:
         constants = numbering.constants(spec, attachment, found)
-        code = emit.program(attachment, constants, found.code[body_of(spec, asks)], found.marks, os.uname().machine)
+        code = emit.program(attachment, constants, found.code[body_of(spec, asks)], found.stand_ins, os.uname().machine)
         return generated(name, attachment, code)
 
     def _none_left(self, number: int, point: Point) -> WptraceError:
