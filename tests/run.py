@@ -103,7 +103,7 @@ EXPECTED_S: dict[str, float] = {
     "6.12-arm64": 205,
     "running": 118,
     "unit": 116,
-    "objects": 93,
+    "objects": 57,
     "6.12-arm64-icount": 54,
     "packages": 22,
     "peers": 12,

@@ -186,7 +186,7 @@ static __always_inline struct stack_cell *cell_of(struct stack_key *key)
 
 static __always_inline void charge(struct stack_cell *cell, __u32 bytes, __u64 latency)
 {
-	__u32 index = hist_index(latency);
+	__u64 index = hist_index(latency);
 
 	if (!cell->count || latency < cell->min)
 		cell->min = latency;

@@ -17,10 +17,13 @@ struct hist {
 	__u32 slots[HIST_SLOTS]; /* wrap; the reader takes differences, and their sum is the count */
 };
 
-/* The buckets of small values; 8 bits more are 64 buckets more. Not static: libbpf maps no section of statics alone. */
+/*
+ * The buckets of small values; 8 bits more are 64 buckets more. Not static: libbpf maps no section of statics alone. Of
+ * two bytes each, so that what the verifier knows of a bucket is the same for each of the sums that it is part of.
+ */
 #define HIST_SMALL 2048
 /* clang-format off */
-const __u8 hist_buckets[HIST_SMALL] = {
+const __u16 hist_buckets[HIST_SMALL] = {
 	[1] = 1, [2] = 2, [3] = 3, [4] = 4, [5] = 5, [6] = 6, [7] = 7, [8] = 8, [9] = 9, [10] = 10, [11] = 11,
 	[12] = 12, [13] = 13, [14] = 14, [15] = 15, [16 ... 17] = 16, [18 ... 19] = 17, [20 ... 21] = 18,
 	[22 ... 23] = 19, [24 ... 25] = 20, [26 ... 27] = 21, [28 ... 29] = 22, [30 ... 31] = 23, [32 ... 35] = 24,
@@ -36,41 +39,49 @@ const __u8 hist_buckets[HIST_SMALL] = {
 };
 /* clang-format on */
 
-static __always_inline __u32 hist_index(__u64 value)
+/*
+ * A bucket, or more than there are. The ways to it differ in nothing that the verifier looks at: where they do, it goes
+ * through all that follows once for each of them, and in a program with many distributions once more for each of these.
+ */
+static __always_inline __u64 hist_index(__u64 value)
 {
-	__u32 before = 0;
+	/* In bytes, as many as two for each bucket. */
+	__u64 place = value << 1, index, before = 0;
 
 	if (value >= HIST_SMALL) {
 		before = 64;
-		value >>= 8;
-		if (value >= HIST_SMALL) {
+		place = value >> 7;
+		if (value >= (__u64)HIST_SMALL << 8) {
 			before = 128;
-			value >>= 8;
-			if (value >= HIST_SMALL) {
+			place = value >> 15;
+			if (value >= (__u64)HIST_SMALL << 16) {
 				before = 192;
-				value >>= 8;
-				if (value >= HIST_SMALL) {
+				place = value >> 23;
+				if (value >= (__u64)HIST_SMALL << 24) {
 					before = 256;
-					value >>= 8;
-					if (value >= HIST_SMALL / 2)
+					place = value >> 31;
+					if (value >= (__u64)HIST_SMALL << 31)
 						return HIST_SLOTS - 1;
 				}
 			}
 		}
 	}
-	asm volatile("%0 &= 2047" : "+r"(value)); /* or the compiler knows, and the verifier does not */
-	return before + hist_buckets[value];
+	asm volatile("%0 &= 4094" : "+r"(place)); /* or the compiler knows, and the verifier does not */
+	index = *(const __u16 *)((const void *)hist_buckets + place);
+	asm volatile("%0 += %1\n\t%0 &= 511" : "+r"(index) : "r"(before));
+	return index;
 }
+
+/* A copy that the verifier connects with nothing, and of which it does not know how it was compared. */
+#define UNCONNECTED(value) asm volatile("%0 ^= 0" : "+r"(value))
 
 /* Without the squares, which the reader estimates from the buckets. Only for memory that no other CPU writes. */
 static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 {
-	__u32 index;
+	__u64 index;
 
-	/* Copies that the verifier connects with nothing: each branch here would fork two values of the caller's. */
-	asm volatile("%0 |= 0" : "+r"(value));
+	UNCONNECTED(value);
 	index = hist_index(value);
-	asm volatile("%0 &= 511" : "+r"(index));
 	if (~value > hist->low)
 		hist->low = ~value;
 	if (value > hist->max)
@@ -84,7 +95,7 @@ static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
  * The same where what interrupts this program may count in the same cell: that it was counted is never lost. Of the other
  * distributions of a cell one in many millions may be, which is then taken for empty.
  */
-static __always_inline void hist_count(struct hist *hist, __u64 value, __u32 index)
+static __always_inline void hist_count(struct hist *hist, __u64 value, __u64 index)
 {
 	if (~value > hist->low)
 		hist->low = ~value;
@@ -98,11 +109,10 @@ static __always_inline void hist_count(struct hist *hist, __u64 value, __u32 ind
 /* The same value in two distributions, or in one where the other is NULL. */
 static __always_inline void hist_add_twice(struct hist *hist, struct hist *other, __u64 value)
 {
-	__u32 index;
+	__u64 index;
 
-	asm volatile("%0 |= 0" : "+r"(value));
+	UNCONNECTED(value);
 	index = hist_index(value);
-	asm volatile("%0 &= 511" : "+r"(index));
 	hist_count(hist, value, index);
 	if (other)
 		hist_count(other, value, index);
@@ -125,13 +135,12 @@ static __always_inline void hist_add_short(void *cell, struct hist *hist, __s64 
 
 	/* So that the verifier sees what the compiler makes of it. */
 	asm goto("if %0 > 2047 goto %l[longer]" : : "r"(value) : : longer);
-	index = hist_buckets[value]; /* a byte: there are more slots */
+	index = *(const __u8 *)&hist_buckets[value]; /* the lower byte: there are more slots */
 	goto known;
 longer:
 	if (signed_value < 0)
 		value = 0;
 	index = hist_index(value);
-	asm volatile("%0 &= 511" : "+r"(index));
 	if (index >= HIST_SLOTS)
 		return;
 known:
@@ -152,7 +161,7 @@ static __always_inline void hist_add(struct hist *hist, __u64 value)
 	__u64 square;
 
 	hist_add_plain(hist, value);
-	asm volatile("%0 |= 0" : "+r"(value));
+	UNCONNECTED(value);
 	if (value >> 32) {
 		/* Over 4.3 s: drop 16 bits, so that the square fits; off by less than 1 part in 30,000. */
 		square = (value >> 16) * (value >> 16);

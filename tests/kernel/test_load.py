@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,8 @@ from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Hook
-from wptrace.engine.resolver import Attempts, load, resolve
-from wptrace.errors import UnsupportedError
+from wptrace.engine.resolver import load, missing_target
+from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.flows.io.operations import MODULES
@@ -35,31 +37,36 @@ def _file_systems() -> None:
 
 
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
-def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
-    alone: dict[str, Hook] = {}
-    functions = {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
-    with BpfObject(find(flow.object)) as obj:
+    with trial.open_here(flow.object) as obj:
+        here = set()
         for hook in (hook for hook in flow.hooks if hook.applies):
             for program in (program for way in hook.ways for program in way.programs):
-                kind, _, target = obj.progs[program].section.partition("/")
-                if kind not in REFUSED and (kind not in ("kprobe", "kretprobe") or target in functions):
-                    alone[program] = Hook(program, program, (program,), (), "it", required=False, module=hook.module)
-    sizes: verified.Sizes = {}
-
-    def prepare(obj: BpfObject) -> None:
-        """Also of what loads and cannot be attached the size counts."""
+                section = obj.progs[program].section
+                kind, _, target = section.partition("/")
+                if kind in REFUSED or missing_target(section, hook.module):
+                    continue
+                if kind not in ("kprobe", "kretprobe") or target in _functions():
+                    here.add(program)
+        for one in obj.progs.values():
+            one.autoload = one.name in here
         flow.configure(obj)
-        load = obj.load
-        monkeypatch.setattr(obj, "load", lambda: (load(), sizes.update(_sizes(obj, flow.object))))
-
-    tried = Attempts(alone.values())
-    resolve(flow.object, tried, prepare).obj.close()
+        # What is refused fails it.
+        obj.load()
+        sizes = _sizes(obj, flow.object)
+        for program in here:
+            # A tracepoint of a module that is not there, or a counter that this machine lacks, shows now.
+            with suppress(WptraceError):
+                obj.progs[program].attach()
     pytestconfig.stash.setdefault(_SIZES, {}).update(sizes)
-    # A tracepoint of a module that is not there, or a counter that this machine lacks, shows when it is attached.
-    assert [note for note in tried.notes() if "refused at load" in note or "takes no fentry" in note] == []
     assert max((size.verified for size in sizes.values()), default=0) < 100_000
     assert verified.grown(GUEST or RUNNING.name, sizes) == []
+
+
+@functools.cache
+def _functions() -> set[str]:
+    return {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
 
 
 def test_every_program_loads_of_definitions(pytestconfig: pytest.Config) -> None:

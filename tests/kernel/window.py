@@ -70,8 +70,9 @@ class AimedFlow(PathFlow):
         obj = self._running.obj
         self._extents = devices.extents(names, hidden=True)
         stacked = layers.wanted(names)
-        self._names, self._layers = self._padded([extent.name for extent in self._extents], stacked)
-        self._loads = devices.Loads([*self._names, *self._layers])
+        found = [extent.name for extent in self._extents]
+        self._names, self._layers = self._padded(found, stacked)
+        self._loads = devices.Loads([*found, *stacked])
         self._stories.names = self._names
         obj.bss.layers = layers.table(obj, stacked)
         obj.bss.stacked = obj.bss.holding = bool(stacked)
@@ -80,6 +81,10 @@ class AimedFlow(PathFlow):
         obj.bss.file_devices = devices.file_table(obj, self._extents, devices.below_files())
         # What was counted before has other names from now on, and is no part of a window.
         self._cells = self._counted(obj)
+        # Each row takes a call to the kernel at each look, also one that nobody has.
+        used = {devices.OTHER, *found, *stacked}
+        for cells in self._cells.values():
+            cells._followed = [one for one in cells._followed if one[1].label("dev") in used]
 
     def tell(self, everything: bool) -> None:
         """Or nothing, where no test needs it: an emulated machine is slow to read records."""

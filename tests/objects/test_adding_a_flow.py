@@ -16,7 +16,7 @@ def test_the_worked_example_compiles(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "adding-a-flow.md").read_text()
     (source,) = re.findall(r"^```c\n(.*?)^```", page, re.M | re.S)
     tree = tmp_path / "tree"
-    copy_of_sources(tree)
+    copy_of_sources(tree, objects=False)
     (tree / "bpf_src" / "irq" / "irq.bpf.c").write_text(source)
     made = built(tmp_path, source=tree)
     functions = {entry.name for entry in Btf.parse(ObjectFile(made["x86_64/irq.bpf.o"]).btf) if isinstance(entry, Func)}

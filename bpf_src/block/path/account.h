@@ -264,7 +264,7 @@ static __always_inline void drop_only(struct op_state *op, bool uncounted)
 			hist_add_plain(&cell->stages[stage], __until - at); \
 			at = __until; \
 		} \
-		asm volatile("%0 |= 0" : "+r"(at)); \
+		UNCONNECTED(at); \
 	} while (0)
 
 #define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
@@ -354,6 +354,7 @@ __noinline int count_alone(__u32 place, __s64 result)
 	if (!cell)
 		return 0;
 	COUNT_MORE(cell->requests, op->made - op->readahead);
+#pragma unroll
 	for (stage = 0; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);
 	owned = owned_op(op, op->op_kind);
