@@ -13,6 +13,7 @@
 #include "block/path/drivers.h"
 #include "block/path/entry.h"
 #include "block/path/request.h"
+#include "block/path/signals.h"
 #include "block/path/task.h"
 
 /* --- Bios and requests -------------------------------------------------------------------------------------------- */
@@ -238,6 +239,20 @@ SEC("raw_tp/sys_exit")
 int call_exit_raw_tp(__u64 *ctx)
 {
 	return on_call_leave(ctx);
+}
+
+/* --- Eventfds of a hypervisor ------------------------------------------------------------------------------------- */
+
+SEC("raw_tp/sys_enter")
+int signal_write_raw_tp(__u64 *ctx)
+{
+	return on_signal_write((void *)ctx[0], ctx[1]);
+}
+
+SEC("raw_tp/sys_exit")
+int signal_read_raw_tp(__u64 *ctx)
+{
+	return on_signal_read((void *)ctx[0], ctx[1]);
 }
 
 /* --- Asynchronous operations -------------------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a guest whose host is traced as well: `python -m tests.kernel.inside FOLDER DISK=COUNT...`
+"""What runs in a guest whose host is traced as well: `python -m tests.kernel.inside FOLDER DISK=COUNT... [OPTION...]`
 
-FOLDER is shared with the host. It traces the disks into `guest.wpt` there, or into a port of virtio-serial, says that
-it is `ready`, waits for `go`, compares its clock with the host's, and reads and writes so often on each disk.
+FOLDER is shared with the host. It traces the disks into `guest.wpt` there, or once the host says that it `listens` into
+a port of virtio-serial or vsock, with more options of `wptrace io`. It says that it is `ready`, waits for `go`,
+compares its clock with the host's, and reads and writes so often on each disk.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ LONG_S = 3000
 # So often either side looks at the clock of the other.
 LOOKS = 40
 PORT = "wptrace"
+VSOCK = 1234
 HOSTS, GUESTS = "host-", "guest-"
 
 
@@ -74,12 +76,25 @@ def port() -> Path | None:
     return None
 
 
-def main(folder: Path, loads: dict[str, int]) -> None:
+def vsock() -> str | None:
+    """Where the guest has it."""
+    if subprocess.run(["modprobe", "--quiet", "vmw_vsock_virtio_transport"], check=False).returncode:
+        return None
+    if not any(Path("/sys/bus/virtio/drivers/vmw_vsock_virtio_transport").glob("virtio*")):
+        return None
+    return f"vsock:2:{VSOCK}"
+
+
+def main(folder: Path, loads: dict[str, int], options: list[str]) -> None:
     disks = [word for disk in loads for word in ("-d", disk)]
     # What both sides have in their caches of a shared file is not always the same.
-    channel = port()
+    channel = port() or vsock()
+    if channel:
+        # A machine that has much to do takes longer to start a trace than a guest waits for its host.
+        wait_for((folder / "listens").exists, LONG_S)
     capture = channel or Path("/tmp/guest.wpt")  # noqa: S108 - nobody else is here
-    command = [sys.executable, "-m", "wptrace", "io", *disks, "--each", "--json", "--capture", str(capture)]
+    command = [sys.executable, "-m", "wptrace", "io", *disks, "--each", "--json", *options]
+    command += ["--capture", str(capture)]
     trace = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert trace.stdout is not None
     if b'"kind":"start"' not in trace.stdout.readline():
@@ -104,4 +119,6 @@ def main(folder: Path, loads: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), {disk: int(count) for disk, count in (word.split("=") for word in sys.argv[2:])})
+    wanted = [word for word in sys.argv[2:] if not word.startswith("-")]
+    more = [word for word in sys.argv[2:] if word.startswith("-")]
+    main(Path(sys.argv[1]), {disk: int(count) for disk, count in (word.split("=") for word in wanted)}, more)

@@ -10,10 +10,11 @@ import json
 import os
 import statistics
 import struct
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -23,12 +24,12 @@ import pytest
 
 from tests.kernel import inside
 from tests.kernel.disks import loop_device
-from tests.kernel.loads import HOG, hog
+from tests.kernel.loads import HOG, hog, mounted
 from tests.kernel.patience import joined
 from tests.kernel.test_golden import keeps
 from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
-from tests.lab import matrix, qemu
+from tests.lab import matrix, peers, qemu
 from wptrace.kernel import guests
 
 pytestmark = [
@@ -39,6 +40,8 @@ pytestmark = [
 at_length = pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it")
 COUNT, SLOWED, FEW = 1000, 60, 200
 BURST_NS = 8_000_000
+# What a kick tells of the hypervisor, before and after its own operation.
+AROUND = ("host_pickup_ns", "host_prepare_ns", "host_give_back_ns")
 # Reads of the slow disk that a second has room for, and as many writes.
 RATE = 20
 
@@ -107,6 +110,12 @@ def qemu_of(image: Path) -> int:
     return found[0] if len(found) == 1 else 0
 
 
+def is_connected(socket: Path) -> bool:
+    """Whether somebody is, beside the one who listens."""
+    every = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
+    return any(line[5] == "03" and line[-1] == str(socket.absolute()) for line in every)
+
+
 class Running:
     """A guest whose command tells when it is ready, and works when it is told to."""
 
@@ -117,11 +126,13 @@ class Running:
         images: Mapping[str, qemu.Image],
         loads: Mapping[str, int],
         ports: tuple[qemu.Port, ...] = (),
+        options: Sequence[str] = (),
+        vsock: Path | None = None,
     ) -> None:
         folder.mkdir()
         self._folder = folder
         words = [sys.executable, "-m", "tests.kernel.inside", str(folder)]
-        words += [f"{disk}={count}" for disk, count in loads.items()]
+        words += [*(f"{disk}={count}" for disk, count in loads.items()), *options]
         self._machine = lab.Guest(
             kernel=matrix.find(kernel),
             machine=qemu.Machine(cpus=1),
@@ -130,6 +141,7 @@ class Running:
             share=(folder,),
             timeout=inside.LONG_S + inside.PATIENCE_S,
             ports=ports,
+            vsock=vsock,
         )
         self._words = words
         self._results: list[lab.Result] = []
@@ -150,7 +162,11 @@ class Running:
         assert not self._failures, self._failures
         assert self._thread.is_alive(), self._results[0].text
 
-    def until_ready(self) -> None:
+    def until_ready(self, host_listens: Callable[[], object] | None = None) -> None:
+        """Where it has a channel, it traces once the host listens there."""
+        if host_listens is not None:
+            self.until(host_listens)
+            (self._folder / "listens").touch()
         self.until((self._folder / "ready").exists)
 
     def work(self) -> int:
@@ -167,6 +183,11 @@ class Running:
         assert self._results[0].code == 0, self._results[0].text
         return min(most)
 
+    def end(self) -> None:
+        """However far it came."""
+        (self._folder / "go").touch()
+        self._thread.join()
+
     @property
     def least(self) -> int:
         """As the guest found."""
@@ -180,25 +201,27 @@ def traced(
     loads: Mapping[str, int],
     during: Callable[[int], AbstractContextManager[object]] = lambda pid: nullcontext(),
     meet: Callable[[], object] = lambda: None,
+    ours: Sequence[str] = (),
+    theirs: Sequence[str] = (),
 ) -> Seen:
     """The guest's command says when it is ready; then the host's trace begins, and the guest works.
 
-    `during` takes QEMU's pid for the time of that. Several guests `meet` before they work.
+    `during` takes QEMU's pid for the time of that. Several guests `meet` before they work. Both sides' traces may have
+    more options.
     """
-    running = Running(folder, kernel, images, loads)
+    running = Running(folder, kernel, images, loads, options=ours)
     running.until_ready()
     pid = qemu_of(next(iter(images.values())).path)
-    pid = qemu_of(next(iter(images.values())).path)
     assert pid, "QEMU is not found by its image"
-    ours, theirs = folder / "guest.wpt", folder / "host.wpt"
-    with during(pid), HostTrace("--pid", str(pid), "--each", "--capture", str(theirs)) as trace:
+    guests_own, hosts_own = folder / "guest.wpt", folder / "host.wpt"
+    with during(pid), HostTrace("--pid", str(pid), "--each", *theirs, "--capture", str(hosts_own)) as trace:
         meet()
         most = running.work()
         trace.stop()
-    both = lines("join", str(ours), str(theirs), "--each", "--json", "--capture", str(folder / "both.wpt"))
+    both = lines("join", str(guests_own), str(hosts_own), "--each", "--json", "--capture", str(folder / "both.wpt"))
     told = [line for line in both if line["kind"] == "joined"]
     assert [line for line in lines("replay", str(folder / "both.wpt"), "--json") if line["kind"] == "joined"] == told
-    guest, host = (lines("replay", str(file), "--json") for file in (ours, theirs))
+    guest, host = (lines("replay", str(file), "--json") for file in (guests_own, hosts_own))
     return Seen(guest, host, both, running.least, most)
 
 
@@ -229,7 +252,9 @@ def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
         there = line["host"]
         assert there["offset"] == own["sector"] * 512
         of_host = {
-            name[len("host_") : -len("_ns")]: ns for name, ns in line["stages"].items() if name.startswith("host_")
+            name[len("host_") : -len("_ns")]: ns
+            for name, ns in line["stages"].items()
+            if name.startswith("host_") and name not in AROUND
         }
         assert sum(of_host.values()) == there["total_ns"]
         same = host.pop((there["tid"], there["end_ns"]))
@@ -280,7 +305,7 @@ def qcow2(path: Path, size: int) -> Path:
 
 
 @at_length
-@pytest.mark.parametrize("kernel", ["5.10", "7.2"])
+@pytest.mark.parametrize("kernel", ["5.10", "6.12", "7.2"])
 def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
     """By threads, by the kernel's two rings, and in a format whose places are none of the guest's."""
     with ExitStack() as stack:
@@ -305,6 +330,67 @@ def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
     assert seen.summary["disks"] == [
         {"dev": name, "image": str(images[name].path) if name in images else ""} for name in every
     ]
+
+
+def test_uses_of_eventfds_are_counted() -> None:
+    """Of one process: what it writes to and reads from other files, and what it finds empty, is none."""
+    code = f"""
+import os
+fd, (read, write) = os.eventfd(0, os.EFD_NONBLOCK), os.pipe()
+print(fd, flush=True)
+input()
+for _ in range({FEW}):
+    os.write(fd, bytes([1] + [0] * 7)), os.read(fd, 512)
+    os.write(write, bytes(8)), os.read(read, 8)
+    try:
+        os.read(fd, 8)
+    except BlockingIOError:
+        pass
+print()
+input()
+"""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        fd = int(one.stdout.readline())
+        with HostTrace("--pid", str(one.pid), "--kicks") as trace:
+            print(file=one.stdin)
+            one.stdout.readline()
+            told = trace.stop()
+        print(file=one.stdin)
+    found = {(use["fd"], use["way"]): (use["tid"], use["count"]) for use in told[-1]["eventfds"]}
+    assert found == {(fd, "written"): (one.pid, FEW), (fd, "read"): (one.pid, FEW)}
+
+
+@at_length
+def test_kicks(tmp_path: Path) -> None:
+    """Each request is alone: its kick is seen, and the eventfd that gives it back."""
+    loads = dict.fromkeys(("vda", "vdb", "vdc"), FEW)
+    with ExitStack() as stack:
+        disks = [stack.enter_context(loop_device(tmp_path / name, "128M")) for name in loads]
+        images = {
+            name: qemu.Image(Path("/dev", disk.name), f"cache=none,aio={aio}")
+            for name, disk, aio in zip(loads, disks, ("threads", "native", "io_uring"))
+        }
+        seen = traced(tmp_path / "shared", "6.12", images, loads, ours=["--segments"], theirs=["--kicks", "--segments"])
+    joined_as_it_was(seen, loads)
+    clocks_hold(seen, FEW)
+    counted = {(one["fd"], one["way"], one["tid"]): one["count"] for one in seen.host[-1]["eventfds"]}
+    for kicks, image in zip(seen.summary["kicks"], images.values()):
+        assert kicks["image"] == str(image.path)
+        assert (kicks["kicks"], kicks["alone"], kicks["given_back"]) == (FEW, FEW, FEW)
+        # Its own eventfd is read by that thread alone, as is the one by which it gives back written.
+        assert sum(count == FEW and key[1:] == ("read", kicks["tid"]) for key, count in counted.items()) >= len(loads)
+    for line in (line for name in loads for line in seen.of(name)):
+        kick, stages = line["host"]["kick"], line["stages"]
+        end, begin = line["host"]["end_ns"], line["host"]["end_ns"] - line["host"]["total_ns"]
+        assert kick["kicked_ns"] < kick["picked_ns"] < begin < end < kick["given_ns"]
+        found = [kick["picked_ns"] - kick["kicked_ns"], begin - kick["picked_ns"], kick["given_ns"] - end]
+        assert [stages[name] for name in AROUND] == found
+        order = [one["stage"] for one in line["segments"]]
+        assert order.index("to_host") + 1 == order.index("host_pickup") == order.index("host_prepare") - 1
+        assert order.index("back") - 1 == order.index("host_give_back")
 
 
 @at_length
@@ -344,19 +430,94 @@ def test_live_through_a_port(kernel: str, tmp_path: Path) -> None:
         running.until(lambda: socket.exists() and qemu_of(paths["vda"]))
         words = ["--live", str(socket), "--pid", str(qemu_of(paths["vda"])), "--each", "--capture", str(both), "1"]
         with LiveTrace(*words) as trace:
-            running.until_ready()
+            running.until_ready(lambda: is_connected(socket))
             most = running.work()
             told = trace.wait()
+    live_as_it_was(told, loads, paths)
+    clocks_hold(Seen([], [], told, running.least, most), FEW)
+    assert [line for line in lines("replay", str(both), "--json") if line["kind"] == "joined"] == [
+        line for line in told if line["kind"] == "joined"
+    ]
+
+
+def live_as_it_was(told: Sequence[Line], loads: Mapping[str, int], paths: Mapping[str, Path]) -> None:
     events = [line for line in told if line["kind"] == "joined"]
     assert {disk: sum(line["dev"] == disk for line in events) for disk in loads} == loads
     assert all(sum(line["stages"].values()) == line["total_ns"] for line in events)
     assert all(line["host"]["image"] == str(paths[line["dev"]]) for line in events)
     summary = told[-1]
     assert summary["requests"]["finished"] == sum(loads.values())
+    assert summary["clocks"][0]["bounds"] <= sum(loads.values())
     assert not summary["loss"].keys() - {"cached"}
     assert sum(line["requests"]["finished"] for line in told if line["kind"] == "interval") <= sum(loads.values())
-    clocks_hold(Seen([], [], told, running.least, most), FEW)
-    assert [line for line in lines("replay", str(both), "--json") if line["kind"] == "joined"] == events
+
+
+@contextmanager
+def vsock_device(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Where it talks to QEMU, and what the names of sockets begin with that a guest connects to."""
+    # Names of sockets are short.
+    socket, guests_own = (Path(os.path.relpath(folder / name)) for name in ("vhost", "vsock"))
+    words = ["--guest-cid", "4", "--socket", str(socket), "--uds-path", str(guests_own)]
+    device = subprocess.Popen(peers.command("vhost-device-vsock", *words, recipe=peers.VSOCK))
+    try:
+        wait_until(socket.exists, "vhost-device-vsock")
+        yield socket, guests_own
+    finally:
+        device.terminate()
+        device.wait()
+
+
+@at_length
+def test_live_through_vsock(tmp_path: Path) -> None:
+    loads = {"vda": FEW}
+    with loop_device(tmp_path / "disk", "128M") as disk, vsock_device(tmp_path) as (device, name):
+        paths = {"vda": Path("/dev", disk.name)}
+        images = {"vda": qemu.Image(paths["vda"], "cache=none")}
+        running = Running(tmp_path / "shared", "6.12", images, loads, vsock=device.absolute())
+        running.until(lambda: qemu_of(paths["vda"]))
+        channel = Path(f"{name}_{inside.VSOCK}")
+        with LiveTrace("--live", str(channel), "--pid", str(qemu_of(paths["vda"])), "--each") as trace:
+            running.until_ready(channel.exists)
+            most = running.work()
+            told = trace.wait()
+    live_as_it_was(told, loads, paths)
+    clocks_hold(Seen([], [], told, running.least, most), FEW // 2)
+
+
+@at_length
+def test_live_with_another_guest_beside(tmp_path: Path) -> None:
+    """Both have a file of one file system of the host; only the first one's requests are joined."""
+    loads = {"vda": COUNT}
+    socket = Path(os.path.relpath(tmp_path / "port.sock"))
+    with ExitStack() as stack:
+        disk = stack.enter_context(loop_device(tmp_path / "disk", "192M"))
+        top = stack.enter_context(mounted(disk, "ext4", tmp_path / "top"))
+        images = [top / name for name in ("second", "first")]
+        for image in images:
+            # What was never written is nothing that a disk is asked for.
+            image.write_bytes(b"x" * (64 << 20))
+        os.sync()
+        running = []
+        # There may be no room for the second one before others have ended, and what has a port does not wait for it.
+        for image, ports in zip(images, ((), (qemu.Port(inside.PORT, socket.absolute(), serves=True),))):
+            one = Running(tmp_path / image.name, "6.12", {"vda": qemu.Image(image, "cache=none")}, loads, ports)
+            # Or the file system below is in use.
+            stack.callback(one.end)
+            one.until(lambda image=image: qemu_of(image))
+            running.append(one)
+        second, first = running
+        first.until(socket.exists)
+        pids = [str(qemu_of(image)) for image in images]
+        words = ["--live", str(socket), "--pid", pids[1], "--beside", pids[0], "--each"]
+        with LiveTrace(*words) as trace:
+            first.until_ready(lambda: is_connected(socket))
+            second.until_ready()
+            with ThreadPoolExecutor(1) as pool:
+                beside = pool.submit(second.work)
+                first.work()
+                beside.result()
+            told = trace.wait()
+    live_as_it_was(told, loads, {"vda": images[1]})
 
 
 class Hogged:

@@ -29,8 +29,8 @@ def _definitions() -> Iterator[tuple[str, Any]]:
     """What each kind of line has to be. A line is one of these, and their kinds differ: no other one need be asked."""
     for one in _SCHEMA["oneOf"]:
         kind = _SCHEMA["$defs"][one["$ref"].rpartition("/")[2]]["properties"]["kind"]
-        for name in kind.get("enum") or [kind["const"]]:
-            yield name, jsonschema.Draft202012Validator({**one, "$defs": _SCHEMA["$defs"]})
+        for value in kind.get("oneOf", [kind]):
+            yield value["const"], jsonschema.Draft202012Validator({**one, "$defs": _SCHEMA["$defs"]})
 
 
 _VALIDATORS = dict(_definitions())

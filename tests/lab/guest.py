@@ -58,6 +58,8 @@ class Guest:
     """Where to keep the console."""
     ports: tuple[qemu.Port, ...] = ()
     """Of virtio-serial, beside those of the lab itself."""
+    vsock: Path | None = None
+    """Where a process listens that is the guest's vsock by vhost-user."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,7 @@ class _Run:
                 ]
             ),
             *qemu.disk_arguments(guest.disks, images),
+            *(qemu.vsock_arguments(guest.machine, guest.vsock) if guest.vsock else []),
         ]
         # A lab that is killed outright takes its guest with it.
         if shutil.which("setpriv"):

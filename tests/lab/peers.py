@@ -22,6 +22,8 @@ ALL = roots.Recipe(
 )
 # A server of network block devices.
 NBD = roots.Recipe(name="peers-nbd-", suites=("sid",), packages=("base-files", "nbdkit"))
+# Brings vsock to a guest by vhost-user, where the kernel has no vhost for it.
+VSOCK = roots.Recipe(name="peers-vsock-", suites=("sid",), packages=("base-files", "vhost-device-vsock"))
 
 
 def fetch(recipe: roots.Recipe = RECIPE) -> Path:
@@ -42,7 +44,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD):
+        for recipe in (RECIPE, NBD, VSOCK):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")

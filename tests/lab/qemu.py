@@ -156,6 +156,15 @@ def port_arguments(ports: Iterable[Port]) -> list[str]:
     return arguments
 
 
+def vsock_arguments(machine: Machine, socket: Path) -> list[str]:
+    """Of vhost-user, which shares the guest's memory with the process that listens there."""
+    return [
+        *("-object", f"memory-backend-memfd,id=memory,size={machine.memory},share=on"),
+        *("-machine", "memory-backend=memory", "-chardev", f"socket,id=vsock,path={quoted(socket)}"),
+        *("-device", "vhost-user-vsock-pci,chardev=vsock"),
+    ]
+
+
 def machine_arguments(machine: Machine, arch: str) -> list[str]:
     threads = "single" if machine.icount else "multi"
     arguments = [*_MACHINES[arch][0], "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]

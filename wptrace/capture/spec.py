@@ -17,7 +17,7 @@ from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
 from wptrace.model.distribution import SLOTS, Distribution
 from wptrace.model.kind import ALL, Comm, Group, Kind, Label, Metric, Noun, Point, Stage, Task
-from wptrace.model.report import Event, Finding, InFlight, Overhead, Source, Start, Verdict
+from wptrace.model.report import Child, Event, Finding, InFlight, Overhead, Segment, Source, Start, Verdict
 from wptrace.model.stack import Stack
 from wptrace.model.tally import Tally
 
@@ -437,13 +437,36 @@ def _are_texts(found: Any) -> bool:
 
 def of_event(event: Event, numbers: Numbering) -> Json:
     number = numbers.group(event.group)
-    return [number, event.end_ns, event.total_ns, dict(event.stages), dict(event.fields)]
+    told: list[Json] = [number, event.end_ns, event.total_ns, dict(event.stages), dict(event.fields)]
+    if event.segments or event.children:
+        children = [[dict(one.times), dict(one.fields)] for one in event.children]
+        told.append({"segments": [list(one) for one in event.segments], "more": event.more, "children": children})
+    return told
 
 
 def event(found: Json, known: Known) -> Event:
-    number, end_ns, total_ns, stages, fields = found
+    number, end_ns, total_ns, stages, fields, *trail = found
     times = {text(name): integer(ns) for name, ns in mapping(stages).items()}
-    return Event(known.group(number), integer(end_ns), integer(total_ns), times, mapping(fields))
+    made = Event(known.group(number), integer(end_ns), integer(total_ns), times, mapping(fields))
+    if not trail:
+        return made
+    (told,) = map(mapping, trail)
+    segments = [_segment(*one) for one in told["segments"]]
+    if any(one.to_ns != after.from_ns for one, after in zip(segments, segments[1:])):
+        raise ValueError("stretches are not one behind the other")
+    children = [_child(*one) for one in told["children"]]
+    return made._replace(segments=segments, more=integer(told["more"]), children=children)
+
+
+def _segment(stage: Json, from_ns: Json, to_ns: Json) -> Segment:
+    found = Segment(text(stage), integer(from_ns), integer(to_ns))
+    if not found.from_ns < found.to_ns:
+        raise ValueError("a stretch ends before it begins")
+    return found
+
+
+def _child(times: Json, fields: Json) -> Child:
+    return Child({text(name): signed(ns) for name, ns in mapping(times).items()}, mapping(fields))
 
 
 def of_in_flight(one: InFlight, numbers: Numbering) -> Json:

@@ -29,6 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     who.add_argument("--all", action="store_true", help="every process here that runs one, each with its own reports")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
+    path.add_segments(which)
+    which.add_argument(
+        "--kicks", action="store_true", help="also see which threads write and read eventfds, by which a guest kicks"
+    )
     show = parser.add_argument_group("what to show")
     path.add_output(parser, show)
 
@@ -106,9 +110,11 @@ def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFl
             sample=told.sample,
             limit=told.limit,
             interference=getattr(options, "interference", False),
+            segments=getattr(options, "segments", False),
             by=FILE,
             top=TOP,
             ring_bytes=common.size(options.ring_size),
             guest=guest,
+            kicks=getattr(options, "kicks", False),
         )
     )

@@ -41,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
     )
-    which.add_argument(
-        "--segments", action="store_true", help="events have each stretch of a stage, and each of their requests"
-    )
+    path.add_segments(which)
     which.add_argument(
         "--times",
         choices=("auto", "kernel", "own"),
@@ -95,8 +93,6 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
         raise UsageError("--neighbours shows who had a device: --by device is no owner", hint="--by cgroup or process")
     if options.children and options.pid is None:
         raise UsageError("--children needs --pid: it is about what that process started")
-    if options.segments and told.slow_ns is None and not told.sample:
-        raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
     wanted = Options(
         devices=tuple(options.dev),
         filter=filters.parse(vars(options), PathFlow.filters),

@@ -27,6 +27,12 @@ def add_output(parser: argparse.ArgumentParser, show: argparse._ArgumentGroup) -
     parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
 
 
+def add_segments(which: argparse._ArgumentGroup) -> None:
+    which.add_argument(
+        "--segments", action="store_true", help="events have each stretch of a stage, and each of their requests"
+    )
+
+
 def require(options: argparse.Namespace) -> common.Told:
     """Errors in the options of the output come before anything is looked up."""
     common.interval(options)
@@ -34,6 +40,8 @@ def require(options: argparse.Namespace) -> common.Told:
     if options.capture is not None and (options.line or options.csv):
         raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
     told = common.told(options)
+    if options.segments and told.slow_ns is None and not told.sample:
+        raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
     common.budget(options)
     common.exports(options)
     return told

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable, NamedTuple
 
 from wptrace.correlation.clocks import Bound, Offset, agreed, elected
+from wptrace.correlation.kicks import Kick
 from wptrace.model.book import Cause
 
 OUTSIDE = Cause("outside", "a request of the guest was under way while the host was not traced")
@@ -258,6 +259,7 @@ def _overlap(one: Asked, other: Served) -> bool:
 # --- Time -------------------------------------------------------------------------------------------------------------
 
 TO_HOST, BACK, PARTS, DEVICE = "to_host", "back", "parts", "device"
+PICKUP, PREPARE, GIVE_BACK = "pickup", "prepare", "give_back"
 HOST = "host_"
 """What the names of the host's stages begin with."""
 
@@ -267,31 +269,54 @@ class Share(NamedTuple):
     ns: int
 
 
-def shares(asked: Asked, served: Sequence[Served], stages: Mapping[str, int], bound: Bound) -> list[Share]:
-    """What the guest's time from H to S was; `stages` are those of what the host did last of it, in their order.
+def shares(
+    asked: Asked,
+    served: Sequence[Served],
+    stretches: Iterable[tuple[str, int]],
+    bound: Bound,
+    kick: Kick | None = None,
+) -> list[Share]:
+    """What the guest's time from H to S was; `stretches` of stages are those of what the host did last of it, in order.
 
+    With a kick that the clocks allow, the host's part begins with that, and ends with the eventfd that is written.
     Within what is known of the offset the middle is taken: only `to_host` and `back` depend on it, and not their sum.
     """
     begin, end = min(one.begin for one in served), max(one.end for one in served)
     took = asked.seen - asked.handed
-    host = [Share(HOST + name, ns) for name, ns in stages.items() if ns]
+    host = [Share(HOST + name, ns) for name, ns in stretches if ns]
     parts = end - begin - sum(share.ns for share in host)
+    before: list[Share] = []
+    after: list[Share] = []
+    if kick is not None and allows(asked, begin, end, bound, kick):
+        before = [Share(HOST + PICKUP, kick.picked - kick.first), Share(HOST + PREPARE, begin - kick.picked)]
+        after = [Share(HOST + GIVE_BACK, kick.given - end)] if kick.given else []
+        begin, end = kick.first, kick.given or end
     around = took - (end - begin)
     own = Bound(asked.handed, end - asked.seen, begin - asked.handed)
     offset = min(max(bound.middle, own.least), own.most)
     to_host = begin - offset - asked.handed
-    found = [Share(TO_HOST, to_host), Share(HOST + PARTS, parts), *host, Share(BACK, around - to_host)]
+    found = [
+        Share(TO_HOST, to_host), *before, Share(HOST + PARTS, parts), *host, *after, Share(BACK, around - to_host)
+    ]  # fmt: skip
     return [share for share in found if share.ns]
 
 
-def charged(found: Sequence[Share], device: int) -> dict[str, int]:
+def allows(asked: Asked, begin: int, end: int, bound: Bound, kick: Kick) -> bool:
+    """Whether the guest handed it over before the kick, and saw it done after it was given back."""
+    last = kick.given or end
+    own = Bound(asked.handed, last - asked.seen, kick.first - asked.handed)
+    in_order = kick.first <= kick.picked <= begin and end <= last
+    return in_order and own.both(bound._replace(at=asked.handed)).holds
+
+
+def charged(found: Sequence[Share], device: int) -> list[Share]:
     """The guest's stage `device` shared out: what it was charged of the request, and of others as `device` itself.
 
     A request that was on its way before anybody waited for it is charged from then on, so its end is.
     """
-    left, told = device, {}
+    left, told = device, []
     for share in reversed(found):
-        told[share.stage] = min(share.ns, left)
-        left -= told[share.stage]
-    shared = {name: ns for name, ns in reversed(told.items()) if ns}
-    return {**shared, DEVICE: left} if left else shared
+        told.append(share._replace(ns=min(share.ns, left)))
+        left -= told[-1].ns
+    told.append(Share(DEVICE, left))
+    return [share for share in reversed(told) if share.ns]

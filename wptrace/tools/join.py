@@ -15,6 +15,7 @@ from wptrace.capture.reader import Capture, Head, Records
 from wptrace.capture.writer import CaptureOutput
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
+from wptrace.flows.io import signals
 from wptrace.flows.io.joined import Join, Told
 from wptrace.flows.io.kinds import HIT, KINDS, OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
@@ -23,6 +24,7 @@ from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 _MOST = 1 << 18
 """Of either side: they are held in memory, with some 6 kB for each that is joined."""
+_MOST_HEARD = 1 << 21
 _BEYOND = 1 << 64
 _TOLD = (OPERATION, HIT, REQUEST)
 _NUMBERS = ("pid", "tid", "inode", "length", "sector", "bytes", "requests", "readahead")
@@ -71,9 +73,10 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
     with closing(Capture(path, KINDS)) as capture:
         head = capture.head
         require(head, path, flow)
-        events = []
+        events: list[Event] = []
+        heard: signals.Heard = []
         try:
-            for event in _events(capture, path):
+            for event in _events(capture, path, heard):
                 found = wanted(event)
                 if found is not None:
                     events.append(found)
@@ -81,7 +84,8 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
                     raise WptraceError(f"{path} has more than {_MOST:,} operations: join a shorter time")
         except NONSENSE:
             raise NonsenseError(path) from None
-        return Told(path, head.start.kernel, head.start.filters, events, head.whole, head.anchors, head.boot)
+        start = head.start
+        return Told(path, start.kernel, start.filters, events, head.whole, head.anchors, head.boot, heard)
 
 
 def require(head: Head, path: Path, flow: str) -> None:
@@ -89,12 +93,19 @@ def require(head: Head, path: Path, flow: str) -> None:
         raise WptraceError(f"{path} has no events of wptrace {flow}", hint=_COMMANDS[flow])
 
 
-def _events(capture: Capture, path: Path) -> Iterator[Event]:
+def _events(capture: Capture, path: Path, heard: signals.Heard) -> Iterator[Event]:
     """Of records alone: what else is in a capture of such a command is no operation."""
     singles = Singles(capture, capture.head)
     for item in capture.items(intervals=False):
-        if isinstance(item, Records) and capture.layouts[item.number].record == RECORDS.record:
+        if not isinstance(item, Records):
+            continue
+        layout = capture.layouts[item.number]
+        if layout.record == RECORDS.record:
             yield from checked(singles.of(item), path)
+        elif layout.record == signals.RECORDS.record:
+            heard += signals.of(layout, memoryview(item.rows))
+            if len(heard) > _MOST_HEARD:
+                raise WptraceError(f"{path} has more than {_MOST_HEARD:,} uses of eventfds: join a shorter time")
 
 
 def checked(events: Iterable[Event], path: Path) -> Iterator[Event]:
@@ -125,4 +136,4 @@ def of_disk(event: Event) -> Event | None:
 
 def of_image(event: Event) -> Event:
     kept: dict[str, Any] = {name: event.fields[name] for name in _OF_HOST if name in event.fields}
-    return event._replace(fields=kept)
+    return event._replace(fields=kept, children=())

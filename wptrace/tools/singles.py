@@ -11,7 +11,7 @@ from wptrace.analysis.overlap import Span
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Arriving, Capture, Head, Records
 from wptrace.errors import WptraceError
-from wptrace.flows.io import block, images, records
+from wptrace.flows.io import block, images, records, signals
 from wptrace.flows.io.spans import Spans
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.report import Event
@@ -101,7 +101,13 @@ def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
     return decode
 
 
+def _nothing(capture: _From, number: int, whole: bool) -> _Decoder:
+    """What a join uses tells of no operation by itself."""
+    return lambda found: iter(())
+
+
 _DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     block.RECORDS.record: _requests,
+    signals.RECORDS.record: _nothing,
 }

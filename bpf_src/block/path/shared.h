@@ -364,4 +364,15 @@ _Static_assert((8 + __builtin_offsetof(struct io_record, noise)) % 64 == 0, "rec
 
 const struct io_record *export_io_record __attribute__((unused));
 
+/* An eventfd of the process was written or read. */
+struct signal {
+	__u64 ns;
+	__u32 tid;
+	__s32 fd;
+	__u32 read; /* 0: written */
+	__u32 unused;
+};
+
+const struct signal *export_signal __attribute__((unused));
+
 #endif

@@ -35,6 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ([7, 8], ["--all", "--csv"], "--line and --csv do not distinguish guests"),
         ([7], ["--all", "--pid", "7"], "not allowed with argument"),
         ([7], ["--capture", "x", "--csv"], "--capture writes records instead of showing them"),
+        ([7], ["--segments"], "--segments is about events: it needs --slow, --each or --sample"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(here: list[int], pids: list[int], words: list[str], expected: str) -> None:
@@ -44,7 +45,15 @@ def test_what_cannot_be_is_a_sentence(here: list[int], pids: list[int], words: l
 
 
 @pytest.mark.parametrize(
-    ("pids", "words"), [([7], []), ([7], ["--all"]), ([7, 8], ["--all"]), ([7, 8], ["--all", "--capture", "x.wpt"])]
+    ("pids", "words"),
+    [
+        ([7], []),
+        ([7], ["--all"]),
+        ([7], ["--each", "--segments"]),
+        ([7], ["--kicks"]),
+        ([7, 8], ["--all"]),
+        ([7, 8], ["--all", "--capture", "x.wpt"]),
+    ],
 )
 def test_each_has_a_trace_of_its_own(
     here: list[int], pids: list[int], words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -63,6 +72,8 @@ def test_each_has_a_trace_of_its_own(
     monkeypatch.setattr(path, "run", run)
     assert main(["host", *words]) == 0
     assert [(one.filter["pid"], one.guest and one.guest.pid) for one in wanted] == [(pid, pid) for pid in pids]
+    assert [one.kicks for one in wanted] == ["--kicks" in words for _ in pids]
+    assert [one.segments for one in wanted] == ["--segments" in words for _ in pids]
     assert len(titles) == 2 * len(pids)
     assert files == (["x-7.wpt", "x-8.wpt"] if "--capture" in words else [])
     assert not any("\x1b" in title for title in titles)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Union
@@ -18,6 +19,7 @@ from wptrace.capture.frames import Kind
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io import signals
 from wptrace.flows.io.kinds import OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
 from wptrace.kernel.blockdev import kernel_dev
@@ -51,10 +53,16 @@ def host(number: int) -> Fields:
     return {"start_ns": start, "end_ns": start + 600, "requests": 1, **stages, **place}
 
 
-def write(obj: BpfObject, path: Path, start: Start, found: Iterable[Fields]) -> Path:
+def write(
+    obj: BpfObject, path: Path, start: Start, found: Iterable[Fields], heard: Iterable[tuple[int, int, int, int]] = ()
+) -> Path:
+    """`heard` are uses of eventfds: when, by whom, which, and whether it was read."""
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, ["other", "vda"], str)
+    hear = output.raw(obj, signals.RECORDS, [])
     output.start(start)
+    for one in heard:
+        hear(memoryview(struct.pack("<IIQIiII", 24, 0, *one, 0)))
     for values in found:
         # What a plain entry has of its own is none of these.
         take(memoryview(entry(obj, 0, 0, **values)))
@@ -69,6 +77,12 @@ def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
         write(obj, tmp_path / "guest.wpt", START._replace(filters={"dev": ["vda"]}), map(guest, range(COUNT))),
         write(obj, tmp_path / "host.wpt", HOST, map(host, range(COUNT))),
     )
+
+
+def trail(obj: BpfObject, *stretches: tuple[str, int]) -> Fields:
+    """As programs write it with `--segments`: the stage of each stretch, and when it ended."""
+    bits, stages = obj.constants["SEGMENT_STAGE_BITS"], obj.enum("op_stage")
+    return {f"trail__segments[{at}]": end << bits | stages.index(name) for at, (name, end) in enumerate(stretches)}
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, Any]]:
@@ -108,6 +122,67 @@ def test_a_capture_of_both_tells_the_same(
     # What is shown is not what is kept.
     told(capsys, "join", *both, "--capture", place)
     assert len(told(capsys, "replay", place)) == COUNT + 2
+
+
+def test_both_sides_are_told_from_when_to_when(
+    obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the host did in turns what is one stage of it, and one of both told sums alone."""
+    ours = trail(obj, ("fs", 100), ("device", 1100), ("return", 1200))
+    theirs = trail(obj, ("fs", 100), ("device", 300), ("fs", 600))
+    guest_cap, host_cap = (tmp_path / name for name in ("guest-segments.wpt", "host-segments.wpt"))
+    write(obj, guest_cap, START._replace(filters={"dev": ["vda"]}), ({**guest(n), **ours} for n in range(COUNT)))
+    write(obj, host_cap, HOST, ({**host(n), **theirs} for n in range(COUNT)))
+    capture = tmp_path / "joined.wpt"
+    cases = (
+        (host_cap, [("host_fs", 100), ("host_device", 200), ("host_fs", 300)]),
+        (both[1], [("host_fs", 400), ("host_device", 200)]),
+    )
+    for side, expected in cases:
+        _, *events, _ = told(capsys, "join", guest_cap, side, "--each", "--capture", capture)
+        assert len(events) == COUNT
+        for event in events:
+            found = [(one["stage"], one["to_ns"] - one["from_ns"]) for one in event["segments"]]
+            to_host, back = event["stages"]["to_host_ns"], event["stages"]["back_ns"]
+            assert found == [("fs", 100), ("to_host", to_host), *expected, ("back", back), ("return", 100)]
+        _, *again, _ = told(capsys, "replay", capture)
+        assert again == events
+    _, *events, _ = told(capsys, "join", both[0], host_cap, "--each")
+    assert len(events) == COUNT
+    assert not any("segments" in event for event in events)
+
+
+def test_kicks_are_told(
+    obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are 100 ns before the host's part and 50 ns behind it, and picked up 40 ns later."""
+    begins = [int(host(number)["start_ns"]) for number in range(COUNT)]
+    heard = [
+        one
+        for at in begins
+        for one in ((at - 100, 6, 3, 0), (at - 60, 9, 3, 1), (at + 650, 9, 4, 0), (at + 660, 9, 4, 1))
+    ]
+    there = write(
+        obj,
+        tmp_path / "kicks.wpt",
+        HOST._replace(filters={**HOST.filters, "kicks": True}),
+        map(host, range(COUNT)),
+        heard,
+    )
+    start, *events, summary = told(capsys, "join", both[0], there, "--each")
+    assert summary["kicks"] == [{"image": IMAGE, "tid": 9, "kicks": COUNT, "alone": COUNT, "given_back": COUNT}]
+    assert any(note.startswith(f"{IMAGE}: thread 9 read {COUNT} kicks") for note in start["notes"])
+    for number, event in enumerate(events):
+        stages = event["stages"]
+        assert sum(stages.values()) == event["total_ns"] == 1200
+        assert [stages[f"host_{name}_ns"] for name in ("pickup", "prepare", "fs", "give_back")] == [40, 60, 400, 50]
+        at = begins[number]
+        assert event["host"]["kick"] == {
+            "tid": 9, "kicked_ns": at - 100, "picked_ns": at - 60, "given_ns": at + 650
+        }  # fmt: skip
+    # Alone it shows the operations.
+    _, *alone, _ = told(capsys, "replay", there)
+    assert len(alone) == COUNT
 
 
 def test_files_are_not_overwritten_that_are_read(both: tuple[Path, Path]) -> None:

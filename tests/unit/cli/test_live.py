@@ -20,7 +20,7 @@ import pytest
 
 from tests.unit.capture.made import START, entry, report
 from tests.unit.capture.test_hostile import made, opened, wild
-from tests.unit.cli.test_join import ABOUT, COUNT, HOST, Fields, guest, host, told, write
+from tests.unit.cli.test_join import ABOUT, COUNT, HOST, IMAGES, Fields, guest, host, of_another, told, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import channel, frames
 from wptrace.capture.channel import Channel
@@ -79,13 +79,17 @@ def lived(
     pieces: Sequence[bytes],
     done: Sequence[Event],
     recorder: CaptureOutput | None = None,
+    others: Sequence[Event] = (),
 ) -> Lived:
-    """The host's side is there before the guest's, half of it before anything else."""
+    """The host's side is there before the guest's, half of it before anything else; `others` are of another guest."""
     stream = io.StringIO()
     output = make(NDJSON, stream, "stages", Wanted())
     with closing(Channel(place[0])) as found:
         live = LiveJoin(found, {}, output, recorder, 0)
         live.start(HOST)
+        beside = live.beside()
+        for event in others:
+            beside.event(event)
         there, _ = place[1].accept()
         for event in done[: len(done) // 2]:
             live.event(event)
@@ -137,6 +141,29 @@ def test_it_is_joined_as_captures_are(
     assert found.summary["disks"] == summary["disks"]
     assert found.summary["requests"] == summary["requests"]
     assert sum(line["requests"]["finished"] for line in found.lines if line["kind"] == "interval") <= COUNT
+
+
+def test_each_request_tells_once_of_the_clocks(
+    obj: BpfObject, both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
+) -> None:
+    """However often it is looked at while it waits, and whatever the others narrow the offset to."""
+    chance = random.Random(0)  # noqa: S311 - no secret
+    shifts = [chance.randrange(-200, 200) for _ in range(COUNT)]
+    begins = [int(host(n)["start_ns"]) + shift for n, shift in enumerate(shifts)]
+    times: list[Fields] = [{**host(n), "start_ns": at, "end_ns": at + 600} for n, at in enumerate(begins)]
+    there = write(obj, tmp_path / "uneven.wpt", HOST, times)
+    found = lived(place, cut(both[0].read_bytes(), chance), events(there))
+    assert found.summary["clocks"][0]["bounds"] == len(found.joined) == COUNT
+
+
+def test_who_had_the_device_of_the_host_is_named(
+    obj: BpfObject, both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
+) -> None:
+    filters = {"pid": 9, "guest": "other", "images": IMAGES}
+    other = write(obj, tmp_path / "other.wpt", HOST._replace(filters=filters), map(of_another, range(COUNT)))
+    found = lived(place, [both[0].read_bytes()], events(both[1]), others=events(other))
+    (one,) = (one for one in found.summary["verdict"]["findings"] if one["rule"] == "neighbour")
+    assert (one["who"], one["had"], one["waits"]) == ("other 9", 0.5, COUNT)
 
 
 def test_a_capture_of_it_tells_the_same(

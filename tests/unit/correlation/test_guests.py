@@ -29,6 +29,7 @@ from wptrace.correlation.guests import (
     match,
     shares,
 )
+from wptrace.correlation.kicks import Kick
 
 NO_OFFSET = Offset([Bound(0, 0, 0)])
 
@@ -110,22 +111,22 @@ def test_every_nanosecond_belongs_to_one_stage(world: World, stages: dict[str, i
         took = served[0].end - served[0].begin
         told = dict(stages) if sum(stages.values()) <= took else {}
         told["fs"] = told.get("fs", 0) + took - sum(told.values())
-        parts = shares(asked, served, told, found.at(asked.handed))
+        parts = shares(asked, served, told.items(), found.at(asked.handed))
         assert all(share.ns > 0 for share in parts)
         assert sum(share.ns for share in parts) == asked.seen - asked.handed
         for device in (0, 1, asked.seen - asked.handed, asked.seen - asked.handed + 7):
-            assert sum(charged(parts, device).values()) == device
+            assert sum(share.ns for share in charged(parts, device)) == device
 
 
 def test_what_was_charged_in_part_is_its_end() -> None:
     asked, served = Asked("read", 0, 512, 0, 100), Served("read", 0, 512, 10, 80)
-    parts = shares(asked, [served], {"queue": 30, "device": 40}, Bound(0, 0, 0))
+    parts = shares(asked, [served], {"queue": 30, "device": 40}.items(), Bound(0, 0, 0))
     assert [tuple(share) for share in parts] == [
         ("to_host", 10), ("host_queue", 30), ("host_device", 40), ("back", 20)
     ]  # fmt: skip
-    assert charged(parts, 100) == {"to_host": 10, "host_queue": 30, "host_device": 40, "back": 20}
-    assert charged(parts, 50) == {"host_device": 30, "back": 20}
-    assert charged(parts, 130) == {"to_host": 10, "host_queue": 30, "host_device": 40, "back": 20, "device": 30}
+    assert dict(charged(parts, 100)) == {"to_host": 10, "host_queue": 30, "host_device": 40, "back": 20}
+    assert dict(charged(parts, 50)) == {"host_device": 30, "back": 20}
+    assert dict(charged(parts, 130)) == {"to_host": 10, "host_queue": 30, "host_device": 40, "back": 20, "device": 30}
 
 
 def spread(count: int, length: int = 4096) -> Disk:
@@ -206,3 +207,39 @@ def test_disks_are_alike_by_their_places() -> None:
     assert likeness(disk.asked, disk.served) == 5
     assert likeness(disk.asked, disk.served[:2]) == 2
     assert likeness(disk.asked, [Served("write", 0, 4096, 0, 1)]) == 0
+
+
+KICKED = Kick(kicked=2, picked=5, tid=7, given=90)
+
+
+@pytest.mark.parametrize(
+    ("kick", "expected"),
+    [
+        (
+            KICKED,
+            [
+                ("to_host", 2),
+                ("host_pickup", 3),
+                ("host_prepare", 5),
+                ("host_fs", 70),
+                ("host_give_back", 10),
+                ("back", 10),
+            ],
+        ),
+        (
+            KICKED._replace(kicked=0),
+            [("to_host", 5), ("host_prepare", 5), ("host_fs", 70), ("host_give_back", 10), ("back", 10)],
+        ),
+        (
+            KICKED._replace(given=0),
+            [("to_host", 2), ("host_pickup", 3), ("host_prepare", 5), ("host_fs", 70), ("back", 20)],
+        ),
+        # Before the guest handed it over; after it saw it done; none.
+        (KICKED._replace(kicked=-1), [("to_host", 10), ("host_fs", 70), ("back", 20)]),
+        (KICKED._replace(given=101), [("to_host", 10), ("host_fs", 70), ("back", 20)]),
+        (None, [("to_host", 10), ("host_fs", 70), ("back", 20)]),
+    ],
+)
+def test_a_kick_is_before_and_what_gives_back_behind(kick: Kick | None, expected: list[tuple[str, int]]) -> None:
+    asked, served = Asked("read", 0, 512, 0, 100), Served("read", 0, 512, 10, 80)
+    assert shares(asked, [served], [("fs", 70)], Bound(0, 0, 0), kick) == expected

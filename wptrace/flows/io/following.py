@@ -89,6 +89,8 @@ class Following:
         self._images: dict[str, _Image] = {}
         self._bounds: list[Bound] = []
         self._count = 0
+        self._told: set[int] = set()
+        """When those were handed over that told of the clocks at the last look."""
         self._missed = 0
         """In a row."""
         self._latest = self._agree = self._contradict = 0
@@ -269,7 +271,10 @@ class Following:
         if not new:
             return
         before = set(self._bounds)
-        self._count += sum(bound not in before for bound in new)
+        # What waits on tells the same again, but for what others have narrowed it to.
+        moments = {bound.at for bound in new}
+        self._count += len(moments - self._told)
+        self._told = moments
         self._offset, self._agree, self._contradict = anchors.narrowed(Offset(before | set(new)), self._anchors)
         self._bounds = list(self._offset.bounds)
         if len(self._bounds) > _KEPT:

@@ -47,6 +47,16 @@ _NO_OPERATIONS = "reads and writes are seen as requests only"
 # The entry of the interrupt handler in which a request completes.
 HANDLER = "handler"
 
+# It serves no stage: only who asks for it has it.
+KICKS = Hook(
+    "signal",
+    "an eventfd of the process is written or read",
+    (Way(("signal_read_raw_tp",), ("signal_write_raw_tp",)),),
+    (),
+    "the kicks of a guest are not seen",
+    required=False,
+)
+
 HOOKS = (
     probe("request.complete", "completion of a request (C)", "complete", _ALL, "no request can be seen", END),
     Hook(
@@ -197,6 +207,7 @@ HOOKS = (
     probe("hardirq.entry", "entry of an interrupt handler", "hardirq_entry", ("hardirq",), _NO_HANDLERS, START, False),
     probe("softirq.exit", "exit of a softirq", "softirq_exit", ("softirq",), _NO_SOFTIRQS, END, False),
     probe("softirq.entry", "entry of a softirq", "softirq_entry", ("softirq",), _NO_SOFTIRQS, START, False),
+    KICKS,
     Hook("tick", "tick of each CPU", ("tick_perf",), ("irq_delay",), "late interrupts are not found", required=False),
 )
 

@@ -15,15 +15,21 @@ from wptrace.correlation.guests import (
     BACK,
     DEVICE,
     FLUSH,
+    GIVE_BACK,
     HOST,
     MERGED,
     PARTS,
+    PICKUP,
+    PREPARE,
     SPLIT,
     TO_HOST,
+    WHOLE,
     Asked,
     Disk,
     Served,
+    Share,
 )
+from wptrace.correlation.kicks import Kick, Kicks, Signal, Work
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
 from wptrace.flows.io.beside import Beside
@@ -33,10 +39,12 @@ from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, Overhead, Report, Start, rows_of
+from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, Start, rows_of
 
 _H, _S = STAGES["device"].start, STAGES["device"].end
 _BEGIN, _END = Point("h", "the host begins"), Point("e", "the host is done")
+_KICK, _PICKED = Point("k", "the guest kicks"), Point("p", "the hypervisor has read the kick")
+_GIVEN = Point("g", "the hypervisor gives it back")
 _UNKNOWN = Stage(
     UNATTRIBUTED, _BEGIN, _END, "time that no stage covers", "a hook is missing there: see wptrace doctor", rare=True
 )
@@ -65,6 +73,23 @@ _BETWEEN = (
         " many of them serve the guest's disks (iothread)",
     ),
     Stage(
+        HOST + PICKUP,
+        _KICK,
+        _PICKED,
+        "on the host: from the kick through an eventfd until a thread of the hypervisor has read that",
+        "the hypervisor's thread has other things to do, or no CPU",
+        advice="on the host, wptrace cpu -p PID --by thread, and how many threads serve the guest's disks (iothread)",
+        rare=True,
+    ),
+    Stage(
+        HOST + PREPARE,
+        _PICKED,
+        _BEGIN,
+        "on the host: from there to the first step of what the hypervisor does for it",
+        "the hypervisor takes long over the request itself, or to wake a thread that does it",
+        rare=True,
+    ),
+    Stage(
         HOST + PARTS,
         _BEGIN,
         _END,
@@ -74,6 +99,14 @@ _BETWEEN = (
     ),
     *(_host(STAGES[name]) for name in STAGES),
     _host(_UNKNOWN),
+    Stage(
+        HOST + GIVE_BACK,
+        _END,
+        _GIVEN,
+        "on the host: from the end of its work until the hypervisor writes the eventfd that tells the guest",
+        "the hypervisor's thread has other things to do, or no CPU",
+        rare=True,
+    ),
     Stage(
         BACK,
         _END,
@@ -131,6 +164,8 @@ class Told(NamedTuple):
     anchors: Sequence[Anchor] = ()
     boot: str = ""
     """Which one of its machine, where that is known."""
+    signals: Sequence[Signal] = ()
+    """Uses of eventfds."""
 
 
 class _Disk(NamedTuple):
@@ -167,6 +202,9 @@ class Join:
         )
         self._count = len(offset)
         self._sums = Sums()
+        kicks = Kicks(host.signals, map(_work, host.events)) if host.signals else None
+        self._kicked = {} if kicks is None else kicks.of_alone()
+        self._tallies = () if kicks is None else kicks.tallies(self._kicked)
         self._beside = Beside()
         for told in others:
             _require_same_boot(told, host)
@@ -192,7 +230,7 @@ class Join:
         for pair in matches.pairs:
             ours = disk.ours[pair.asked]
             theirs = [disk.theirs[number] for number in pair.served]
-            event = joined(ours, theirs, pair.how, self.offset)
+            event = joined(ours, theirs, pair.how, self.offset, self._kicked.get(_work(theirs[0])))
             self._sums.add(event)
             self._beside.wait(disk.name, event.total_ns, theirs)
             yield event
@@ -227,13 +265,20 @@ class Join:
         yield known(self.offset, self._count)
         yield from told_of_anchors(self._agree, self._contradict)
         yield from formats(self._host)
+        for one in self._tallies:
+            yield (
+                f"{one.image}: thread {one.tid} read {one.kicks:,} kicks; of what was done alone {one.alone:,} begin"
+                f" with a kick, and {one.given_back:,} end with the eventfd that gives them back"
+            )
 
     def summary(self) -> Report:
         end = max(event.end_ns for disk in self._disks for event in disk.ours)
         images = [(disk.name, disk.image) for disk in self._disks]
         report = self._sums.report("summary", end, end - self.began_ns)
         self._beside.look()
-        return finished(report, clocks(self.offset, self._count), images, self._beside)
+        found = finished(report, clocks(self.offset, self._count), images, self._beside)
+        kicks = [one._asdict() for one in self._tallies]
+        return found._replace(lists={**found.lists, "kicks": kicks}) if kicks else found
 
 
 _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
@@ -278,19 +323,64 @@ def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str
     return report._replace(verdict=judge(Case(report, (JOINED,)), beside.rules))
 
 
-def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset) -> Event:
-    """One of the guest, with what the host did for it: several only where it was split."""
+def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset, kick: Kick | None = None) -> Event:
+    """One of the guest, with what the host did for it: several only where it was split.
+
+    `kick` is that of what was done alone, and so for this one.
+    """
     asked, served = as_asked(ours), [as_served(one) for one in theirs]
     last = max(zip(served, theirs), key=lambda both: both[0].end)[1]
     bound = offset.at(asked.handed)
-    device = guests.charged(guests.shares(asked, served, last.stages, bound), ours.stages.get(DEVICE, 0))
+    if how != WHOLE or (kick and not guests.allows(asked, served[0].begin, served[0].end, bound, kick)):
+        kick = None
+    shares = guests.shares(asked, served, _stretches(last), bound, kick)
+    device = guests.charged(shares, ours.stages.get(DEVICE, 0))
     stages = {name: ns for name, ns in ours.stages.items() if name != DEVICE}
+    for share in device:
+        stages[share.stage] = stages.get(share.stage, 0) + share.ns
     fields = {
         **ours.fields,
-        "host": _told(last, how),
+        "host": {**_told(last, how), **({} if kick is None else {"kick": _told_kick(kick)})},
         "clocks": {"least_ns": bound.least, "most_ns": bound.most},
     }
-    return Event(JOINED.group(*ours.group.values), ours.end_ns, ours.total_ns, {**stages, **device}, fields)
+    group = JOINED.group(*ours.group.values)
+    return Event(group, ours.end_ns, ours.total_ns, stages, fields, _segments(ours, device), children=ours.children)
+
+
+def _stretches(event: Event) -> Iterable[tuple[str, int]]:
+    """As they were one behind the other, or what each stage took of all."""
+    if event.segments and not event.more:
+        return ((one.stage, one.to_ns - one.from_ns) for one in event.segments)
+    return event.stages.items()
+
+
+def _segments(ours: Event, device: Sequence[Share]) -> list[Segment]:
+    """The guest's own, if it told all: what is in the place of `device` fills it from its end on."""
+    found: list[Segment] = []
+    left = list(device)
+    for one in () if ours.more else reversed(ours.segments):
+        if one.stage != DEVICE:
+            found.append(one)
+            continue
+        end = one.to_ns
+        while end > one.from_ns:
+            share = left.pop()
+            begin = max(end - share.ns, one.from_ns)
+            found.append(Segment(share.stage, begin, end))
+            if share.ns > end - begin:
+                left.append(share._replace(ns=share.ns - (end - begin)))
+            end = begin
+    return found[::-1]
+
+
+def _work(event: Event) -> Work:
+    end = event.fields["clock"]["end_ns"]
+    return Work(event.fields["image"]["path"], end - event.total_ns, end, event.fields["tid"])
+
+
+def _told_kick(kick: Kick) -> dict[str, Any]:
+    """By the host's clock."""
+    return {"tid": kick.tid, "kicked_ns": kick.kicked or None, "picked_ns": kick.picked, "given_ns": kick.given or None}
 
 
 def whose(event: Event) -> str:

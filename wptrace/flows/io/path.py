@@ -31,6 +31,7 @@ from wptrace.flows.io import controllers as io_controllers
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import layers, rules
 from wptrace.flows.io import operations as io_operations
+from wptrace.flows.io import signals as io_signals
 from wptrace.flows.io import writeback as io_writeback
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED, UNWATCHED
 from wptrace.flows.io.fates import counted, timed_out_bit
@@ -53,6 +54,7 @@ from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.owners import Owners
 from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, waiting
 from wptrace.flows.io.shed import PathShedder
+from wptrace.flows.io.signals import Signals
 from wptrace.flows.io.syscalls import calls
 from wptrace.kernel import cpus, mounts, tasks
 from wptrace.kernel.guests import Guest
@@ -104,6 +106,8 @@ class Options(NamedTuple):
     ring_bytes: int = 1 << 22
     guest: Guest | None = None
     """Told are those of the images of its disks alone."""
+    kicks: bool = False
+    """Which threads write and read the eventfds of the process."""
 
     @property
     def telling(self) -> bool:
@@ -127,6 +131,7 @@ class PathFlow(Flow):
     _owners: Owners | None = None
     _neighbours: Neighbours | None = None
     _images: Images | None = None
+    _signals: Signals | None = None
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -179,6 +184,8 @@ class PathFlow(Flow):
             sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
             reader.add(self._ring, self._take, rate=self._options.limit or RATE)
+        if self._options.kicks:
+            self._signals = Signals(obj, reader, self.recorder)
         obj.bss.seen_by_handler = loaded.way(io_hooks.SEEN_BY_OTHERS).name == io_hooks.HANDLER
         obj.bss.calls = calls(
             len(obj.view("calls")),
@@ -198,6 +205,8 @@ class PathFlow(Flow):
             told["segments"] = True
         if self._images is not None:
             told.update(self._images.described)
+        if self._options.kicks:
+            told["kicks"] = True
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
         start = self._begun(told, sources, self._notes(loaded))
         obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
@@ -251,7 +260,8 @@ class PathFlow(Flow):
         unused |= set() if self._options.writeback else set(WRITEBACK_STAGES)
         unused |= set() if self._layers else {"layers"}
         disks = {extent.disk for extent in self._extents} if self._options.devices else None
-        return io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
+        found = io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
+        return (*found, io_hooks.KICKS) if self._options.kicks else found
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
@@ -270,6 +280,8 @@ class PathFlow(Flow):
             self._neighbours.prepare(obj, slots)
         if options.interference:
             io_controllers.prepare(obj, slots)
+        if options.kicks:
+            io_signals.prepare(obj, options.ring_bytes)
         if self._layers:
             obj.maps["layer_cells"].max_entries = len(self._layers) * len(obj.enum("block_op"))
             obj.maps["uppers"].max_entries = _UPPERS
@@ -489,6 +501,11 @@ class PathFlow(Flow):
         loaded.detach()
         self._stopped = True
 
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        return {} if self._signals is None else {"eventfds": self._signals.counts()}
+
     def close(self) -> None:
         self._mounted.close()
+        if self._signals is not None:
+            self._signals.close()
         super().close()

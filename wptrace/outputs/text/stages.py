@@ -8,7 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from wptrace.analysis.load import LOAD
 from wptrace.model.kind import ALL, Kind
 from wptrace.model.report import Event, InFlight, Report, Start
-from wptrace.outputs.text import budget, histogram, inflight, load, neighbours, owners, story, tables, verdict, words
+from wptrace.outputs.text import (
+    budget,
+    eventfds,
+    histogram,
+    inflight,
+    load,
+    neighbours,
+    owners,
+    story,
+    tables,
+    verdict,
+    words,
+)
 from wptrace.outputs.text.header import header, law, losses
 from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wide
 from wptrace.outputs.text.view import Forms, View
@@ -65,6 +77,9 @@ class StagesView(View):
             yield from ["", *law(report)]
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
+        found = list(eventfds.lines(report))
+        if found:
+            yield from ["", *found]
         report = self._as_wanted(report)
         for row in report.rows:
             if row.metric == self.wanted.hist and row.distribution.count:

@@ -106,7 +106,7 @@ def introduction(start: Start) -> Iterator[str]:
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
     # A capture may name others than those that are known here.
-    apart = ("dev", "by", "neighbours", "children", "images", "segments")
+    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks")
     filters = {name: value for name, value in start.filters.items() if name not in apart}
     if start.filters.get("children"):
         filters["pid"] = f"{filters.get('pid')} and its children"
@@ -115,6 +115,7 @@ def introduction(start: Start) -> Iterator[str]:
     where += f", by {start.filters['by']}" if "by" in start.filters else ""
     where += ", with neighbours" if start.filters.get("neighbours") else ""
     where += ", with segments" if start.filters.get("segments") else ""
+    where += ", with kicks" if start.filters.get("kicks") else ""
     if start.file:
         yield f"Replay of {printable(start.file)}: {start.flow}{level}{where}, Linux {printable(start.kernel)}."
     else:

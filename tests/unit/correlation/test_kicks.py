@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which eventfds are those of a disk, and what was kicked, picked up and given back through them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wptrace.correlation.kicks import Kick, Kicks, Signal, Tally, Work
+
+STEP = 1_000_000
+# Threads: the guest's CPU, the one that picks up, the one that does it.
+VCPU, MAIN, WORKER = 1, 2, 3
+# Eventfds: two disks have a kick and an answer each, a worker says that it is done, and something else is kicked.
+KICK, ANSWER, DONE, OTHER, SELF = {"a": 10, "b": 20}, {"a": 11, "b": 21}, 5, 6, 7
+
+
+class World(NamedTuple):
+    signals: list[Signal]
+    works: list[Work]
+
+
+def world(images: str, at_kick: bool = True) -> World:
+    """One after the other, each in a step of its own; while the first ones are done something else is kicked."""
+    signals, works = [], []
+    for number, image in enumerate(images, 1):
+        at = number * STEP
+        if at_kick:
+            signals.append(Signal(at + 10, VCPU, KICK[image], read=False))
+        signals += [
+            Signal(at + 30, MAIN, KICK[image], read=True),
+            Signal(at + 210, WORKER, DONE, read=False),
+            Signal(at + 220, MAIN, DONE, read=True),
+            # It wakes itself as well.
+            Signal(at + 230, MAIN, SELF, read=False),
+            Signal(at + 240, MAIN, ANSWER[image], read=False),
+            Signal(at + 250, MAIN, ANSWER[image], read=True),
+        ]
+        if number % 5 == 0:
+            signals += [Signal(at + 32, VCPU, OTHER, read=False), Signal(at + 35, MAIN, OTHER, read=True)]
+        if number % 2 == 0:
+            signals.append(Signal(at + 300, VCPU, SELF, read=False))
+            signals += [Signal(at + 301, VCPU, OTHER, read=False), Signal(at + 302, MAIN, OTHER, read=True)]
+        works.append(Work(f"/srv/{image}", at + 50, at + 200, WORKER))
+    return World(signals, works)
+
+
+@pytest.mark.parametrize("at_kick", [True, False])
+@given(images=st.permutations("a" * 20 + "b" * 20))
+def test_each_disk_has_its_own(at_kick: bool, images: list[str]) -> None:
+    """Whatever the order, and with KVM, where no system call kicks."""
+    there = world("".join(images), at_kick)
+    kicks = Kicks(there.signals, there.works)
+    found = kicks.of_alone()
+    assert list(found) == there.works
+    for number, one in enumerate(found.values(), 1):
+        at = number * STEP
+        assert one == Kick(at + 10 if at_kick else 0, at + 30, MAIN, at + 240)
+        assert one.first == at + (10 if at_kick else 30)
+    assert kicks.tallies(found) == [Tally(f"/srv/{name}", MAIN, 20, 20, 20) for name in "ab"]
+
+
+def test_what_was_not_alone_has_none() -> None:
+    there = world("a" * 20)
+    long = Work("/srv/a", 5 * STEP + 100, 7 * STEP + 100, WORKER)
+    found = Kicks(there.signals, [*there.works, long]).of_alone()
+    assert len(found) == 20 - 3
+    assert long not in found
+    assert not {there.works[number] for number in (4, 5, 6)} & set(found)
+
+
+def test_what_was_picked_up_without_a_kick_has_none() -> None:
+    """As where the thread looked at the queue anyhow."""
+    there = world("a" * 20)
+    signals = [one for one in there.signals if one.fd != KICK["a"] or not 5 * STEP < one.ns < 6 * STEP]
+    found = Kicks(signals, there.works).of_alone()
+    assert len(found) == 19
+    assert there.works[4] not in found
+
+
+@pytest.mark.parametrize("count", [0, 7])
+def test_a_few_tell_nothing(count: int) -> None:
+    there = world("a" * count)
+    kicks = Kicks(there.signals, there.works)
+    assert kicks.of_alone() == {}
+    assert kicks.tallies({}) == []
+
+
+def test_an_answer_that_was_not_seen_is_none() -> None:
+    there = world("a" * 20)
+    signals = [one for one in there.signals if one.fd != ANSWER["a"]]
+    kicks = Kicks(signals, there.works)
+    found = kicks.of_alone()
+    assert [one.given for one in found.values()] == [0] * 20
+    assert kicks.tallies(found) == [Tally("/srv/a", MAIN, 20, 20, 0)]

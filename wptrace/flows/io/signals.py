@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With `--kicks`: which threads of a hypervisor write and read its eventfds (bpf_src/block/path/signals.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable
+
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.capture.records import Raw
+from wptrace.correlation.kicks import Signal
+from wptrace.kernel.system_calls import numbers
+from wptrace.kernel.tasks import comm
+
+if TYPE_CHECKING:
+    from wptrace.capture.layout import Described
+    from wptrace.capture.writer import CaptureOutput
+
+RECORDS = Raw("signal")
+Heard = list[Signal]
+# Pairs of a thread and an eventfd.
+_KEYS = 4096
+_RATE = 100_000
+
+
+def prepare(obj: BpfObject, ring_bytes: int) -> None:
+    obj.maps["signal_counts"].max_entries = _KEYS
+    obj.maps["signals"].max_entries = ring_bytes
+    obj.bss.signal_read, obj.bss.signal_write = (numbers()[name] for name in ("read", "write"))
+
+
+class Signals:
+    """Only a capture keeps each of them, for a join; else they are counted."""
+
+    def __init__(self, obj: BpfObject, reader: Reader, recorder: CaptureOutput | None) -> None:
+        self._obj = obj
+        sink: Callable[[memoryview], None] | None = None if recorder is None else recorder.raw(obj, RECORDS, [])
+        self._ring = Ring.of(obj.maps["signals"], obj.struct(RECORDS.record).packed()[0], sink)
+        reader.add(self._ring, self._pass_over, rate=_RATE)
+
+    def _pass_over(self, records: list[Record]) -> None:
+        """Without a capture nobody wants them."""
+
+    def counts(self) -> list[dict[str, Any]]:
+        """By eventfd and thread."""
+        found = sorted(self._obj.maps["signal_counts"].items(), key=lambda one: (one[0].fd, one[0].read, one[0].tid))
+        return [
+            {
+                "fd": key.fd,
+                "way": "read" if key.read else "written",
+                "tid": key.tid,
+                "comm": comm(one.comm),
+                "count": one.count,
+            }
+            for key, one in found
+        ]
+
+    def close(self) -> None:
+        self._ring.close()
+
+
+def of(layout: Described, rows: memoryview) -> Iterator[Signal]:
+    """Those of a capture."""
+    plain, names = layout.struct(RECORDS.record).packed()
+    ns, tid, fd, read = (names.index(name) for name in ("ns", "tid", "fd", "read"))
+    for record in layout.rows(plain).iter_unpack(rows):
+        yield Signal(record[ns], record[tid], record[fd], record[read] != 0)
