@@ -30,6 +30,7 @@ from tests.kernel.test_golden import keeps
 from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
 from tests.lab import matrix, peers, qemu
+from wptrace.flows.io import signals
 from wptrace.kernel import guests
 
 pytestmark = [
@@ -332,35 +333,51 @@ def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
     ]
 
 
+def uses(begin: str, rest: str) -> tuple[str, int, Line]:
+    """What a process says that does `begin`, its id, and the summary of a trace while it does the `rest`."""
+    code = f"import os\n{begin}\ninput()\n{rest}\nprint()\ninput()"
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        said = one.stdout.readline()
+        with HostTrace("--pid", str(one.pid), "--kicks") as trace:
+            print(file=one.stdin)
+            one.stdout.readline()
+            told = trace.stop()
+        print(file=one.stdin)
+    return said, one.pid, told[-1]
+
+
 def test_uses_of_eventfds_are_counted() -> None:
     """Of one process: what it writes to and reads from other files, and what it finds empty, is none."""
-    code = f"""
-import os
+    begin = """
 fd, (read, write) = os.eventfd(0, os.EFD_NONBLOCK), os.pipe()
-print(fd, flush=True)
-input()
+print(fd, flush=True)"""
+    rest = f"""
 for _ in range({FEW}):
     os.write(fd, bytes([1] + [0] * 7)), os.read(fd, 512)
     os.write(write, bytes(8)), os.read(read, 8)
     try:
         os.read(fd, 8)
     except BlockingIOError:
-        pass
-print()
-input()
-"""
-    words = [sys.executable, "-c", code]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as one:
-        assert one.stdin is not None
-        assert one.stdout is not None
-        fd = int(one.stdout.readline())
-        with HostTrace("--pid", str(one.pid), "--kicks") as trace:
-            print(file=one.stdin)
-            one.stdout.readline()
-            told = trace.stop()
-        print(file=one.stdin)
-    found = {(use["fd"], use["way"]): (use["tid"], use["count"]) for use in told[-1]["eventfds"]}
-    assert found == {(fd, "written"): (one.pid, FEW), (fd, "read"): (one.pid, FEW)}
+        pass"""
+    said, pid, summary = uses(begin, rest)
+    found = {(use["fd"], use["way"]): (use["tid"], use["count"]) for use in summary["eventfds"]}
+    assert found == {(int(said), "written"): (pid, FEW), (int(said), "read"): (pid, FEW)}
+    assert "signal_full" not in summary["loss"]
+
+
+def test_uses_for_which_there_is_no_room_are_said() -> None:
+    many = signals._KEYS + FEW
+    begin = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({many + 99},) * 2)
+fds = [os.eventfd(0) for _ in range({many})]
+print(flush=True)"""
+    _, _, summary = uses(begin, "for fd in fds: os.write(fd, bytes([1] + [0] * 7))")
+    assert sum(use["count"] for use in summary["eventfds"]) == signals._KEYS
+    assert summary["loss"]["signal_full"] == FEW
 
 
 @at_length

@@ -64,14 +64,16 @@ static __always_inline int tell_signal(__u32 fd, bool read)
 		count->count++;
 	} else {
 		bpf_get_current_comm(first.comm, sizeof(first.comm));
-		bpf_map_update_elem(&signal_counts, &key, &first, BPF_NOEXIST);
+		if (bpf_map_update_elem(&signal_counts, &key, &first, BPF_NOEXIST))
+			COUNT(loss[PATH_CAUSE_SIGNAL_FULL]);
 	}
 	if (!telling)
 		return 0;
-	/* What has no room is missing where it is looked for: each is counted all the same. */
 	signal = bpf_ringbuf_reserve(&signals, sizeof(*signal), 0);
-	if (!signal)
+	if (!signal) {
+		COUNT(loss[PATH_CAUSE_SIGNAL_FULL]);
 		return 0;
+	}
 	signal->ns = now;
 	signal->tid = key.tid;
 	signal->fd = fd;

@@ -19,6 +19,7 @@ NO_CELL = Cause("no_cell", "something had no row to count in")
 SHED = Cause("shed", "the budget took operations off while it was in flight")
 OWNER_FULL = Cause("owner_full", "there was no row left for an owner: it counts in the row others")
 NEIGHBOUR_FULL = Cause("neighbour_full", "more requests were under way at once than are tracked for neighbours")
+SIGNAL_FULL = Cause("signal_full", "no room for a use of an eventfd: it is not counted, or not in the capture")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
 )
@@ -40,6 +41,7 @@ COUNTED = (
     SUBMIT_FULL,
     OWNER_FULL,
     NEIGHBOUR_FULL,
+    SIGNAL_FULL,
 )
 """By the programs."""
 NOTED = (
@@ -52,6 +54,7 @@ NOTED = (
     UNMATCHED_END,
     OWNER_FULL,
     NEIGHBOUR_FULL,
+    SIGNAL_FULL,
 )
 """Of these, what costs neither an operation nor a request."""
 CAUSES = {cause.name: cause for cause in (*COUNTED, UNWATCHED, GHOST, RECURSION, SHED, FOREIGN, INCONSISTENT)}
