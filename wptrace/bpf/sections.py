@@ -74,7 +74,7 @@ class Section:
             )
         self._memory[offset : offset + codec.size] = codec.pack(value, name)
 
-    def place(self, name: str) -> tuple[int, int]:
+    def map_place(self, name: str) -> tuple[int, int]:
         """The map in which a variable is, and its offset there, as instructions have them once all is loaded."""
         return int(libbpf().lib.bpf_map__fd(self._handle)), self._find(name)[0]
 

@@ -50,7 +50,7 @@ def body_of(spec: PointSpec, asks: bool) -> str:
 def bodies(obj: BpfObject) -> Bodies:
     """Of an object that is loaded."""
     found = declared(obj, {program.name: program.code for program in obj.progs.values() if program.autoload})
-    args, slot = (obj.bss.place(name) for name in ("args_here", "first_object"))
+    args, slot = (obj.bss.map_place(name) for name in ("args_here", "first_object"))
     return found._replace(stand_ins=StandIns(found.stand_ins.marks, args, slot, obj.maps["objects"].fd))
 
 
