@@ -147,7 +147,7 @@ def test_interrupts_softirqs_work_and_waits(disk: Disk) -> None:
 
 
 def test_blocks_and_pages(disk: Disk) -> None:
-    with FlowTrace("block") as blocks, FlowTrace("pagelife", "--slots=65536") as pages:
+    with FlowTrace("block") as blocks, FlowTrace("pagelife", "--slots=16384") as pages:
         with _hits("kmem/mm_page_alloc") as hits:
             made = total(fio(disk.path, rw="randread", number_ios=200))
         for trace in (blocks, pages):
