@@ -103,7 +103,6 @@ class Running:
         self._begin()
 
     def _begin(self) -> None:
-        self._cleared = True
         self._names = [disk.name for disk in self._disks]
         self._reader = Reader()
         self.flow = self._make()
@@ -115,33 +114,26 @@ class Running:
 
     def _clear(self) -> None:
         """What a test before this one has left in flight would be in the figures of this one."""
-        if self._cleared or not self._renewed or not self._is_busy():
+        if not self._renewed or not self._is_busy():
             return
         self._settle()
         if self._is_busy():
             self.flow.close()
             self._begin()
-            self._aim()
+            self.aim(*self._disks)
 
     def aim(self, *disks: Disk) -> Running:
         """As `--dev` does. What was begun with the devices of its tests has them all along."""
-        if isinstance(self.flow, AimedFlow):
-            self._disks, self._names = disks, [disk.name for disk in disks]
-            # Who aims may keep the flow and look at it: it is not another one in the window that follows.
-            self._clear()
-            self._cleared = True
-            self._aim()
+        if not isinstance(self.flow, AimedFlow):
+            return self
+        self.flow.aim(disks)
+        self._disks, self._names = disks, [disk.name for disk in disks]
         return self
-
-    def _aim(self) -> None:
-        assert isinstance(self.flow, AimedFlow)
-        self.flow.aim(self._disks)
 
     @contextmanager
     def window(self, wanted: Filter | None = None, each: bool = True) -> Iterator[Told]:
         """The lines are there when the block has ended: the start, the records, and what was counted meanwhile."""
         self._clear()
-        self._cleared = False
         if wanted is not None:
             assert isinstance(self.flow, PathFlow)
             self.flow.retarget(wanted)
