@@ -27,7 +27,7 @@ from wptrace.flows.io.path import Options, PathFlow
 from wptrace.model.kind import REQUESTS
 
 Found = dict[str, Any]
-RATES = (12_500, 25_000, 50_000, 100_000, 200_000)
+RATES = (12_500, 25_000, 50_000, 100_000, 200_000, 400_000)
 _SECONDS = 4
 _BURST = 100
 # A read with its pause's end, about. What was really offered is printed.
@@ -45,15 +45,15 @@ def _offer(disk: Disk, rate: int, took_s: float) -> tuple[int, float]:
         settings = {
             "name": "job",
             "filename": disk.path,
-            "rw": "randread",
+            "rw": "read",
             "bs": "4k",
             "size": "32M",
             "io_size": rate * _SECONDS * 4096,
             "thinktime": pause_us,
             "thinktime_blocks": _BURST,
-            "norandommap": 1,
             "ioengine": "psync",
             "invalidate": 0,
+            "gtod_reduce": 1,
             "cpus_allowed": _CPUS[0],
         }
         words = [
@@ -157,7 +157,14 @@ def measure(rates: Sequence[int] = RATES) -> list[Found]:
     found = []
     os.sched_setaffinity(0, _CPUS[-1:])
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, loop_device(Path(folder, "disk.img")) as disk:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+        loop_device(Path(folder, "disk.img")) as disk,
+        # Open all the time: the pages go with who closes it last.
+        open(disk.path, "rb") as held,
+    ):
+        while held.read(1 << 20):
+            pass
         for measured in (_alone, _command, _capture):
             for rate in rates:
                 found.append(measured(disk, rate))

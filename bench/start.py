@@ -24,7 +24,7 @@ MODES: tuple[tuple[str, ...], ...] = (
     ("io", "--level", "block", "--times", "kernel"),
     ("io", "--level", "block", "--times", "own"),
 )
-_FLOW = Path(__file__).parent / "flows" / "three.toml"
+_FLOWS = [Path(__file__).parent / "flows" / name for name in ("three.toml", "eight.toml")]
 
 
 def once(device: str, mode: tuple[str, ...]) -> tuple[float, int]:
@@ -47,11 +47,14 @@ def once(device: str, mode: tuple[str, ...]) -> tuple[float, int]:
 def measure(runs: int) -> list[Found]:
     found = []
     with tempfile.TemporaryDirectory() as folder, loop_device(Path(folder, "disk.img")) as disk:
-        # A definition names no disks: this one follows what this process begins, and that is nothing.
-        own = Path(folder, _FLOW.name)
-        begins = 'key = "bio"\n'
-        own.write_text(_FLOW.read_text().replace(begins, f'{begins}filter = "task.tgid == {os.getpid()}"\n', 1))
-        for mode in (*MODES, ("flow", str(own))):
+        flows = []
+        for flow in _FLOWS:
+            # A definition names no disks: these follow what this process begins, and that is nothing.
+            own = Path(folder, flow.name)
+            begins = 'key = "bio"\n'
+            own.write_text(flow.read_text().replace(begins, f'{begins}filter = "task.tgid == {os.getpid()}"\n', 1))
+            flows.append(("flow", str(own)))
+        for mode in (*MODES, *flows):
             results = [once(disk.path, mode) for _ in range(runs)]
             seconds = [result[0] for result in results]
             one = {

@@ -26,8 +26,10 @@ HEADER = 8
 BUSY = 1 << 31
 DISCARD = 1 << 30
 _LENGTH = DISCARD - 1
-# So many records a second are read without a loss, from a ring of a few megabytes on.
+# So many records a second are read without a loss, from a ring of a few megabytes on; and so many of who only keeps
+# their bytes.
 RATE = 100_000
+RAW_RATE = 400_000
 # poll(2) takes milliseconds in an int.
 _LONGEST_POLL = 3600.0
 

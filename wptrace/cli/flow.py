@@ -148,7 +148,7 @@ def _flows(options: argparse.Namespace, told: common.Told, definitions: Sequence
         filter=filters.parse(vars(options), DefinedFlow.filters),
         slots=common.number(options.slots, "--slots"),
         rows=common.number(options.rows, "--rows"),
-        ring_bytes=common.size(options.ring_size),
+        ring_bytes=common.ring(options, told),
     )
     found = [resolve_here(one) for one in definitions]
     labels = [{label.name for label in one.labels} for one in found]

@@ -113,7 +113,7 @@ def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFl
             segments=getattr(options, "segments", False),
             by=FILE,
             top=TOP,
-            ring_bytes=common.size(options.ring_size),
+            ring_bytes=common.ring(options, told),
             guest=guest,
             kicks=getattr(options, "kicks", False),
         )

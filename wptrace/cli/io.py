@@ -75,7 +75,7 @@ def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:
     wanted = filters.parse(vars(options), BlockFlow.filters)
     if wanted and options.times == "kernel":
         raise UsageError("--pid needs wptrace's own times: the kernel's stamps do not name a process")
-    ring = common.size(options.ring_size)
+    ring = common.ring(options, told)
     return BlockFlow(Options(tuple(options.dev), told.slow_ns, ring, wanted, options.times))
 
 
@@ -106,6 +106,6 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),
-        ring_bytes=common.size(options.ring_size),
+        ring_bytes=common.ring(options, told),
     )
     return PathFlow(wanted)

@@ -13,7 +13,7 @@ from wptrace.analysis.verdict import Rules
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
-from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.bpf.ring import RATE, RAW_RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells, merge
@@ -183,7 +183,7 @@ class PathFlow(Flow):
             recorder, cgroup_of = self.recorder, self._stories.cgroups.of
             sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
-            reader.add(self._ring, self._take, rate=self._options.limit or RATE)
+            reader.add(self._ring, self._take, rate=self._options.limit or (RATE if sink is None else RAW_RATE))
         if self._options.kicks:
             self._signals = Signals(obj, reader, self.recorder)
         obj.bss.seen_by_handler = loaded.way(io_hooks.SEEN_BY_OTHERS).name == io_hooks.HANDLER
