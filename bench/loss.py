@@ -161,7 +161,7 @@ def measure(rates: Sequence[int] = RATES) -> list[Found]:
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         loop_device(Path(folder, "disk.img")) as disk,
         # Open all the time: the pages go with who closes it last.
-        open(disk.path, "rb") as held,
+        Path(disk.path).open("rb") as held,
     ):
         while held.read(1 << 20):
             pass

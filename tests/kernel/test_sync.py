@@ -206,8 +206,11 @@ def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
+# What the interpreter has mapped stays: a page of its file that is read again is a major fault as well.
 _FILL = """
-import mmap, sys
+import ctypes, mmap, os, sys
+if ctypes.CDLL(None, use_errno=True).mlockall(1):  # MCL_CURRENT
+    sys.exit(os.strerror(ctypes.get_errno()))
 memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 memory.madvise(mmap.MADV_NOHUGEPAGE)
 for page in range(0, len(memory), mmap.PAGESIZE):

@@ -141,6 +141,11 @@ def _ended() -> int:
         return _complain(error)
     except KeyboardInterrupt:
         return 130
+    except RuntimeError as error:
+        # Before Python 3.12 one is made of what __set_name__ raises, and so of a Ctrl-C while a class is made.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return 130
+        raise
 
 
 @contextmanager
