@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Callable
@@ -47,6 +48,8 @@ class AimedFlow(PathFlow):
         self._file_systems = set(MODULES)
         self._extents = []
         self._names, self._layers = self._padded([], [])
+        self._before: dict[str, dict[object, dict[str, int]]] = defaultdict(dict)
+        """Of the rows of devices that were there before."""
 
     def _padded(self, names: list[str], stacked: list[str]) -> tuple[list[str], list[str]]:
         """With names for the rows that nobody has now."""
@@ -80,11 +83,17 @@ class AimedFlow(PathFlow):
         obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
         obj.bss.file_devices = devices.file_table(obj, self._extents, devices.below_files())
         # What was counted before has other names from now on, and is no part of a window.
+        for name, cells in self._cells.items():
+            cells.read()
+            counted = ((row, cells.counters.get(group)) for row, group in cells._followed)
+            self._before[name].update((row, counters) for row, counters in counted if counters)
         self._cells = self._counted(obj)
-        # Each row takes a call to the kernel at each look, also one that nobody has.
+        # Each row takes a call to the kernel at each look, also one that nobody has. What ended there did end.
         used = {devices.OTHER, *found, *stacked}
-        for cells in self._cells.values():
+        for name, cells in self._cells.items():
+            unused = [one for one in cells._followed if one[1].label("dev") not in used]
             cells._followed = [one for one in cells._followed if one[1].label("dev") in used]
+            cells.counters.update((group, self._before[name][row]) for row, group in unused if row in self._before[name])
 
     def tell(self, everything: bool) -> None:
         """Or nothing, where no test needs it: an emulated machine is slow to read records."""
