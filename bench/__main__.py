@@ -12,6 +12,7 @@ from typing import Any
 from bench import instructions, record, table
 
 Found = dict[str, Any]
+_REQUESTS = 20_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +65,7 @@ def _guest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this tool, else those with it in their name"
     )
-    parser.add_argument("--requests", type=int, default=20_000, help="in each run (default: 20000)")
+    parser.add_argument("--requests", type=int, default=_REQUESTS, help=f"in each run (default: {_REQUESTS})")
 
 
 def _instructions(options: argparse.Namespace) -> int:
@@ -100,7 +101,9 @@ def _packets(options: argparse.Namespace) -> int:
 
 
 def _given(options: argparse.Namespace) -> list[str]:
-    return [word for name in options.only for word in ("--only", name)] + ["--kernel", options.kernel]
+    requests = getattr(options, "requests", _REQUESTS)
+    words = [word for name in options.only for word in ("--only", name)] + ["--kernel", options.kernel]
+    return words if requests == _REQUESTS else [*words, "--requests", str(requests)]
 
 
 def _paired(options: argparse.Namespace) -> int:
