@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -289,6 +290,27 @@ def test_what_is_told_one_by_one(
     assert (options.slow_ns, options.sample, options.limit) == (slow_ns, sample, limit)
     assert options.telling is (slow_ns is not None or sample > 0)
     assert options.ring_bytes == 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("words", "ring_bytes"),
+    [
+        (["--each"], 4 << 20),
+        (["--each", "--capture"], 16 << 20),
+        (["--each", "--limit", "9", "--capture"], 4 << 20),
+        (["--slow", "5ms", "--capture"], 4 << 20),
+        (["--each", "--ring-size", "8M", "--capture"], 8 << 20),
+    ],
+    ids=name,
+)
+def test_a_capture_of_all_has_a_larger_ring(
+    words: list[str], ring_bytes: int, flows: list[Handed], tmp_path: Path
+) -> None:
+    file = [str(tmp_path / "trace.wpt")] if words[-1] == "--capture" else []
+    assert main(["io", *words, *file]) == 0
+    ((((flow, _),), _),) = flows
+    assert isinstance(flow, PathFlow)
+    assert flow._options.ring_bytes == ring_bytes
 
 
 def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:

@@ -183,7 +183,8 @@ class PathFlow(Flow):
             recorder, cgroup_of = self.recorder, self._stories.cgroups.of
             sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
-            reader.add(self._ring, self._take, rate=self._options.limit or (RATE if sink is None else RAW_RATE))
+            rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
+            reader.add(self._ring, self._take, rate=self._options.limit or rate)
         if self._options.kicks:
             self._signals = Signals(obj, reader, self.recorder)
         obj.bss.seen_by_handler = loaded.way(io_hooks.SEEN_BY_OTHERS).name == io_hooks.HANDLER
