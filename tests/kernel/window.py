@@ -93,7 +93,8 @@ class AimedFlow(PathFlow):
         for name, cells in self._cells.items():
             unused = [one for one in cells._followed if one[1].label("dev") not in used]
             cells._followed = [one for one in cells._followed if one[1].label("dev") in used]
-            cells.counters.update((group, self._before[name][row]) for row, group in unused if row in self._before[name])
+            before = self._before[name]
+            cells.counters.update((group, before[row]) for row, group in unused if row in before)
 
     def tell(self, everything: bool) -> None:
         """Or nothing, where no test needs it: an emulated machine is slow to read records."""
