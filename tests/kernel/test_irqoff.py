@@ -125,8 +125,7 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
             for_ns = time.monotonic_ns() - since
         trace.stop()
     (truth,) = module.log()
-    # It looks at the clock a last time before it sees that it is released.
-    assert int(truth["length_ns"]) >= for_ns - MS
+    assert int(truth["length_ns"]) >= for_ns
     (period,) = [one for one in trace.periods if one["tid"] == int(truth["pid"])]
     assert (period["cpu"], period["comm"]) == (1, COMM)
     # When it began nobody saw: half a tick more or less.

@@ -48,6 +48,8 @@ static noinline __noclone void wptest_keep_irqs_off(struct period *period)
 		cpu_relax();
 		period->length_ns = ktime_get_ns() - period->start_ns;
 	} while (period->length_ns < period->wanted_ns && !READ_ONCE(period->released));
+	/* Behind the release, however long this CPU stood still before it saw that. */
+	period->length_ns = ktime_get_ns() - period->start_ns;
 	local_irq_restore(flags);
 }
 
