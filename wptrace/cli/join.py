@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     live.add_argument(
         "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"
     )
-    common.add_ring(live)
+    live.add_argument("--ring-size", default="4M", metavar="SIZE", help="size of the ring for records (default: 4M)")
     parser.add_argument(
         "--disk",
         action="append",

@@ -197,10 +197,6 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", metavar="PERCENT", help="do less before tracing costs more than this share of busy CPU time (5%%)"
     )
-    add_ring(parser)
-
-
-def add_ring(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--ring-size", metavar="SIZE", help="size of the ring for records (default: 4M, for --each --capture 16M)"
     )
@@ -210,7 +206,7 @@ def ring(options: argparse.Namespace, told: Told) -> int:
     """A capture of all keeps up with several times as many as other readers: it has room for them from the start."""
     if options.ring_size is not None:
         return size(options.ring_size)
-    return 16 << 20 if told.every and getattr(options, "capture", None) is not None else 4 << 20
+    return 16 << 20 if told.every and options.capture is not None else 4 << 20
 
 
 def budget(options: argparse.Namespace) -> float | None:
