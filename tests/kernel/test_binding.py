@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.trace import wait_until
-from wptrace.bpf import perf
+from wptrace.bpf import perf, targets
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
@@ -313,10 +313,15 @@ def test_program_types_attach_and_run(binding: BpfObject, program: str, tmp_path
     assert binding.bss.hits == before
 
 
-def test_a_program_can_be_aimed_at_another_hook(binding: BpfObject) -> None:
-    """The section says sys_enter; sys_exit counts as many calls of ours."""
+@pytest.mark.parametrize("by", ["libbpf", "us"])
+def test_a_program_can_be_aimed_at_another_hook(binding: BpfObject, by: str) -> None:
+    """The section says sys_enter; sys_exit counts as many calls of ours. libbpf does not look for what is found."""
     binding.progs["on_tp_btf"].autoload = True
-    binding.progs["on_tp_btf"].set_attach_target("sys_exit")
+    if by == "libbpf":
+        binding.progs["on_tp_btf"].set_attach_target("sys_exit")
+    else:
+        binding.progs["on_tp_btf"].target = targets.find("tp_btf/sys_exit", ())
+        assert binding.progs["on_tp_btf"].target != targets.find("tp_btf/sys_enter", ())
     binding.load()
     with binding.progs["on_tp_btf"].attach():
         binding.bss.target_tgid = os.getpid()

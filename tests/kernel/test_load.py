@@ -21,7 +21,7 @@ from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Hook
-from wptrace.engine.resolver import load, missing_target
+from wptrace.engine.resolver import find_target, load
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
@@ -45,7 +45,7 @@ def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> N
             for program in (program for way in hook.ways for program in way.programs):
                 section = obj.progs[program].section
                 kind, _, target = section.partition("/")
-                if kind in REFUSED or missing_target(section, hook.module):
+                if kind in REFUSED or find_target(section, hook.module)[1]:
                     continue
                 if kind not in ("kprobe", "kretprobe") or target in _functions():
                     here.add(program)

@@ -65,6 +65,7 @@ class AimedFlow(PathFlow):
         self._layers = rows
         obj.maps["layer_cells"].max_entries = self.LAYERS * len(obj.enum("block_op"))
         obj.maps["uppers"].max_entries = io_path._UPPERS
+        obj.rodata.stacked = True
         obj.bss.trace_unlisted = False
 
     def aim(self, disks: Sequence[Disk]) -> None:
@@ -78,7 +79,7 @@ class AimedFlow(PathFlow):
         self._loads = devices.Loads([*found, *stacked])
         self._stories.names = self._names
         obj.bss.layers = layers.table(obj, stacked)
-        obj.bss.stacked = obj.bss.holding = bool(stacked)
+        obj.bss.holding = bool(stacked)
         obj.bss.devices = devices.table(obj, self._extents, ())
         obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
         obj.bss.file_devices = devices.file_table(obj, self._extents, devices.below_files())

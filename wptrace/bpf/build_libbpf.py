@@ -114,6 +114,15 @@ struct bpf_prog_load_opts {
     __u32 log_size;
     char *log_buf;
 };
+struct libbpf_prog_handler_opts {
+    size_t sz;
+    long cookie;
+    void *prog_setup_fn;
+    int (*prog_prepare_load_fn)(struct bpf_program *program, struct bpf_prog_load_opts *opts, long cookie);
+    void *prog_attach_fn;
+};
+int libbpf_register_prog_handler(const char *section, int type, int attach_type,
+                                 const struct libbpf_prog_handler_opts *opts);
 int bpf_prog_load(int type, const char *name, const char *license, const void *instructions, size_t count,
                   const struct bpf_prog_load_opts *opts);
 int bpf_raw_tracepoint_open(const char *name, int program);

@@ -29,6 +29,7 @@ class KernelBtf:
         require_kernel_btf()
         self._libbpf = libbpf()
         self._lib, self._ffi = self._libbpf.lib, self._libbpf.ffi
+        self._ids: dict[tuple[str, int], int] = {}
         self._base = base  # freed after us: our strings and types continue its own
         if module is None:
             handle = self._lib.btf__load_vmlinux_btf()
@@ -38,8 +39,8 @@ class KernelBtf:
         self._handle: Any = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
 
     def _find(self, name: str, kind: int) -> Any | None:
-        found = self._lib.btf__find_by_name_kind(self._handle, name.encode(), kind)
-        return self._type(found) if found > 0 else None
+        found = self._id(name, kind)
+        return self._type(found) if found else None
 
     def _type(self, type_id: int) -> Any:
         return self._lib.btf__type_by_id(self._handle, type_id)
@@ -64,8 +65,27 @@ class KernelBtf:
         kind = self._type(type_id)
         return "" if kind == self._ffi.NULL else self._name(kind.name_off)
 
+    @property
+    def count(self) -> int:
+        """Of all types; those of a module go on from here."""
+        return int(self._lib.btf__type_cnt(self._handle))
+
+    def _id(self, name: str, kind: int) -> int:
+        # libbpf goes through all types: a millisecond, and a function is asked for at its entry and its exit.
+        if (name, kind) not in self._ids:
+            self._ids[name, kind] = max(0, self._lib.btf__find_by_name_kind(self._handle, name.encode(), kind))
+        return self._ids[name, kind]
+
+    def function(self, name: str) -> int:
+        """The id of its type; 0 where there is no such function."""
+        return self._id(name, _FUNC)
+
+    def tracepoint_type(self, name: str) -> int:
+        """The same of what a tracepoint calls."""
+        return self._id(f"btf_trace_{name}", _TYPEDEF)
+
     def has_function(self, name: str) -> bool:
-        return self._find(name, _FUNC) is not None
+        return bool(self.function(name))
 
     def has_struct(self, name: str) -> bool:
         return self._find(name, _STRUCT) is not None
@@ -147,12 +167,15 @@ def vmlinux() -> KernelBtf:
 
 def module(name: str) -> KernelBtf | None:
     """The BTF of a loaded module; None where it is built in, not loaded, or the kernel has none for modules."""
-    # What is not there may be loaded later.
-    return _module(name) if os.path.exists(f"/sys/kernel/btf/{name}") else None  # noqa: PTH110
+    try:
+        # What is not there may be loaded later, and loaded again it may be another one.
+        return _module(name, os.stat(f"/sys/kernel/btf/{name}").st_ino)  # noqa: PTH116
+    except FileNotFoundError:
+        return None
 
 
 @cache
-def _module(name: str) -> KernelBtf:
+def _module(name: str, inode: int) -> KernelBtf:
     return KernelBtf(name, vmlinux())
 
 

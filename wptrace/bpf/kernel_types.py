@@ -78,9 +78,9 @@ def vmlinux() -> KernelTypes:
 def module(name: str) -> KernelTypes | None:
     """None where it is built in, not loaded, or the kernel has no types of modules."""
     found = kernel_btf.module(name)
-    return None if found is None else _of_module(name)
+    return None if found is None else _of_module(found)
 
 
 @lru_cache(maxsize=16)
-def _of_module(name: str) -> KernelTypes:
-    return KernelTypes(kernel_btf._module(name))
+def _of_module(found: KernelBtf) -> KernelTypes:
+    return KernelTypes(found)

@@ -32,8 +32,8 @@ _HINTS = (
 )
 
 
-# cffi frees a callback with its last reference, and libbpf keeps calling the last one that it was given.
-_PRINTERS: list[Any] = []
+# cffi frees a callback with its last reference, and libbpf keeps calling those that it was given.
+_CALLBACKS: list[Any] = []
 
 
 class Libbpf:
@@ -63,8 +63,8 @@ class Libbpf:
             raise LibbpfError(f"{self.path} is libbpf {major}.{self.version[1]}; 1.0 or newer is needed", _INSTALL)
         self.recent: deque[str] = deque(maxlen=64)
         self._interrupted = False
-        self._printer = self.ffi.callback("int(int, const char *, void *)", self._print, onerror=self._failed)
-        _PRINTERS.append(self._printer)
+        self._printer = self.ffi.callback("int(int, const char *, void *)", self._print, onerror=self.failed)
+        _CALLBACKS.append(self._printer)
         self.lib.libbpf_set_print(self._printer)
 
     def _print(self, level: int, form: Any, arguments: Any) -> int:
@@ -77,12 +77,12 @@ class Libbpf:
         log.log(severity, "%s", text)
         return 0
 
-    def _failed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    def failed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """No exception leads through libbpf. Ctrl-C is one wherever Python runs next, which may be here."""
         if issubclass(kind, KeyboardInterrupt):
             self._interrupted = True
         else:
-            log.error("a message of libbpf cannot be shown: %s", kind.__name__)
+            log.error("a call from libbpf failed: %s", kind.__name__)
 
     def _interrupt(self) -> None:
         if self._interrupted:

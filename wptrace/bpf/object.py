@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
+from wptrace.bpf import targets
 from wptrace.bpf.btf import Btf, Enum, Struct
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 from wptrace.bpf.maps import Map
@@ -54,6 +55,7 @@ class BpfObject:
         self.path = path
         self._libbpf = libbpf()
         self._lib = self._libbpf.lib
+        targets.ask_here(self._libbpf)
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -176,7 +178,8 @@ class BpfObject:
         """Creates the maps and loads the programs whose autoload is on."""
         require_kernel_btf()
         self._libbpf.recent.clear()
-        result = self._lib.bpf_object__load(self._handle)
+        with targets.given(program for program in self.progs.values() if program.autoload):
+            result = self._lib.bpf_object__load(self._handle)
         self._libbpf.trim()
         self._libbpf.check(result, f"{self.path.name} cannot be loaded")
         self._libbpf.recent.clear()

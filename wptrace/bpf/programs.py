@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from wptrace.bpf import perf
+from wptrace.bpf import perf, targets
 from wptrace.bpf.lib import libbpf
+from wptrace.bpf.targets import Target
 from wptrace.errors import WptraceError
 
 _BPF_STATS_RUN_TIME = 0
@@ -57,6 +58,8 @@ class Program:
         self.name: str = self._libbpf.ffi.string(self._lib.bpf_program__name(handle)).decode()
         self.section: str = self._libbpf.ffi.string(self._lib.bpf_program__section_name(handle)).decode()
         self.links: list[Link] = []
+        self.target: Target | None = None
+        """Of a fentry, fexit or tp_btf program, if it is known before the load."""
         self._event: tuple[perf.Event, int, tuple[int, ...]] | None = None
         self._on_cpus: dict[int, tuple[int, Link]] = {}
 
@@ -73,6 +76,14 @@ class Program:
         """Aims a fentry, fexit or tp_btf program at another function, before the load."""
         result = self._lib.bpf_program__set_attach_target(self._handle, 0, function.encode())
         self._libbpf.check(result, f"program {self.name} cannot be aimed at {function}")
+
+    @property
+    def address(self) -> int:
+        return int(self._libbpf.ffi.cast("uintptr_t", self._handle))
+
+    @property
+    def traces_types(self) -> bool:
+        return self.section.partition("/")[0] in targets.KINDS
 
     @property
     def fd(self) -> int:
@@ -100,6 +111,8 @@ class Program:
         """Attaches to what the program's section name says, or `run_on`."""
         if self._event is not None:
             return [self.attach_cpu(cpu) for cpu in self._event[2]][-1]
+        if self.traces_types:
+            return self.attach_trace()
         return self._keep(self._lib.bpf_program__attach(self._handle), self.section)
 
     def attach_kprobe(self, function: str, on_return: bool = False) -> Link:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from wptrace.bpf import trial
-from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
+from wptrace.bpf import targets, trial
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program, Statistics
+from wptrace.bpf.targets import Target
 from wptrace.engine.hooks import Hook, Way
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 from wptrace.model.diagnosis import Attempt
@@ -29,6 +29,8 @@ class Attempts:
         """By program; empty if the object could not be opened."""
         self.refused: dict[str, str] = {}
         """By program: why not."""
+        self.targets: dict[str, Target] = {}
+        """By program: what it attaches to, of those that say so by a type."""
         self.chosen: dict[str, Way] = {}
         """By id of the hook, once everything is attached; hooks that nothing can observe are not in it."""
 
@@ -151,6 +153,7 @@ def resolve(name: str, attempts: Attempts, prepare: Callable[[BpfObject], None])
             wanted = _programs(chosen)
             for program in obj.progs.values():
                 program.autoload = program.name in wanted
+                program.target = attempts.targets.get(program.name)
             prepare(obj)
             obj.load()
             for one in wanted:
@@ -195,11 +198,13 @@ def _choose(attempts: Attempts) -> dict[str, Way]:
     for hook in attempts.hooks:
         for way in hook.ways:
             for program in way.programs:
-                absent = program not in attempts.refused and missing_target(
-                    attempts.sections[program], hook.module, *hook.modules
-                )
+                if program in attempts.refused or program in attempts.targets:
+                    continue
+                target, absent = find_target(attempts.sections[program], hook.module, *hook.modules)
                 if absent:
                     attempts.refused[program] = absent
+                elif target is not None:
+                    attempts.targets[program] = target
             if not any(program in attempts.refused for program in way.programs):
                 chosen[hook.id] = way
                 break
@@ -207,28 +212,23 @@ def _choose(attempts: Attempts) -> dict[str, Way]:
     return chosen
 
 
-def missing_target(section: str, *modules: str) -> str:
-    """Why a program of this section cannot work, as far as BTF shows; empty if it may.
+def find_target(section: str, *modules: str) -> tuple[Target | None, str]:
+    """What a program of this section attaches to, if a type says so, and why it cannot work; empty if it may.
 
     Loading would show it as well, but only for one program at a time, and each attempt has to open the object again.
     """
     kind, _, target = section.partition("/")
     if kind in ("kprobe", "kretprobe"):
-        return "" if _KPROBES.is_dir() else "this kernel has no kprobes"
-    if kind not in ("fentry", "fexit", "tp_btf"):
-        return ""
+        return None, "" if _KPROBES.is_dir() else "this kernel has no kprobes"
+    if kind not in targets.KINDS:
+        return None, ""
+    found = targets.find(section, modules)
     noun = "tracepoint" if kind == "tp_btf" else "function"
-
-    def is_in(place: KernelBtf | None) -> bool:
-        return place is not None and bool(
-            place.tracepoint(target) is not None if noun == "tracepoint" else place.has_function(target)
-        )
-
-    if is_in(vmlinux()):
-        return ""
-    if not any(is_in(module(name)) for name in modules if name):
-        return f"there is no {noun} {target} in the kernel's BTF"
-    return "" if libbpf().sees_modules else f"the {noun} {target} is a module's, {OF_MODULES}"
+    if found is None:
+        return None, f"there is no {noun} {target} in the kernel's BTF"
+    if found.module and not libbpf().sees_modules:
+        return None, f"the {noun} {target} is a module's, {OF_MODULES}"
+    return found, ""
 
 
 def _of_function(section: str) -> bool:

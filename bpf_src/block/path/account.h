@@ -78,7 +78,7 @@ static __always_inline void charge_last(struct op_state *op)
 		/* What the device above did with it then. */
 		if (done->events.below & EVENT_BELOW)
 			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
-		if (noisy)
+		if (noisy())
 			add_irq_delay(op, done);
 		op->waited_for = op->last;
 	}

@@ -40,7 +40,7 @@ static __always_inline int on_request_seen(struct request *rq, bool trusted)
 		return 0;
 	state->done.times.seen = bpf_ktime_get_ns();
 	state->done.cpus.irq = bpf_get_smp_processor_id();
-	if (tick_ns)
+	if (interference && tick_ns)
 		find_irq_delay(state);
 	return 0;
 }

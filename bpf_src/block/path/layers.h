@@ -17,7 +17,6 @@ struct layer_entry {
 };
 
 struct layer_entry layers[LAYERS];
-bool stacked; /* there are some */
 
 CELLS(layer_cells, layer_cell);
 

@@ -104,7 +104,7 @@ static __always_inline int on_hardirq_exit(struct irqaction *action, bool truste
 		return 0;
 	ns = minus(bpf_ktime_get_ns(), cpu->hardirq_ns);
 	cpu->hardirq_ns = 0;
-	if (!noisy)
+	if (!noisy())
 		return 0;
 	cpu->within_softirq_ns += ns;
 	op = interrupted();

@@ -59,7 +59,7 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	op->offset = -1;
 	op->wake_cpu = NO_CPU;
 	op->op_kind = kind;
-	if (noise_kept)
+	if (interference)
 		__builtin_memset(interference_of(op), 0, sizeof(struct interference));
 	own_operation(op, file, trusted);
 }
@@ -169,7 +169,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	if (only) {
 		hit = false;
 		count_with_request(op, only, result);
-		if (noisy)
+		if (noisy())
 			add_irq_delay(op, only);
 	} else {
 		close_account(op->place);
@@ -186,7 +186,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		else
 			count_alone(op->place, result);
 	}
-	if (noisy && !hit) {
+	if (noisy() && !hit) {
 		count_noise(op->place);
 		if (was_held(held_op(op), op->start_ns))
 			count_held_op(op->place);

@@ -163,6 +163,9 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	struct done *done;
 	__u64 ids;
 
+	/* Before 6.8 the verifier looks at what nobody calls as well. */
+	if (!telling)
+		return 0;
 	record = reserve();
 	if (!record)
 		return 0;

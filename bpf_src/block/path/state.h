@@ -21,9 +21,7 @@ __u64 settled_ns; /* what is made from then on, was seen from the beginning */
 /* Those that took at least this long are shown one by one; the default is never. */
 __u64 slow_ns = NEVER;
 __u32 sample; /* one in so many is reported as well, 0 for none */
-bool telling; /* any of those: names are kept for them */
-bool noisy; /* interference is watched */
-bool noise_kept; /* it was asked for, though a budget may have taken it off: what operations had of it is kept */
+bool noise_on; /* interference is watched: a budget may have taken it off, and what operations had of it is kept */
 bool no_operations; /* a budget took them off: none begins */
 __u32 request_sample; /* one in so many requests is timed, the others are counted alone; 0: all are timed */
 __u64 tick_ns; /* how often a CPU without its interrupts off would tick; 0: nobody ticks */
@@ -44,8 +42,17 @@ const volatile bool request_is_second;
 const volatile bool bio_is_second;
 const volatile __u32 page_shift = 12;
 
-/* Each stretch of a stage is kept, and each request. Constant, so that programs without it have nothing of it. */
-const volatile bool segmented;
+/* What was asked for. Constant, so that the verifier does not go through what is only for the rest. */
+const volatile bool telling = true; /* operations and requests one by one */
+const volatile bool interference = true;
+const volatile bool following = true; /* what is written back, to who made it dirty */
+const volatile bool stacked = true; /* devices with rows of their own */
+const volatile bool segmented; /* each stretch of a stage is kept, and each request */
+
+static __always_inline bool noisy(void)
+{
+	return interference && noise_on;
+}
 
 /* --- State -------------------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,6 @@
 #include "block/path/state.h"
 #include "lib/filter.h"
 
-bool following; /* set by Python: what is written back is looked up */
 /* A power of two less 1, of the map below. */
 const volatile __u32 frame_mask;
 

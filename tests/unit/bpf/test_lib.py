@@ -43,4 +43,4 @@ def test_another_error_in_a_message_is_told_in_a_sentence(
     assert told(lib, MemoryError, monkeypatch) == 0
     assert lib.check(0, "it worked") == 0
     assert "Traceback" not in capfd.readouterr().err
-    assert [one.getMessage() for one in caplog.records] == ["a message of libbpf cannot be shown: MemoryError"]
+    assert [one.getMessage() for one in caplog.records] == ["a call from libbpf failed: MemoryError"]

@@ -9,22 +9,35 @@ from typing import Any, Callable
 
 import pytest
 
+from wptrace.bpf import targets
 from wptrace.engine import hooks as base_hooks
 from wptrace.engine import resolver as base
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, END, START, Hook, Way, probe
-from wptrace.engine.resolver import Attempts, Loaded, load, missing_target, resolve
+from wptrace.engine.resolver import Attempts, Loaded, find_target, load, resolve
 from wptrace.errors import NotPermittedError, UnsupportedError, VerifierError
 from wptrace.model.kind import CPU, Kind, Label, Noun, Point, Stage
 from wptrace.tools import doctor
 
 
 class Btf:
-    def __init__(self, functions: tuple[str, ...] = (), tracepoints: tuple[str, ...] = ()) -> None:
-        self.functions, self.tracepoints = functions, tracepoints
+    """Types by their names, in the order of their ids; those of a module come after the kernel's."""
 
-    def has_function(self, name: str) -> bool:
-        return name in self.functions
+    def __init__(
+        self, functions: tuple[str, ...] = (), tracepoints: tuple[str, ...] = (), base: Btf | None = None
+    ) -> None:
+        self.base, self.first = base, base.count if base else 1
+        self.functions, self.tracepoints = functions, tracepoints
+        self.count = self.first + len(functions) + len(tracepoints)
+
+    def function(self, name: str) -> int:
+        found = self.base.function(name) if self.base else 0
+        return found or (self.first + self.functions.index(name) if name in self.functions else 0)
+
+    def tracepoint_type(self, name: str) -> int:
+        found = self.base.tracepoint_type(name) if self.base else 0
+        place = self.tracepoints.index(name) if name in self.tracepoints else -1
+        return found or (self.first + len(self.functions) + place if place >= 0 else 0)
 
     def tracepoint(self, name: str) -> tuple[str, ...] | None:
         return ("request *",) if name in self.tracepoints else None
@@ -84,8 +97,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     ) -> Kernel:
         tracepoints = tuple(section.partition("/")[2] for section in kernel.sections.values())
         monkeypatch.setattr(base.trial, "open_here", kernel.open)
-        monkeypatch.setattr(base, "vmlinux", lambda: Btf(functions, tracepoints))
-        monkeypatch.setattr(base, "module", lambda name: None)
+        monkeypatch.setattr(targets, "vmlinux", lambda: Btf(functions, tracepoints))
+        monkeypatch.setattr(targets, "module", lambda name: None)
         monkeypatch.setattr(base.trial, "attempt", lambda *_, attach=True: SimpleNamespace(works=fentry(attach)))
         return kernel
 
@@ -289,33 +302,39 @@ def test_a_driver_that_is_not_there_needs_no_hook(machine: Any, monkeypatch: pyt
 )
 def test_what_btf_tells_of_a_target(section: str, found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(base, "_KPROBES", tmp_path)
-    monkeypatch.setattr(base, "vmlinux", lambda: Btf(("there",), ("there_too",)))
-    monkeypatch.setattr(base, "module", {"driver": Btf(("in_module",))}.get)
+    kernel = Btf(("there",), ("there_too",))
+    monkeypatch.setattr(targets, "vmlinux", lambda: kernel)
+    monkeypatch.setattr(targets, "module", {"driver": Btf(("in_module",), base=kernel)}.get)
     monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=True))
     kind, _, target = section.partition("/")
     what = "tracepoint" if kind == "tp_btf" else "function"
     expected = "" if found else f"there is no {what} {target} in the kernel's BTF"
-    assert missing_target(section, "driver") == expected
+    assert find_target(section, "driver")[1] == expected
+    aimed = find_target(section, "driver")[0]
+    assert (None if aimed is None else aimed.module) == {"there": "", "there_too": "", "in_module": "driver"}.get(
+        target if expected == "" else ""
+    )
     if target == "in_module":
-        assert missing_target(section, "") != ""
-        assert missing_target(section, "other") != ""
+        assert find_target(section, "")[1] != ""
+        assert find_target(section, "other")[1] != ""
 
 
 def test_functions_of_modules_take_more_than_the_kernels_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """libbpf may not look for them, so a trial would fail with all that is in the object."""
-    monkeypatch.setattr(base, "vmlinux", lambda: Btf(("there",), ()))
-    monkeypatch.setattr(base, "module", {"driver": Btf(("in_driver",), ("of_driver",))}.get)
+    kernel = Btf(("there",), ())
+    monkeypatch.setattr(targets, "vmlinux", lambda: kernel)
+    monkeypatch.setattr(targets, "module", {"driver": Btf(("in_driver",), ("of_driver",), kernel)}.get)
     monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=False))
-    assert missing_target("fentry/there", "driver") == ""
+    assert find_target("fentry/there", "driver")[1] == ""
     why = "is a module's, whose functions are observed with CAP_SYS_ADMIN alone"
-    assert missing_target("fentry/in_driver", "driver") == f"the function in_driver {why}"
-    assert missing_target("tp_btf/of_driver", "driver") == f"the tracepoint of_driver {why}"
-    assert missing_target("fentry/nowhere", "driver") == "there is no function nowhere in the kernel's BTF"
+    assert find_target("fentry/in_driver", "driver")[1] == f"the function in_driver {why}"
+    assert find_target("tp_btf/of_driver", "driver")[1] == f"the tracepoint of_driver {why}"
+    assert find_target("fentry/nowhere", "driver")[1] == "there is no function nowhere in the kernel's BTF"
 
 
 def test_a_kernel_without_kprobes_needs_no_trial_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(base, "_KPROBES", tmp_path / "none")
-    assert missing_target("kprobe/anything", "") == "this kernel has no kprobes"
+    assert find_target("kprobe/anything", "")[1] == "this kernel has no kprobes"
 
 
 class Observing(Flow):

@@ -273,6 +273,7 @@ class PathFlow(Flow):
         obj.maps["hit_cells"].max_entries = slots * kinds
         obj.maps["noise_cells"].max_entries = slots * kinds if options.interference else 1
         obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
+        obj.rodata.following = options.writeback
         if options.writeback:
             io_writeback.prepare(obj, slots)
         if self._owners is not None:
@@ -283,16 +284,17 @@ class PathFlow(Flow):
             io_controllers.prepare(obj, slots)
         if options.kicks:
             io_signals.prepare(obj, options.ring_bytes)
+        obj.rodata.stacked = bool(self._layers)
         if self._layers:
             obj.maps["layer_cells"].max_entries = len(self._layers) * len(obj.enum("block_op"))
             obj.maps["uppers"].max_entries = _UPPERS
             obj.bss.layers = layers.table(obj, self._layers)
             # A bio may be known before it is queued, as one that a limit holds.
-            obj.bss.stacked = obj.bss.holding = True
+            obj.bss.holding = True
+        obj.rodata.telling = options.telling
         if options.telling:
             obj.maps["records"].max_entries = options.ring_bytes
             obj.rodata.record_bytes = obj.struct("io_record").before(self._records.end).size
-            obj.bss.telling = True
             if options.segments:
                 obj.rodata.segmented = True
                 obj.maps["op_kept"].max_entries = obj.length("ops")
@@ -300,7 +302,7 @@ class PathFlow(Flow):
             obj.bss.tell_limit = options.limit
         if options.slow_ns is not None:
             obj.data.slow_ns = options.slow_ns
-        obj.bss.noisy = obj.bss.noise_kept = options.interference
+        obj.rodata.interference = obj.bss.noise_on = options.interference
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
         obj.bss.devices = devices.table(obj, self._extents, ())

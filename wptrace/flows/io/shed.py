@@ -67,7 +67,7 @@ class PathShedder:
 
     def _shed_noise(self, step: Step) -> None:
         bss = self._loaded.obj.bss
-        bss.noisy = False
+        bss.noise_on = False
         bss.tick_ns = 0
         self._take_off(_OF_NOISE)
 
@@ -77,7 +77,7 @@ class PathShedder:
         obj.maps["cpu_states"].clear(0)
         self._put_back(_OF_NOISE)
         obj.bss.tick_ns = self._tick_ns
-        obj.bss.noisy = True
+        obj.bss.noise_on = True
 
     # --- Records -----------------------------------------------------------------------------------------------------
 

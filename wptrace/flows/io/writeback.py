@@ -22,7 +22,6 @@ def prepare(obj: BpfObject, slots: int) -> None:
     obj.maps["dirty_frames"].max_entries = frames
     obj.rodata.frame_mask = frames - 1
     obj.maps["writeback_cells"].max_entries = slots
-    obj.bss.following = True
 
 
 def cells(obj: BpfObject, names: Iterable[str]) -> Cells:
