@@ -27,7 +27,7 @@ from tests.kernel.trace import Line, Trace, lossless, wait_until
 from tests.kernel.window import RING, Running, running
 from wptrace.cli.main import main
 from wptrace.engine.filters import Filter
-from wptrace.flows.io.owners import CGROUP
+from wptrace.flows.io.by import CGROUP
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.model.kind import OTHERS
 

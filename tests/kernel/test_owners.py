@@ -22,7 +22,7 @@ from tests.kernel.patience import said
 from tests.kernel.trace import Line, Trace
 from tests.kernel.uring import Ring
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io.owners import DIR, FILE, THREAD
+from wptrace.flows.io.by import DIR, FILE, THREAD
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.kernel import system_calls
 from wptrace.model.kind import OTHERS

@@ -100,7 +100,7 @@ def _shown(guest: Guest) -> str:
 
 def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
     from wptrace.engine.filters import Filter
-    from wptrace.flows.io.owners import FILE, TOP
+    from wptrace.flows.io.by import FILE, TOP
     from wptrace.flows.io.path import Options, PathFlow
 
     return PathFlow(

@@ -21,8 +21,8 @@ _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segmen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from wptrace.flows.io.owners import BY, TOP
-    from wptrace.flows.io.path import PathFlow
+    from wptrace.flows.io.by import BY, TOP
+    from wptrace.flows.io.filters import FILTERS
 
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to follow: the path from the system call on, or the block layer alone, the cheapest (default: path)",
     )
     common.add_devices(which)
-    common.add_filters(which, PathFlow.filters)
+    common.add_filters(which, FILTERS)
     which.add_argument("--children", action="store_true", help="with --pid: also processes that it starts, or started")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     which.add_argument("--writeback", action="store_true", help="also follow what is written back later, by its owner")
@@ -64,10 +64,10 @@ def run(options: argparse.Namespace) -> int:
 def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:
     from wptrace.engine import filters
     from wptrace.flows.io.block import BlockFlow, Options
-    from wptrace.flows.io.path import PathFlow
+    from wptrace.flows.io.filters import FILTERS
 
     taken = {one.name for one in BlockFlow.filters}
-    absent = [one.name for one in PathFlow.filters if one.name not in taken]
+    absent = [one.name for one in FILTERS if one.name not in taken]
     unknown = [name for name in (*absent, *_PATH_ONLY) if getattr(options, name) is not None]
     unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:
@@ -81,7 +81,8 @@ def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:
 
 def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
     from wptrace.engine import filters
-    from wptrace.flows.io.owners import CGROUP, DEVICE, TOP
+    from wptrace.flows.io.by import CGROUP, DEVICE, TOP
+    from wptrace.flows.io.filters import FILTERS
     from wptrace.flows.io.path import Options, PathFlow
 
     if options.times != "auto":
@@ -95,7 +96,7 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
         raise UsageError("--children needs --pid: it is about what that process started")
     wanted = Options(
         devices=tuple(options.dev),
-        filter=filters.parse(vars(options), PathFlow.filters),
+        filter=filters.parse(vars(options), FILTERS),
         slow_ns=told.slow_ns,
         sample=told.sample,
         limit=told.limit,

@@ -180,6 +180,15 @@ def test_an_interrupt_while_it_starts_is_quiet(module: str) -> None:
     assert (found.stdout, found.stderr) == ("", "")
 
 
+def test_the_block_layer_alone_imports_nothing_of_the_path() -> None:
+    """Imports are a third of its start."""
+    code = "import atexit, sys, wptrace.cli.main as m\natexit.register(lambda: print(*sys.modules))\nm.run()"
+    found = run([*WPTRACE[:-2], "-c", code], "io", "--level", "block", "--dev", "nothing")
+    imported = found.stdout.split()
+    assert "wptrace.flows.io.block" in imported
+    assert "wptrace.flows.io.path" not in imported
+
+
 @pytest.mark.parametrize("words", [["io", "--dev", "nothing"], ["nothing"], ["doctor"]])
 def test_nobody_may_hear_of_an_error(words: list[str]) -> None:
     """Where the standard error cannot be written, the exit code is as it would be."""

@@ -12,7 +12,7 @@ from tests.unit.docs.pages import blocks, text
 from wptrace.engine import filters
 from wptrace.engine.filters import Filter, task
 from wptrace.errors import UsageError
-from wptrace.flows.io import path
+from wptrace.flows.io import filters as io_filters
 from wptrace.flows.io.path import PathFlow
 
 PATH = "adding-a-filter.md"
@@ -23,9 +23,9 @@ CODE, LIST = blocks(PAGE, "python")
 
 def made() -> tuple[filters.Predicate, ...]:
     """What the flow would list."""
-    found = {**vars(path), **vars(task), "pwd": __import__("pwd")}
+    found = {**vars(io_filters), **vars(task), "pwd": __import__("pwd")}
     exec(compile(f"from __future__ import annotations\n{CODE}\n{LIST}", PATH, "exec"), found)  # noqa: S102 - our own document
-    listed: tuple[filters.Predicate, ...] = found["filters"]
+    listed: tuple[filters.Predicate, ...] = found["FILTERS"]
     return listed
 
 

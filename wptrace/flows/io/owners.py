@@ -12,6 +12,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
+from wptrace.flows.io.by import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, UNDER_WAY
 from wptrace.flows.io.records import path
 from wptrace.flows.io.syscalls import call
@@ -21,10 +22,6 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, Comm, Group, Kind, Label, Metric, Task
 from wptrace.model.report import BYTES
 
-PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
-CALL = "call"
-BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
-TOP = 20
 OWNED_REQUEST = "owned_request"
 
 # Bounds of the memory in the kernel: rows, and the bytes of both of their cells.

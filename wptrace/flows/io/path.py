@@ -18,10 +18,8 @@ from wptrace.capture.records import Raw
 from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.filters import Filter
-from wptrace.engine.filters.cgroup import IN_CGROUP
-from wptrace.engine.filters.file import DIR, FILE
-from wptrace.engine.filters.operation import OP, SIZE
-from wptrace.engine.filters.task import COMM, PID, TID
+from wptrace.engine.filters.file import FILE
+from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import END, Field, Hook
 from wptrace.engine.resolver import Loaded, load
@@ -35,6 +33,7 @@ from wptrace.flows.io import signals as io_signals
 from wptrace.flows.io import writeback as io_writeback
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED, UNWATCHED
 from wptrace.flows.io.fates import counted, timed_out_bit
+from wptrace.flows.io.filters import FILTERS
 from wptrace.flows.io.ghosts import Ghosts
 from wptrace.flows.io.hooks import HOOKS
 from wptrace.flows.io.images import Images
@@ -121,7 +120,7 @@ class PathFlow(Flow):
     kinds: tuple[Kind, ...] = KINDS
     judged = (OPERATION, REQUEST)
     hooks = HOOKS
-    filters = (PID, TID, COMM, IN_CGROUP, FILE, DIR, OP, SIZE)
+    filters = FILTERS
     fields = (
         Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
         Field(("bio.bi_bdev", "bio.bi_disk"), "bios cannot be assigned to disks"),

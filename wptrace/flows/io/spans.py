@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
+from wptrace.flows.io.by import CGROUP, COMM, PROCESS, THREAD
 from wptrace.flows.io.fates import Events
-from wptrace.flows.io.owners import CGROUP, COMM, PROCESS, THREAD
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
 from wptrace.model.kind import NOBODY, Task
