@@ -3,7 +3,7 @@
 
     btf = Btf.parse(data)
     event = btf.find("event", Struct)
-    btf.size(event.id), btf.offset_of(event, "times.start")
+    btf.size(event.id), btf.member(event, "times.start").bit_offset
 
 Kinds are classes: `btf.find(name, Struct)` gives a Struct or None. References between types are type ids.
 Whatever the bytes are, the reader raises WptraceError and nothing else.
@@ -362,13 +362,6 @@ class Btf:
                 if found:
                     return found._replace(bit_offset=member.bit_offset + found.bit_offset)
         return None
-
-    def offset_of(self, owner: Composite, path: str) -> int:
-        """The offset in bytes of the field `a.b`, as offsetof gives it."""
-        member = self.member(owner, path)
-        if member.bit_size:
-            raise WptraceError(f"{path} of {self.describe(owner.id)} is a bit field")
-        return member.bit_offset // 8
 
     def describe(self, type_id: int) -> str:
         """The name of a type, near to how C writes it; for messages."""

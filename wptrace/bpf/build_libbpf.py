@@ -56,12 +56,7 @@ size_t bpf_program__insn_cnt(const struct bpf_program *program);
 const void *bpf_program__insns(const struct bpf_program *program);
 int bpf_program__set_log_level(struct bpf_program *program, __u32 level);
 int bpf_program__set_log_buf(struct bpf_program *program, char *buffer, size_t size);
-int bpf_program__set_attach_target(struct bpf_program *program, int fd, const char *function);
 struct bpf_link *bpf_program__attach(const struct bpf_program *program);
-struct bpf_link *bpf_program__attach_kprobe(const struct bpf_program *program, _Bool ret, const char *function);
-struct bpf_link *bpf_program__attach_tracepoint(const struct bpf_program *program, const char *category,
-                                                const char *name);
-struct bpf_link *bpf_program__attach_raw_tracepoint(const struct bpf_program *program, const char *name);
 struct bpf_link *bpf_program__attach_trace(const struct bpf_program *program);
 struct bpf_link *bpf_program__attach_perf_event(const struct bpf_program *program, int fd);
 int bpf_link__destroy(struct bpf_link *link);

@@ -87,9 +87,6 @@ class KernelBtf:
     def has_function(self, name: str) -> bool:
         return bool(self.function(name))
 
-    def has_struct(self, name: str) -> bool:
-        return self._find(name, _STRUCT) is not None
-
     def enum_value(self, enum: str, name: str) -> int | None:
         """The value that has this name; None where the enum lacks it, or there is no such enum."""
         kind = self._find(enum, _ENUM)

@@ -91,7 +91,6 @@ class BpfObject:
             handle = self._lib.bpf_object__next_program(self._handle, handle)
         self.maps: Named[Map] = Named("map", maps)
         self.progs: Named[Program] = Named("program", programs)
-        self.is_loaded = False
 
     def _unreadable(self) -> WptraceError:
         """What is wrong with the file, more exactly than libbpf says."""
@@ -183,7 +182,6 @@ class BpfObject:
         self._libbpf.trim()
         self._libbpf.check(result, f"{self.path.name} cannot be loaded")
         self._libbpf.recent.clear()
-        self.is_loaded = True
         for section in self._sections:
             section._loaded()
 

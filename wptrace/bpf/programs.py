@@ -72,11 +72,6 @@ class Program:
         result = self._lib.bpf_program__set_autoload(self._handle, load)
         self._libbpf.check(result, f"autoload of program {self.name} cannot change after the load")
 
-    def set_attach_target(self, function: str) -> None:
-        """Aims a fentry, fexit or tp_btf program at another function, before the load."""
-        result = self._lib.bpf_program__set_attach_target(self._handle, 0, function.encode())
-        self._libbpf.check(result, f"program {self.name} cannot be aimed at {function}")
-
     @property
     def address(self) -> int:
         return int(self._libbpf.ffi.cast("uintptr_t", self._handle))
@@ -111,24 +106,8 @@ class Program:
         """Attaches to what the program's section name says, or `run_on`."""
         if self._event is not None:
             return [self.attach_cpu(cpu) for cpu in self._event[2]][-1]
-        if self.traces_types:
-            return self.attach_trace()
-        return self._keep(self._lib.bpf_program__attach(self._handle), self.section)
-
-    def attach_kprobe(self, function: str, on_return: bool = False) -> Link:
-        handle = self._lib.bpf_program__attach_kprobe(self._handle, on_return, function.encode())
-        return self._keep(handle, f"{'kretprobe' if on_return else 'kprobe'}/{function}")
-
-    def attach_tracepoint(self, category: str, name: str) -> Link:
-        handle = self._lib.bpf_program__attach_tracepoint(self._handle, category.encode(), name.encode())
-        return self._keep(handle, f"tracepoint/{category}/{name}")
-
-    def attach_raw_tracepoint(self, name: str) -> Link:
-        return self._keep(self._lib.bpf_program__attach_raw_tracepoint(self._handle, name.encode()), f"raw_tp/{name}")
-
-    def attach_trace(self) -> Link:
-        """Attaches a tp_btf, fentry or fexit program to the target that it was loaded for."""
-        return self._keep(self._lib.bpf_program__attach_trace(self._handle), self.section)
+        attach = self._lib.bpf_program__attach_trace if self.traces_types else self._lib.bpf_program__attach
+        return self._keep(attach(self._handle), self.section)
 
     def attach_perf_event(self, fd: int) -> Link:
         """Runs the program on each overflow of the perf event `fd`, which the link then owns."""

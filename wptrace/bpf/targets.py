@@ -79,12 +79,10 @@ def ask_here(lib: Libbpf) -> Any:
     ffi = lib.ffi
 
     def prepare(program: Any, options: Any, cookie: int) -> int:
-        # A test may have aimed it already.
-        if not options.attach_btf_id:
-            found = _given.get(int(ffi.cast("uintptr_t", program)))
-            if found is None:
-                return -errno.ESRCH
-            options.attach_btf_id, options.attach_btf_obj_fd = found
+        found = _given.get(int(ffi.cast("uintptr_t", program)))
+        if found is None:
+            return -errno.ESRCH
+        options.attach_btf_id, options.attach_btf_obj_fd = found
         return 0
 
     callback = ffi.callback(

@@ -10,8 +10,6 @@ from wptrace.model import kind as model
 from wptrace.model.kind import ALL, Comm, Group, Kind, Task
 from wptrace.model.report import Event
 
-Values = Mapping[str, Any]
-
 
 class Question(NamedTuple):
     """What an option compares in a row or an event."""

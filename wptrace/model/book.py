@@ -83,11 +83,6 @@ class Book:
         """Requests that were in flight are given up."""
         self.lost[cause] = self.lost.get(cause, 0) + count
 
-    def miss(self, cause: Cause, count: int = 1) -> None:
-        """Requests come to light that were never seen to start: they did start, and they are lost."""
-        self.started += count
-        self.lose(cause, count)
-
     def note(self, cause: Cause, count: int = 1) -> None:
         self.noted[cause] = self.noted.get(cause, 0) + count
 

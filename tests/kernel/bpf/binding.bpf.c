@@ -211,11 +211,25 @@ int on_fexit(void *ctx)
 	return 0;
 }
 
-SEC("kprobe")
+SEC("kprobe/vfs_fsync_range")
 int on_kprobe(void *ctx)
 {
 	if (is_ours())
 		COUNT(hits);
+	return 0;
+}
+
+SEC("kretprobe/vfs_fsync_range")
+int on_kretprobe(void *ctx)
+{
+	if (is_ours())
+		COUNT(hits);
+	return 0;
+}
+
+SEC("raw_tp/nonsense")
+int on_nonsense(void *ctx)
+{
 	return 0;
 }
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wptrace.correlation.clocks import WANDER_PPM, Bound, Offset
+from wptrace.correlation.clocks import WANDER_PPM, Bound
 from wptrace.correlation.guests import (
     MERGED,
     OUTSIDE,
@@ -30,8 +30,6 @@ from wptrace.correlation.guests import (
     shares,
 )
 from wptrace.correlation.kicks import Kick
-
-NO_OFFSET = Offset([Bound(0, 0, 0)])
 
 
 class World(NamedTuple):

@@ -52,7 +52,8 @@ def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
             alive -= 1
             lost += 1
         elif event == "miss":
-            book.miss(UNMATCHED_END)
+            book.start()
+            book.lose(UNMATCHED_END)
             begun += 1
             lost += 1
         elif event == "note":
@@ -94,7 +95,8 @@ def test_as_dict_names_the_causes() -> None:
 
 def test_an_interval_names_only_what_it_lost() -> None:
     book = Book()
-    book.miss(UNMATCHED_END, 4)
+    book.start(4)
+    book.lose(UNMATCHED_END, 4)
     book.note(RING_FULL)
     line = book.interval(book.copy())
     assert (line.lost, line.noted, line.started) == ({}, {}, 0)

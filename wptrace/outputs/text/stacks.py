@@ -18,7 +18,6 @@ from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import printable
 
 TIME, COUNT = "time", "count"
-WEIGHTS = (TIME, COUNT)
 IO = Noun("I/O")
 
 
