@@ -307,3 +307,17 @@ def test_arrays(stacks: Stacks, path_flow: Running, level: str) -> None:
     else:
         # Parity is read and written by a worker.
         assert found.summary["requests"]["finished"] > 40
+
+
+@pytest.mark.smp
+@pytest.mark.one_kernel
+def test_two_that_read_one_place_at_a_time_have_their_own_requests(nulls: list[Disk]) -> None:
+    """Each CPU makes a bio of another one of the same sector, and the tracepoint names no more than that."""
+    reads = 1000
+    with linear(nulls[0]) as top:
+        with Trace("--each", "--ring-size=8M", f"--dev={top.name}") as trace:
+            fio(top.path, rw="read", size="4k", loops=reads, number_ios=reads, numjobs=2, group_reporting=1)
+            trace.stop()
+        ours = [line for line in trace.lines if line["kind"] == "operation" and line["comm"] == "fio"]
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert Counter(line["requests"] for line in ours) == {1: 2 * reads}

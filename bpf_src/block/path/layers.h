@@ -92,6 +92,11 @@ static __always_inline bool cut_layer(__u64 bio, struct bio_state *rest, __u64 s
 #define STEPS_BACK 64
 #define STEP_SECTORS 8
 
+static __always_inline bool has_sector(struct bio_state *state, __u64 dev, __u64 sector)
+{
+	return state->layer && state->done.dev == dev && sector - state->done.sector <= state->done.bytes >> 9;
+}
+
 /* The slot of the bio of a layer in which a sector lies, or BIOS. */
 __noinline __u32 upper_at(__u64 dev, __u64 sector)
 {
@@ -104,8 +109,7 @@ __noinline __u32 upper_at(__u64 dev, __u64 sector)
 		if (upper) {
 			struct bio_state *state = bio_at(upper->place);
 
-			if (state->bio && state->layer && state->done.times.queued == upper->queued &&
-			    sector - state->done.sector <= state->done.bytes >> 9)
+			if (state->bio && state->done.times.queued == upper->queued && has_sector(state, dev, sector))
 				return state->place;
 		}
 		if (key.sector < STEP_SECTORS)
@@ -115,7 +119,10 @@ __noinline __u32 upper_at(__u64 dev, __u64 sector)
 	return BIOS;
 }
 
-/* A stacked device is about to send on a bio that it made of the one at this sector. */
+/*
+ * A stacked device is about to send on a bio that it made of the one at this sector. Several may be there at a time: if
+ * the task that does so has one there, it is that.
+ */
 static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 {
 	struct bio_state *state, *upper = NULL;
@@ -124,13 +131,13 @@ static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 
 	if (layer_of(dev) == LAYERS)
 		return 0; /* a partition */
-	place = upper_at(dev, sector);
-	if (place < BIOS) {
-		upper = bio_at(place);
-	} else {
-		op = op_of(bpf_get_current_task());
-		if (op && op->above)
-			upper = find_bio(op->above);
+	op = op_of(bpf_get_current_task());
+	if (op && op->above)
+		upper = find_bio(op->above);
+	if (!upper || !has_sector(upper, dev, sector)) {
+		place = upper_at(dev, sector);
+		if (place < BIOS)
+			upper = bio_at(place);
 	}
 	/* This very bio is sent on: D finds it. */
 	if (!upper || !upper->layer || upper->bio == bio)
