@@ -110,8 +110,8 @@ def test_packets() -> None:
     received, sent, acknowledged = summaries.values()
     for summary, packets in ((received, grown["IpInReceives"]), (sent, grown["IpOutRequests"])):
         requests = summary["requests"]
+        assert (requests["lost"], requests["in_flight"]) == (0, 0), summary["loss"]
         assert requests["finished"] == packets, (requests, grown)
-        assert (requests["lost"], requests["in_flight"]) == (0, 0)
     reasons = [row["labels"].get("reason") for row in received["rows"] if row["stage"] == "total"]
     if any(reason not in (0, "0", None) for reason in reasons):
         # From 5.17 on.
