@@ -39,13 +39,15 @@ IN_GUEST = (
 )
 DISKS = ("--disk", "nvme", "--disk", "virtio=2", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
+# A guest that says nothing for so long hangs: tests take no more than two minutes each, and say so.
+SILENCE_S = 600
 CPUS = 2
 # What all jobs together may take, in seconds on the clock of a machine with so many CPUs.
 LIMIT_S = 1800
 ONE = "6.12"
 """The guest for tests of which one kernel is enough, but which need what only guests have."""
-# What the lab answers when the guest panics or QEMU ends.
-GUEST_DIED = 125
+# What the lab answers when the guest panics or QEMU ends, and when it hangs.
+GUEST_DIED, GUEST_HUNG = 125, 124
 # So often a guest of several CPUs boots that dies before its first test.
 BOOTS = 3
 # How large programs are (tests/kernel/verified.py).
@@ -132,7 +134,7 @@ def guests(every: bool = False) -> list[Job]:
     for kernel in KERNELS:
         if not kernel.running:
             which = "" if every else " and (guest or not one_kernel)" if kernel.name == ONE else " and not one_kernel"
-            jobs += _of_kernel(kernel, sys.executable, which, ["tests/kernel"])
+            jobs += _of_kernel(kernel, sys.executable, which, ["tests/kernel"], every=every)
     if every:
         lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", ONE)
         pytest = ("--", sys.executable, *IN_GUEST)
@@ -142,7 +144,7 @@ def guests(every: bool = False) -> list[Job]:
         # the counter of cycles, which other machines' emulation has not. Guests with two CPUs do not die there.
         names = ("test_load.py", "test_binding.py", "test_irqoff.py", "test_compat.py")
         files = [f"tests/kernel/{name}" for name in names]
-        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, 2)
+        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, 2, every)
     return jobs
 
 
@@ -157,9 +159,13 @@ def _with(mark: str, files: Sequence[str]) -> list[str]:
     return [file for file in every if f"mark.{mark}" in (ROOT / file).read_text()]
 
 
-def _of_kernel(kernel: Kernel, python: str, which: str, files: Sequence[str], cpus: int = 1) -> list[Job]:
+def _of_kernel(
+    kernel: Kernel, python: str, which: str, files: Sequence[str], cpus: int = 1, every: bool = False
+) -> list[Job]:
     """A guest of two CPUs with real disks, which begins with so many, and one whose clock counts instructions."""
-    lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", kernel.name)
+    # With `--all` a test may run 20 times before it says so.
+    limits = ("--timeout", str(GUEST_LIMIT_S), *(() if every else ("--silence", str(SILENCE_S))))
+    lab = (sys.executable, "-m", "tests.lab", "run", *limits, "--kernel", kernel.name)
     name, pytest = kernel.name, ("--", python, *IN_GUEST)
     begins = ("--cpus", "2", f"--append=maxcpus={cpus}")
     return [
@@ -182,11 +188,12 @@ def run(job: Job, **variables: str) -> Result:
     last, boots, retried, done = text, int(bool(job.kernel)), list(_RETRIED.findall(text)), []
     before = 0
     # Emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real ones do not,
-    # most of all while the kernel boots. A fault of ours comes again.
-    while code == GUEST_DIED and job.cpus > 1 and boots < BOOTS and not done:
+    # most of all while the kernel boots, or wait for each other for ever. A fault of ours comes again.
+    while code in (GUEST_DIED, GUEST_HUNG) and job.cpus > 1 and boots < BOOTS and not done:
         done = _named(last, "PASSED", "SKIPPED")
         before = len(_named(last, "PASSED"))
-        retried.append(f"{job.name}: the guest died after {len(done)} tests, its console is in {job.name}.console")
+        how = "died" if code == GUEST_DIED else "hung"
+        retried.append(f"{job.name}: the guest {how} after {len(done)} tests, its console is in {job.name}.console")
         names = LOGS / f"{job.name}-done"
         names.write_text("\n".join(done))
         again = {**variables, "WPTRACE_TESTS_DONE": str(names)}

@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
         help="a clock that counts instructions; idle time passes (--icount) or is skipped (--icount=off)",
     )
     sub.add_argument("--timeout", default="600", metavar="SECONDS", help="default 600")
+    sub.add_argument("--silence", metavar="SECONDS", help="give it up when it prints nothing for so long")
     sub.add_argument("--append", default="", metavar="WORDS", help="more for the kernel's command line")
     sub.add_argument(
         "--share",
@@ -143,6 +144,7 @@ def guest_from(options: argparse.Namespace) -> Guest:
         disk_size=size(options.disk_size),
         images=tuple(map(qemu.parse_image, options.image)),
         timeout=seconds(options.timeout),
+        silence=seconds(options.silence) if options.silence else 0.0,
         share=tuple(directory.absolute() for directory in options.share),
         console=options.console,
     )

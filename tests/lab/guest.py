@@ -52,6 +52,8 @@ class Guest:
     images: tuple[qemu.Image, ...] = ()
     """What the first disks are of, instead of empty files."""
     timeout: float = 600.0
+    silence: float = 0.0
+    """It is given up when it has printed nothing for so long, if that is not 0: emulated CPUs may hang."""
     share: tuple[Path, ...] = ()
     """Directories in which files that the guest writes stay."""
     console: Path | None = None
@@ -174,15 +176,16 @@ class _Run:
         return Result(int(ports[2].data), bytes(self.output))
 
     def _relay(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, ports: list[_Port]) -> None:
-        deadline = time.monotonic() + self.guest.timeout
+        heard = time.monotonic()
+        deadline = heard + self.guest.timeout
         while not all(port.stream.ended for port in ports):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise GuestHungError(
-                    f"the guest did not finish within {self.guest.timeout:g} s",
-                    self._console_tail(),
-                    bytes(self.output),
-                )
+            now = time.monotonic()
+            left = deadline - now
+            silent = self.guest.silence and now - heard > self.guest.silence
+            if left <= 0 or silent:
+                why = "printed nothing for" if silent else "did not finish within"
+                limit = self.guest.silence if silent else self.guest.timeout
+                raise GuestHungError(f"the guest {why} {limit:g} s", self._console_tail(), bytes(self.output))
             gone = process.poll() is not None
             events = selector.select(0 if gone else min(left, 0.2))
             for key, _ in events:
@@ -196,6 +199,7 @@ class _Run:
                     selector.unregister(key.fileobj)
                 elif port.name != "end":
                     self.output += data
+                    heard = now
             if gone and not events:
                 for port in ports[:2]:
                     self.output += port.flush()

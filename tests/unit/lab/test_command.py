@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import selectors
 import signal
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -39,11 +42,11 @@ def test_what_a_guest_is_without_options() -> None:
 def test_options(tmp_path: Path) -> None:
     made = guest_from(
         *("--kernel", "6.1", "--disk", "nvme=2", "--disk", "scsi", "--icount=off", "--timeout", "5s"),
-        *("--append", "nokaslr", "--share", str(tmp_path), "--disk-size", "1G", "--memory", "512m"),
+        *("--silence", "60", "--append", "nokaslr", "--share", str(tmp_path), "--disk-size", "1G", "--memory", "512m"),
     )
     assert [disk.kind for disk in made.disks] == ["nvme", "nvme", "scsi"]
     assert made.machine == qemu.Machine(1, f"{512 << 10}K", "off", "nokaslr")
-    assert (made.disk_size, made.timeout, made.share) == (1 << 30, 5.0, (tmp_path,))
+    assert (made.disk_size, made.timeout, made.silence, made.share) == (1 << 30, 5.0, 60.0, (tmp_path,))
     assert guest_from("--kernel", "6.1", "--icount").machine.icount == "on"
 
 
@@ -102,6 +105,13 @@ def test_a_hung_command_is_ended_here() -> None:
     with pytest.raises(GuestHungError, match=r"0\.2 s") as caught:
         guest.run(hung, ["sh", "-c", "echo before; sleep 100"])
     assert caught.value.output == b"before\n"
+
+
+def test_a_guest_that_prints_nothing_is_given_up(tmp_path: Path) -> None:
+    silent = guest._Run(guest.Guest(matrix.find("6.12"), silence=0.1), cast("Any", None), Path("/"), tmp_path)
+    ports = [SimpleNamespace(stream=SimpleNamespace(ended=False))]
+    with selectors.DefaultSelector() as selector, pytest.raises(GuestHungError, match=r"printed nothing for 0\.1 s"):
+        silent._relay(cast("Any", SimpleNamespace(poll=lambda: None)), selector, cast("Any", ports))
 
 
 def test_the_command_gets_its_words_and_variables_as_they_are() -> None:

@@ -38,9 +38,9 @@ if not tests and runs <= int(failing_runs):
 for name in passing:
     print(name, "PASSED [ 1%]")
 outcome = "PASSED" if runs > int(failing_runs) else "FAILED"
-if outcome == "FAILED" and code == "125":
+if outcome == "FAILED" and code != "1":
     print(tests[0], "")
-    sys.exit(125)
+    sys.exit(int(code))
 for name in tests:
     print(name, outcome, "[ 9%]")
 print("retried tests/kernel/test_a.py::test_one: SkippedByKernel: 3 runs")
@@ -94,10 +94,11 @@ def test_each_retry_is_told(tmp_path: Path) -> None:
     assert run.RETRIES.read_text() == f"6.12: {result.retried[0]}\n"
 
 
-def test_a_guest_of_several_cpus_that_died_leaves_the_rest_to_another(tmp_path: Path) -> None:
-    result = run.run(job(tmp_path, 1, *TESTS, code=DEAD, cpus=2))
+@pytest.mark.parametrize(("code", "how"), [(DEAD, "died"), (run.GUEST_HUNG, "hung")])
+def test_a_guest_of_several_cpus_that_died_leaves_the_rest_to_another(tmp_path: Path, code: int, how: str) -> None:
+    result = run.run(job(tmp_path, 1, *TESTS, code=code, cpus=2))
     assert (result.code, result.passed, result.failed, result.boots) == (0, 9, 0, 2)
-    assert result.retried[0].startswith("6.12: the guest died after 7 tests")
+    assert result.retried[0].startswith(f"6.12: the guest {how} after 7 tests")
 
 
 def test_a_guest_that_dies_twice_has_failed(tmp_path: Path) -> None:
