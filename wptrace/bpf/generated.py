@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from wptrace.bpf import perf
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.programs import INSTRUCTION, Statistics, statistics_of
+from wptrace.bpf.targets import KINDS, TRACING
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError
 
 # enum bpf_prog_type, and enum bpf_attach_type for those that the kernel checks by types
-_KPROBE, _TRACEPOINT, _RAW_TRACEPOINT, _TRACING = 2, 5, 17, 26
+_KPROBE, _TRACEPOINT, _RAW_TRACEPOINT = 2, 5, 17
 _TYPES = {
-    "tp_btf": (_TRACING, 23),
-    "fentry": (_TRACING, 24),
-    "fexit": (_TRACING, 25),
+    **{kind: (TRACING, attaches) for kind, attaches in KINDS.items()},
     "raw_tp": (_RAW_TRACEPOINT, 0),
     "event": (_TRACEPOINT, 0),
     "kprobe": (_KPROBE, 0),

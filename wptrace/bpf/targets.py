@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wptrace.bpf.programs import Program
 
 # enum bpf_prog_type and enum bpf_attach_type
-_TRACING = 26
+TRACING = 26
 KINDS = {"tp_btf": 23, "fentry": 24, "fexit": 25}
 
 
@@ -91,6 +91,6 @@ def ask_here(lib: Libbpf) -> Any:
     options = ffi.new("struct libbpf_prog_handler_opts *", {"prog_prepare_load_fn": callback})
     options.sz = ffi.sizeof("struct libbpf_prog_handler_opts")
     for kind, attaches in KINDS.items():
-        number = lib.lib.libbpf_register_prog_handler(f"{kind}/".encode(), _TRACING, attaches, options)
+        number = lib.lib.libbpf_register_prog_handler(f"{kind}/".encode(), TRACING, attaches, options)
         lib.check(min(number, 0), f"libbpf takes no sections {kind}")
     return callback
