@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests: style, units, objects, the running kernel, and the guests of the matrix, three of them at a time.
+"""All tests: style, units, objects, the running kernel, and the guests of the matrix, three jobs at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
 With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that trace a real kernel: the running one, or a guest's. `tests/run.sh` runs them on every one of the matrix.
+"""Tests that trace a real kernel: the running one, or a guest's. `tests/run.py` runs them on every one of the matrix.
 
 On the running kernel only what a test made itself is traced: a loop device. In a guest there are real drivers.
 """

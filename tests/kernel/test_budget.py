@@ -245,17 +245,17 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
         loaded = flow._running
         whole = attached(flow)
         assert whole == {program.name for program in loaded.programs}
-        noise, each, fs, *samples = shedder.steps
-        shedder.shed(noise)
-        without_noise = attached(flow)
-        gone = whole - without_noise
+        interference, each, fs, *samples = shedder.steps
+        shedder.shed(interference)
+        without = attached(flow)
+        gone = whole - without
         assert {name for name in gone if name.startswith("softirq")}
         assert "tick_perf" in gone
         # Handlers of interrupts may be how completions are seen.
-        assert not any(name.startswith(("hardirq", "softirq", "tick")) for name in without_noise - seen_by(loaded))
+        assert not any(name.startswith(("hardirq", "softirq", "tick")) for name in without - seen_by(loaded))
         shedder.shed(each)
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == ((1 << 64) - 1, 100)
-        assert attached(flow) == without_noise
+        assert attached(flow) == without
         shedder.shed(fs)
         assert loaded.obj.bss.no_operations
         left = attached(flow)
@@ -270,7 +270,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
         if not restored(flow, shedder, fs):
             assert attached(flow) == left
             return
-        assert attached(flow) == without_noise
+        assert attached(flow) == without
         assert not loaded.obj.bss.no_operations
         shedder.restore(each)
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == (0, 7)
@@ -281,7 +281,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
             cpu.hardirq_ns = cpu.softirq_ns = cpu.tick_ns = 1
             cpu.off_pid = LONG_AGO
         states[0] = before
-        shedder.restore(noise)
+        shedder.restore(interference)
         assert attached(flow) == whole
         assert not any(cpu.off_pid == LONG_AGO for cpu in states[0])
         flow.stop()
@@ -417,7 +417,7 @@ def leave_behind(obj: BpfObject, name: str, struct: str, values: dict[str, int])
 
 
 @pytest.mark.one_kernel
-def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
+def test_an_operation_without_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
     """It began when interference was off, and may end when it is back."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         options = io_path.Options((disk.name,), filter=Filter(pid=os.getpid()), interference=True)
@@ -427,15 +427,16 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
             shedder.shed(shedder.steps[0])
             go = threading.Event()
             with held_up(folder, before=go.wait) as writer:
-                leave_behind(obj, "interferences", "interference", {"noise[1].ns": 12345, "noise[1].count": 12345})
+                left = {"kinds[1].ns": 12345, "kinds[1].count": 12345}
+                leave_behind(obj, "interferences", "interference_state", left)
                 go.set()
                 wait_until(lambda: flow.in_flight(50_000_000), "the write")
-                ops, interference = obj.struct("op_state"), obj.struct("interference")
+                ops, states = obj.struct("op_state"), obj.struct("interference_state")
                 memory = bytes(obj.view("ops"))
                 places = [place for place, _ in operations(obj)]
                 (mine,) = [place for place in places if ops.unpack(memory, place * ops.size).tid == writer.native_id]
-                found = interference.unpack(bytes(obj.view("interferences")), mine * interference.size)
-                assert [noise.ns for noise in found.noise] == [0] * len(found.noise)
+                found = states.unpack(bytes(obj.view("interferences")), mine * states.size)
+                assert [kind.ns for kind in found.kinds] == [0] * len(found.kinds)
             flow.stop()
 
 

@@ -143,8 +143,8 @@ class Stages:
         assert max(others.values()) < CODE_NS, others
 
 
-def noises(line: Line, kind: str) -> list[Line]:
-    return [noise for noise in line["interference"] if noise["kind"] == kind]
+def interferences(line: Line, kind: str) -> list[Line]:
+    return [one for one in line["interference"] if one["kind"] == kind]
 
 
 def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
@@ -258,13 +258,13 @@ def test_a_busy_cpu_is_in_wakeup(disks: Disks, flow: Running) -> None:
     # The device begins when the hog goes to sleep and is done while it runs again.
     assert found.p50("wakeup") == pytest.approx(burst + gap - 5 * MS, rel=0.1)
     assert max(found.single("device")) < 5 * MS + CODE_NS
-    named = [noise for line in found.told for noise in noises(line, "before_wakeup") if noise["name"] == HOG]
-    assert {(noise["pid"], noise["cpu"]) for noise in named} == {(busy.process.pid, 0)}
+    named = [one for line in found.told for one in interferences(line, "before_wakeup") if one["name"] == HOG]
+    assert {(one["pid"], one["cpu"]) for one in named} == {(busy.process.pid, 0)}
     # Since 6.12 the scheduler now and then lets ordinary tasks run before real-time ones.
     assert len(named) > len(found.told) * 0.8
     for line in found.told:
-        (noise,) = noises(line, "before_wakeup")
-        assert noise["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
+        (told,) = interferences(line, "before_wakeup")
+        assert told["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
 
 
 def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> None:
@@ -282,8 +282,8 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     found = Stages(trace, disk)
     found.agree_with(job)
     found.only("device")
-    late = [line for line in found.told if noises(line, "irq_off")]
-    offs = [next(iter(noises(line, "irq_off"))) for line in late]
+    late = [line for line in found.told if interferences(line, "irq_off")]
+    offs = [next(iter(interferences(line, "irq_off"))) for line in late]
     # The reader may not have had a request with the device when a period began.
     by_pid = {int(event["pid"]): event for event in log}
     met = [by_pid[off["pid"]] for off in offs]
@@ -311,7 +311,7 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
     found.agree_with(job)
     offset = wall_offset_ns()
     for line in found.told:
-        (who,) = noises(line, "preempted")
+        (who,) = interferences(line, "preempted")
         assert (who["name"], who["pid"], who["cpu"]) == (HOG, busy.process.pid, 0)
         begun, ended = line["ts_ns"] - line["total_ns"] - offset, line["ts_ns"] - offset
         # Who is preempted begins and ends nothing meanwhile, so each burst is in one of them as a whole.
@@ -321,4 +321,4 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
         assert min(len(met), who["count"]) > 1
         assert who["ns"] == pytest.approx(who["count"] * sum(met) / len(met), abs=1.05 * burst, rel=0)
         assert who["ns"] < line["total_ns"]
-    assert found.rows["preempted"]["sum_ns"] == sum(noises(line, "preempted")[0]["ns"] for line in found.told)
+    assert found.rows["preempted"]["sum_ns"] == sum(interferences(line, "preempted")[0]["ns"] for line in found.told)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.icount]
 @pytest.fixture(scope="module", autouse=True)
 def _needs_guest() -> None:
     if not GUEST:
-        pytest.fail("these tests need a guest with --icount: tests/run.sh starts it")
+        pytest.fail("these tests need a guest with --icount, as tests/run.py starts")
 
 
 # All of them on one kernel: each way to take times, and each engine, is on every one.

@@ -4,7 +4,7 @@
 #define WPT_PATH_ACCOUNT_H
 
 #include "block/path/state.h"
-#include "block/path/noise.h"
+#include "block/path/interference.h"
 #include "block/path/owner.h"
 #include "block/path/neighbours.h"
 #include "block/path/segments.h"
@@ -78,7 +78,7 @@ static __always_inline void charge_last(struct op_state *op)
 		/* What the device above did with it then. */
 		if (done->events.below & EVENT_BELOW)
 			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
-		if (noisy())
+		if (watches_interference())
 			add_irq_delay(op, done);
 		op->waited_for = op->last;
 	}
@@ -366,16 +366,16 @@ __noinline int count_alone(__u32 place, __s64 result)
 	return 0;
 }
 
-__noinline int count_noise(__u32 place)
+__noinline int count_interference(__u32 place)
 {
 	struct op_state *op = op_at(place);
-	struct noise_cell *cell = cell_at(&noise_cells, op->slot * OP_KINDS + op->op_kind);
-	int stage;
+	struct interference_cell *cell = cell_at(&interference_cells, op->slot * OP_KINDS + op->op_kind);
+	int kind;
 
 	if (!cell)
 		return 0;
-	for (stage = 0; stage < NOISE_STAGES; stage++)
-		add(&cell->stages[stage], interference_of(op)->noise[stage].ns);
+	for (kind = 0; kind < INTERFERENCE_KINDS; kind++)
+		add(&cell->stages[kind], interference_of(op)->kinds[kind].ns);
 	COUNT(cell->finished);
 	return 0;
 }

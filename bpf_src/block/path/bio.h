@@ -156,7 +156,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		look_at_columns(state, NULL);
 	if (telling)
 		note_submitter(state);
-	if (noisy())
+	if (watches_interference())
 		take_in_hand(state);
 	if (!op)
 		state->tid = bpf_get_current_pid_tgid();
@@ -263,7 +263,7 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 
 		if (held && held->kind == BIO_KIND_HELD) {
 			held->kind = held->layer ? BIO_KIND_ABOVE : BIO_KIND_QUEUED;
-			if (noisy())
+			if (watches_interference())
 				release(held);
 			return 0;
 		}
@@ -343,7 +343,7 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 		COUNT_FATE(state, split, 1);
 	if (telling)
 		note_submitter(state);
-	if (noisy())
+	if (watches_interference())
 		take_in_hand(state);
 	if (following)
 		split_writeback(state, rest, front);

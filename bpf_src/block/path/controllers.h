@@ -7,7 +7,7 @@
 #define WPT_PATH_CONTROLLERS_H
 
 #include "block/path/state.h"
-#include "block/path/noise.h"
+#include "block/path/interference.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

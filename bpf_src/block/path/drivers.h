@@ -7,7 +7,7 @@
 #define WPT_PATH_DRIVERS_H
 
 #include "block/path/request.h"
-#include "block/path/noise.h"
+#include "block/path/interference.h"
 
 /* nvme prepares its command before the block layer says that it was issued, and then hands it over at once. */
 static __always_inline int on_request_setup(struct request *rq, bool trusted)

@@ -60,7 +60,7 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	op->wake_cpu = NO_CPU;
 	op->op_kind = kind;
 	if (interference)
-		__builtin_memset(interference_of(op), 0, sizeof(struct interference));
+		__builtin_memset(interference_of(op), 0, sizeof(struct interference_state));
 	own_operation(op, file, trusted);
 }
 
@@ -169,7 +169,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	if (only) {
 		hit = false;
 		count_with_request(op, only, result);
-		if (noisy())
+		if (watches_interference())
 			add_irq_delay(op, only);
 	} else {
 		close_account(op->place);
@@ -186,8 +186,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		else
 			count_alone(op->place, result);
 	}
-	if (noisy() && !hit) {
-		count_noise(op->place);
+	if (watches_interference() && !hit) {
+		count_interference(op->place);
 		if (was_held(held_op(op), op->start_ns))
 			count_held_op(op->place);
 	}

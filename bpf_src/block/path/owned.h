@@ -9,7 +9,7 @@
 
 /* As much of a record as a path takes. */
 struct path_record {
-	__u64 words[__builtin_offsetof(struct io_record, noise) / sizeof(__u64)];
+	__u64 words[__builtin_offsetof(struct io_record, interference) / sizeof(__u64)];
 };
 
 /* Of each place in `owners`: the path of a file or directory; no more than one where owners are tasks. */

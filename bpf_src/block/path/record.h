@@ -233,8 +233,8 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->cpus.submit = bpf_get_smp_processor_id();
 	}
 	record->cpus.wake = op->wake_cpu;
-	if (TELLS(noise)) {
-		__builtin_memcpy(record->noise, interference_of(op)->noise, sizeof(record->noise));
+	if (TELLS(interference)) {
+		__builtin_memcpy(record->interference, interference_of(op)->kinds, sizeof(record->interference));
 		record->before_wakeup = interference_of(op)->before_wakeup;
 	}
 	tell_commit(&record->commit, op);
@@ -316,8 +316,8 @@ static __noinline int tell_request(struct bio_state *state)
 	record->path_cut = 0;
 	record->path_end = 0;
 	__builtin_memcpy(record->comm, state->comm, sizeof(record->comm));
-	if (TELLS(noise)) {
-		__builtin_memset(record->noise, 0, sizeof(record->noise));
+	if (TELLS(interference)) {
+		__builtin_memset(record->interference, 0, sizeof(record->interference));
 		__builtin_memset(&record->before_wakeup, 0, sizeof(record->before_wakeup));
 	}
 	__builtin_memset(&record->commit, 0, sizeof(record->commit));

@@ -210,7 +210,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		if (bio)
 			done->flags |= FIELD(trusted, bio, bi_opf) & ~0xffU;
 	}
-	if (noisy() && !state->empty && was_held(&hold_of(state)->held, done->times.queued))
+	if (watches_interference() && !state->empty && was_held(&hold_of(state)->held, done->times.queued))
 		count_held_request(state->place);
 	if (bio && FIELD(trusted, bio, bi_next))
 		deliver_merged(number_of((__u64)rq), state->place);

@@ -52,14 +52,14 @@ enum writeback_stage {
 EXPORT_ENUM(writeback_stage);
 
 /* What took an operation's time inside its stages. */
-enum noise_stage {
-	NOISE_STAGE_PREEMPTED,
-	NOISE_STAGE_HARDIRQ,
-	NOISE_STAGE_SOFTIRQ,
-	NOISE_STAGE_IRQ_DELAY,
-	NOISE_STAGES,
+enum interference_kind {
+	INTERFERENCE_KIND_PREEMPTED,
+	INTERFERENCE_KIND_HARDIRQ,
+	INTERFERENCE_KIND_SOFTIRQ,
+	INTERFERENCE_KIND_IRQ_DELAY,
+	INTERFERENCE_KINDS,
 };
-EXPORT_ENUM(noise_stage);
+EXPORT_ENUM(interference_kind);
 
 /* What held bios before they got a request. */
 enum controller {
@@ -160,9 +160,9 @@ struct hit_cell {
 	struct hist stages[1];
 };
 
-struct noise_cell {
+struct interference_cell {
 	__u64 finished;
-	struct hist stages[NOISE_STAGES];
+	struct hist stages[INTERFERENCE_KINDS];
 };
 
 /* Of operations or requests that a controller held, only of those. */
@@ -226,7 +226,7 @@ CONSTANT(NO_CPU, 0xffff);
 #define NAME_BYTES 16
 
 /* The worst of one kind of interference. */
-struct noise {
+struct interference {
 	__u64 ns; /* of all of the kind */
 	__u64 worst_ns;
 	__u32 count;
@@ -355,13 +355,13 @@ struct io_record {
 	char path[PATH_BYTES + PATH_NAME];
 	__u64 spare[2];
 	/* From here on there is only what was asked for: record_bytes. */
-	struct noise noise[NOISE_STAGES];
-	struct noise before_wakeup; /* who ran on the waiter's CPU just before it */
+	struct interference interference[INTERFERENCE_KINDS];
+	struct interference before_wakeup; /* who ran on the waiter's CPU just before it */
 	struct met met;
 	struct trail trail;
 };
 /* With the ring's header in front whole lines of 64 bytes, which a capture compares at once. */
-_Static_assert((8 + __builtin_offsetof(struct io_record, noise)) % 64 == 0, "records are not of whole lines");
+_Static_assert((8 + __builtin_offsetof(struct io_record, interference)) % 64 == 0, "records are not of whole lines");
 
 const struct io_record *export_io_record __attribute__((unused));
 

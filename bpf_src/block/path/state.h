@@ -21,7 +21,7 @@ __u64 settled_ns; /* what is made from then on, was seen from the beginning */
 /* Those that took at least this long are shown one by one; the default is never. */
 __u64 slow_ns = NEVER;
 __u32 sample; /* one in so many is reported as well, 0 for none */
-bool noise_on; /* interference is watched: a budget may have taken it off, and what operations had of it is kept */
+bool interference_on; /* interference is watched: a budget may have taken it off, and what operations had of it is kept */
 bool no_operations; /* a budget took them off: none begins */
 __u32 request_sample; /* one in so many requests is timed, the others are counted alone; 0: all are timed */
 __u64 tick_ns; /* how often a CPU without its interrupts off would tick; 0: nobody ticks */
@@ -49,9 +49,9 @@ const volatile bool following = true; /* what is written back, to who made it di
 const volatile bool stacked = true; /* devices with rows of their own */
 const volatile bool segmented; /* each stretch of a stage is kept, and each request */
 
-static __always_inline bool noisy(void)
+static __always_inline bool watches_interference(void)
 {
-	return interference && noise_on;
+	return interference && interference_on;
 }
 
 /* --- State -------------------------------------------------------------------------------------------------------- */
@@ -161,18 +161,18 @@ struct in_hand {
 };
 
 /* Of each slot of `ops`, with --interference: what took its time. */
-struct interference {
-	struct noise noise[NOISE_STAGES];
-	struct noise before_wakeup;
+struct interference_state {
+	struct interference kinds[INTERFERENCE_KINDS];
+	struct interference before_wakeup;
 	__u32 preemptor_pid;
 	__u32 unused;
 	char preemptor[NAME_BYTES];
 	struct in_hand in_hand; /* while its task does not run */
 };
 
-struct interference interferences[OPS] SEC(".bss.noises");
+struct interference_state interferences[OPS] SEC(".bss.interferences");
 
-static __always_inline struct interference *interference_of(struct op_state *op)
+static __always_inline struct interference_state *interference_of(struct op_state *op)
 {
 	__u32 place = op->place;
 
@@ -281,7 +281,7 @@ bool holding; /* a cgroup's limit has held a bio */
 CELLS(op_cells, op_cell);
 CELLS(only_cells, only_cell);
 CELLS(hit_cells, hit_cell);
-CELLS(noise_cells, noise_cell);
+CELLS(interference_cells, interference_cell);
 CELLS(request_cells, request_cell);
 CELLS(op_counters, op_counts);
 

@@ -11,7 +11,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 {
 	struct done *done;
 
-	if (op->preempted_ns && noisy())
+	if (op->preempted_ns && watches_interference())
 		add_preemption(op, now);
 	op->preempted_ns = 0;
 	if (!op->slept_ns)
@@ -21,7 +21,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 	if (done) {
 		if (telling)
 			op->wake_cpu = bpf_get_smp_processor_id();
-		if (noisy())
+		if (watches_interference())
 			add_before_wakeup(op, before, minus(now, done->times.completed));
 		if (op->last == LAST_IS_ONLY && !op->charged) {
 			op->woken_ns = now;
@@ -52,13 +52,13 @@ static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
 	bool preempt = ctx[0];
 	__u64 now = 0;
 
-	if (noisy() && this_hand()->bio.place)
+	if (watches_interference() && this_hand()->bio.place)
 		put_down(ctx, number_of((__u64)prev), !left_runnable(preempt, prev, trusted));
 	if (op && op->kind == OP_TRACED) {
 		now = bpf_ktime_get_ns();
 		if (left_runnable(preempt, prev, trusted)) {
 			op->preempted_ns = now;
-			if (noisy())
+			if (watches_interference())
 				name_preemptor(op, next);
 		} else {
 			op->slept_ns = now;
@@ -68,7 +68,7 @@ static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
 	}
 	op = op_of((__u64)next);
 	if (op && op->kind == OP_TRACED) {
-		if (noisy())
+		if (watches_interference())
 			pick_up(op, number_of((__u64)next));
 		run_again(op, prev, now ? now : bpf_ktime_get_ns());
 	}

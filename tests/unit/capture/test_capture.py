@@ -312,9 +312,9 @@ def test_a_byte_that_changes_once_is_found() -> None:
     ("asked", "kept", "heard"),
     [
         ((False, False, False), set(), 0),
-        ((True, False, False), {"noise"}, 1),
-        ((True, True, False), {"noise", "met"}, 1),
-        ((False, False, True), {"noise", "met", "trail"}, 1),
+        ((True, False, False), {"interference"}, 1),
+        ((True, True, False), {"interference", "met"}, 1),
+        ((False, False, True), {"interference", "met", "trail"}, 1),
     ],
 )
 def test_records_end_where_what_was_asked_for_ends(
@@ -327,11 +327,11 @@ def test_records_end_where_what_was_asked_for_ends(
 ) -> None:
     path, what = tmp_path / "trace.wpt", as_asked(*asked)
     layout = obj.struct("io_record").before(what.end)
-    assert {"noise", "met", "trail"} & set(layout.names) == kept
+    assert {"interference", "met", "trail"} & set(layout.names) == kept
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, what, ["other", "sda"])
     output.start(START)
-    whole = entry(obj, 5, **{"noise[0].ns": 7, "noise[0].count": 1})
+    whole = entry(obj, 5, **{"interference[0].ns": 7, "interference[0].count": 1})
     take(memoryview(struct.pack("<II", layout.size, 0) + whole[8 : 8 + layout.size]))
     output.summary(report("summary", [5], 1))
     output.close()

@@ -129,7 +129,7 @@ def made() -> Iterator[Line]:
     group = whole_path.REQUEST.group("sda", "read")
     requests = whole_path.report({group: whole_path.requests(5)})
     output.interval(requests._replace(budget=spending, counters={group: {UNTIMED: 3}}))
-    output.event(whole_path.operation(interference=[whole_path.noise("irq_off", 5)]))
+    output.event(whole_path.operation(interference=[whole_path.interference("irq_off", 5)]))
     output.event(whole_path.operation(whole_path.HIT))
     output.event(whole_path.in_time())
     output.event(whole_path.request())

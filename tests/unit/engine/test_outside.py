@@ -12,12 +12,12 @@ from wptrace.model.report import Report, rows_of
 W, R, L = Point("W", "wakes"), Point("R", "runs"), Point("L", "leaves")
 STAGES = (Stage("wait", W, R, "it waits", "few CPUs"), Stage("run", R, L, "it runs", "much work"))
 OFF = Metric("off", "it is off", "it sleeps", part=False)
-NOISE = Metric("noise", "an interrupt", "a driver", inside=True)
+HARDIRQ = Metric("hardirq", "an interrupt", "a driver", inside=True)
 
 
 def report(*metrics: Metric) -> Report:
     kind = Kind("request", Noun("turn"), [Label("cpu", CPU)], STAGES, metrics)
-    values = {"wait": 10, "run": 30, "off": 4000, "noise": 20, "total": 40}
+    values = {"wait": 10, "run": 30, "off": 4000, "hardirq": 20, "total": 40}
     cells = {kind.group(0): {name: distribution([value]) for name, value in values.items() if name in kind}}
     return Report("summary", 0, 100, {REQUESTS: Book.read(1, 1, {}, {})}, rows_of(cells, [kind]), {}, OVERHEAD)
 
@@ -34,4 +34,4 @@ def test_it_has_no_share() -> None:
 
 def test_it_is_no_interference() -> None:
     assert found(report(OFF)) == [("largest", "run")]
-    assert found(report(OFF, NOISE)) == [("largest", "run"), ("inside", "noise")]
+    assert found(report(OFF, HARDIRQ)) == [("largest", "run"), ("inside", "hardirq")]

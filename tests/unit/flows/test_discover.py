@@ -17,8 +17,8 @@ from wptrace.flows.io.block import _CAUSES, BlockFlow
 from wptrace.flows.io.causes import COUNTED
 from wptrace.flows.io.kinds import (
     CONTROLLERS,
+    INTERFERENCES,
     LAYER,
-    NOISE,
     OPERATION,
     REQUEST,
     REQUEST_STAGES,
@@ -138,9 +138,9 @@ def test_names_are_those_of_the_path_object(arch: str) -> None:
     )
     assert set(SPARSE) | set(REQUEST_STAGES) < {*partition, UNATTRIBUTED}
     assert enum_names(btf, "interface") == ["call", "uring", "aio"]
-    assert enum_names(btf, "noise_stage") == list(NOISE)
+    assert enum_names(btf, "interference_kind") == list(INTERFERENCES)
     assert enum_names(btf, "controller") == list(CONTROLLERS)
-    assert [*NOISE, *CONTROLLERS] == [metric.name for metric in OPERATION.inside]
+    assert [*INTERFERENCES, *CONTROLLERS] == [metric.name for metric in OPERATION.inside]
     assert enum_names(btf, "writeback_stage") == [*WRITEBACK_STAGES, TOTAL]
     assert [stage.name for stage in WRITEBACK.stages] == list(WRITEBACK_STAGES)
     assert enum_names(btf, "layer_stage") == [*(stage.name for stage in LAYER.stages), TOTAL]

@@ -15,7 +15,7 @@ from wptrace.model.report import Child, Event, InFlight, Report, Segment, Source
 US = 1_000
 NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 BLOCK = NAMES[1:6]
-NOISE = ("preempted", "hardirq", "softirq", "irq_delay")
+INTERFERENCES = ("preempted", "hardirq", "softirq", "irq_delay")
 _POINTS = [Point(letter, letter) for letter in "EQGDHSCWX"]
 _STAGES = [
     Stage(name, _POINTS[at], _POINTS[at + 1], f"{name} happens", f"{name} is slow") for at, name in enumerate(NAMES)
@@ -25,7 +25,7 @@ OPERATION = Kind(
     Noun("operation"),
     LABELS,
     _STAGES,
-    [Metric(name, f"{name} happens", f"{name} is busy", inside=True) for name in NOISE],
+    [Metric(name, f"{name} happens", f"{name} is busy", inside=True) for name in INTERFERENCES],
     book=OPERATIONS,
     sized=True,
 )
@@ -84,7 +84,7 @@ def hits(count: int = 4000) -> dict[str, Distribution]:
 
 def cells(dev: str = "nvme0n1", interference: bool = False) -> dict[Group, dict[str, Distribution]]:
     """Of everything something."""
-    extra = NOISE if interference else ()
+    extra = INTERFERENCES if interference else ()
     return {
         OPERATION.group(dev, "read"): operations(500, extra=extra),
         OPERATION.group(dev, "write"): operations(120, 0.5, extra),
@@ -118,11 +118,11 @@ def report(
 
 
 def start() -> Start:
-    sources = [Source(name, "tp_btf/x") for name in (*NAMES, *NOISE)]
+    sources = [Source(name, "tp_btf/x") for name in (*NAMES, *INTERFERENCES)]
     return Start("io", "path", "6.12.9", {"dev": ["nvme0n1"]}, sources, KINDS, ["complete is part of device on nvme"])
 
 
-def noise(
+def interference(
     kind: str, ns: int, name: str = "hog", pid: int | None = 812, cpu: int | None = 0, count: int = 1
 ) -> dict[str, Any]:
     return {"kind": kind, "name": name, "pid": pid, "cpu": cpu, "ns": ns, "count": count}

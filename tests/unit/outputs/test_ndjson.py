@@ -126,8 +126,8 @@ def test_operations_have_their_own_law_kinds_and_verdict() -> None:
 
 
 def test_a_single_one_tells_its_kind_and_all_of_its_fields() -> None:
-    noise = [path.noise("irq_off", 5)]
-    ones = [path.operation(interference=noise), path.operation(path.HIT), path.request()]
+    interference = [path.interference("irq_off", 5)]
+    ones = [path.operation(interference=interference), path.operation(path.HIT), path.request()]
     for one, line in zip(ones, written(*ones)):
         assert line.pop("kind") == one.group.kind.name
         assert {name: line.pop(name) for name in one.fields} == one.fields

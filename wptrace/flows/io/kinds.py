@@ -124,7 +124,7 @@ STAGES = {
         ),
     )
 }
-_NOISE = (
+_INTERFERENCES = (
     Metric(
         "preempted",
         "another task took the CPU while the operation could have run",
@@ -197,7 +197,7 @@ _CONTROLLERS = (
     ),
 )
 
-NOISE = tuple(metric.name for metric in _NOISE)
+INTERFERENCES = tuple(metric.name for metric in _INTERFERENCES)
 CONTROLLERS = tuple(metric.name for metric in _CONTROLLERS)
 _NAMES = tuple(STAGES)
 REQUEST_STAGES = _NAMES[_NAMES.index("throttle") : _NAMES.index("complete") + 1]
@@ -206,7 +206,13 @@ SPARSE = (*(stage.name for stage in STAGES.values() if stage.rare), UNATTRIBUTED
 """Few operations wait for these: a row, or a part of a story, is shown where there is one."""
 
 OPERATION = Kind(
-    "operation", Noun("operation"), LABELS, STAGES.values(), (*_NOISE, *_CONTROLLERS), book=OPERATIONS, sized=True
+    "operation",
+    Noun("operation"),
+    LABELS,
+    STAGES.values(),
+    (*_INTERFERENCES, *_CONTROLLERS),
+    book=OPERATIONS,
+    sized=True,
 )
 """A read or write that waited for a device."""
 HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True)

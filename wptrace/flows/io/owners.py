@@ -170,7 +170,7 @@ class Owners:
         memory = self._obj.maps["owner_paths"].raw(number - 1)
         if memory is None:
             return ""
-        layout = self._obj.struct("io_record").before("noise")
+        layout = self._obj.struct("io_record").before("interference")
         values = dict(zip(layout.fields, layout.struct.unpack_from(memory)))
         names = bytes(values["path"])[: values["path_end"]]
         return path(names, bool(values["path_cut"])) or "/"

@@ -40,9 +40,9 @@ from wptrace.flows.io.images import Images
 from wptrace.flows.io.kinds import (
     CONTROLLERS,
     HIT,
+    INTERFERENCES,
     KINDS,
     LAYER,
-    NOISE,
     OPERATION,
     REQUEST,
     REQUEST_STAGES,
@@ -221,7 +221,6 @@ class PathFlow(Flow):
         """By kind: what the programs count, with the names of the devices."""
         ops, kinds = obj.enum("block_op"), obj.enum("op_kind")
         every = [(name, kind) for name in self._names for kind in kinds]
-        noise = every if self._options.interference else []
         stages = obj.enum("op_stage")
         return {
             "op": Cells(obj.maps["op_cells"], [OPERATION.group(*one) for one in every], stages, True),
@@ -233,7 +232,12 @@ class PathFlow(Flow):
                 absent=[name for name in SPARSE if name not in obj.enum("only_stage")],
             ),
             "hit": Cells(obj.maps["hit_cells"], [HIT.group(*one) for one in every], ["total"], True),
-            "noise": Cells(obj.maps["noise_cells"], [OPERATION.group(*one) for one in noise], list(NOISE), True),
+            "interference": Cells(
+                obj.maps["interference_cells"],
+                [OPERATION.group(*one) for one in every] if self._options.interference else [],
+                list(INTERFERENCES),
+                True,
+            ),
             "layer": Cells(
                 obj.maps["layer_cells"],
                 [LAYER.group(name, op) for name in self._layers for op in ops],
@@ -256,7 +260,7 @@ class PathFlow(Flow):
         return io_hooks.seen_by(io_hooks.file_systems(devices.extents((), hidden=True)))
 
     def _hooks(self) -> tuple[Hook, ...]:
-        unused = set() if self._options.interference else {*NOISE, *CONTROLLERS}
+        unused = set() if self._options.interference else {*INTERFERENCES, *CONTROLLERS}
         unused |= set() if self._options.writeback else set(WRITEBACK_STAGES)
         unused |= set() if self._layers else {"layers"}
         disks = {extent.disk for extent in self._extents} if self._options.devices else None
@@ -270,7 +274,7 @@ class PathFlow(Flow):
         obj.maps["op_cells"].max_entries = slots * kinds
         obj.maps["only_cells"].max_entries = slots * _PLAIN_KINDS
         obj.maps["hit_cells"].max_entries = slots * kinds
-        obj.maps["noise_cells"].max_entries = slots * kinds if options.interference else 1
+        obj.maps["interference_cells"].max_entries = slots * kinds if options.interference else 1
         obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
         obj.rodata.following = options.writeback
         if options.writeback:
@@ -301,7 +305,7 @@ class PathFlow(Flow):
             obj.bss.tell_limit = options.limit
         if options.slow_ns is not None:
             obj.data.slow_ns = options.slow_ns
-        obj.rodata.interference = obj.bss.noise_on = options.interference
+        obj.rodata.interference = obj.bss.interference_on = options.interference
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
         obj.bss.devices = devices.table(obj, self._extents, ())

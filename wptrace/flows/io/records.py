@@ -31,19 +31,21 @@ _NO_SECTOR = (1 << 64) - 1
 OBJECT = "io_path"
 _CHAIN = "cpus."
 # What has another name in stories.
-_NOISE = {"irq_delay": "irq_off"}
+_IN_STORIES = {"irq_delay": "irq_off"}
+# And as captures have it that were made before it was called so.
+_INTERFERENCE = ("interference", "noise")
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
 
-WHOLE = ("noise", "before_wakeup", "commit", "events", "met", "trail")
+WHOLE = (*_INTERFERENCE, "before_wakeup", "commit", "events", "met", "trail")
 """Members that are read only where there is something in them."""
 
 RECORDS = Raw(
     "io_record",
     enums=(
         *("op_stage", "request_stage", "op_kind", "block_op", "record_kind", "block_flag", "interface", "controller"),
-        "noise_stage",
+        "interference_kind",
     ),
     constants=("NO_CPU", "SEGMENT_STAGE_BITS"),
     # Who they are is in tables of the kernel.
@@ -57,7 +59,7 @@ def as_asked(interference: bool, neighbours: bool, segments: bool = False) -> Ra
     """Records of which the programs write no more than was asked for: what else there is lies at their end."""
     if segments:
         return RECORDS
-    return RECORDS._replace(end="trail" if neighbours else "met" if interference else "noise")
+    return RECORDS._replace(end="trail" if neighbours else "met" if interference else "interference")
 
 
 class Stories:
@@ -77,13 +79,14 @@ class Stories:
         # Most records tell of no interference, so that is left as it is until one does.
         self.layout, self.fields = layout.packed(*WHOLE)
         self._at = {name: place for place, name in enumerate(self.fields)}
-        self._noise = layout.member("before_wakeup") if "noise" in layout.names else None
-        self._kinds_of_noise = [_NOISE.get(name, name) for name in (*obj.enum("noise_stage"), "before_wakeup")]
+        self._interference_at = next((self._at[name] for name in _INTERFERENCE if name in layout.names), None)
+        self._interferer = None if self._interference_at is None else layout.member("before_wakeup")
+        self._interferences = [_IN_STORIES.get(name, name) for name in (*_interferences(obj), "before_wakeup")]
         self._commit = layout.member("commit")
         self._no_commit = bytes(self._commit.size)
         self._met, self._neighbours = None if neighbours is None else layout.member("met"), neighbours
         self._events = Events(layout.member("events"))
-        self._silence = b"" if self._noise is None else bytes(layout.member("noise").size + self._noise.size)
+        self._silence = bytes(len(self._interferences) * (0 if self._interferer is None else self._interferer.size))
         self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
         self._no_cpu = obj.constants["NO_CPU"]
         self.names = names
@@ -114,7 +117,8 @@ class Stories:
                 "flush_before", "flush_behind", "dirty_ns", "held[0]", "events",
             )
         )  # fmt: skip
-        met, noise, before_wakeup = (self._at.get(name, 0) for name in ("met", "noise", "before_wakeup"))
+        met, before_wakeup = (self._at.get(name, 0) for name in ("met", "before_wakeup"))
+        interference, silence = self._interference_at, self._silence
         # Captures of versions before these have none.
         handed_ns, seen_ns = self._at.get("handed_ns"), self._at.get("seen_ns")
         trail, trails = self._at.get("trail", 0), self._trails
@@ -122,7 +126,7 @@ class Stories:
         last, chain_end = first + len(self._stages), chain + len(self._chain)
         names, stage_names, kinds, ops = self.names, self._stages, self._kinds, self._ops
         block_ops = ops[REQUEST]
-        silence, interfaces, noisy = self._silence, self._interfaces, self._noise is not None
+        interfaces = self._interfaces
         controllers = self._controllers
         held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
@@ -181,7 +185,7 @@ class Stories:
             fields.update(happened(record[events]))
             fields["cpus"] = chains[record[chain:chain_end]]
             if kind is not REQUEST:
-                heard = record[noise] + record[before_wakeup] if noisy else silence
+                heard = silence if interference is None else record[interference] + record[before_wakeup]
                 fields["interference"] = [] if heard == silence else list(self._interference(heard))
                 if record[commit] != self._no_commit:
                     fields["commit"] = self._told_commit(record[commit])
@@ -281,11 +285,11 @@ class Stories:
         }
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
-        noise = self._noise
-        if noise is None:
+        interferer = self._interferer
+        if interferer is None:
             return
-        for place, kind in enumerate(self._kinds_of_noise):
-            one = noise.unpack(data, place * noise.size)
+        for place, kind in enumerate(self._interferences):
+            one = interferer.unpack(data, place * interferer.size)
             if not one.count:
                 continue
             yield {
@@ -308,6 +312,13 @@ class _Made(dict[Any, Any]):
     def __missing__(self, key: Any) -> Any:
         made = self[key] = self._make(key)
         return made
+
+
+def _interferences(obj: BpfObject | Described) -> list[str]:
+    try:
+        return obj.enum("interference_kind")
+    except KeyError:
+        return obj.enum("noise_stage")
 
 
 def _maj_min(number: int) -> str:

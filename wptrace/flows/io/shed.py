@@ -10,7 +10,7 @@ from wptrace.bpf.programs import Program
 from wptrace.engine.flow import NEVER_NS
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
-from wptrace.flows.io.kinds import CONTROLLERS, NOISE
+from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
 from wptrace.flows.io.records import give_up, operations
 from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
@@ -20,7 +20,7 @@ _LAST_MOMENT_S = 0.1
 # What runs when a link goes has ended by then.
 _GRACE_S = 0.01
 
-_OF_NOISE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*NOISE, *CONTROLLERS})
+_OF_INTERFERENCE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*INTERFERENCES, *CONTROLLERS})
 
 
 class PathShedder:
@@ -54,30 +54,36 @@ class PathShedder:
         return self._loaded.programs
 
     def shed(self, step: Step) -> None:
-        {INTERFERENCE: self._shed_noise, EACH: self._shed_each, FS: self._shed_operations, SAMPLE: self._shed_times}[
-            step.kind
-        ](step)
+        {
+            INTERFERENCE: self._shed_interference,
+            EACH: self._shed_each,
+            FS: self._shed_operations,
+            SAMPLE: self._shed_times,
+        }[step.kind](step)
 
     def restore(self, step: Step) -> None:
-        {INTERFERENCE: self._add_noise, EACH: self._add_each, FS: self._add_operations, SAMPLE: self._add_times}[
-            step.kind
-        ](step)
+        {
+            INTERFERENCE: self._add_interference,
+            EACH: self._add_each,
+            FS: self._add_operations,
+            SAMPLE: self._add_times,
+        }[step.kind](step)
 
     # --- Interference -------------------------------------------------------------------------------------------------
 
-    def _shed_noise(self, step: Step) -> None:
+    def _shed_interference(self, step: Step) -> None:
         bss = self._loaded.obj.bss
-        bss.noise_on = False
+        bss.interference_on = False
         bss.tick_ns = 0
-        self._take_off(_OF_NOISE)
+        self._take_off(_OF_INTERFERENCE)
 
-    def _add_noise(self, step: Step) -> None:
+    def _add_interference(self, step: Step) -> None:
         obj = self._loaded.obj
         # An interrupt that was under way when the hooks went, a tick of then: they are no begin of anything now.
         obj.maps["cpu_states"].clear(0)
-        self._put_back(_OF_NOISE)
+        self._put_back(_OF_INTERFERENCE)
         obj.bss.tick_ns = self._tick_ns
-        obj.bss.noise_on = True
+        obj.bss.interference_on = True
 
     # --- Records -----------------------------------------------------------------------------------------------------
 

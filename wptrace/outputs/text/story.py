@@ -84,11 +84,11 @@ def short(event: Event, width: int) -> Iterator[str]:
     yield head(f"{line}  {ends(what(fields, room), room)}".rstrip(), width)
     largest = sorted(_parts(event), key=lambda part: -part.ns)
     told = [f"{part.stage} {units.duration(part.ns)} {part.share:.0%}" for part in largest if part.share >= _LARGE]
-    noise = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
-    told_noise = f"; {_interference(noise)}" if noise else ""
+    worst = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
+    behind = f"; {_interference(worst)}" if worst else ""
     most = fields.get("commit", {}).get("most")
-    told_noise += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
-    yield head(f"    {printable(event.group.label('dev'))}: {', '.join(told)}{told_noise}", width)
+    behind += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
+    yield head(f"    {printable(event.group.label('dev'))}: {', '.join(told)}{behind}", width)
 
 
 def strip(parts: list[Part], width: int) -> str:

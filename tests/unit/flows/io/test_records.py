@@ -266,10 +266,14 @@ def test_interference_is_told_by_kind(obj: BpfObject, monkeypatch: pytest.Monkey
     names = ("hog", "virtio0", "", "spinner")
     for place, name in enumerate(names):
         values.update(
-            {f"noise[{place}].ns": 10 + place, f"noise[{place}].count": place + 1, f"noise[{place}].cpu": place}
+            {
+                f"interference[{place}].ns": 10 + place,
+                f"interference[{place}].count": place + 1,
+                f"interference[{place}].cpu": place,
+            }
         )
-        values.update({f"noise[{place}].name": name.encode(), f"noise[{place}].pid": 100 + place})
-    values["noise[2].softirq"] = 4
+        values.update({f"interference[{place}].name": name.encode(), f"interference[{place}].pid": 100 + place})
+    values["interference[2].softirq"] = 4
     found = told(obj, monkeypatch, **values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio")
     assert found.fields["interference"] == [
         {"kind": "preempted", "name": "hog", "pid": 100, "cpu": 0, "ns": 10, "count": 1},

@@ -101,7 +101,7 @@ def test_what_was_lost_and_how_it_was_measured(tmp_path: Path) -> None:
 
 
 def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
-    operation = path.operation(interference=[path.noise("preempted", 3 * MS)])
+    operation = path.operation(interference=[path.interference("preempted", 3 * MS)])
     (one,) = told(tmp_path, path.start(), operation, summary())["events"]["rows"]
     assert sum(ns for _, ns in one["stages"]) == one["total"] == operation.total_ns
     assert [name for name, _ in one["stages"]] == [name for name in path.NAMES if path.USUAL[name]]
@@ -214,7 +214,9 @@ def test_stacks_are_a_flame_graph(tmp_path: Path) -> None:
 def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
     plain = page(tmp_path, path.start(), summary())
     start = path.start()._replace(notes=[name], kernel=name, filters={"dev": [name], "comm": name, "by": "process"})
-    event = path.operation(comm=name, path=name, cgroup=name, dev=name, interference=[path.noise("hardirq", 9, name)])
+    event = path.operation(
+        comm=name, path=name, cgroup=name, dev=name, interference=[path.interference("hardirq", 9, name)]
+    )
     found = page(tmp_path, start, event, [path.waiting(comm=name)], owned([name]))
     assert all(char.isprintable() for line in found.split("\n") for char in line.replace("\t", ""))
     tags = re.compile(r"<[a-z/!][^>]*>", re.I)

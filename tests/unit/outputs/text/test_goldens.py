@@ -35,7 +35,7 @@ from wptrace.outputs.text.turns import TurnsView
 def io() -> list[str]:
     summary = path.report(path.cells(interference=True), "summary", lost=5)
     summary = summary._replace(verdict=judge(Case(summary, (path.OPERATION, path.REQUEST)), TIMED))
-    story = path.operation(interference=[path.noise("irq_off", 5 * MS)])
+    story = path.operation(interference=[path.interference("irq_off", 5 * MS)])
     return written(
         StagesView(Wanted(hist="device", statistics=True)),
         path.start(),

@@ -302,7 +302,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
 def test_a_live_screen_never_scrolls(live: Screen, monkeypatch: pytest.MonkeyPatch, columns: int, lines: int) -> None:
     live.resize(monkeypatch, columns, lines)
     for one in range(9):
-        live.output.event(path.operation(interference=[path.noise("preempted", one)]))
+        live.output.event(path.operation(interference=[path.interference("preempted", one)]))
     live.output.in_flight([path.waiting()] * 30, NOON)
     live.output.interval(path.report(path.cells(interference=True), lost=5))
     assert 0 < len(live.lines) < lines

@@ -242,7 +242,7 @@ def test_a_terminal_of_some_width_has_more_percentiles() -> None:
 @pytest.mark.parametrize("width", [80, 110, 160])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3, 1e9])
 def test_everything_fits_whatever_the_figures(width: int, scale: float) -> None:
-    cells = {group: path.cell(stages_of(group), 3, scale, noise_of(group)) for group in path.cells()}
+    cells = {group: path.cell(stages_of(group), 3, scale, interferences_of(group)) for group in path.cells()}
     shown = of_path(path.report(cells), width)[:-2]
     assert max(map(text.columns, shown)) <= width, shown
 
@@ -251,8 +251,8 @@ def stages_of(group: Group) -> tuple[str, ...]:
     return path.BLOCK if group.kind is REQUEST else path.NAMES
 
 
-def noise_of(group: Group) -> tuple[str, ...]:
-    return path.NOISE if group.kind is OPERATION else ()
+def interferences_of(group: Group) -> tuple[str, ...]:
+    return path.INTERFERENCES if group.kind is OPERATION else ()
 
 
 def test_an_idle_interval_of_operations_is_short() -> None:

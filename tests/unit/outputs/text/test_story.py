@@ -24,8 +24,8 @@ def full(one: Event, width: int = 80, whole: bool = False, dates: bool = False) 
 def test_the_story_of_a_slow_read() -> None:
     one = path.operation(
         interference=[
-            path.noise("preempted", 1_200_000),
-            path.noise("irq_off", 20_000_000, "kworker/1:2", None, 1),
+            path.interference("preempted", 1_200_000),
+            path.interference("irq_off", 20_000_000, "kworker/1:2", None, 1),
         ]
     )
     assert full(one) == [
@@ -152,13 +152,13 @@ def test_without_a_cpu_there_is_no_chain() -> None:
 @pytest.mark.parametrize(
     ("item", "told"),
     [
-        (path.noise("preempted", 1000, count=3), "preempted 1.00 us by hog (pid 812) on cpu 0, 3 times"),
-        (path.noise("hardirq", 1000, "nvme0q1", None, 2), "hardirq 1.00 us on cpu 2: nvme0q1"),
-        (path.noise("softirq", 1000, "net_rx", None, None, 2), "softirq 1.00 us: net_rx, 2 times"),
-        (path.noise("irq_off", 1000), "irq_off 1.00 us on cpu 0: hog (pid 812) kept interrupts off"),
-        (path.noise("before_wakeup", 1000), "waited 1.00 us to run on cpu 0: hog (pid 812) ran there"),
-        (path.noise("preempted", 1000, "", None, None), "preempted 1.00 us by somebody"),
-        (path.noise("new_kind", 1000), "new_kind 1.00 us on cpu 0: hog (pid 812)"),
+        (path.interference("preempted", 1000, count=3), "preempted 1.00 us by hog (pid 812) on cpu 0, 3 times"),
+        (path.interference("hardirq", 1000, "nvme0q1", None, 2), "hardirq 1.00 us on cpu 2: nvme0q1"),
+        (path.interference("softirq", 1000, "net_rx", None, None, 2), "softirq 1.00 us: net_rx, 2 times"),
+        (path.interference("irq_off", 1000), "irq_off 1.00 us on cpu 0: hog (pid 812) kept interrupts off"),
+        (path.interference("before_wakeup", 1000), "waited 1.00 us to run on cpu 0: hog (pid 812) ran there"),
+        (path.interference("preempted", 1000, "", None, None), "preempted 1.00 us by somebody"),
+        (path.interference("new_kind", 1000), "new_kind 1.00 us on cpu 0: hog (pid 812)"),
     ],
 )
 def test_interference_in_words(item: dict[str, Any], told: str) -> None:
@@ -216,7 +216,9 @@ def test_the_strip_shares_its_width() -> None:
 
 
 def test_the_short_form_tells_the_largest_stages_and_the_worst_interference() -> None:
-    one = path.operation(interference=[path.noise("preempted", 10), path.noise("preempted", 2_000_000, "worst")])
+    one = path.operation(
+        interference=[path.interference("preempted", 10), path.interference("preempted", 2_000_000, "worst")]
+    )
     assert list(story.short(one, 80)) == [
         "  22:13:20.123  read 3.69 ms  postgres 4711  /var/.../base/16384/2619 at 1048576",
         "    nvme0n1: device 3.20 ms 87%, queue 410 us 11%; preempted 2.00 ms by worst...",
@@ -230,7 +232,7 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
         comm=name,
         path=f"/{name}/{name}",
         cgroup=f"/{name}",
-        interference=[path.noise(kind, 10, name) for kind in ("preempted", name)],
+        interference=[path.interference(kind, 10, name) for kind in ("preempted", name)],
     )
     shown = [*full(one, 400), *story.short(one, 400), *full(path.request(comm=name))]
     assert all(line.isprintable() for line in shown)

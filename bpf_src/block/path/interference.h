@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Interference: what took the CPU from an operation, and what kept the interrupt of its request waiting. */
-#ifndef WPT_PATH_NOISE_H
-#define WPT_PATH_NOISE_H
+#ifndef WPT_PATH_INTERFERENCE_H
+#define WPT_PATH_INTERFERENCE_H
 
 #include "block/path/state.h"
 
@@ -30,22 +30,22 @@ static __always_inline struct cpu_state *this_cpu(void)
 	return bpf_map_lookup_elem(&cpu_states, &zero);
 }
 
-static __always_inline struct noise *add_noise(struct op_state *op, enum noise_stage stage, __u64 ns)
+static __always_inline struct interference *add_interference(struct op_state *op, enum interference_kind kind, __u64 ns)
 {
-	struct noise *noise = &interference_of(op)->noise[stage];
+	struct interference *mine = &interference_of(op)->kinds[kind];
 
-	noise->ns += ns;
-	noise->count++;
-	if (ns <= noise->worst_ns)
+	mine->ns += ns;
+	mine->count++;
+	if (ns <= mine->worst_ns)
 		return NULL;
-	noise->worst_ns = ns;
-	noise->cpu = bpf_get_smp_processor_id();
-	return noise;
+	mine->worst_ns = ns;
+	mine->cpu = bpf_get_smp_processor_id();
+	return mine;
 }
 
 static __always_inline void name_preemptor(struct op_state *op, struct task_struct *next)
 {
-	struct interference *mine = interference_of(op);
+	struct interference_state *mine = interference_of(op);
 
 	mine->preemptor_pid = BPF_CORE_READ(next, tgid);
 	bpf_probe_read_kernel(mine->preemptor, sizeof(mine->preemptor), next->comm);
@@ -53,7 +53,7 @@ static __always_inline void name_preemptor(struct op_state *op, struct task_stru
 
 static __always_inline void add_preemption(struct op_state *op, __u64 now)
 {
-	struct noise *worst = add_noise(op, NOISE_STAGE_PREEMPTED, minus(now, op->preempted_ns));
+	struct interference *worst = add_interference(op, INTERFERENCE_KIND_PREEMPTED, minus(now, op->preempted_ns));
 
 	if (!worst)
 		return;
@@ -64,16 +64,16 @@ static __always_inline void add_preemption(struct op_state *op, __u64 now)
 /* Who had the CPU while the task waited for it. */
 static __always_inline void add_before_wakeup(struct op_state *op, struct task_struct *before, __u64 ns)
 {
-	struct noise *noise = &interference_of(op)->before_wakeup;
+	struct interference *mine = &interference_of(op)->before_wakeup;
 	__u32 pid = BPF_CORE_READ(before, tgid);
 
-	if (!pid || ns <= noise->worst_ns)
+	if (!pid || ns <= mine->worst_ns)
 		return;
-	noise->ns = noise->worst_ns = ns;
-	noise->count = 1;
-	noise->cpu = bpf_get_smp_processor_id();
-	noise->pid = pid;
-	bpf_probe_read_kernel(noise->name, sizeof(noise->name), before->comm);
+	mine->ns = mine->worst_ns = ns;
+	mine->count = 1;
+	mine->cpu = bpf_get_smp_processor_id();
+	mine->pid = pid;
+	bpf_probe_read_kernel(mine->name, sizeof(mine->name), before->comm);
 }
 
 /* The operation that an interrupt holds up: that of the task which it interrupted. */
@@ -97,20 +97,20 @@ static __always_inline int on_hardirq_exit(struct irqaction *action, bool truste
 {
 	struct cpu_state *cpu = this_cpu();
 	struct op_state *op;
-	struct noise *worst;
+	struct interference *worst;
 	__u64 ns;
 
 	if (!cpu || !cpu->hardirq_ns)
 		return 0;
 	ns = minus(bpf_ktime_get_ns(), cpu->hardirq_ns);
 	cpu->hardirq_ns = 0;
-	if (!noisy())
+	if (!watches_interference())
 		return 0;
 	cpu->within_softirq_ns += ns;
 	op = interrupted();
 	if (!op)
 		return 0;
-	worst = add_noise(op, NOISE_STAGE_HARDIRQ, ns);
+	worst = add_interference(op, INTERFERENCE_KIND_HARDIRQ, ns);
 	if (worst)
 		bpf_probe_read_kernel_str(worst->name, sizeof(worst->name), FIELD(trusted, action, name));
 	return 0;
@@ -131,7 +131,7 @@ static __always_inline int on_softirq_exit(__u32 number)
 {
 	struct cpu_state *cpu = this_cpu();
 	struct op_state *op;
-	struct noise *worst;
+	struct interference *worst;
 	__u64 ns;
 
 	if (!cpu || !cpu->softirq_ns)
@@ -141,7 +141,7 @@ static __always_inline int on_softirq_exit(__u32 number)
 	op = interrupted();
 	if (!op)
 		return 0;
-	worst = add_noise(op, NOISE_STAGE_SOFTIRQ, ns);
+	worst = add_interference(op, INTERFERENCE_KIND_SOFTIRQ, ns);
 	if (worst)
 		worst->softirq = number;
 	return 0;
@@ -214,11 +214,11 @@ static __always_inline void find_irq_delay(struct bio_state *state)
 
 static __always_inline void add_irq_delay(struct op_state *op, struct done *done)
 {
-	struct noise *worst;
+	struct interference *worst;
 
 	if (!done->irq_delay)
 		return;
-	worst = add_noise(op, NOISE_STAGE_IRQ_DELAY, done->irq_delay);
+	worst = add_interference(op, INTERFERENCE_KIND_IRQ_DELAY, done->irq_delay);
 	if (!worst)
 		return;
 	worst->cpu = done->cpus.irq;
