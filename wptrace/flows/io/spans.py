@@ -30,7 +30,8 @@ BY = (CGROUP, PROCESS, THREAD, COMM)
 _MERGED = 1 << 12
 # More are looked up anew.
 _MOST_OWNERS = 1 << 16
-_STAGES = ("throttle", "queue", "driver", "device", "complete")
+# From Q to D there may be several; behind them there are these.
+_FIRST, _ISSUED, _LAST = "throttle", "driver", ("device", "complete")
 
 
 class Spans:
@@ -43,7 +44,7 @@ class Spans:
         self._request = layout.enum("record_kind").index("request")
         self._operation = layout.enum("record_kind").index("operation")
         stages = layout.enum("op_stage")
-        self._stages = [f"stages[{stages.index(name)}]" for name in _STAGES]
+        self._stages = [f"stages[{stages.index(name)}]" for name in (_FIRST, _ISSUED, *_LAST)]
         member = layout.struct(layout.record).member("events")
         self._events, self._quiet = Events(member), bytes(member.size)
         self._owners: dict[tuple[Any, ...], Owner] = {}
@@ -57,7 +58,7 @@ class Spans:
         kind, slot, op, dev, size, requests, readahead, start, end, events = map(
             at, ("kind", "slot", "request_op", "dev", "bytes", "requests", "readahead", "start_ns", "end_ns", "events")
         )
-        throttle, queue, driver, device, complete = map(at, self._stages)
+        first, driver, device, complete = map(at, self._stages)
         # Captures of versions before these have none.
         handed, seen = self._at.get("handed_ns"), self._at.get("seen_ns")
         names, ops, tasks = self._names, self._ops, self._tasks
@@ -66,7 +67,7 @@ class Spans:
         for record in records:
             if record[kind] == telling:
                 queued, completed = record[start], record[end]
-                issued = queued + record[throttle] + record[queue]
+                issued = queued + sum(record[first:driver])
             elif (
                 record[kind] == alone
                 and handed is not None
@@ -77,7 +78,7 @@ class Spans:
                 and record[seen] - record[handed] == record[device]
             ):
                 issued = record[handed] - record[driver]
-                queued = issued - record[queue] - record[throttle]
+                queued = issued - sum(record[first:driver])
                 completed = record[seen] + record[complete]
                 if record[events] != quiet and self._is_told(record[events], record[slot], record[seen]):
                     yield None

@@ -9,8 +9,6 @@ from typing import Any
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.model.report import Child, Segment
 
-_POINTS = ("queued", "got", "issued", "handed", "seen", "completed")
-
 
 class Trails:
     """`letters` and `numbers` make words of an operation with flags, and of a device."""
@@ -58,7 +56,7 @@ class Trails:
             if not one.times.queued:
                 continue
             yield Child(
-                {name: getattr(one.times, name) - start_ns for name in _POINTS},
+                {name: at - start_ns for name, at in vars(one.times).items()},
                 {
                     "maj_min": self._numbers(one.dev),
                     # A flush has none.
