@@ -18,7 +18,7 @@ from _pytest.runner import runtestprotocol
 from tests.kernel.disks import Disk, loop_device, null_device
 from tests.kernel.loads import hierarchy
 from tests.kernel.modules import Module, inserted
-from tests.kernel.trace import BlamelessError, commands, object_path
+from tests.kernel.trace import BlamelessError, KernelSkippedError, commands, object_path, skipped
 from tests.kernel.window import Running, Shared
 from wptrace.bpf.object import BpfObject
 
@@ -82,6 +82,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     while True:
         if _RAISED in item.stash:
             del item.stash[_RAISED]
+        before = _skipped
         item._initrequest()  # type: ignore[attr-defined]
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         raised = item.stash.get(_RAISED, None)
@@ -90,6 +91,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             if rounds:
                 continue
             break
+        if isinstance(raised, AssertionError) and _skipped > before:
+            raised = KernelSkippedError(f"the kernel skipped {_skipped - before} runs of programs before: {raised}")
         blameless = isinstance(raised, BlamelessError) and again < _TRIES - 1
         if not blameless and not (realclock and GUEST and not everything and not again):
             break
@@ -113,6 +116,8 @@ def _set_cpus(two: bool) -> None:
 
 _RETRIES = pytest.StashKey[list[str]]()
 _loads = 0
+_skipped = 0
+"""Runs of programs that the kernel skipped, of objects that tests loaded themselves and have closed."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -124,15 +129,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session", autouse=True)
 def _count_loads() -> Iterator[None]:
-    load = BpfObject.load
+    load, close = BpfObject.load, BpfObject.close
 
     def counted(obj: BpfObject) -> None:
         global _loads
         _loads += 1
         load(obj)
 
+    def asked(obj: BpfObject) -> None:
+        global _skipped
+        if obj._handle is not None:
+            _skipped += skipped(obj)
+        close(obj)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BpfObject, "load", counted)
+        patch.setattr(BpfObject, "close", asked)
         yield
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import jsonschema
 
 from tests.kernel.forkserver import Started
+from wptrace.bpf.object import BpfObject
+from wptrace.errors import WptraceError
 from wptrace.model.distribution import Distribution
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +42,9 @@ assert sorted(_VALIDATORS) == sorted(_SCHEMA["properties"]["kind"]["enum"])
 IN_LAB = "WPTRACE_LAB_KERNEL" in os.environ
 PATIENCE = float(os.environ.get("WPTRACE_TESTS_PATIENCE", 900 if IN_LAB else 120))
 
+# Of a command whose test has failed.
+_LAST_WORDS_S = 60.0
+
 Line = dict[str, Any]
 
 _right: set[Any] = set()
@@ -53,6 +59,16 @@ class BlamelessError(AssertionError):
 
 class KernelSkippedError(BlamelessError):
     """The kernel skipped programs of this trace, so its counts may be short by as many."""
+
+
+def skipped(obj: BpfObject) -> int:
+    """So often the kernel skipped a program: what a test waits for or looks at may not be there."""
+    found = 0
+    for program in obj.progs.values():
+        # One that did not load has none.
+        with suppress(WptraceError):
+            found += program.statistics().recursion_misses if program.autoload else 0
+    return found
 
 
 def object_path(name: str) -> Path:
@@ -179,8 +195,24 @@ class Trace(Told):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
-            self.stop() if error is None else self.kill()
+        if self.process.poll() is not None:
+            return
+        if error is None:
+            self.stop()
+        elif isinstance(error, AssertionError):
+            self._explain(error)
+        else:
+            self.kill()
+
+    def _explain(self, error: AssertionError) -> None:
+        """What a test looked at or waited for may not be there because the kernel skipped a program."""
+        self.process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_LAST_WORDS_S)
+        self.kill()
+        last = json.loads(self._written[-1]) if self._written and self._written[-1].endswith("\n") else {}
+        if more := last.get("loss", {}).get("recursion", 0):
+            raise KernelSkippedError(f"the kernel skipped {more} runs of programs before: {error}") from error
 
     def _ended(self) -> None:
         """All that it wrote is read, and nothing of it is left."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Callable
 
 from tests.kernel.disks import Disk
-from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, kernel_counted, unskipped
+from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, kernel_counted, skipped, unskipped
 from wptrace.analysis.history import History
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
@@ -158,11 +158,11 @@ class Running:
                 self.flow._behind.clear()
             if isinstance(self.flow, AimedFlow):
                 self.flow.tell(each)
-            skipped = self._skipped()
+            before_that = skipped(self.flow._obj)
             try:
                 yield told
             except AssertionError as error:
-                if more := self._skipped() - skipped:
+                if more := skipped(self.flow._obj) - before_that:
                     raise KernelSkippedError(f"the kernel skipped {more} runs of programs before: {error}") from error
                 raise
             self._settle()
@@ -200,12 +200,6 @@ class Running:
     def _look(self) -> Snapshot:
         self._reader.drain()
         return self.flow.snapshot()
-
-    def _skipped(self) -> int:
-        """So often the kernel skipped a program: what a test waits for or looks at may not be there."""
-        return sum(
-            program.statistics().recursion_misses for program in self.flow._obj.progs.values() if program.autoload
-        )
 
     def _settle(self) -> None:
         """Waits for what is under way, as the end of a trace does. A machine that stands still ends no request."""
