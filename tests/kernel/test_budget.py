@@ -377,7 +377,8 @@ def held_up(
             for action in then:
                 action()
 
-        writer = threading.Thread(target=write)
+        # It may wait for what a test that failed does no more.
+        writer = threading.Thread(target=write, daemon=True)
         try:
             writer.start()
             yield writer
@@ -417,7 +418,7 @@ def leave_behind(obj: BpfObject, name: str, struct: str, values: dict[str, int])
 
 
 @pytest.mark.one_kernel
-def test_an_operation_without_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
+def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
     """It began when interference was off, and may end when it is back."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         options = io_path.Options((disk.name,), filter=Filter(pid=os.getpid()), interference=True)

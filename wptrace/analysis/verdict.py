@@ -180,7 +180,7 @@ def inside(case: Case) -> Finding | None:
         return None
     group, stages = case.main
     whole = stages[TOTAL].sum
-    sums = {metric.name: stages[metric.name].sum for metric in group.kind.inside if metric.name in stages}
+    sums = {metric.name: stages[metric.name].sum for metric in group.kind.interference if metric.name in stages}
     name = max(sums, key=sums.__getitem__, default="")
     if not name or not whole or sums[name] < INSIDE_SHARE * whole:
         return None

@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any, Callable, TypeVar
 
 from wptrace.bpf import targets
-from wptrace.bpf.btf import Btf, Enum, Struct
+from wptrace.bpf.btf import Btf, DataSec, Enum, Struct
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.programs import Program
 from wptrace.bpf.sections import Section
 from wptrace.errors import REBUILD, UnsupportedError, WptraceError
+
+_MAP_NAME = 15
 
 Item = TypeVar("Item")
 
@@ -126,13 +128,19 @@ class BpfObject:
         # libbpf calls it by the section's name, or by the object's name before it, cut to the kernel's 15 characters.
         name = self._libbpf.ffi.string(self._lib.bpf_map__name(handle)).decode()
         if name.startswith(".bss."):
-            self._sections.append(Section(name, handle, self.btf))
+            self._sections.append(Section(self._whole(name), handle, self.btf))
             return
         name = "." + name.rpartition(".")[2]
         if name in (".bss", ".data", ".rodata"):
             section = Section(name, handle, self.btf)
             self._sections.append(section)
             setattr(self, name[1:], section)
+
+    def _whole(self, name: str) -> str:
+        """The name of a section, of which that of its map has no more than the kernel's 15 characters."""
+        if len(name) < _MAP_NAME:
+            return name
+        return next((one.name for one in self.btf if isinstance(one, DataSec) and one.name.startswith(name)), name)
 
     def _section(self, name: str) -> Section:
         section = next((section for section in self._sections if name in dir(section)), None)

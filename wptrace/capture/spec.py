@@ -129,8 +129,10 @@ def _stage(has: dict[str, Any]) -> Stage:
 
 def _metric(has: dict[str, Any]) -> Metric:
     name, description, meaning, unit = (text(has[name]) for name in ("name", "description", "meaning", "unit"))
-    inside, part, rare = (flag(has[name]) for name in ("inside", "part", "rare"))
-    return Metric(name, description, meaning, unit, inside, part, rare, _point(has["start"]), _point(has["end"]))
+    # Captures of before it was called so have it as "inside".
+    interference = flag(has["interference"] if "interference" in has else has["inside"])
+    part, rare = flag(has["part"]), flag(has["rare"])
+    return Metric(name, description, meaning, unit, interference, part, rare, _point(has["start"]), _point(has["end"]))
 
 
 def _point(found: Json) -> Point | None:

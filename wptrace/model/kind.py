@@ -135,8 +135,8 @@ class Metric(NamedTuple):
     description: str
     meaning: str
     unit: str = "ns"
-    inside: bool = False
-    """It lies inside the stages, as an interrupt does that came meanwhile."""
+    interference: bool = False
+    """It took time inside the stages, as an interrupt does that came meanwhile."""
     part: bool = True
     """It is a part of the total; the sleep between two turns of a task is none."""
     rare: bool = False
@@ -226,8 +226,8 @@ class Kind:
         return (*self.stages, *self.metrics)
 
     @property
-    def inside(self) -> tuple[Metric, ...]:
-        return tuple(metric for metric in self.metrics if metric.inside)
+    def interference(self) -> tuple[Metric, ...]:
+        return tuple(metric for metric in self.metrics if metric.interference)
 
 
 class Group(NamedTuple):

@@ -12,7 +12,7 @@ from wptrace.model.report import Report, rows_of
 W, R, L = Point("W", "wakes"), Point("R", "runs"), Point("L", "leaves")
 STAGES = (Stage("wait", W, R, "it waits", "few CPUs"), Stage("run", R, L, "it runs", "much work"))
 OFF = Metric("off", "it is off", "it sleeps", part=False)
-HARDIRQ = Metric("hardirq", "an interrupt", "a driver", inside=True)
+HARDIRQ = Metric("hardirq", "an interrupt", "a driver", interference=True)
 
 
 def report(*metrics: Metric) -> Report:

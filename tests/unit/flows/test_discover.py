@@ -140,7 +140,7 @@ def test_names_are_those_of_the_path_object(arch: str) -> None:
     assert enum_names(btf, "interface") == ["call", "uring", "aio"]
     assert enum_names(btf, "interference_kind") == list(INTERFERENCES)
     assert enum_names(btf, "controller") == list(CONTROLLERS)
-    assert [*INTERFERENCES, *CONTROLLERS] == [metric.name for metric in OPERATION.inside]
+    assert [*INTERFERENCES, *CONTROLLERS] == [metric.name for metric in OPERATION.interference]
     assert enum_names(btf, "writeback_stage") == [*WRITEBACK_STAGES, TOTAL]
     assert [stage.name for stage in WRITEBACK.stages] == list(WRITEBACK_STAGES)
     assert enum_names(btf, "layer_stage") == [*(stage.name for stage in LAYER.stages), TOTAL]

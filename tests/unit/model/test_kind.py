@@ -12,7 +12,7 @@ Q, G, D, C = Point("Q", "queued"), Point("G", "got a request"), Point("D", "issu
 THROTTLE = Stage("throttle", Q, G, "waits for a tag", "no free tag")
 QUEUE = Stage("queue", G, D, "waits in the scheduler", "scheduler or plug")
 DEVICE_STAGE = Stage("device", D, C, "the device works", "a slow disk")
-HARDIRQ = Metric("hardirq", "interrupts ran", "an interrupt took the CPU", inside=True)
+HARDIRQ = Metric("hardirq", "interrupts ran", "an interrupt took the CPU", interference=True)
 SLEEP = Metric("sleep", "it sleeps", "nothing to do", part=False)
 NOUN = Noun("request")
 LABELS = (Label("dev", DEVICE), Label("op", kind.OPERATION))
@@ -48,7 +48,7 @@ def test_names_are_unique(name: str) -> None:
 
 
 def test_interference_lies_inside_and_what_lies_outside_does_not() -> None:
-    assert REQUEST.inside == (HARDIRQ,)
+    assert REQUEST.interference == (HARDIRQ,)
 
 
 def test_kinds_with_the_same_name_are_not_the_same() -> None:

@@ -25,7 +25,7 @@ OPERATION = Kind(
     Noun("operation"),
     LABELS,
     _STAGES,
-    [Metric(name, f"{name} happens", f"{name} is busy", inside=True) for name in INTERFERENCES],
+    [Metric(name, f"{name} happens", f"{name} is busy", interference=True) for name in INTERFERENCES],
     book=OPERATIONS,
     sized=True,
 )

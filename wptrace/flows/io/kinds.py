@@ -129,7 +129,7 @@ _INTERFERENCES = (
         "preempted",
         "another task took the CPU while the operation could have run",
         "the CPUs are overcommitted",
-        inside=True,
+        interference=True,
         start=_E,
         end=_X,
     ),
@@ -137,7 +137,7 @@ _INTERFERENCES = (
         "hardirq",
         "interrupt handlers ran on the operation's CPU meanwhile",
         "interrupts hit the CPUs that do I/O",
-        inside=True,
+        interference=True,
         start=_E,
         end=_X,
     ),
@@ -145,7 +145,7 @@ _INTERFERENCES = (
         "softirq",
         "softirqs ran on the operation's CPU meanwhile",
         "network or timers hit the CPUs that do I/O",
-        inside=True,
+        interference=True,
         start=_E,
         end=_X,
     ),
@@ -153,7 +153,7 @@ _INTERFERENCES = (
         "irq_delay",
         "the completing CPU took no interrupts when the request's one may have been due",
         "something keeps interrupts off on the completing CPU",
-        inside=True,
+        interference=True,
         start=_H,
         end=_S,
     ),
@@ -161,7 +161,7 @@ _INTERFERENCES = (
 
 
 def _held(name: str, description: str, meaning: str) -> Metric:
-    return Metric(name, description, meaning, inside=True, start=_Q, end=_G)
+    return Metric(name, description, meaning, interference=True, start=_Q, end=_G)
 
 
 _CONTROLLERS = (

@@ -360,7 +360,7 @@ def _flat(buckets: Mapping[int, int]) -> list[int]:
 
 
 def _kind(kind: Kind) -> dict[str, Any]:
-    parts = {**dict.fromkeys((one.name for one in kind.inside), "inside"), UNATTRIBUTED: "stage"}
+    parts = {**dict.fromkeys((one.name for one in kind.interference), "interference"), UNATTRIBUTED: "stage"}
     parts.update(dict.fromkeys((one.name for one in kind.stages), "stage"))
     return {
         "name": printable(kind.name),

@@ -381,13 +381,13 @@ function stages() {
 		const rows = kind.metrics.map((metric) => [metric, figures(at, metric.name)]).filter(([, found]) => found);
 		const idle = rows.filter(([, found]) => !found.sum).map(([metric]) => metric.name);
 		const busy = rows.filter(([, found]) => found.sum);
-		const row = (metric, found) => el("tr", { class: metric.is === "inside" ? "inside" : "" },
+		const row = (metric, found) => el("tr", { class: metric.is === "interference" ? "interference" : "" },
 			el("td", { class: "name", title: `${metric.about}; where it is large: ${metric.large}` },
 				metric.is === "stage" ? el("span", { class: "swatch", style: { background: colour(metric.name) } }) : null, metric.name),
 			el("td", { class: "num" }, number(found.count)), figureCells(found, metric.unit),
 			el("td", { class: "num" }, total.sum ? percent(found.sum / total.sum) : ""),
 			el("td", { class: "draw" }, el("span", { class: "share", style: { width: `${Math.min((100 * found.sum) / (total.sum || 1), 100)}%`, background: metric.is === "stage" ? colour(metric.name) : "var(--dim)" } })));
-		const inside = busy.filter(([metric]) => metric.is === "inside");
+		const interference = busy.filter(([metric]) => metric.is === "interference");
 		const parts = busy.filter(([metric]) => metric.is === "stage").map(([metric, found]) => [metric.name, found.sum]);
 		const extra = series.events.map(([name, count]) => `${name} ${number(count)}`);
 		if (series.untimed) extra.push(`${number(series.untimed)} counted, not timed`);
@@ -395,9 +395,9 @@ function stages() {
 			parts.length ? strip(parts, total.sum, true) : null,
 			el("div", { class: "wide" }, el("table", { "data-series": at }, el("thead", {}, el("tr", {}, el("th", {}, "stage"), el("th", { class: "num" }, "count"), figureTitles(),
 				el("th", { class: "num" }, "share"), el("th", {}, ""))), el("tbody", {},
-				busy.filter(([metric]) => metric.is !== "inside").map(([metric, found]) => row(metric, found)),
-				inside.length ? el("tr", { class: "none" }, el("td", { colspan: 10 }, "of that, inside the stages above:")) : null,
-				inside.map(([metric, found]) => row(metric, found)),
+				busy.filter(([metric]) => metric.is !== "interference").map(([metric, found]) => row(metric, found)),
+				interference.length ? el("tr", { class: "none" }, el("td", { colspan: 10 }, "of that, inside the stages above:")) : null,
+				interference.map(([metric, found]) => row(metric, found)),
 				el("tr", { class: "whole" }, el("td", {}, "total"), el("td", { class: "num" }, number(total.count)), figureCells(total, kind.unit), el("td", { class: "num" }, ""), el("td", {}))))),
 			idle.length || extra.length ? el("p", { class: "hint" }, [idle.length ? `took no time: ${idle.join(", ")}` : "", ...extra].filter(Boolean).join("; ")) : null].filter(Boolean);
 	}

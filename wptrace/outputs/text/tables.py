@@ -77,14 +77,14 @@ def one(group: Group, rows: Sequence[Row], report: Report, style: Style) -> Iter
     yield _title(group, rows, report)
     names_width = max(_STAGE, *(len(row.metric) for row in rows))
     yield f"  {'stage':<{names_width}} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
-    names = {metric.name for metric in group.kind.inside}
-    inside = [row for row in rows if row.metric in names]
+    names = {metric.name for metric in group.kind.interference}
+    interference = [row for row in rows if row.metric in names]
     for row in rows:
-        if row not in inside:
+        if row not in interference:
             yield _row(row, many, style.width, names_width)
-    if inside:
+    if interference:
         yield "  of that, inside the stages above:"
-        for row in inside:
+        for row in interference:
             yield _row(row, many, style.width, names_width)
 
 
