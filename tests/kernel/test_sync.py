@@ -149,59 +149,6 @@ def test_more_journals_than_are_remembered_at_a_time(path_flow: Running, tmp_pat
         assert one["commit"]["most"]["pid"] == os.getpid()
 
 
-_BIG = """
-import os, sys
-open('/proc/self/comm', 'w').write(sys.argv[2])
-file = open(sys.argv[1], 'wb')
-for block in range(int(sys.argv[3])):
-    file.write(b'z' * 65536)
-file.flush()
-print('ready', flush=True)
-sys.stdin.readline()
-"""
-
-
-@contextmanager
-def dirty(path: Path, blocks: int) -> Iterator[int]:
-    """A task that wrote this many blocks of 64 KiB and did not sync them."""
-    command = [sys.executable, "-c", _BIG, str(path), WRITER, str(blocks)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert said(process) == "ready\n"
-    try:
-        yield process.pid
-    finally:
-        process.communicate("\n", timeout=PATIENCE)
-
-
-@pytest.mark.guest
-def test_a_sync_behind_the_commit_of_another(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Blocks that are allocated when they are written have to be on the disk before their transaction is."""
-    with mounted(disk, "ext4", tmp_path / "fs") as folder:
-        # Newer kernels do not change it while it is mounted.
-        subprocess.run(["umount", str(folder)], check=True)
-        mount(disk, "ext4", folder, "nodelalloc")
-        settle()
-        with (
-            path_flow.aim(disk).window() as trace,
-            dirty(folder / "big", 256) as pid,
-            (folder / "small").open("wb") as small,
-        ):
-            small.write(b"x")
-            small.flush()
-            os.fsync(small.fileno())
-    whole(trace)
-    (one,) = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
-    commit = one["commit"]
-    assert one["stages"]["journal_ns"] > 0
-    assert commit["bytes"] >= 256 * 65536
-    assert commit["comm"].startswith(f"jbd2/{disk.name}")
-    assert (commit["most"]["pid"], commit["most"]["comm"]) == (pid, WRITER)
-    # The requests of the commit are shown as well, with their task.
-    of_journal = [request for request in trace.requests if request["pid"] == commit["pid"]]
-    assert sum(request["bytes"] for request in of_journal) >= commit["bytes"]
-    assert WRITER in trace.summary["verdict"]["text"]
-
-
 def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
@@ -357,6 +304,56 @@ def test_data_and_journal_on_a_slow_disk(slow: dict[str, tuple[Disk, Path]], slo
     (journal,) = [row for row in rows if row["stage"] == "journal"]
     assert journal["sum_ns"] == sum(one["stages"]["journal_ns"] for one in synced)
     assert trace.summary["verdict"]["stage"] == "journal"
+
+
+_BIG = """
+import os, sys
+open('/proc/self/comm', 'w').write(sys.argv[2])
+file = open(sys.argv[1], 'wb')
+for block in range(int(sys.argv[3])):
+    file.write(b'z' * 65536)
+file.flush()
+print('ready', flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def dirty(path: Path, blocks: int) -> Iterator[int]:
+    """A task that wrote this many blocks of 64 KiB and did not sync them."""
+    command = [sys.executable, "-c", _BIG, str(path), WRITER, str(blocks)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert said(process) == "ready\n"
+    try:
+        yield process.pid
+    finally:
+        process.communicate("\n", timeout=PATIENCE)
+
+
+@pytest.mark.icount
+def test_a_sync_behind_the_commit_of_another(slow: dict[str, tuple[Disk, Path]], slow_flow: Running) -> None:
+    """Blocks that are allocated when they are written have to be on the disk before their transaction is."""
+    disk, folder = slow["scsi"]
+    # Newer kernels do not change it while it is mounted.
+    subprocess.run(["umount", str(folder)], check=True)
+    mount(disk, "ext4", folder, "nodelalloc")
+    settle()
+    with slow_flow.window() as trace, dirty(folder / "big", 64) as pid, (folder / "small").open("wb") as small:
+        small.write(b"x")
+        small.flush()
+        os.fsync(small.fileno())
+    whole(trace)
+    (one,) = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
+    commit = one["commit"]
+    # Its own data are one request; those of the other and the journal are at least two, one behind the other.
+    assert one["stages"]["journal_ns"] > one["stages"]["device_ns"]
+    assert commit["bytes"] >= 64 * 65536
+    assert commit["comm"].startswith(f"jbd2/{disk.name}")
+    assert (commit["most"]["pid"], commit["most"]["comm"]) == (pid, WRITER)
+    # The requests of the commit are shown as well, with their task.
+    of_journal = [request for request in trace.requests if request["pid"] == commit["pid"]]
+    assert sum(request["bytes"] for request in of_journal) >= commit["bytes"]
+    assert WRITER in trace.summary["verdict"]["text"]
 
 
 # --- On file systems, with the trace of all modules ------------------------------------------------------------------
