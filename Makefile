@@ -144,7 +144,7 @@ test-objects: ## compile what the tests of the binding load
 	$(Q)$(MAKE) objects BPF_SRC=tests/kernel/bpf OBJECTS=$(BUILD)/test-objects BUILD=$(BUILD)/test
 
 # What these need is there only after the set-up, so it is asked for in a make of its own.
-test: setup ## set up and run all tests, on this kernel and in guests: some forty minutes
+test: setup ## set up and run all tests, on this kernel and in guests: about half an hour
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run
 
