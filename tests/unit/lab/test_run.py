@@ -133,6 +133,15 @@ def test_who_makes_it_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert told[1] == "  7.2: 2600 CPU seconds, expected are 800"
 
 
+def test_a_slow_machine_is_not_taken_for_a_job_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "EXPECTED_S", {"unit": 100, "6.12": 900, "7.2": 800, "5.10": 700})
+    told = run.too_long(
+        [result_of("unit", 900), *(result_of(name, 2 * run.EXPECTED_S[name]) for name in ("6.12", "7.2", "5.10"))]
+    )
+    assert "half of them 2.0 times" in told[0]
+    assert told[1] == "  unit: 900 CPU seconds, expected are 100"
+
+
 def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(run, "CPUS", 1)
