@@ -75,12 +75,9 @@ NUMBERS, ROUNDS = (150, 90), 3
 def read_both(places: list[Place]) -> None:
     """On one CPU in turn. Not at once: from 7.0 on the one may preempt a program of the other, and is skipped by it."""
     common = {"size": "2M", "thread": 1, "cpus_allowed": "0", "stonewall": 1}
-    jobs = [
-        {"filename": one.file, "number_ios": number // ROUNDS, **common}
-        for _ in range(ROUNDS)
-        for one, number in zip(places, NUMBERS)
-    ]
-    assert sum(map(total, fio_jobs(*jobs))) == sum(NUMBERS)
+    turns = [number // ROUNDS for number in NUMBERS]
+    jobs = [{"filename": one.file, "number_ios": number, **common} for one, number in zip(places, turns)]
+    assert [total(job) for job in fio_jobs(*jobs * ROUNDS)] == turns * ROUNDS
 
 
 def test_two_file_systems_have_different_stacks(places: list[Place]) -> None:

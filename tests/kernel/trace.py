@@ -249,8 +249,9 @@ class Trace(Told):
         # Each of several flows has one.
         summaries = [line for line in self.lines if line["kind"] == "summary"]
         assert summaries, self.lines[-1:]
-        for summary in () if self.adds_skipped else summaries:
-            unskipped(summary, kernel_counted(self._disks) - self._made, self._watched, self._stamped)
+        if not self.adds_skipped:
+            for summary in summaries:
+                unskipped(summary, kernel_counted(self._disks) - self._made, self._watched, self._stamped)
         return self.lines
 
 
