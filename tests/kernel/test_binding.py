@@ -69,6 +69,25 @@ def test_globals_hold_before_and_after_the_load(binding: BpfObject) -> None:
 
 
 @pytest.mark.one_kernel
+def test_views_that_somebody_still_holds_do_not_keep_an_object_open(binding: BpfObject) -> None:
+    """As the traceback of a failed test does."""
+    before = binding.bss.view("label")
+    with attached(binding, "on_call"):
+        view = binding.view("calls")
+        words = view.cast("Q")[::1]
+        call()
+        assert words[0] == 1
+        binding.close()
+    assert words[0] == 1, "its pages are still there"
+    for gone in (before, view):
+        with pytest.raises(ValueError, match="released"):
+            gone.tobytes()
+    for access in (lambda: binding.bss.calls, lambda: binding.view("calls"), lambda: setattr(binding.bss, "calls", 1)):
+        with pytest.raises(WptraceError, match="calls cannot be accessed: its object is closed"):
+            access()
+
+
+@pytest.mark.one_kernel
 def test_a_constant_holds_until_the_load(binding: BpfObject) -> None:
     binding.rodata.step = 5
     with attached(binding, "on_call"):

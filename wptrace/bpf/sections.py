@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.lib import libbpf
@@ -40,6 +41,7 @@ class Section:
         put("_btf", btf)
         put("_fields", fields)
         put("_codecs", {})
+        put("_views", {})
         put("_memory", memoryview(lib.ffi.buffer(start, size[0])))
         put("_mapped", None)
 
@@ -48,7 +50,8 @@ class Section:
     _btf: Btf
     _fields: dict[str, tuple[int, int]]
     _codecs: dict[str, Any]
-    _memory: memoryview
+    _views: dict[str, memoryview]
+    _memory: memoryview | None
     _mapped: mmap.mmap | None
 
     def _find(self, name: str) -> tuple[int, Any]:
@@ -63,7 +66,7 @@ class Section:
 
     def __getattr__(self, name: str) -> Any:
         offset, codec = self._find(name)
-        return codec.unpack(self._memory, offset)
+        return codec.unpack(self._bytes(name), offset)
 
     def __setattr__(self, name: str, value: Any) -> None:
         offset, codec = self._find(name)
@@ -72,16 +75,24 @@ class Section:
                 f"{name} is a constant of the loaded program and cannot change any more",
                 hint="set it before load(), or make it a plain global",
             )
-        self._memory[offset : offset + codec.size] = codec.pack(value, name)
+        self._bytes(name)[offset : offset + codec.size] = codec.pack(value, name)
+
+    def _bytes(self, name: str) -> memoryview:
+        if self._memory is None:
+            raise WptraceError(f"{name} cannot be accessed: its object is closed")
+        return self._memory
 
     def map_place(self, name: str) -> tuple[int, int]:
         """The map in which a variable is, and its offset there, as instructions have them once all is loaded."""
         return int(libbpf().lib.bpf_map__fd(self._handle)), self._find(name)[0]
 
     def view(self, name: str) -> memoryview:
-        """The bytes of a variable where they lie: no copy, and the programs go on writing them."""
-        offset, codec = self._find(name)
-        return self._memory[offset : offset + codec.size]
+        """The bytes of a variable in place: no copy, and the programs go on writing them until the object is closed."""
+        memory = self._bytes(name)
+        if name not in self._views:
+            offset, codec = self._find(name)
+            self._views[name] = memory[offset : offset + codec.size]
+        return self._views[name]
 
     def length(self, name: str) -> int:
         """How many elements an array has."""
@@ -93,14 +104,20 @@ class Section:
     def _loaded(self) -> None:
         """Switches to the memory that the kernel shares with the programs."""
         lib = libbpf()
-        size = -(-len(self._memory) // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = -(-len(self._bytes(self._name)) // mmap.PAGESIZE) * mmap.PAGESIZE
         access = mmap.PROT_READ if self._name == ".rodata" else mmap.PROT_READ | mmap.PROT_WRITE
         mapped = mmap.mmap(lib.lib.bpf_map__fd(self._handle), size, mmap.MAP_SHARED, access)
+        self._close()
         put = super().__setattr__
         put("_mapped", mapped)
         put("_memory", memoryview(mapped))
 
     def _close(self) -> None:
-        self._memory.release()
+        for view in (*self._views.values(), *([] if self._memory is None else [self._memory])):
+            view.release()
+        self._views.clear()
+        super().__setattr__("_memory", None)
         if self._mapped is not None:
-            self._mapped.close()
+            # Slices that a caller still holds keep the pages mapped until the last of them is gone.
+            with suppress(BufferError):
+                self._mapped.close()

@@ -8,6 +8,7 @@ import mmap
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Callable, NamedTuple
 
 from wptrace.bpf import trial
@@ -419,7 +420,9 @@ class Slots:
     def close(self) -> None:
         self._words.release()
         self._bytes.release()
-        self._mapped.close()
+        # As with the variables of an object: slices that somebody still holds keep the pages.
+        with suppress(BufferError):
+            self._mapped.close()
 
 
 class _Layout(NamedTuple):
