@@ -28,6 +28,7 @@ from tests.kernel.test_io_path import (
 from tests.kernel.trace import count, lossless, rows
 from tests.kernel.window import Running
 from wptrace.engine.filters import Filter
+from wptrace.errors import WptraceError
 from wptrace.kernel import cgroups, mounts
 
 
@@ -56,6 +57,18 @@ def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -> Running:
     return path_flow.aim(*disks.values())
+
+
+@pytest.mark.one_kernel
+def test_what_breaks_the_shared_trace_breaks_no_other_test(disks: dict[str, Disk], flow: Running) -> None:
+    """Whoever closed it, and whatever somebody still holds of it."""
+    held = flow.flow._obj.view("ops").cast("Q")[::1]
+    with pytest.raises(WptraceError, match="not been started"), flow.window():
+        flow.flow.close()
+    with flow.window() as trace:
+        job = fio(disks["raw"].path, number_ios=20)
+    assert count(trace.summary, op="read", dev=disks["raw"].name, kind="operation") == total(job) == 20
+    held.release()
 
 
 def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running) -> None:

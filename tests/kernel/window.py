@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable
 
 from tests.kernel.disks import Disk
@@ -111,6 +111,7 @@ class Running:
         self._make = make
         self._disks = disks
         self._renewed = renewed
+        self._failed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -125,18 +126,27 @@ class Running:
 
     def _clear(self) -> None:
         """What a test before this one has left in flight would be in the figures of this one."""
-        if not self._renewed or not self._is_busy():
+        if not self._renewed:
             return
-        self._settle()
-        if self._is_busy():
-            self.flow.close()
-            self._begin()
+        if not self._failed and self._is_busy():
+            self._settle()
+            self._failed = self._is_busy()
+        if self._failed:
             self.aim(*self._disks)
+
+    def _begin_anew(self) -> None:
+        # What broke the flow may break its end as well, and is no fault of the test that comes next.
+        with suppress(Exception):
+            self.flow.close()
+        self._begin()
+        self._failed = False
 
     def aim(self, *disks: Disk) -> Running:
         """As `--dev` does. What was begun with the devices of its tests has them all along."""
         if not isinstance(self.flow, AimedFlow):
             return self
+        if self._failed:
+            self._begin_anew()
         self.flow.aim(disks)
         self._disks, self._names = disks, [disk.name for disk in disks]
         return self
@@ -167,10 +177,15 @@ class Running:
                 raise
             self._settle()
             after = self._look()
+        except AssertionError:
+            raise
+        except BaseException:
+            self._failed = True
+            raise
         finally:
-            if isinstance(self.flow, AimedFlow):
+            if isinstance(self.flow, AimedFlow) and not self._failed:
                 self.flow.tell(False)
-            if wanted is not None:
+            if wanted is not None and not self._failed:
                 assert isinstance(self.flow, PathFlow)
                 self.flow.retarget(Filter())
         text = io.StringIO()
