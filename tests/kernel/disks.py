@@ -98,6 +98,12 @@ def null_device(name: str = "wpt0", **settings: int) -> Iterator[Disk]:
         folder.rmdir()
 
 
+def unmount(folder: Path) -> None:
+    """At once, or where a process of a failed test still has a file there, as soon as it has not."""
+    if subprocess.run(["umount", str(folder)], capture_output=True).returncode:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 @contextmanager
 def scsi_debug(**settings: int) -> Iterator[Disk]:
     """A disk of the SCSI layer's own test driver, with its module parameters."""

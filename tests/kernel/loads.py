@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.disks import Disk, setting
+from tests.kernel.disks import Disk, setting, unmount
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, wait_until
 
@@ -98,7 +98,7 @@ def mounted(disk: Disk, kind: str, folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _run("umount", str(folder))
+        unmount(folder)
 
 
 # --- Limits -----------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def hierarchy(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _run("umount", str(folder))
+        unmount(folder)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.kernel.disks import unmount
+
 _SERVER, _CACHES = Path("/proc/fs/nfsd"), Path("/proc/net/rpc")
 _CLIENT = "wptest"
 # From any port, written when it likes, whole file systems, known by a number.
@@ -67,7 +69,7 @@ def mounted(folder: Path, at: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            subprocess.run(["umount", str(at)], check=True)
+            unmount(at)
     finally:
         (_SERVER / "threads").write_text("0\n")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
+from tests.kernel.disks import unmount
 from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import object_path
 from wptrace.bpf.object import BpfObject
@@ -105,7 +106,7 @@ def mounted(point: Path, kind: str, *options: str) -> Iterator[Path]:
     try:
         yield point
     finally:
-        subprocess.run(["umount", str(point)], check=True)
+        unmount(point)
 
 
 @contextmanager
@@ -115,7 +116,7 @@ def bound(source: Path, point: Path) -> Iterator[Path]:
     try:
         yield point
     finally:
-        subprocess.run(["umount", str(point)], check=True)
+        unmount(point)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.disks import Disk, fio, loop_device, null_device, total, unmount
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
@@ -272,7 +272,7 @@ def cgroup() -> Iterator[Path]:
         group.rmdir()
         group.parent.rmdir()
         if over:
-            subprocess.run(["umount", "/sys/fs/cgroup"], check=True)
+            unmount(Path("/sys/fs/cgroup"))
 
 
 def in_cgroup(group: Path, command: str) -> None:

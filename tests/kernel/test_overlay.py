@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, total
+from tests.kernel.disks import Disk, fio, loop_device, total, unmount
 from tests.kernel.loads import mounted
 from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import read_direct, settle, sums_up
@@ -40,7 +40,7 @@ def overlay(*lower: Path, upper: Path, folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        unmount(folder)
 
 
 @pytest.fixture

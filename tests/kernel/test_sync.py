@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, written_when_asked
+from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, unmount, written_when_asked
 from tests.kernel.loads import delayed, joined, mount, mounted, scsi_device
 from tests.kernel.patience import said
 from tests.kernel.test_io_path import settle, sums_up
@@ -229,7 +229,7 @@ def test_swapped_pages_are_read_again(disk: Disk, bare: Running, tmp_path: Path)
         if group.is_dir():
             group.rmdir()
         (group.parent / "cgroup.subtree_control").write_text("-memory")
-        subprocess.run(["umount", str(group.parent)], check=True)
+        unmount(group.parent)
     whole(trace)
     found = [one for one in trace.operations if one["op"] == "swapin"]
     read = after["read"] - before["read"]
