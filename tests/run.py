@@ -10,13 +10,16 @@ from __future__ import annotations
 import compileall
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -238,13 +241,28 @@ def _into(job: Job, name: str, command: Sequence[str], variables: dict[str, str]
     if job.kernel:
         at = command.index("--")
         command = (*command[:at], "--console", str(LOGS / f"{name}.console"), *command[at:])
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **variables}, stdout=out, stderr=subprocess.STDOUT
-        )
+    with log.open("wb") as out, _temporary() as folder:
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder, **variables}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, log.read_text(errors="replace"), usage.ru_utime + usage.ru_stime
+
+
+@contextmanager
+def _temporary() -> Iterator[str]:
+    """A folder for the temporary files of one job: jobs, and runs of several clones, share none.
+
+    A test that failed or was killed may have left file systems mounted there.
+    """
+    folder = tempfile.mkdtemp(prefix="wpt-")
+    try:
+        yield folder
+    finally:
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for point in reversed([point for point in points if point.startswith(f"{folder}/")]):
+            subprocess.run(["umount", "--lazy", point], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tail(text: str, count: int) -> str:

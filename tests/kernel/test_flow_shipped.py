@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -56,7 +57,7 @@ def _grown(before: dict[str, int]) -> dict[str, int]:
 def _hits(*events: str) -> Iterator[dict[str, int]]:
     """How often these events happen meanwhile, by a buffer for each."""
     found: dict[str, int] = {}
-    buffers = {event: TRACEFS / "instances" / f"wptest_{event.replace('/', '_')}" for event in events}
+    buffers = {event: TRACEFS / "instances" / f"wptest_{os.getpid()}_{event.replace('/', '_')}" for event in events}
     with ExitStack() as stack:
         for event, buffer in buffers.items():
             buffer.mkdir()

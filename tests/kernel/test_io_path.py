@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, total, unmount
+from tests.kernel.disks import Disk, fio, loop_device, null_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
@@ -235,10 +235,10 @@ def test_filters_of_operations(
     assert count(trace.summary) == trace.summary["requests"]["started"] == 120
 
 
-def test_filters_of_the_command(disks: list[Disk], tmp_path: Path) -> None:
+def test_filters_of_the_command(disks: list[Disk], v2: Path, tmp_path: Path) -> None:
     """All that a process, a name, a cgroup, a directory, an operation and a size tell apart, at once."""
     disk = disks[0]
-    with mounted(disk, "ext4", tmp_path / "fs") as folder, cgroup() as group:
+    with mounted(disk, "ext4", tmp_path / "fs") as folder, cgroup(v2) as group:
         for name in ("in/a", "out/b"):
             (folder / name).parent.mkdir()
             (folder / name).write_bytes(b"z" * (1 << 20))
@@ -259,20 +259,15 @@ READS = "fio --name=j --direct=1 --size=1M --norandommap --number_ios=60 --outpu
 
 
 @contextmanager
-def cgroup() -> Iterator[Path]:
-    """One below another one."""
-    over = not Path("/sys/fs/cgroup/cgroup.procs").exists()
-    if over:
-        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
-    group = Path("/sys/fs/cgroup/wptrace-test/below")
+def cgroup(top: Path) -> Iterator[Path]:
+    """One below another one, that no other run of these tests uses."""
+    group = top / f"wptest-{os.getpid()}" / "below"
     group.mkdir(parents=True)
     try:
         yield group
     finally:
         group.rmdir()
         group.parent.rmdir()
-        if over:
-            unmount(Path("/sys/fs/cgroup"))
 
 
 def in_cgroup(group: Path, command: str) -> None:

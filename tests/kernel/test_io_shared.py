@@ -182,13 +182,13 @@ def test_filters_of_files(folders: dict[str, Path], flow: Running) -> None:
         assert count(trace.summary, op="read") == sum(one["requests"] for one in trace.operations)
 
 
-def test_filters_of_tasks(disks: dict[str, Disk], flow: Running) -> None:
+def test_filters_of_tasks(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
     """By comm and by cgroup: the job runs under another name, in a cgroup of its own."""
     path = disks["raw"].path
     job = f"{READS} --rw=randread --bs=4k --filename={path}"
     # dd is another name, and other requests.
     read = f"dd if={path} of=/dev/null bs=4k count=40 iflag=direct status=none"
-    with cgroup() as group:
+    with cgroup(v2) as group:
         found = cgroups.resolve(str(group.parent))
         for wanted, number in ((Filter(cgroup=found), 100), (Filter(comm="fio", cgroup=found), 60)):
             with flow.window(wanted) as trace:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class Trace:
 @contextmanager
 def traced(*events: str, stacks: bool = False, **filters: str) -> Iterator[Trace]:
     """An own buffer, for events SYSTEM/NAME; those that are named pass a filter, NAME="FIELD == VALUE"."""
-    folder = ROOT / "instances" / "wptest"
+    folder = ROOT / "instances" / f"wptest_{os.getpid()}"
     folder.mkdir()
     try:
         (folder / "trace_clock").write_text("mono")

@@ -121,6 +121,19 @@ def test_a_guest_of_one_cpu_that_died_has_failed(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
+def test_jobs_share_no_temporary_folder(tmp_path: Path) -> None:
+    """What is left there by one is in nobody's way, and does not stay."""
+    script = "import os, pathlib, sys; folder = pathlib.Path(os.environ['PYTEST_DEBUG_TEMPROOT']); " + (
+        "left = list(folder.iterdir()); (folder / 'left').mkdir(); open(sys.argv[1], 'a').write(f'{folder} {left}\\n')"
+    )
+    for name in ("one", "other"):
+        run.run(Job(name, (sys.executable, "-c", script, str(tmp_path / "seen"))))
+    one, other = [line.split(" ", 1) for line in (tmp_path / "seen").read_text().splitlines()]
+    assert one[1] == other[1] == "[]"
+    assert one[0] != other[0]
+    assert not Path(one[0]).exists()
+
+
 def result_of(name: str, cpu_s: float) -> Result:
     return Result(Job(name, ()), 0, 1, 0, cpu_s, cpu_s, 0, 0, 0, (), ())
 
