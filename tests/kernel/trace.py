@@ -256,7 +256,7 @@ class Trace(Told):
 
 
 _FILTERS = ("--pid", "--tid", "--comm", "--cgroup", "--file", "--dir", "--op", "--size", "--budget")
-_DISK = re.compile(r"(?:/dev/)?(nvme0n1|(?:vd|sd)[a-z]|nullb\d+|wpt\w+|loop\d+)")
+_DISK = re.compile(r"(?:/dev/)?((?:vd|sd)[a-z]\d*|wpt\w+|(?:nvme0n1|nullb\d+|loop\d+)(?:p\d+)?)")
 
 
 def _words(arguments: Sequence[str]) -> list[str]:
