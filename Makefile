@@ -137,24 +137,24 @@ lint: | $(venv) ## check style and types
 setup: ## install what a bare Debian machine lacks and make .venv
 	$(Q)tests/setup.sh
 
-test-unit: all | $(venv) ## tests that need no root and no kernel: seconds
-	$(Q)$(tool) pytest -q tests/unit
+test-unit: all | $(venv) ## tests that need no root and no kernel
+	$(Q)$(tool) pytest -q -n 2 --dist worksteal tests/unit
 
 test-objects: ## compile what the tests of the binding load
 	$(Q)$(MAKE) objects BPF_SRC=tests/kernel/bpf OBJECTS=$(BUILD)/test-objects BUILD=$(BUILD)/test
 
 # What these need is there only after the set-up, so it is asked for in a make of its own.
-test: setup ## set up and run all tests, on this kernel and in guests: about half an hour
+test: setup ## set up and run all tests, on this kernel and in guests
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run
 
-test-all: setup ## the same, every test on every kernel, and packages in clean roots: some hours
+test-all: setup ## the same, every test on every kernel, and packages in clean roots
 	$(Q)tests/setup.sh packages
 	$(Q)tests/setup.sh npm
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run --all
 
-test-packages: setup ## build each package, and use it in clean roots: minutes, by debootstrap
+test-packages: setup ## build each package, and use it in clean roots, by debootstrap
 	$(Q)tests/setup.sh packages
 	$(Q)$(MAKE) all
 	$(Q)$(tool) pytest -q -p no:cacheprovider tests/packages

@@ -125,7 +125,7 @@ def here(every: bool = False) -> list[Job]:
         *longer,
         Job("packages", PYTEST, packages, "not clean_root"),
         Job("lint", ("make", "lint")),
-        Job("unit", (*PYTEST, "tests/unit")),
+        Job("unit", (*PYTEST, "-n", str(CPUS), "--dist", "worksteal", "tests/unit")),
         Job("objects", (*PYTEST, "tests/objects")),
         Job("peers", PYTEST, peers, "not npm"),
         Job("types", (*PYTEST, "tests/types"), fetched=True),
