@@ -14,12 +14,10 @@ from typing import Callable
 
 from tests.kernel.disks import Disk
 from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, kernel_counted, skipped, unskipped
-from wptrace.analysis.history import History
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
-from wptrace.engine.run import _events, _report, _with_verdict
+from wptrace.engine.session import Session
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import layers
 from wptrace.flows.io import path as io_path
@@ -27,7 +25,7 @@ from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import in_use
-from wptrace.model.report import Report, Snapshot
+from wptrace.model.report import Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
 
@@ -116,12 +114,13 @@ class Running:
 
     def _begin(self) -> None:
         self._names = [disk.name for disk in self._disks]
-        self._reader = Reader()
         self.flow = self._make()
+        self._session = Session([self.flow])
+        (self._trace,) = self._session.traces
         try:
-            self._start = self.flow.start(self._reader)
+            self._session.start()
         except BaseException:
-            self.flow.close()
+            self._session.close()
             raise
 
     def _clear(self) -> None:
@@ -190,19 +189,16 @@ class Running:
                 self.flow.retarget(Filter())
         text = io.StringIO()
         output = NdjsonOutput(text, Wanted())
-        output.start(self._start)
-        _events(self.flow, output)
-        output.summary(self._summary(before, after))
+        output.start(self._trace.start)
+        for event in self.flow.events():
+            output.event(event)
+        for snapshot in (before, after):
+            self._trace.remember(snapshot)
+        output.summary(self._trace.judged_window(before, after, "summary"))
         told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
         for line in told.lines:
             check(line)
         unskipped(told.summary, 0 if wanted else kernel_counted(self._names) - made)
-
-    def _summary(self, before: Snapshot, after: Snapshot) -> Report:
-        history = History()
-        for snapshot in (before, after):
-            history.add(snapshot.at_ns, snapshot.cells)
-        return _with_verdict(_report("summary", self.flow, after, before, None), self.flow, history)
 
     def stuck(self, at_least_ns: int) -> list[Line]:
         """What `--stuck` lists now."""
@@ -213,8 +209,8 @@ class Running:
         return list(line["found"])
 
     def _look(self) -> Snapshot:
-        self._reader.drain()
-        return self.flow.snapshot()
+        self._session.reader.drain()
+        return self._trace.snapshot()
 
     def _settle(self) -> None:
         """Waits for what is under way, as the end of a trace does. A machine that stands still ends no request."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ _WINDOW_S = 0.1
 # Between two of them: while it may get tight, and else.
 _SOON_S = 0.9
 _LATER_S = 3.9
+# An hour of them is kept for windows that begin in between.
+_KEPT = 4096
 
 
 class _Reading(NamedTuple):
@@ -86,7 +89,8 @@ class Keeper:
         self._meter = Meter(shedder.programs()) if meter is None else meter
         self._measuring = False
         self._changes: list[Change] = []
-        self._of_all, self._recent = Costs(), Costs()
+        self._of_all = Costs()
+        self._measured: deque[tuple[int, Cost]] = deque(maxlen=_KEPT)
         self._last = Cost(None, 0.0)
         self._refused = ""
         self.due = now
@@ -102,7 +106,7 @@ class Keeper:
         self._measuring = False
         cost = self._last = self._meter.end()
         self._of_all.add(cost)
-        self._recent.add(cost)
+        self._measured.append((int(now * 1e9), cost))
         changed = self._policy.decide(cost.total, int(now * 1e9))
         if changed > 0:
             self._shed(self._steps[self._policy.shed - 1], cost, now)
@@ -138,8 +142,8 @@ class Keeper:
         return found
 
     def spending(self, since_ns: int, until_ns: int, whole: bool) -> Spending:
-        costs = self._of_all if whole else self._recent
-        found = Spending(
+        costs = self._of_all if whole else self._between(since_ns, until_ns)
+        return Spending(
             self._policy.limit,
             costs.mean() or self._last,
             costs.worst,
@@ -149,7 +153,12 @@ class Keeper:
             self._refused,
             self._policy.shed == len(self._steps),
         )
-        self._recent = Costs()
+
+    def _between(self, since_ns: int, until_ns: int) -> Costs:
+        found = Costs()
+        for at_ns, cost in self._measured:
+            if since_ns < at_ns <= until_ns:
+                found.add(cost)
         return found
 
     def close(self) -> None:

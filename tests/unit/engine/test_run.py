@@ -10,17 +10,20 @@ import select
 import signal
 import socket
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.unit.engine.conftest import Time
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, sized, start
 from wptrace.bpf.ring import Reader
 from wptrace.engine import run as module
+from wptrace.engine import session
 from wptrace.engine.flow import Flow
-from wptrace.engine.run import Looks, Terms, run
+from wptrace.engine.run import Terms, run
+from wptrace.engine.session import Pace
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.model.book import RING_FULL, Book, Cause
@@ -30,42 +33,6 @@ from wptrace.model.report import Event, InFlight, Report, Snapshot, Start
 
 SDA_READ = group("sda")
 SECOND = 1_000_000_000
-
-
-class Time:
-    """Passes only while somebody waits."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.waits: list[float] = []
-        self.events: list[tuple[float, Callable[[], object]]] = []
-        """What happens in the world, and when; it ends a wait as a signal does."""
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wait(self, at_most: float) -> None:
-        self.waits.append(at_most)
-        assert len(self.waits) < 10_000, "the loop does not end"
-        end = self.now + max(at_most, 0.0)
-        if self.events and self.events[0][0] <= end:
-            when, event = self.events.pop(0)
-            self.now = max(self.now, when)
-            event()
-        else:
-            self.now = end
-
-    def at(self, seconds: float, event: Callable[[], object]) -> None:
-        self.events.append((1000.0 + seconds, event))
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    made = Time()
-    monkeypatch.setattr(module.time, "monotonic", made.monotonic)
-    monkeypatch.setattr(module, "wall_offset_ns", lambda: 0)
-    monkeypatch.setattr(Reader, "wait", lambda reader, at_most: made.wait(at_most))
-    return made
 
 
 class Fake(Flow):
@@ -382,7 +349,7 @@ class Keeping:
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> list[Keeping]:
-    monkeypatch.setattr(module, "Keeper", Keeping)
+    monkeypatch.setattr(session, "Keeper", Keeping)
     Keeping.made = []
     return Keeping.made
 
@@ -395,7 +362,7 @@ def test_a_budget_is_looked_after_between_and_with_the_intervals(world: World, k
     (keeper,) = keeping
     assert (keeper.limit, keeper.shedder, keeper.closed) == (0.05, "less", True)
     assert keeper.looks == [0.0, 0.7, 1.4, 2.1, 2.8, 3.5]
-    assert keeper.asked == [(0, 2, False), (2, 4, False), (0, 4, True)]
+    assert keeper.asked == [(0, 2, True), (2, 4, False), (0, 4, True)]
     assert notes[-1] == "a budget"
     assert [report.budget.limit for report in world.output.reports if report.budget] == [0.05] * 3
 
@@ -497,27 +464,27 @@ def test_looks_for_the_history_cost_no_snapshots_of_their_own_where_there_are_in
     assert world.flow.looks <= 103
 
 
-@pytest.mark.parametrize(("cost", "pace"), [(0.0, 1.0), (0.005, 1.0), (0.02, 2.0), (0.3, 30.0), (9.0, 60.0)])
-def test_looks_take_a_hundredth_of_the_time_at_most(cost: float, pace: float) -> None:
-    looks = Looks(100.0, wanted=True)
-    assert looks.due == 101.0
-    assert looks.taken(101.0, cost)
-    assert looks.due == pytest.approx(101.0 + pace)
+@pytest.mark.parametrize(("cost", "seconds"), [(0.0, 1.0), (0.005, 1.0), (0.02, 2.0), (0.3, 30.0), (9.0, 60.0)])
+def test_looks_take_a_hundredth_of_the_time_at_most(cost: float, seconds: float) -> None:
+    pace = Pace(100.0, wanted=True)
+    assert pace.due == 101.0
+    assert pace.taken(101.0, cost)
+    assert pace.due == pytest.approx(101.0 + seconds)
 
 
 def test_looks_that_nobody_wants_are_as_rare_as_counters_allow() -> None:
-    looks = Looks(0.0, wanted=False)
-    assert looks.due == 60.0
-    assert looks.taken(60.0, 0.0)
-    assert looks.due == 120.0
+    pace = Pace(0.0, wanted=False)
+    assert pace.due == 60.0
+    assert pace.taken(60.0, 0.0)
+    assert pace.due == 120.0
 
 
 def test_a_look_that_is_too_early_does_not_count() -> None:
-    looks = Looks(0.0, wanted=True)
-    assert not looks.taken(0.4, 0.0)
-    assert looks.due == 1.0
-    assert looks.taken(0.6, 0.0)
-    assert looks.due == 1.6
+    pace = Pace(0.0, wanted=True)
+    assert not pace.taken(0.4, 0.0)
+    assert pace.due == 1.0
+    assert pace.taken(0.6, 0.0)
+    assert pace.due == 1.6
 
 
 def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:

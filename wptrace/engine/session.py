@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows that are traced from start to end, and whoever consumes what they count and record, each at its own pace."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+from wptrace.analysis.history import History
+from wptrace.analysis.verdict import Case, judge
+from wptrace.bpf.ring import Reader
+from wptrace.engine.budget import Keeper
+from wptrace.engine.flow import Flow
+from wptrace.kernel.clock import wall_offset_ns
+from wptrace.model.book import INCONSISTENT
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Event, Report, Snapshot, Start, rows_of, since
+
+# The 32-bit buckets of cells are added up at least this often, far below the time in which a CPU can make them wrap.
+_LONGEST_WAIT = 60.0
+
+
+class Pace:
+    """When to read the counters for the history: each second, unless that costs more than a hundredth of the time."""
+
+    OFTEN = 1.0
+    COST = 0.01
+
+    def __init__(self, now: float, wanted: bool) -> None:
+        self._step = self.OFTEN if wanted else _LONGEST_WAIT
+        self._last = now
+        self._wanted = wanted
+
+    @property
+    def due(self) -> float:
+        return self._last + self._step
+
+    def taken(self, now: float, cost: float) -> bool:
+        """Whether a snapshot taken now counts: one for a report may come somewhat early."""
+        if now < self._last + self._step / 2:
+            return False
+        self._last = now
+        if self._wanted:
+            self._step = min(max(self.OFTEN, cost / self.COST), _LONGEST_WAIT)
+        return True
+
+
+class Consumer(Protocol):
+    """Gets events as they come, and a turn when it is due."""
+
+    @property
+    def due(self) -> float:
+        """Seconds of the monotonic clock; infinite if it only wants events and the end."""
+
+    def events(self, events: Sequence[Event]) -> None: ...
+
+    def turn(self, now: float) -> None:
+        """Called when it is due. A snapshot taken here costs nothing if another consumer took one in the same turn."""
+
+    def end(self) -> None:
+        """The flows are detached, and all events have been delivered."""
+
+
+class Trace:
+    """One flow of a session."""
+
+    start: Start
+    first: Snapshot
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._consumers: list[Consumer] = []
+        self._keeper: Keeper | None = None
+        self._turning = False
+        self._read: Snapshot | None = None
+        """In this turn."""
+        self._cost_s = 0.0
+        self._history = History()
+        self._pace = Pace(time.monotonic(), wanted=bool(flow.judged))
+
+    def subscribe(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+
+    def begin(self, reader: Reader, budget: float | None) -> None:
+        start = self.flow.start(reader)
+        self.first = self.snapshot()
+        shedder = self.flow.shedder() if budget is not None else None
+        if budget is not None and shedder is not None:
+            self._keeper = Keeper(budget, shedder, time.monotonic())
+            start = start._replace(notes=[*start.notes, *self._keeper.notes()])
+        self.start = start
+        self._pace = Pace(time.monotonic(), wanted=bool(self.flow.judged))
+        self.remember(self.first)
+
+    @property
+    def due(self) -> float:
+        keeper = math.inf if self._keeper is None else self._keeper.due
+        return min(keeper, self._pace.due, *(consumer.due for consumer in self._consumers))
+
+    def deliver(self) -> None:
+        """Hands new events to all consumers."""
+        events = self.flow.events()
+        if not events:
+            return
+        for consumer in self._consumers:
+            consumer.events(events)
+
+    def turn(self, now: float) -> None:
+        if self._keeper is not None and now >= self._keeper.due:
+            self._keeper.look(now)
+        self._turning, self._read = True, None
+        for consumer in self._consumers:
+            if now >= consumer.due:
+                consumer.turn(now)
+        self._read_for_history(now)
+        self._turning, self._read = False, None
+
+    def remember(self, taken: Snapshot) -> None:
+        """Adds a snapshot to the history."""
+        self._history.add(taken.at_ns, taken.cells)
+
+    def _read_for_history(self, now: float) -> None:
+        """Takes what a consumer has just read, or reads the counters when that is due."""
+        if self._read is not None:
+            at_ns, cells = self._read.at_ns, self._read.cells
+        elif now >= self._pace.due:
+            before = time.process_time()
+            at_ns, cells = int(now * 1e9), self.flow.look()
+            self._cost_s = time.process_time() - before
+        else:
+            return
+        if self._pace.taken(now, self._cost_s):
+            self._history.add(at_ns, cells)
+
+    def snapshot(self) -> Snapshot:
+        """All that was counted so far; within one turn it is read once."""
+        if self._read is not None:
+            return self._read
+        before = time.process_time()
+        taken = self.flow.snapshot()
+        self._cost_s = time.process_time() - before
+        if self._turning:
+            self._read = taken
+        return taken
+
+    def finish(self) -> None:
+        """Adds the last of the history and ends the consumers."""
+        self._turning = True
+        self.remember(self.snapshot())
+        for consumer in self._consumers:
+            consumer.end()
+
+    def window(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
+        """What happened between any two snapshots of this trace."""
+        cells, counters = self.flow.folded(*since(now, earlier))
+        books = {name: book.interval(earlier.books[name]) for name, book in now.books.items()}
+        shrunk = sum(found.shrunk for stages in cells.values() for found in stages.values())
+        if shrunk:
+            books[REQUESTS].note(INCONSISTENT, shrunk)
+        return Report(
+            kind,
+            now.at_ns + wall_offset_ns(),
+            now.at_ns - earlier.at_ns,
+            books,
+            rows_of(cells, self.flow.kinds),
+            counters,
+            now.overhead.since(earlier.overhead),
+            budget=None
+            if self._keeper is None
+            else self._keeper.spending(earlier.at_ns, now.at_ns, earlier is self.first),
+        )
+
+    def judged_window(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
+        """The same with its verdict, by the history of that time."""
+        report, flow = self.window(earlier, now, kind), self.flow
+        if not flow.judged:
+            return report
+        during = [one for one in self._history.stretches if earlier.at_ns <= one.start_ns and one.end_ns <= now.at_ns]
+        case = Case(report, flow.judged, during, wall_offset_ns())
+        return report._replace(verdict=judge(case, flow.rules))
+
+    def close(self) -> None:
+        # They refer to this trace.
+        self._consumers.clear()
+        if self._keeper is not None:
+            self._keeper.close()
+        self.flow.close()
+
+
+class Session:
+    """Loaded flows, one reader for all of their rings, and a loop that gives each consumer its turn."""
+
+    def __init__(self, flows: Sequence[Flow], wake: int | None = None, budget: float | None = None) -> None:
+        """`wake` is a descriptor that ends a wait; `budget` is the share of CPU time for all flows together."""
+        self.reader = Reader(wake)
+        self.traces = [Trace(flow) for flow in flows]
+        self._share = None if budget is None else budget / len(flows)
+
+    def start(self) -> None:
+        """Loads and attaches all of them."""
+        for trace in self.traces:
+            trace.begin(self.reader, self._share)
+
+    @property
+    def due(self) -> float:
+        return min(trace.due for trace in self.traces)
+
+    def wait(self) -> None:
+        """Waits until somebody is due, or woken, and delivers the events that came."""
+        self.reader.wait(self.due - time.monotonic())
+        self._deliver()
+
+    def turn(self) -> None:
+        now = time.monotonic()
+        for trace in self.traces:
+            trace.turn(now)
+
+    def _deliver(self) -> None:
+        self.reader.drain()
+        for trace in self.traces:
+            trace.deliver()
+
+    def end(self) -> None:
+        """Detaches all flows, delivers what is left, and ends the consumers."""
+        for trace in self.traces:
+            trace.flow.stop()
+        self._deliver()
+        for trace in self.traces:
+            trace.finish()
+
+    def close(self) -> None:
+        """Whatever happened before; nothing stays attached."""
+        with ExitStack() as stack:
+            for trace in self.traces:
+                stack.callback(trace.close)
