@@ -22,32 +22,51 @@ from wptrace.model.kind import TOTAL, names
 
 SHELLS = ("bash", "zsh", "fish")
 
-# A device may be given as a path too, and a cgroup by its path in sysfs.
+# A device may be given as a path too, and a cgroup by its path in sysfs. Unprivileged users name cgroups and files, and
+# bash expands what it has inserted at the next TAB: it gets no name with a character that means something to it.
 _PREAMBLE: Any = {
     "bash": """\
 _wptrace_devices() {
+  local found
   case "$2" in
     /*) compgen -f -- "$2" ;;
-    *) compgen -W "$(ls "$1" 2>/dev/null)" -- "$2" ;;
+    *) for found in "$1"/"${2//[^[:alnum:]_.:-]/}"*; do [ -e "$found" ] && echo "${found##*/}"; done ;;
   esac
 }
 _wptrace_block() { _wptrace_devices /sys/class/block "$1"; }
 _wptrace_pci() { _wptrace_devices /sys/bus/pci/devices "$1"; }
-_wptrace_cgroup_dir() {
-  case "$1" in
-    /sys*) compgen -d -- "$1" ;;
-    *) (cd /sys/fs/cgroup 2>/dev/null && compgen -d -- "${1#/}" | sed 's|^|/|') ;;
-  esac
+# With "dir" in its name shtab would have bash quote and expand what it prints as names of files.
+_wptrace_cgroup() {
+  local top=/sys/fs/cgroup/ word="${1#/}" found
+  case "$1" in /sys*) top=/ ;; esac
+  for found in "$top${word//[^[:alnum:]_.:@\\/-]/}"*/; do [ -d "$found" ] && echo "/${found#"$top"}"; done
+}
+_wptrace() {
+  local one found=()
+  _shtab_wptrace "$@"
+  for one in "${COMPREPLY[@]}"; do
+    case "$one" in
+      *[^[:alnum:]_.:@%+=,/-]*) ;;
+      *) found+=("$one") ;;
+    esac
+  done
+  COMPREPLY=("${found[@]}")
+  # The name of a cgroup goes on behind its slash.
+  case "${COMPREPLY[0]}" in */) compopt -o nospace 2>/dev/null ;; esac
 }
 """,
     "zsh": """\
 _wptrace_devices() {
   local -a found=($1/*(N:t))
-  _alternative "devices:device:(${(j: :)${(@q)found}})" "files:file:_files"
+  compadd -a found
+  _files
 }
 _wptrace_block() { _wptrace_devices /sys/class/block }
 _wptrace_pci() { _wptrace_devices /sys/bus/pci/devices }
-_wptrace_cgroup_dir() { _files -W /sys/fs/cgroup -/ }
+_wptrace_cgroup() {
+  [[ $PREFIX == /sys* ]] || compset -P /
+  if [[ -n $IPREFIX ]]; then _files -W /sys/fs/cgroup -/; else _files -/; fi
+}
 """,
     "fish": """\
 function _wptrace_block
@@ -57,7 +76,7 @@ end
 function _wptrace_pci
   ls /sys/bus/pci/devices 2>/dev/null
 end
-function _wptrace_cgroup_dir
+function _wptrace_cgroup
   set -l top /sys/fs/cgroup
   for found in $top/(string replace -r '^/(sys/fs/cgroup/?)?' '' -- (commandline -ct))*/
     string replace $top '' -- $found
@@ -91,7 +110,7 @@ def _completes(command: str, action: argparse.Action, shtab: Any) -> Any:
     if action.metavar == "DEVICE":
         return _function("_wptrace_pci" if command == "iopf" else "_wptrace_block")
     if "--cgroup" in action.option_strings:
-        return _function("_wptrace_cgroup_dir")
+        return _function("_wptrace_cgroup")
     if "--dir" in action.option_strings:
         return shtab.DIRECTORY
     return shtab.FILE if action.metavar in ("FILE", "PATH") else None
@@ -107,7 +126,8 @@ def write(folder: Path) -> list[str]:
     made = completed(shtab)
     known = [shell for shell in SHELLS if shell in shtab.SUPPORTED_SHELLS]
     for shell in known:
-        (folder / shell).write_text(shtab.complete(made, shell=shell, preamble=_PREAMBLE))
+        text = shtab.complete(made, shell=shell, preamble=_PREAMBLE)
+        (folder / shell).write_text(text.replace("-F _shtab_wptrace wptrace", "-F _wptrace wptrace"))
     # For make, which asks a shtab that is installed later.
     (folder / "made").touch()
     return known

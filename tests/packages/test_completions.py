@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import pty
+import select
 import shutil
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 BASH = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-_shtab_wptrace 2>/dev/null
+_wptrace 2>/dev/null
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
@@ -87,6 +93,99 @@ def test_fish_completes_words(made: Path) -> None:
     assert set(words("wptrace ")) >= set(command_names())
     assert {path.name for path in Path("/sys/class/block").iterdir()} <= set(words("wptrace io --dev "))
     assert words("wptrace io --hist dev") == ["device"]
+
+
+# Names that shells expand, of cgroups, block devices and files; MARK is what runs then. A real one has no other folder.
+HOSTILE = ("a$((`MARK`))", "b$(MARK)", "c`MARK`", "d;MARK;", "e\nMARK\n", "f&MARK&", "g<(MARK)", "h'MARK'", "~$(MARK)")
+HARMLESS = {"/sys/fs/cgroup": "harmless.slice", "/sys/class/block": "sdharmless", ".": "harmless.img"}
+LINES = {"/sys/fs/cgroup": "wptrace io --cgroup /", "/sys/class/block": "wptrace io -d ", ".": "wptrace io --capture "}
+
+# A shell of root in a mount namespace, with folders of the kernel that can be filled.
+PREPARED = """
+mount -t tmpfs none /sys/fs/cgroup && mount -t tmpfs none /sys/class/block || exit
+cd "$1" && export HOME=$1 && shift && exec "$@"
+"""
+FILL = """
+import os
+hostile, harmless = {hostile}, {harmless}
+for folder, name in harmless.items():
+    for one in (name, *(one.replace("MARK", "mark") for one in hostile)):
+        if folder == ".":
+            open(one, "w").close()
+        else:
+            os.makedirs(os.path.join(folder, one, "below"))
+"""
+STARTS = {
+    "bash": ("bash", "--norc", "--noprofile"),
+    "zsh": ("zsh", "-f"),
+    "fish": ("fish", "--no-config"),
+}
+SOURCES = {
+    "bash": "source {file}\r",
+    "zsh": "autoload -U compinit; compinit -u -D; source {file}; compdef _shtab_wptrace wptrace\r",
+    "fish": "source {file}\r",
+}
+
+
+class Typed:
+    """A shell in a terminal. It has done all that was typed before when it prints the answer to the last of it."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(command[0], command, environment)  # noqa: S606
+        self._count = 0
+
+    def type(self, keys: str) -> str:
+        """What it shows of them."""
+        self._count += 1
+        # An answer for who asks whether to show many, and Ctrl-U for the line.
+        os.write(self._fd, f"{keys}n\x15\r".encode())
+        os.write(self._fd, f"expr 770000 + {self._count}\r".encode())
+        shown = b""
+        while str(770_000 + self._count).encode() not in shown:
+            ready, _, _ = select.select([self._fd], [], [], 60)
+            assert ready, f"nothing more came behind {shown!r}"
+            shown += os.read(self._fd, 1 << 16)
+            # Some ask the terminal who it is before they go on.
+            if shown.endswith((b"\x1b[c", b"\x1b[0c")):
+                os.write(self._fd, b"\x1b[?6c")
+        return shown.decode(errors="replace")
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_name_that_tab_completes_runs_as_a_command(made: Path, shell: str, tmp_path: Path) -> None:
+    """Anybody may name files, and in a cgroup that is his, cgroups."""
+    home, ran, called = (tmp_path / name for name in ("home", "ran", "called"))
+    home.mkdir()
+    for name, text in {
+        "mark": f"#!/bin/sh\necho ran >>{ran}\n",
+        "wptrace": f'#!/bin/sh\necho "$@" >>{called}\n',
+        "fill": f"#!{sys.executable}\n{FILL.format(hostile=HOSTILE, harmless=HARMLESS)}",
+    }.items():
+        (home / name).write_text(text)
+        (home / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{home}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "> "}
+    typed = Typed(["unshare", "--mount", "sh", "-c", PREPARED, "sh", str(home), *STARTS[shell]], environment)
+    try:
+        typed.type("fill\r")
+        typed.type(SOURCES[shell].format(file=made / shell))
+        for folder, line in LINES.items():
+            typed.type(f"{line}{HARMLESS[folder][:5]}\t\r")
+        assert [one.split()[-1].strip("/") for one in called.read_text().splitlines()] == list(HARMLESS.values())
+        starts = ["", *(one[0] for one in HOSTILE)]
+        for line, start, end in itertools.product(LINES.values(), starts, ("\t\t\t", "\t/\t\t", "\t\r")):
+            typed.type(f"{line}{start}{end}")
+        for start, end in itertools.product(starts, ("\t\t\t", "\t\r")):
+            typed.type(f"wptrace io -d {home}/{start}{end}")
+    finally:
+        typed.close()
+    assert not ran.exists()
 
 
 def test_without_shtab_nothing_fails(tmp_path: Path) -> None:
