@@ -10,9 +10,7 @@ import os
 import re
 import select
 import socket
-import stat
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from wptrace.errors import UsageError, WptraceError
@@ -23,7 +21,6 @@ PATIENCE_S = 10.0
 _LOOKS_S = 0.05
 _VSOCK = re.compile(r"vsock:(?:([0-9]{1,10}):)?([0-9]{1,10})")
 _WORD = 1 << 32
-_OTHERS_MAY_WRITE = 0o022
 _PIECE = 1 << 18
 
 
@@ -31,21 +28,8 @@ _PIECE = 1 << 18
 
 
 def to_write(path: Path) -> int:
-    """A descriptor, where the name is one of a channel; -1 for what is opened as a file."""
-    if str(path).startswith("vsock:"):
-        return _connected(path)
-    if not path.is_symlink() or not _is_our_own(path.parent):
-        return -1
-    # Udev names ports of virtio-serial by links, in folders where nobody else puts any.
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        raise WptraceError(f"{path} cannot be written: {error.strerror}") from None
-    mode = os.fstat(fd).st_mode
-    if os.isatty(fd) or not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
-        os.close(fd)
-        return -1
-    return fd
+    """A connection, where the name is one of vsock; -1 for what is opened as a file."""
+    return _connected(path) if str(path).startswith("vsock:") else -1
 
 
 def write(fd: int, data: memoryview) -> int:
@@ -64,17 +48,6 @@ def write(fd: int, data: memoryview) -> int:
             if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll((end - now) * 1000)):
                 # A port whose host has not come yet says so at once.
                 time.sleep(_LOOKS_S)
-
-
-def _is_our_own(folder: Path) -> bool:
-    with suppress(OSError):
-        found = folder.stat()
-        return (
-            found.st_uid in (0, os.geteuid())
-            and folder.is_relative_to("/dev")
-            and not found.st_mode & _OTHERS_MAY_WRITE
-        )
-    return False
 
 
 def _connected(path: Path) -> int:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from wptrace.capture import channel, zstd
 from wptrace.errors import UsageError, WptraceError
+from wptrace.kernel import files
 
 
 class Kind(IntEnum):
@@ -76,19 +77,11 @@ class Writer:
         fd = channel.to_write(self._path)
         if fd >= 0:
             return fd
-        try:
-            # Names of everybody's files stand in it. Who may write to its folder could have put a link there.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            fd = os.open(self._path, flags, 0o600)
-        except OSError as error:
-            if self._path.is_symlink():
-                raise UsageError(f"{self._path} is a link: a capture goes into a file of its own") from None
-            raise WptraceError(f"{self._path} cannot be written: {error.strerror}") from None
-        found = os.fstat(fd)
-        if stat.S_ISREG(found.st_mode):
-            if found.st_uid != os.geteuid():
-                os.close(fd)
-                raise UsageError(f"{self._path} belongs to somebody else: a capture goes into a file of its own")
+        fd = files.open_to_write(self._path, "a capture", os.O_NONBLOCK)
+        if os.isatty(fd):
+            os.close(fd)
+            raise UsageError(f"{self._path} is a terminal: a capture goes into a file or a channel")
+        if stat.S_ISREG(os.fstat(fd).st_mode):
             os.fchmod(fd, 0o600)
             os.ftruncate(fd, 0)
         return fd

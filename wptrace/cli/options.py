@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import UsageError
+from wptrace.kernel import files
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -302,12 +303,9 @@ def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]
     for other in others:
         if other and not Path(other).exists() and os.path.realpath(options.output) == os.path.realpath(other):
             raise _same(f"-o {options.output}", other)
-    try:
-        # It is not cut before it is known which file it is.
-        fd = os.open(options.output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        file = open(fd, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
-    except OSError as error:
-        raise WptraceError(f"{options.output} cannot be written: {error.strerror}") from None
+    # It is not cut before it is known which file it is.
+    fd = files.open_to_write(Path(options.output), "-o", mode=0o666)
+    file = open(fd, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
     try:
         for other in others:
             _keep_apart(file, f"-o {options.output}", other)

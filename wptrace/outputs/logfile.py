@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from wptrace.errors import WptraceError
+from wptrace.kernel import files
 
 LARGEST = 10 << 20
 KEPT = 4
-# It shows what all users do.
-_MODE = 0o600
 
 
 class LogFile:
@@ -32,13 +31,10 @@ class LogFile:
         self.problem = ""
         """Why something was lost, or not rotated, the last time."""
         # A file that cannot be written at all is found out before anything is attached.
-        try:
-            self._open()
-        except OSError as error:
-            raise WptraceError(f"{path} cannot be written: {error.strerror}") from None
+        self._open()
 
     def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        self._fd = files.open_to_write(self._path, "a log", os.O_APPEND)
 
     def write(self, lines: Iterable[str]) -> None:
         """All of these lines, or none."""
@@ -46,6 +42,9 @@ class LogFile:
         try:
             self._ready(len(data))
             self._append(data)
+        except WptraceError as error:
+            self.lost += 1
+            self.problem = error.message
         except OSError as error:
             self.lost += 1
             self.problem = error.strerror or str(error)

@@ -153,12 +153,12 @@ def test_a_full_disk_is_said() -> None:
 
 def test_what_a_full_disk_took_in_part_is_taken_back(obj: BpfObject, tmp_path: Path) -> None:
     """As `ulimit -f` has it: the kernel takes what there is room for."""
-    path = tmp_path / "trace.wpt"
     whole = write(obj, tmp_path / "whole.wpt").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with closing(Reader(tmp_path / "whole.wpt")) as reader:
         ends = [frame.place + frame.length for frame in reader.frames()]
     for room in (ends[5] + 7, ends[8] + 20):
+        path = tmp_path / f"{room}.wpt"
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
             with pytest.raises(WptraceError, match="cannot be written: File too large"):

@@ -33,14 +33,16 @@ class ExportFile:
     def _check(self) -> None:
         """What is there already."""
         try:
-            mode = self.path.lstat().st_mode
+            found = self.path.lstat()
         except FileNotFoundError:
             return
         except OSError as error:
             raise self._failed(error) from None
-        if not stat.S_ISREG(mode):
-            what = "a link" if stat.S_ISLNK(mode) else "no file"
+        if not stat.S_ISREG(found.st_mode):
+            what = "a link" if stat.S_ISLNK(found.st_mode) else "no file"
             raise UsageError(f"{self.path} is {what}: an export makes a file of its own")
+        if found.st_uid != os.geteuid():
+            raise UsageError(f"{self.path} belongs to somebody else: an export makes a file of its own")
 
     def _failed(self, error: OSError) -> WptraceError:
         return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that root writes what everybody does into: nobody else's, under no other name, and by one writer at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from wptrace.errors import UsageError, WptraceError
+
+_OTHERS_MAY_WRITE = 0o022
+
+
+def open_to_write(path: Path, what: str, flags: int = 0, mode: int = 0o600) -> int:
+    """A descriptor of a file, a pipe or a device. Nothing is cut yet.
+
+    Who may write to the folder could have put there a link, another name of a file of ours, or a pipe that he reads.
+    What it is is looked at before it is opened, since a pipe may wait for its reader.
+    """
+    flags |= os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        with suppress(FileNotFoundError):
+            return _reopened(path, what, flags)
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        raise WptraceError(f"{path} cannot be written: {error.strerror}") from None
+    _lock(path, fd)
+    return fd
+
+
+def _reopened(path: Path, what: str, flags: int) -> int:
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if _trusted_link(path) else os.O_NOFOLLOW))
+    try:
+        found = os.fstat(place)
+        _check(path, found, what)
+        fd = os.open(f"/proc/self/fd/{place}", flags)
+    finally:
+        os.close(place)
+    if stat.S_ISREG(found.st_mode):
+        _lock(path, fd)
+    return fd
+
+
+def _trusted_link(path: Path) -> bool:
+    """One that root or we have put below /dev, where nobody else can: /dev/stdout, or a port that udev names."""
+    with suppress(OSError):
+        link, folder = path.lstat(), path.parent.stat()
+        ours = {link.st_uid, folder.st_uid} <= {0, os.geteuid()}
+        inside = path.parent.is_relative_to("/dev") and not folder.st_mode & _OTHERS_MAY_WRITE
+        return stat.S_ISLNK(link.st_mode) and ours and inside
+    return False
+
+
+def _check(path: Path, found: os.stat_result, what: str) -> None:
+    kind = stat.S_IFMT(found.st_mode)
+    if kind == stat.S_IFLNK:
+        raise UsageError(f"{path} is a link: {what} goes into a file of its own")
+    if kind in (stat.S_IFCHR, stat.S_IFBLK) or _is_standard(found):
+        return
+    if found.st_uid != os.geteuid():
+        raise UsageError(f"{path} belongs to somebody else: {what} goes into a file of its own")
+    if kind == stat.S_IFREG and found.st_nlink > 1:
+        raise UsageError(f"{path} has {found.st_nlink} names: {what} goes into a file of its own")
+
+
+def _lock(path: Path, fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise UsageError(f"{path} is being written by another command: name another file") from None
+    except OSError:
+        # Not every file system has locks.
+        return
+
+
+def _is_standard(found: os.stat_result) -> bool:
+    """Whoever started us has given it to us: /dev/stdout is his pipe."""
+    for number in range(3):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(number), found):
+                return True
+    return False
