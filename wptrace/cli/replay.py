@@ -7,7 +7,7 @@ import argparse
 import os
 import re
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -107,9 +107,8 @@ def run(options: argparse.Namespace) -> int:
             top=_TOP if options.top is None else common.number(options.top, "--top"),
         )
         if options.to:
-            written = _file(options, head)
-            replay(capture, written, wanted)
-            written.close()
+            with closing(_file(options, head)) as written:
+                replay(capture, written, wanted)
             return 0
         with common.stream(options, options.capture_file) as stream:
             output = _output(options, stream, head)
@@ -117,8 +116,8 @@ def run(options: argparse.Namespace) -> int:
             if shown is not None and shown.live:
                 _live(capture, output, shown, wanted, speed)
                 return 0
-            replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
-            output.close()
+            with closing(output):
+                replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
     finally:
         capture.close()
     return 0

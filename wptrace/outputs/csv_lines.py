@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from wptrace.kernel.clock import clock_time
@@ -16,6 +16,7 @@ from wptrace.outputs.text.words import printable
 
 # Lists, such as what interfered, are in the lines of JSON alone.
 _IO = ("path", "offset", "length", "result", "sector", "bytes", "rwbs", "error")
+_FORMULAS = ("=", "+", "-", "@")
 _ANY = ("key", "value", "unit", "begin_cpu", "end_cpu", "outcome", "failed")
 
 
@@ -37,7 +38,7 @@ class CsvLines(lines.LineOutput):
         # A flow by definition may name its labels and stages as it likes.
         labels = self._labels if is_io else [f"label:{name}" for name in self._labels]
         stages = [f"{name}_ns" for name in self._stages]
-        self._rows.writerow(["ts_ns", "time", "kind", *labels, *self._fields, "total_ns", "largest", *stages])
+        self._write(["ts_ns", "time", "kind", *labels, *self._fields, "total_ns", "largest", *stages])
 
     def write(self, event: Event) -> None:
         group, fields, stages = event.group, event.fields, event.stages
@@ -49,7 +50,16 @@ class CsvLines(lines.LineOutput):
         cells += (fields.get(name) for name in self._fields)
         cells += (event.total_ns, lines.largest(event)[0])
         cells += (stages.get(name) for name in self._stages)
-        self._rows.writerow([printable(one) if isinstance(one, str) else one for one in cells])
+        self._write(cells)
+
+    def _write(self, cells: Iterable[Any]) -> None:
+        self._rows.writerow([_text(one) if isinstance(one, str) else one for one in cells])
+
+
+def _text(cell: str) -> str:
+    """Spreadsheets take a text that begins so for a formula: the apostrophe says that it is none."""
+    cell = printable(cell)
+    return f"'{cell}" if cell.startswith(_FORMULAS) else cell
 
 
 def _labels(kinds: Sequence[Kind]) -> list[str]:

@@ -104,7 +104,7 @@ class TextLines(LineOutput):
             cells.append(f"{cell:>{one.width}}" if one.right else padded(ends(cell, one.width), one.width))
         line = " ".join(cells).rstrip()
         error = event.fields.get("error", 0)
-        self._stream.write(f"{line}  failed ({blkstatus.name(error)})\n" if error else f"{line}\n")
+        self._stream.write(printable(f"{line}  failed ({blkstatus.name(error)})" if error else line) + "\n")
 
 
 def is_io(kinds: Sequence[Kind]) -> bool:

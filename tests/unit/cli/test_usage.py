@@ -59,7 +59,7 @@ BAD = [
     (["io", "-d", "/dev/null"], "/dev/null is not a block device"),
     (["io", "-d", FILE], f"{FILE} is not a block device"),
     (["io", "-d", "a\nb\x1b[31m"], rf"{NO_DEVICE}a\nb\x1b[31m"),
-    (["io", "-d", "\udcff"], rf"{NO_DEVICE}\udcff"),
+    (["io", "-d", "\udcff"], rf"{NO_DEVICE}\xff"),
     (["io", "-d"], "io: argument -d/--dev: expected one argument"),
     (["io", "--hist", "fsync"], "there is no stage fsync; there are submit, fs, journal, layers, throttle, queue, "),
     (["io", "--hist", "unattributed"], "there is no stage unattributed; there are submit, fs, journal, "),

@@ -168,7 +168,8 @@ class TextOutput:
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in self._folded(lines):
-            self._stream.write(line.translate(self._characters) + "\n")
+            # Whatever it is made of may be somebody's who wrote a capture.
+            self._stream.write(words.printable(line).translate(self._characters) + "\n")
         self._stream.flush()
 
     def _folded(self, lines: Iterable[str]) -> Iterator[str]:
@@ -213,7 +214,7 @@ class TextOutput:
             if self._desk.helping:
                 lines = pages.help_over(lines, width, max(height - 2, 1))
             lines.append(pages.status(self._desk, width))
-        return [words.head(line.translate(self._characters), width) for line in lines]
+        return [words.head(words.printable(line).translate(self._characters), width) for line in lines]
 
     def _page(self, width: int, height: int) -> list[str]:
         desk, report, style = self._desk, self._shown.report, self._view.style(width)

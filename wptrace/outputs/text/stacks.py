@@ -104,7 +104,7 @@ class FoldedOutput(TextOutput):
             weights[name] = weights.get(name, 0) + weight
         self._print(f"{printable(name)} {weight}" for name, weight in sorted(weights.items()))
         for line in header.losses(report):
-            print(line, file=self._complaints)
+            print(printable(line), file=self._complaints)
 
 
 VIEW = StacksView

@@ -18,8 +18,19 @@ _CUT = "..."
 
 
 def printable(text: str) -> str:
-    """Names from the kernel are untrusted: whatever could move a cursor is shown as an escape."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    """Names from the kernel are untrusted: whatever could move a cursor is shown as an escape.
+
+    A byte that is no character, which Python keeps as a lone surrogate, is shown as that byte.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":
+        return f"\\x{ord(char) & 0xFF:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 def columns(text: str) -> int:

@@ -58,7 +58,7 @@ def test_printable_leaves_nothing_that_moves_a_cursor(name: str) -> None:
 
 def test_printable_shows_what_was_there() -> None:
     assert text.printable("nvme0n1 größe") == "nvme0n1 größe"
-    assert text.printable("a\nb\x1b[2J\udcff\x9b") == r"a\nb\x1b[2J\udcff\x9b"
+    assert text.printable("a\nb\x1b[2J\udcff\x9b\ud800") == r"a\nb\x1b[2J\xff\x9b\ud800"
 
 
 # --- widths -------------------------------------------------------------------------------------------------
