@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -257,7 +258,15 @@ def test_a_channel_of_vsock_leads_to_whoever_listens() -> None:
     if subprocess.run(["modprobe", "vsock_loopback"], check=False, capture_output=True).returncode:
         pytest.skip("this kernel has no vsock_loopback")
     sent = bytes(range(256)) * 64
-    with closing(Channel("vsock:5000")) as found:
+    with closing(Channel("vsock:3:5000")) as found:
+        found.open()
+        stranger = socket.fromfd(channel.to_write(Path("vsock:1:5000")), socket.AF_VSOCK, socket.SOCK_STREAM)
+        with stranger:
+            assert found.read() == b""
+            select.select([stranger], [], [], PATIENCE)
+            assert stranger.recv(1) == b"", "it is turned away"
+        assert not found.ended
+    with closing(Channel("vsock:1:5000")) as found:
         found.open()
         fd = channel.to_write(Path("vsock:1:5000"))
         assert found.read() == b""  # somebody came

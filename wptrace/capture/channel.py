@@ -60,14 +60,14 @@ def _connected(path: Path) -> int:
         raise WptraceError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _host_port(name: str) -> int:
-    """-1 where it is none of vsock."""
+def _guest_of(name: str) -> tuple[int | None, int] | None:
+    """The guest's number and the port that is listened at; None where it is none of vsock."""
     if not name.startswith("vsock:"):
-        return -1
+        return None
     cid, port = _vsock(name)
-    if cid is not None:
-        raise UsageError(f"{name} is for a guest: on its host it is vsock:{port}")
-    return port
+    if cid in (None, 0, socket.VMADDR_CID_HOST):
+        raise UsageError(f"{name} names no guest: vsock:CID:{port} has the CID that its hypervisor gives it")
+    return cid, port
 
 
 def _to(family: int, address: object) -> int:
@@ -81,7 +81,7 @@ def _to(family: int, address: object) -> int:
 def _vsock(name: str) -> tuple[int | None, int]:
     found = _VSOCK.fullmatch(name)
     if found is None or int(found[2]) >= _WORD or int(found[1] or 0) >= _WORD:
-        raise UsageError(f"{name} is no channel: vsock:PORT is one on a host, vsock:2:PORT in its guest")
+        raise UsageError(f"{name} is no channel: vsock:CID:PORT is one on a host, vsock:2:PORT in its guest")
     return None if found[1] is None else int(found[1]), int(found[2])
 
 
@@ -93,8 +93,8 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._vsock = _host_port(name)
-        if self._vsock < 0 and Path(name).is_file():
+        self._vsock = _guest_of(name)
+        if self._vsock is None and Path(name).is_file():
             raise UsageError(f"{name} is a file and no channel: wptrace join GUEST HOST takes files")
         self.ended = False
         """Nothing more comes."""
@@ -105,8 +105,8 @@ class Channel:
     def open(self) -> None:
         """From now on the guest can write."""
         try:
-            if self._vsock >= 0:
-                self._listen(socket.AF_VSOCK, (socket.VMADDR_CID_ANY, self._vsock))
+            if self._vsock is not None:
+                self._listen(socket.AF_VSOCK, (socket.VMADDR_CID_ANY, self._vsock[1]))
             elif not Path(self.name).exists():
                 self._listen(socket.AF_UNIX, self.name)
                 self._made = Path(self.name)
@@ -150,8 +150,11 @@ class Channel:
         return data
 
     def _accept(self, listener: socket.socket) -> None:
-        """One guest, once."""
-        connection, _ = listener.accept()
+        """One guest, once. Any other machine that can reach the port is turned away."""
+        connection, peer = listener.accept()
+        if self._vsock is not None and peer[0] != self._vsock[0]:
+            connection.close()
+            return
         connection.setblocking(False)
         self._fd = connection.detach()
         self._stop_listening()

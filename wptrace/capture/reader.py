@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,13 +83,16 @@ class Head(NamedTuple):
 class _Frames:
     """What frames say, wherever they come from."""
 
+    most_bytes = columns.MOST_BYTES
+    """Of the records of a frame."""
+
     def __init__(self, file: Reader | Stream, kinds: Sequence[model.Kind]) -> None:
         """What is followed are these `kinds` where they are what the capture says of its own."""
         self._from = file
         self._kinds = kinds
         self._known = spec.Known(kinds)
         self.layouts: list[Described] = []
-        self.cgroups: dict[int, str] = {}
+        self.cgroups: OrderedDict[int, str] = OrderedDict()
         self.anchors: list[Anchor] = []
         self._boot = ""
         self._learnt = self._named = 0
@@ -119,7 +123,7 @@ class _Frames:
         if frame.kind == Kind.NAMES:
             self._names(unpacked(self._from.payload(frame), LONGEST_TEXT))
         elif frame.kind == Kind.LAYOUT:
-            self._described(json.loads(unpacked(self._from.payload(frame), _LONGEST_LAYOUT)))
+            self._described(_json(unpacked(self._from.payload(frame), _LONGEST_LAYOUT)))
         elif frame.kind in (Kind.RECORDS, Kind.EVENTS) and not records:
             return None
         elif frame.kind == Kind.RECORDS:
@@ -129,7 +133,7 @@ class _Frames:
         elif frame.kind == Kind.IN_FLIGHT:
             has = self._json(frame)
             found = [spec.in_flight(one, self._known) for one in spec.sequence(has["found"])]
-            return Found(spec.integer(has["ts_ns"]), found)
+            return Found(spec.moment(has["ts_ns"]), found)
         elif frame.kind in (Kind.INTERVAL, Kind.SUMMARY):
             return parts.add(spec.mapping(self._json(frame)), self._known)
         else:
@@ -138,7 +142,7 @@ class _Frames:
         return None
 
     def _names(self, text: bytes) -> None:
-        has = json.loads(text)
+        has = _json(text)
         self._known.learn(has)
         if has.get("kinds") or has.get("groups") or has.get("forget"):
             self._learnt = len(text) + (0 if has.get("forget") else self._learnt)
@@ -151,11 +155,11 @@ class _Frames:
             self._named += len(name) - len(self.cgroups.pop(key, ""))
             self.cgroups[key] = name
         while len(self.cgroups) > _MOST_CGROUPS or self._named > _MOST_TEXT:
-            self._named -= len(self.cgroups.pop(next(iter(self.cgroups))))
+            self._named -= len(self.cgroups.popitem(last=False)[1])
 
     def _clock(self, has: Mapping[str, Any]) -> int:
         """The time of day. One that is computed from others says no more."""
-        day = spec.integer(has["realtime_ns"])
+        day = spec.moment(has["realtime_ns"])
         if "monotonic_ns" in has and len(self.anchors) < _MOST_ANCHORS:
             self._boot = self._boot or spec.text(has.get("boot_id", ""))
             error, below = has.get("error_ns"), has.get("below")
@@ -177,13 +181,13 @@ class _Frames:
     def _records(self, data: bytes) -> Records:
         number, count, offset = HEADER.unpack_from(data)
         stride = self.layouts[number].stride
-        if not 0 < count * stride <= columns.MOST_BYTES:
+        if not 0 < count * stride <= self.most_bytes:
             raise ValueError("there are too many records")
         found = unpacked(data[HEADER.size :], columns.longest(stride, count))
         return Records(number, offset, columns.unpack(found, stride, count))
 
     def _json(self, frame: Frame) -> Any:
-        return json.loads(unpacked(self._from.payload(frame), LONGEST_TEXT))
+        return _json(unpacked(self._from.payload(frame), LONGEST_TEXT))
 
     @contextmanager
     def _sound(self, frame: Frame) -> Iterator[None]:
@@ -252,6 +256,9 @@ class Capture(_Frames):
 class Arriving(_Frames):
     """One that comes through a channel. What it says of itself is known once its start has come."""
 
+    # As much as is decoded at once, while nobody looks at the host's own ring. A writer packs half of it.
+    most_bytes = 1 << 21
+
     def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
         self._stream = Stream(path)
         super().__init__(self._stream, kinds)
@@ -287,6 +294,14 @@ class Arriving(_Frames):
         return None
 
 
+def _json(text: bytes) -> Any:
+    return json.loads(text, parse_constant=_no_number)
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
+
+
 class _Parts:
     """Frames of a report, until it is whole."""
 
@@ -315,7 +330,7 @@ class _Parts:
             raise ValueError("it is no report that is known")
         return Report(
             has["kind"],
-            spec.integer(has["ts_ns"]),
+            spec.moment(has["ts_ns"]),
             spec.integer(has["duration_ns"]),
             {spec.text(name): spec.book(found) for name, found in spec.mapping(has["books"]).items()},
             rows_of(cells, known.kinds),

@@ -23,6 +23,12 @@ from wptrace.model.tally import Tally
 
 _WORD, _WIDE, _SQUARES = 1 << 64, 1 << 96, 1 << 192
 _MOST_KINDS = 64
+# Of a kind: stages, and metrics.
+_MOST_MEASURED, _MOST_LABELS = 128, 32
+# Characters of a name, and of any other text.
+_LONGEST_NAME, _LONGEST_TEXT = 256, 1 << 16
+LATEST_NS = 1 << 62
+"""No time of day is later: it is in the year 2116, and every format has room for it."""
 _MOST_GROUPS = 1 << 16
 """As many are known at a time; then both sides forget them."""
 
@@ -41,9 +47,20 @@ def signed(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("it is no text")
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise ValueError("not a text, or too long a one")
     return value
+
+
+def name(value: Any) -> str:
+    if len(text(value)) > _LONGEST_NAME:
+        raise ValueError("too long a name")
+    return str(value)
+
+
+def moment(value: Any) -> int:
+    """A time of day that can be shown."""
+    return integer(value, LATEST_NS)
 
 
 def flag(value: Any) -> bool:
@@ -103,18 +120,21 @@ def _of_point(point: Point | None) -> Json:
 
 def kind(found: Json) -> Kind:
     has = mapping(found)
+    labels, stages, metrics = (sequence(has[part]) for part in ("labels", "stages", "metrics"))
+    if len(labels) > _MOST_LABELS or max(len(stages), len(metrics)) > _MOST_MEASURED:
+        raise ValueError("too many labels, stages or metrics")
     return Kind(
-        text(has["name"]),
-        Noun(*map(text, has["noun"])),
-        [Label(*map(text, label)) for label in sequence(has["labels"])],
-        [_stage(mapping(one)) for one in sequence(has["stages"])],
-        [_metric(mapping(one)) for one in sequence(has["metrics"])],
-        unit=text(has["unit"]),
-        book=text(has["book"]),
+        name(has["name"]),
+        Noun(*map(name, has["noun"])),
+        [Label(*map(name, label)) for label in labels],
+        [_stage(mapping(one)) for one in stages],
+        [_metric(mapping(one)) for one in metrics],
+        unit=name(has["unit"]),
+        book=name(has["book"]),
         ranked=flag(has["ranked"]),
         sized=flag(has["sized"]),
         squares=flag(has["squares"]),
-        constants={text(name): text(value) for name, value in mapping(has["constants"]).items()},
+        constants={name(key): text(value) for key, value in mapping(has["constants"]).items()},
         nested=flag(has["nested"]),
     )
 
@@ -124,19 +144,20 @@ def _stage(has: dict[str, Any]) -> Stage:
     if start is None or end is None:
         raise ValueError("a stage has two points")
     description, meaning, advice = (text(has[name]) for name in ("description", "meaning", "advice"))
-    return Stage(text(has["name"]), start, end, description, meaning, advice, flag(has["rare"]))
+    return Stage(name(has["name"]), start, end, description, meaning, advice, flag(has["rare"]))
 
 
 def _metric(has: dict[str, Any]) -> Metric:
-    name, description, meaning, unit = (text(has[name]) for name in ("name", "description", "meaning", "unit"))
+    description, meaning = text(has["description"]), text(has["meaning"])
     # Captures of before it was called so have it as "inside".
     interference = flag(has["interference"] if "interference" in has else has["inside"])
     part, rare = flag(has["part"]), flag(has["rare"])
-    return Metric(name, description, meaning, unit, interference, part, rare, _point(has["start"]), _point(has["end"]))
+    start, end = _point(has["start"]), _point(has["end"])
+    return Metric(name(has["name"]), description, meaning, name(has["unit"]), interference, part, rare, start, end)
 
 
 def _point(found: Json) -> Point | None:
-    return None if found is None else Point(*map(text, sequence(found)))
+    return None if found is None else Point(*map(name, sequence(found)))
 
 
 # --- Values of labels -------------------------------------------------------------------------------------------------
@@ -158,7 +179,7 @@ def of_value(value: Any) -> Json:
 
 def value(found: Json) -> Hashable:
     if found is None or isinstance(found, str):
-        return found
+        return None if found is None else text(found)
     if not isinstance(found, dict):
         return signed(found)
     ((name, of),) = found.items()
@@ -296,7 +317,7 @@ def book(found: Json) -> Book:
 
 
 def _causes(found: Json) -> dict[Cause, int]:
-    return {Cause(text(name), text(words)): signed(count) for name, words, count in sequence(found)}
+    return {Cause(name(cause), text(words)): signed(count) for cause, words, count in sequence(found)}
 
 
 def of_overhead(cost: Overhead) -> Json:
@@ -411,8 +432,8 @@ def start(found: Json, known: Known, file: str) -> Start:
     if not all(map(_is_filter, filters.values())) or not _are_texts(filters.get("dev", [])):
         raise ValueError("a filter is of no kind that is known")
     return Start(
-        text(has["flow"]),
-        text(has["level"]),
+        name(has["flow"]),
+        name(has["level"]),
         text(has["kernel"]),
         filters,
         [Source(text(stage), text(how)) for stage, how in sequence(has["sources"])],
@@ -449,7 +470,7 @@ def of_event(event: Event, numbers: Numbering) -> Json:
 def event(found: Json, known: Known) -> Event:
     number, end_ns, total_ns, stages, fields, *trail = found
     times = {text(name): integer(ns) for name, ns in mapping(stages).items()}
-    made = Event(known.group(number), integer(end_ns), integer(total_ns), times, mapping(fields))
+    made = Event(known.group(number), moment(end_ns), integer(total_ns), times, mapping(fields))
     if not trail:
         return made
     (told,) = map(mapping, trail)

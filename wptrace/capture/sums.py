@@ -11,17 +11,20 @@ from typing import Callable
 
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution, bounds, index
-from wptrace.model.kind import TOTAL, Group, Kind
+from wptrace.model.kind import TOTAL, Bounded, Group, Kind
 from wptrace.model.report import BYTES, Event, Overhead, Report, rows_of, since
 from wptrace.model.report import Snapshot as Sums
 
 _NOTHING = Overhead(0, 0, 0, 0, 0, 0)
+# Of distributions, with 2.6 kB each.
+_MOST = 1 << 16
 
 
 class Intervals:
     """Adds up reports, each of the time behind that of the one before it."""
 
     def __init__(self) -> None:
+        self._bounded = Bounded(_MOST)
         self._cells: dict[Group, dict[str, Distribution]] = {}
         self._counters: dict[Group, Counter[str]] = {}
         self._books: dict[str, Book] = {}
@@ -34,14 +37,14 @@ class Intervals:
         self.ts_ns = report.ts_ns
         self.duration_ns += report.duration_ns
         for group, stages in report.cells().items():
-            into = self._cells.setdefault(group, {})
+            into = self._cells.setdefault(self._bounded.of(group), {})
             for name, found in stages.items():
                 if name in into:
                     into[name].merge(found)
                 else:
                     into[name] = found.copy()
         for group, counts in report.counters.items():
-            self._counters.setdefault(group, Counter()).update(counts)
+            self._counters.setdefault(self._bounded.of(group), Counter()).update(counts)
         for name, book in report.books.items():
             self._books[name] = _joined(self._books.get(name), book)
         cost, last = self._overhead, report.overhead
@@ -113,6 +116,7 @@ class Singles:
     def __init__(self, kinds: Sequence[Kind]) -> None:
         self._kinds = {kind.name: kind for kind in kinds}
         self._order = kinds
+        self._bounded = Bounded(_MOST)
         self._times: dict[Group, list[tuple[Mapping[str, int], int]]] = {}
         self._cells: dict[Group, dict[str, Distribution]] = {}
         self._bytes: Counter[Group] = Counter()
@@ -121,7 +125,7 @@ class Singles:
         self.count = 0
 
     def add(self, event: Event) -> None:
-        group, fields = event.group, event.fields
+        group, fields = self._bounded.of(event.group), event.fields
         if group in self._times:
             self._times[group].append((event.stages, event.total_ns))
         else:
@@ -146,10 +150,11 @@ class Singles:
             if all(stages.keys() == keys for stages, _ in found):
                 columns.update(zip(keys, zip(*(stages.values() for stages, _ in found))))
             else:
-                for name in {name for stages, _ in found for name in stages}:
+                for name in {name for stages, _ in found for name in stages if name in group.kind}:
                     columns[name] = [stages[name] for stages, _ in found if name in stages]
             for name, values in columns.items():
-                cells.setdefault(name, Distribution()).merge(_of(values))
+                if name in group.kind:
+                    cells.setdefault(name, Distribution()).merge(_of(values))
         self._times = {}
 
     def report(self, ts_ns: int, duration_ns: int, books: Mapping[str, Book]) -> Report:

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--live",
         metavar="CHANNEL",
         help="trace the guest here, and read what wptrace io --each --capture writes there: a unix socket of the"
-        " hypervisor, or vsock:PORT",
+        " hypervisor, or vsock:CID:PORT of the guest",
     )
     live.add_argument(
         "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"

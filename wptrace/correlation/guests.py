@@ -26,12 +26,21 @@ FLUSH = "flush"
 _TRIED = 64
 # Fewer places that were read or written once say nothing of the offset.
 _ENOUGH = 16
-# So often one place is asked for at once, and so many are looked at for those that were done in another way: times may
-# be anybody's.
+# So often one place is asked for at once.
 _AT_ONCE = 1 << 10
-_LOOKED_AT = 1 << 23
 # Each time more of them are known to belong together.
 _ROUNDS = 4
+
+
+class Tries:
+    """How often something may still be compared: whoever says what happened chooses how much is alike."""
+
+    def __init__(self, most: int = 1 << 25) -> None:
+        self._left = most
+
+    def take(self, count: int) -> bool:
+        self._left -= count
+        return self._left >= 0
 
 
 class Asked(NamedTuple):
@@ -88,15 +97,16 @@ def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:
     return len({_place(one) for one in asked} & {_place(one) for one in served})
 
 
-def alignment(disks: Sequence[Disk]) -> Offset | None:
+def alignment(disks: Sequence[Disk], tries: Tries | None = None) -> Offset | None:
     """The host's clock minus the guest's; None if it is not known. The clock is the same for all disks of a guest."""
-    first = _first_look(disks)
+    tries = tries or Tries()
+    first = _first_look(disks, tries)
     if first is None:
         return None
     at: Callable[[int], Bound] = first.after
     found = None
     for _ in range(_ROUNDS):
-        bounds, _others = agreed(bound for disk in disks for bound in _known(disk, at).sure)
+        bounds, _others = agreed(bound for disk in disks for bound in _known(disk, at, tries).sure)
         if not bounds:
             break
         found, before = Offset(bounds), found
@@ -106,14 +116,16 @@ def alignment(disks: Sequence[Disk]) -> Offset | None:
     return found
 
 
-def refined(disks: Sequence[Disk], offset: Offset) -> list[Bound]:
+def refined(disks: Sequence[Disk], offset: Offset, tries: Tries | None = None) -> list[Bound]:
     """What these tell of an offset that is known so far."""
-    return agreed(bound for disk in disks for bound in _known(disk, offset.at).sure)[0]
+    tries = tries or Tries()
+    return agreed(bound for disk in disks for bound in _known(disk, offset.at, tries).sure)[0]
 
 
-def match(disk: Disk, offset: Offset) -> Matches:
+def match(disk: Disk, offset: Offset, tries: Tries | None = None) -> Matches:
     """Each request of the guest with what the host did for it, or why there is nothing."""
-    pairs = [Pair(asked, (served,), WHOLE) for asked, served in _known(disk, offset.at).pairs]
+    tries = tries or Tries()
+    pairs = [Pair(asked, (served,), WHOLE) for asked, served in _known(disk, offset.at, tries).pairs]
     taken = {served for pair in pairs for served in pair.served}
     joined = {pair.asked for pair in pairs}
     order = sorted(range(len(disk.served)), key=lambda number: disk.served[number].begin)
@@ -121,7 +133,6 @@ def match(disk: Disk, offset: Offset) -> Matches:
     latest = max((one.end for one in disk.served), default=0)
     causes: dict[int, Cause] = {}
     shared: set[int] = set()
-    left = _LOOKED_AT
     for number, asked in enumerate(disk.asked):
         if number in joined:
             continue
@@ -131,10 +142,9 @@ def match(disk: Disk, offset: Offset) -> Matches:
             causes[number] = OUTSIDE
             continue
         while_it_waited = order[bisect_left(begins, since) : bisect_right(begins, until)]
-        left -= len(while_it_waited)
         meanwhile = [
             one
-            for one in (while_it_waited if left > 0 else ())
+            for one in (while_it_waited if tries.take(len(while_it_waited)) else ())
             if disk.served[one].end <= until and disk.served[one].op == asked.op
         ]
         pair = _otherwise(number, asked, disk.served, meanwhile, taken)
@@ -171,13 +181,13 @@ def _by_place(disk: Disk) -> dict[tuple[str, int, int], tuple[list[int], list[in
     return found
 
 
-def _first_look(disks: Sequence[Disk]) -> Bound | None:
+def _first_look(disks: Sequence[Disk], tries: Tries) -> Bound | None:
     """The offset that most of what may belong together allows, at one moment."""
     once: list[Bound] = []
     often: list[Bound] = []
     for disk in disks:
         for (op, *_), (ours, theirs) in _by_place(disk).items():
-            if op == FLUSH or len(ours) * len(theirs) > _TRIED:
+            if op == FLUSH or len(ours) * len(theirs) > _TRIED or not tries.take(len(ours) * len(theirs)):
                 continue
             found = [_bound(disk.asked[one], disk.served[other]) for one in ours for other in theirs]
             (once if len(found) == 1 else often).extend(bound for bound in found if bound.holds)
@@ -188,7 +198,7 @@ def _first_look(disks: Sequence[Disk]) -> Bound | None:
     return elected([bound.after(moment) for bound in voters])._replace(at=moment)
 
 
-def _known(disk: Disk, offset_at: Callable[[int], Bound]) -> _Known:
+def _known(disk: Disk, offset_at: Callable[[int], Bound], tries: Tries) -> _Known:
     """What was done at a place goes to who waited for it then, and of several to whose wait ended first.
 
     So as many as possible have one.
@@ -207,6 +217,8 @@ def _known(disk: Disk, offset_at: Callable[[int], Bound]) -> _Known:
             since, until = asked.handed + bound.least, asked.seen + bound.most
             first = bisect_left(begins, since)
             inside = theirs[first : min(bisect_right(begins, until), first + _AT_ONCE)]
+            if not tries.take(len(inside)):
+                break
             fitting = [number for number in inside if _fits(asked, disk.served[number], bound)]
             choices[one] = len(fitting)
             for number in fitting:

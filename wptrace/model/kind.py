@@ -250,6 +250,11 @@ class Group(NamedTuple):
         return Group(self.kind, (ALL, *self.values[1:]) if self.values else ())
 
     @property
+    def others(self) -> Group:
+        """Where it belongs when there are too many of its kind."""
+        return Group(self.kind, tuple(ALL if label.type == STACK else OTHERS for label in self.kind.labels))
+
+    @property
     def shown(self) -> str:
         found = (label.shown(value) for label, value in zip(self.kind.labels, self.values))
         return " ".join(filter(None, found))
@@ -260,6 +265,23 @@ class Group(NamedTuple):
         for label, value in zip(self.kind.labels, self.values):
             found.update(label.fields(value))
         return {**({"labels": found} if self.kind.nested else found), **self.kind.constants}
+
+
+class Bounded:
+    """Groups that somebody else chooses: beyond so many distributions the rest of them are `others` of their kind."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._known: set[Group] = set()
+
+    def of(self, group: Group) -> Group:
+        if group in self._known:
+            return group
+        self._left -= len(group.kind.rows)
+        if self._left < 0:
+            return group.others
+        self._known.add(group)
+        return group
 
 
 def names(kinds: Iterable[Kind]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from wptrace.capture.reader import Capture, Head, Records
+from wptrace.capture.spec import LATEST_NS
 from wptrace.capture.writer import CaptureOutput
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
@@ -124,9 +125,20 @@ def _makes_sense(event: Event) -> bool:
     numbers += [fields[name] for name in _NUMBERS if name in fields]
     return (
         event.group.kind in _TOLD
+        and 0 <= event.end_ns < LATEST_NS
+        and all(map(_is_plain, fields.values()))
         and all(type(one) is int and 0 <= one < _BEYOND for one in numbers)
         and sum(event.stages.values()) == event.total_ns
     )
+
+
+def _is_plain(value: Any) -> bool:
+    """As programs write it: a layout may say that a number is an array."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int, float))
 
 
 def of_disk(event: Event) -> Event | None:

@@ -6,8 +6,10 @@ The guest may be anybody's: nothing that comes is trusted.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from wptrace.capture.channel import Channel
@@ -28,6 +30,8 @@ from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 # Those that came are joined so often, and what a channel still held at the end is waited for no longer.
 _PACE_S = 0.25
 _LAST_S = 1.0
+# Then the host's own records are read, and signals are looked at.
+_AT_ONCE_S = 0.1
 
 
 class LiveJoin:
@@ -51,6 +55,11 @@ class LiveJoin:
         self._anchors: list[Anchor] = []
         self._told = False
         self._due = 0.0
+        self._unread: Iterator[None] | None = None
+        """What came and was not gone through yet. Until then nothing more is read, and somebody is always heard."""
+        self._always, write = os.pipe()
+        os.write(write, b"!")
+        os.close(write)
         self.trouble: WptraceError | None = None
         """Why the guest's side ended before its trace did."""
 
@@ -62,42 +71,61 @@ class LiveJoin:
 
     @property
     def fd(self) -> int:
-        return self._channel.fd
+        return self._channel.fd if self._unread is None else self._always
 
     def take(self) -> bool:
         """False where nothing more comes."""
-        data = self._channel.read()
-        if data:
-            self._hear(data)
-        elif self._channel.ended:
-            self._end(WptraceError(f"{self._path} ended before the guest's trace did"))
+        if self._unread is None:
+            data = self._channel.read()
+            if data:
+                self._unread = self._hear(data)
+            elif self._channel.ended:
+                self._end(WptraceError(f"{self._path} ended before the guest's trace did"))
+        self._go_on(time.monotonic() + _AT_ONCE_S)
         now = time.monotonic()
         if now >= self._due or self._following.full:
             self._due = now + _PACE_S
             self._settle()
-        return not self._channel.ended
+        return self._unread is not None or not self._channel.ended
 
     def leave(self) -> None:
         """The channel is read once more, for the summary."""
 
-    def _hear(self, data: bytes) -> None:
-        try:
-            for records in self._guest.feed(data):
-                if self._singles is None:
-                    self._singles = self._met()
-                if self._guest.layouts[records.number].record == RECORDS.record:
-                    for event in join.checked(self._singles.of(records), self._path):
-                        found = join.of_disk(event)
-                        if found is not None:
-                            self._following.ask(found)
-                        if self._following.full:
-                            self._settle()
-        except NONSENSE:
-            self._end(NonsenseError(self._path))
-        except WptraceError as error:
-            self._end(error)
+    def _go_on(self, until: float) -> None:
+        """Goes through what came, until that moment."""
+        if self._unread is None:
+            return
+        with self._guarded():
+            try:
+                for _ in self._unread:
+                    if time.monotonic() >= until:
+                        return
+            except WptraceError as error:
+                self._end(error)
+        self._unread = None
         if self._guest.ended:
             self._channel.close()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Ends the guest's side where something of it cannot be read, joined or shown."""
+        try:
+            yield
+        except NONSENSE:
+            self._end(NonsenseError(self._path))
+
+    def _hear(self, data: bytes) -> Iterator[None]:
+        for records in self._guest.feed(data):
+            if self._singles is None:
+                self._singles = self._met()
+            if self._guest.layouts[records.number].record == RECORDS.record:
+                for event in join.checked(self._singles.of(records), self._path):
+                    found = join.of_disk(event)
+                    if found is not None:
+                        self._following.ask(found)
+                    if self._following.full:
+                        self._settle()
+                    yield
 
     def _met(self) -> Singles:
         head = self._guest.head
@@ -108,6 +136,7 @@ class LiveJoin:
 
     def _end(self, why: WptraceError) -> None:
         self._channel.close()
+        self._unread = None
         if not self._guest.ended and self.trouble is None:
             self.trouble = why
 
@@ -139,19 +168,31 @@ class LiveJoin:
 
     def summary(self, report: Report) -> None:
         end = time.monotonic() + _LAST_S
-        while not self._channel.ended and time.monotonic() < end:
-            data = self._channel.read()
-            if not data:
-                break
-            self._hear(data)
+        while (self._unread is not None or not self._channel.ended) and time.monotonic() < end:
+            if self._unread is None:
+                data = self._channel.read()
+                if not data:
+                    break
+                self._unread = self._hear(data)
+            self._go_on(end)
+        if self._unread is not None:
+            self._end(WptraceError(f"{self._path} told more than could be gone through before the end"))
         self._settle(last=True)
         self._begin()
         found = self._following.summary(report.ts_ns, report.duration_ns)
+        # What the host's own trace has lost is missing here as well.
+        for book in report.books.values():
+            for cause, count in {**book.noted, **book.lost}.items():
+                found.book.note(cause._replace(description=f"on the host: {cause.description}"), count)
         for one in self._every:
-            one.summary(found)
+            with self._guarded():
+                one.summary(found)
 
     def close(self) -> None:
         self._channel.close()
+        if self._always >= 0:
+            os.close(self._always)
+            self._always = -1
         try:
             if self._recorder is not None:
                 self._recorder.close()
@@ -168,20 +209,17 @@ class LiveJoin:
         if self._guest.anchors:
             self._following.begun_ns = self._guest.anchors[0].monotonic_ns
             self._following.anchor(self._guest.anchors, [*self._anchors, _anchor()])
-        try:
+        with self._guarded():
             found = self._following.settle(last)
-        except NONSENSE:
-            self._end(NonsenseError(self._path))
-            return
-        if found or self._following.known:
-            self._begin()
-        for event in found:
-            if self._recorder is not None:
-                self._recorder.event(event)
-                self._recorder.flush()
-            if self._slow_ns is not None and event.total_ns >= self._slow_ns:
-                self._output.event(event)
-        self._output.flush()
+            if found or self._following.known:
+                self._begin()
+            for event in found:
+                if self._recorder is not None:
+                    self._recorder.event(event)
+                    self._recorder.flush()
+                if self._slow_ns is not None and event.total_ns >= self._slow_ns:
+                    self._output.event(event)
+            self._output.flush()
 
     def _begin(self) -> None:
         """Once there is something to tell."""

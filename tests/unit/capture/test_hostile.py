@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import time
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -184,6 +185,115 @@ def test_names_of_filters_do_not_reach_the_terminal(
     path = made(tmp_path / "file", spoilt(frames, Kind.START, filters={"\x1b[2J": "\x1b[31m"}, notes=["\x1b[1m"]))
     assert main(["replay", str(path), "--summary"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+ESCAPE = "\x1b]0;title\x07\x1b[2J"
+
+
+def defaced(value: Any, texts: set[str]) -> Any:
+    """The same with an escape sequence in each text that is none of those by which the reader finds its way."""
+    if isinstance(value, dict):
+        return {key: defaced(one, texts) for key, one in value.items()}
+    if isinstance(value, list):
+        return [defaced(one, texts) for one in value]
+    return value + ESCAPE if isinstance(value, str) and value not in texts else value
+
+
+# Names of units and books, kinds of frames and what rules are about.
+_KEPT = {"ns", "total", "requests", "operations", "interval", "summary", "stages", "largest", "grew", "tail", "lost"}
+
+
+@pytest.mark.parametrize("words", [["--hist", "total"], ["--line"], ["--csv"], ["--json"], ["-D"], ["--top", "3"]])
+def test_no_text_of_a_capture_reaches_the_terminal_as_it_is(
+    frames: Frames, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever field it is in: it is escaped where it leaves."""
+    spoilt_ = []
+    for kind, content in frames:
+        if isinstance(content, bytes) or kind == Kind.LAYOUT:
+            spoilt_.append((kind, content))
+        else:
+            spoilt_.append((kind, defaced(content, _KEPT)))
+    layout = next(content for kind, content in frames if kind == Kind.LAYOUT)
+    enums = {name: [f"{one}{ESCAPE}" for one in values] for name, values in layout["enums"].items()}
+    enums = {**layout["enums"], "op_kind": enums["op_kind"]}
+    for named in (spoilt_, [*frames]):
+        at = next(at for at, (kind, _) in enumerate(named) if kind == Kind.LAYOUT)
+        named[at] = Kind.LAYOUT, {**layout, "enums": enums, "names": [one + ESCAPE for one in layout["names"]]}
+        # Some of what is defaced so makes no sense any more, which is a sentence.
+        with suppress(WptraceError):
+            main(["replay", str(made(tmp_path / "file", named)), *words])
+        shown = capsys.readouterr()
+        text = shown.out + shown.err
+        assert not set(text) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
+    # Lines cut names to their columns.
+    assert "x1b" in text or "u001b" in text or words == ["--line"]
+
+
+def test_rows_without_end_have_bounded_room(frames: Frames, tmp_path: Path) -> None:
+    """A few bytes name a row, and each has a histogram for each stage."""
+    many = 20_000
+    cell = [*[1] * 4, 1, 1, 0, 0, 1]
+    for kind, per_frame in ((Kind.EVENTS, 500), (Kind.INTERVAL, 2000)):
+        found = [one for one in frames if one[0] not in (Kind.RECORDS, Kind.INTERVAL, Kind.SUMMARY, Kind.END)]
+        interval = next(content for one, content in frames if one == Kind.INTERVAL and "kind" in content)
+        for first in range(0, many, per_frame):
+            numbers = range(first, first + per_frame)
+            found.append((Kind.NAMES, {"forget": True, "groups": [[0, f"sd{number}", "read"] for number in numbers]}))
+            if kind == Kind.EVENTS:
+                found.append((kind, [[number - first, 1, number, {"fs": number}, {"pid": 7}] for number in numbers]))
+            else:
+                rows = [[number - first, {"fs": cell, "total": cell}] for number in numbers]
+                found.append((kind, {**interval, "rows": rows, "counters": []}))
+        path = made(tmp_path / "file", found)
+        # Where some of it is asked for, figures are those of events.
+        selection = Selection({"pid": ("7",)}) if kind == Kind.EVENTS else Selection({})
+        stream = io.StringIO()
+        tracemalloc.start()
+        with closing(Capture(path, KINDS)) as capture, closing(make(NDJSON, stream, "stages", registry.Wanted())) as to:
+            replay(capture, to, Wanted(selection, singles=False))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 400 << 20
+        if kind == Kind.INTERVAL:
+            rows = json.loads(stream.getvalue().splitlines()[-1])["rows"]
+            assert sum(row["count"] for row in rows if row["stage"] == "total") == many
+            assert any(row["dev"] == "others" for row in rows)
+
+
+def test_names_of_cgroups_without_end_take_their_time_once(frames: Frames, tmp_path: Path) -> None:
+    """Four times as many take four times as long, and not sixteen."""
+
+    def seconds(count: int) -> float:
+        named = [
+            (Kind.NAMES, {"cgroups": {str(one): "x" for one in range(number, number + 10_000)}})
+            for number in range(0, count, 10_000)
+        ]
+        with closing(Capture(made(tmp_path / "file", [*frames[:-1], *named, frames[-1]]), KINDS)) as capture:
+            before = time.process_time()
+            for _ in capture.items():
+                pass
+            return time.process_time() - before
+
+    assert seconds(1_600_000) < 8 * seconds(400_000)
+
+
+@pytest.mark.parametrize("where", ["stage", "label", "noun", "device", "meaning"])
+def test_texts_have_lengths_that_can_be_shown(frames: Frames, tmp_path: Path, where: str) -> None:
+    at = next(at for at, (kind, content) in enumerate(frames) if kind == Kind.NAMES and content.get("kinds"))
+    content = json.loads(json.dumps(frames[at][1]))
+    kind = content["kinds"][0]
+    if where == "device":
+        content["groups"] = [[0, "x" * (1 << 20), "read"]]
+    elif where == "noun":
+        kind["noun"][0] = "x" * 300
+    elif where == "label":
+        kind["labels"][0][0] = "x" * 300
+    else:
+        kind["stages"][0]["name" if where == "stage" else "meaning"] = "x" * (1 << 17)
+    path = made(tmp_path / "file", [*frames[:at], (Kind.NAMES, content), *frames[at + 1 :]])
+    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path, KINDS)) as capture:
+        list(capture.items())
 
 
 @pytest.mark.parametrize("size", [1 << 24, 1 << 28])

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import select
 import socket
 import threading
 import time
@@ -19,21 +20,25 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.unit.capture.made import START, entry, report
-from tests.unit.capture.test_hostile import made, opened, wild
+from tests.unit.capture.test_hostile import Frames, made, opened, wild
 from tests.unit.cli.test_join import ABOUT, COUNT, HOST, IMAGES, Fields, guest, host, of_another, told, write
 from wptrace.bpf.object import BpfObject
-from wptrace.capture import channel, frames
+from wptrace.capture import channel, columns, frames
 from wptrace.capture.channel import Channel
 from wptrace.capture.frames import Kind
+from wptrace.capture.reader import Arriving
+from wptrace.capture.records import HEADER
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import following
-from wptrace.flows.io.joined import JOINED
+from wptrace.flows.io.joined import JOINED, Sums
 from wptrace.flows.io.records import RECORDS
+from wptrace.model.book import RING_FULL
 from wptrace.model.report import Event
 from wptrace.outputs.registry import NDJSON, Wanted, make
 from wptrace.tools import join
+from wptrace.tools import live as live_join
 from wptrace.tools.live import LiveJoin
 
 GUEST = START._replace(filters={"dev": ["vda"]})
@@ -236,6 +241,95 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
     assert peak < 32 << 20
 
 
+def test_disks_and_operations_without_end_have_bounded_room() -> None:
+    """A guest names the disk and the operation of each request."""
+    many = 20_000
+    fields = {"error": 0, "bytes": 512, "host": {"how": "whole", "cached": False}}
+    sums = Sums()
+    tracemalloc.start()
+    for number in range(many):
+        group = JOINED.group(f"vd{number}", f"op{number}")
+        sums.add(Event(group, 1, number, {"device": number}, fields))
+    found = sums.report("summary", 1, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 << 20
+    cells = found.cells()
+    assert JOINED.group("others", "others") in cells
+    assert len(cells) < 1000
+    assert sum(stages["total"].count for stages in cells.values()) == found.book.finished == many
+    assert sum(stages["total"].sum for stages in cells.values()) == sum(range(many))
+    assert found.bytes == 512 * many
+
+
+def test_a_frame_of_many_records_holds_up_nobody(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred bytes may be thousands of records: signals are looked at, and the host's ring is read, in between."""
+    whole = opened(both[0])
+    at, stride, row = first_record(whole)
+    for count, sound in ((500, True), (Arriving.most_bytes // stride + 1, False)):
+        data = HEADER.pack(0, count, 0) + bytes([1]) * (stride // 8) + row
+        many = made(tmp_path / "many", [*whole[:at], (Kind.RECORDS, data), *whole[at + 1 :]]).read_bytes()
+        assert len(many) < 1 << 16
+        monkeypatch.setattr(live_join, "_AT_ONCE_S", 0.0)
+        with closing(Channel(place[0])) as found:
+            live = LiveJoin(found, {}, make(NDJSON, io.StringIO(), "stages", Wanted()), None, 0)
+            live.start(HOST)
+            there, _ = place[1].accept()
+            turns = 0
+            with there:
+                there.sendall(many)
+                while live.fd >= 0 and select.select([live.fd], [], [], 10)[0] and live.take():
+                    turns += 1
+            live.close()
+        assert ("makes no sense" in str(live.trouble)) != sound, live.trouble
+        assert (turns >= count) == sound
+
+
+def first_record(frames: Frames) -> tuple[int, int, bytes]:
+    """Where it is, its length, and its bytes as a row."""
+    stride = (next(content for kind, content in frames if kind == Kind.LAYOUT)["struct"][1] + 7) // 8 * 8
+    at, content = next((at, content) for at, (kind, content) in enumerate(frames) if kind == Kind.RECORDS)
+    _, count, _ = HEADER.unpack_from(content)
+    return at, stride, bytes(columns.unpack(content[HEADER.size :], stride, count)[:stride])
+
+
+@pytest.mark.parametrize("what", ["array", "moment"])
+def test_values_that_no_program_writes_end_in_a_sentence(
+    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, what: str
+) -> None:
+    whole = opened(both[0])
+    if what == "array":
+        number = next(at for at, (kind, _) in enumerate(whole) if kind == Kind.LAYOUT)
+        described = json.loads(json.dumps(whole[number][1]))
+        fields = {name: (offset, one) for name, offset, one in described["struct"][2]}
+        next(one for one in described["struct"][2] if one[0] == "inode")[2] = ["[]", ["u", 4], 2]
+        assert fields["inode"][1] == ["u", 8]
+        whole[number] = Kind.LAYOUT, described
+        at, stride, row = first_record(whole)
+        data = HEADER.pack(0, 1, 0) + bytes([1]) * (stride // 8) + row
+    else:
+        at, stride, row = first_record(whole)
+        data = HEADER.pack(0, 1, (1 << 63) - 1) + bytes([1]) * (stride // 8) + row
+    file = made(tmp_path / "strange", [*whole[:at], (Kind.RECORDS, data), *whole[at + 1 :]])
+    found = lived(place, [file.read_bytes()], events(both[1]))
+    assert "makes no sense" in found.trouble
+    assert found.summary["kind"] == "summary"
+
+
+def test_what_the_host_lost_is_said(both: tuple[Path, Path], place: tuple[str, socket.socket]) -> None:
+    lost = report("summary", range(1), 10**9)
+    lost.books["requests"].lost[RING_FULL] = 3
+    stream = io.StringIO()
+    with closing(Channel(place[0])) as found:
+        live = LiveJoin(found, {}, make(NDJSON, stream, "stages", Wanted()), None, 0)
+        live.start(HOST)
+        live.summary(lost)
+        live.close()
+    assert json.loads(stream.getvalue().splitlines()[-1])["loss"]["ring_full"] == 3
+
+
 @pytest.mark.parametrize("forgets", [False, True])
 def test_names_without_end_have_bounded_room(
     both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, forgets: bool
@@ -248,7 +342,11 @@ def test_names_without_end_have_bounded_room(
         for number in range(1000, 13_000, 200)
     ]
     groups = [
-        (Kind.NAMES, {"forget": forgets, "groups": [[0, f"{number}" + "y" * (1 << 21), 0]]}) for number in range(60)
+        (
+            Kind.NAMES,
+            {"forget": forgets, "groups": [[0, f"{number} {one}" + "y" * (1 << 15), 0] for one in range(64)]},
+        )
+        for number in range(60)
     ]
     tracemalloc.start()
     file = made(tmp_path / "names", [*whole[:at], *named, *groups, *whole[at:]])
@@ -325,9 +423,9 @@ def test_a_socket_that_is_not_there_is_made_and_goes(tmp_path: Path) -> None:
     assert not Path(name).exists()
 
 
-@pytest.mark.parametrize("name", ["vsock:", "vsock:x", "vsock:2:3", "vsock:4294967296"])
+@pytest.mark.parametrize("name", ["vsock:", "vsock:x", "vsock:3", "vsock:2:3", "vsock:0:3", "vsock:3:4294967296"])
 def test_names_that_are_no_channel(name: str) -> None:
-    with pytest.raises(UsageError, match=r"is no channel|is for a guest"):
+    with pytest.raises(UsageError, match=r"is no channel|names no guest"):
         Channel(name)
 
 

@@ -45,6 +45,8 @@ _MOST_DISKS = 64
 _PAUSED = 64
 # So many waits of this guest are looked at together, for what others had meanwhile.
 _LOOKED = 1 << 12
+# So much is compared each time, which takes some 0.3 s.
+_TRIED = 1 << 17
 # So many bounds of the clocks are kept, and every other one of more.
 _KEPT = 4096
 
@@ -98,6 +100,7 @@ class Following:
         self._sums, self._recent = Sums(), Sums()
         self.beside = Beside(MOST)
         self._anchors: Sequence[Bound] = ()
+        self._tries = guests.Tries(_TRIED)
         self.begun_ns = 0
         """Since then, by its monotonic clock, the guest is traced."""
         self.traced_ns = 0
@@ -144,6 +147,7 @@ class Following:
     def settle(self, last: bool = False) -> list[Event]:
         """Those of the guest that have waited for a turn, or all of them at the `last`."""
         force = last or self.full
+        self._tries = guests.Tries(_TRIED)
         self._find_images(force)
         if self._missed >= _PAUSED:
             self._offset, self._bounds, self._missed = None, [], 0
@@ -173,7 +177,7 @@ class Following:
         least = since + offset.at(since).least
         done = [one for one in image.done if one.served.end >= least]
         both = Disk([one.asked for one in disk.waiting], [one.served for one in done])
-        matches = guests.match(both, offset)
+        matches = guests.match(both, offset, self._tries)
         gone: set[int] = set()
         missed = 0
         for pair in matches.pairs:
@@ -263,11 +267,11 @@ class Following:
             if disk.waiting and disk.image in self._images
         ]
         if self._offset is None:
-            found = guests.alignment(disks)
+            found = guests.alignment(disks, self._tries)
             # A few may fit by chance.
             new = [] if found is None or (len(found) < _ALIKE and not force) else list(found.bounds)
         else:
-            new = guests.refined(disks, self._offset)
+            new = guests.refined(disks, self._offset, self._tries)
         if not new:
             return
         before = set(self._bounds)

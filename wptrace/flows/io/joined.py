@@ -38,7 +38,7 @@ from wptrace.model import units
 from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind, Noun, Point, Stage
+from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Bounded, Group, Kind, Noun, Point, Stage
 from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, Start, rows_of
 
 _H, _S = STAGES["device"].start, STAGES["device"].end
@@ -281,6 +281,8 @@ class Join:
         return found._replace(lists={**found.lists, "kicks": kicks}) if kicks else found
 
 
+# Of distributions: those of some 300 disks and operations of a guest.
+_MOST = 1 << 13
 _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
 
 
@@ -288,6 +290,7 @@ class Sums:
     """What came of those that were joined, and why others were not."""
 
     def __init__(self) -> None:
+        self._bounded = Bounded(_MOST)
         self._cells: dict[Group, dict[str, Distribution]] = {}
         self._counters: dict[Group, Counter[str]] = defaultdict(Counter)
         self._count = self._failed = 0
@@ -295,11 +298,14 @@ class Sums:
         self.noted: Counter[Cause] = Counter()
 
     def add(self, event: Event) -> None:
-        found = self._cells.setdefault(event.group, {name: Distribution() for name in (*_ALL, TOTAL)})
+        group = self._bounded.of(event.group)
+        if group not in self._cells:
+            self._cells[group] = {name: Distribution() for name in (*_ALL, TOTAL)}
+        found = self._cells[group]
         for name in _ALL:
             found[name].add(event.stages.get(name, 0))
         found[TOTAL].add(event.total_ns)
-        self._counters[event.group][BYTES] += event.fields.get("bytes", 0)
+        self._counters[group][BYTES] += event.fields.get("bytes", 0)
         self._count += 1
         self._failed += bool(event.fields["error"])
         for cause, there in (
