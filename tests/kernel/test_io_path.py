@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +256,37 @@ def test_filters_of_the_command(disks: list[Disk], v2: Path, tmp_path: Path) -> 
 
 
 READS = "fio --name=j --direct=1 --size=1M --norandommap --number_ios=60 --output=/dev/null"
+
+
+@pytest.mark.one_kernel
+def test_an_idle_device_has_no_operations_of_a_busy_one(tmp_path: Path) -> None:
+    """Which device an operation is of shows when it has a request, or at its end."""
+    with ExitStack() as stack:
+        idle, busy = (stack.enter_context(loop_device(tmp_path / name)) for name in ("idle", "busy"))
+        load = f"fio --name=j --direct=1 --filename={busy.path} --rw=randread --bs=4k --numjobs=4 --size=32M --loops=99"
+        process = subprocess.Popen(load.split(), stdout=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        wait_until(lambda: busy.counted()["read"], "the load")
+        trace = stack.enter_context(Trace(f"--dev={idle.name}", "--stuck=1us", "0.1", "20"))
+        before = busy.counted()["read"]
+        trace.wait()
+        assert busy.counted()["read"] > before
+        assert process.poll() is None, "the load has ended too early"
+    intervals = [line for line in trace.lines if line["kind"] == "interval"]
+    assert len(intervals) == 20
+    for line in (*intervals, trace.summary):
+        assert (line["operations"]["started"], line["requests"]["started"]) == (0, 0), line
+    assert [line for line in trace.lines if line["kind"] == "in_flight"] == []
+
+
+@pytest.mark.one_kernel
+def test_what_is_in_flight_on_a_device_is_its_own(tmp_path: Path) -> None:
+    with loop_device(tmp_path / "disk") as disk, Trace(f"--dev={disk.name}", "0.1") as trace:
+        job = fio(disk.path, rw="randread", number_ios=2000, numjobs=4, group_reporting=1)
+        trace.stop()
+    intervals = [line["operations"] for line in trace.lines if line["kind"] == "interval"]
+    assert sum(one["finished"] for one in intervals) <= trace.summary["operations"]["finished"] == total(job)
 
 
 @contextmanager

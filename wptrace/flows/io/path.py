@@ -51,7 +51,7 @@ from wptrace.flows.io.kinds import (
 )
 from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.owners import Owners
-from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, waiting
+from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, waiting
 from wptrace.flows.io.shed import PathShedder
 from wptrace.flows.io.signals import Signals
 from wptrace.flows.io.syscalls import calls
@@ -368,7 +368,8 @@ class PathFlow(Flow):
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         self._ghosts.sweep()
-        return waiting(self._running.obj, self._names, time.monotonic_ns(), at_least_ns)
+        obj, anywhere = self._running.obj, not self._options.devices
+        return waiting(obj, self._names, time.monotonic_ns(), at_least_ns, anywhere)
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
@@ -377,6 +378,8 @@ class PathFlow(Flow):
             self._ghosts.sweep()
         # Read before the ends: what begins and ends in between is not taken for being in flight.
         requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
+        # Of these most are of other devices, and the book has none of them until they are known to be of ours.
+        elsewhere = unplaced(obj) if self._options.devices else 0
         held = self._ghosts.held()
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
         found = self.look()
@@ -411,7 +414,7 @@ class PathFlow(Flow):
             requests.total("failed") + self._cells["only"].total("request_failed"),
         )
         operations = Book.read(
-            operations_begun + causes[OP_FULL] - discarded,
+            operations_begun + causes[OP_FULL] - discarded - elsewhere,
             sum(cells.total("finished") for cells in ops),
             {
                 OP_FULL: causes[OP_FULL],

@@ -337,8 +337,13 @@ def path(names: bytes, cut: bool) -> str:
 _REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 
 
-def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int) -> list[InFlight]:
-    """Operations, requests and bios of stacked devices, in flight for at least that long, oldest first."""
+def waiting(
+    obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int, anywhere: bool = True
+) -> list[InFlight]:
+    """Operations, requests and bios of stacked devices, in flight for at least that long, oldest first.
+
+    Unless those `anywhere` are asked for, an operation is left out until it is known to be of a followed device.
+    """
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
@@ -381,6 +386,8 @@ def waiting(obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int)
                 stage = requests[place]
             elif place in uppers:
                 dev, stage = uppers[place]
+            elif not one["slot"] and not anywhere:
+                continue
             found.append(InFlight(OPERATION.group(dev, kinds[one["op_kind"]]), age, stage, _task(one["tid"])))
     return sorted(found, key=lambda one: -one.age_ns)
 
@@ -416,6 +423,17 @@ def begun(obj: BpfObject, name: str) -> int:
     """How many operations or requests ever began: each place counts its own, behind its key."""
     stride = obj.struct(_STRUCTS[name]).size
     return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())
+
+
+def unplaced(obj: BpfObject) -> int:
+    """How many operations are in flight that have no request yet, so that their device is not known."""
+    layout, traced = obj.struct("op_state"), obj.constants["OP_TRACED"]
+    kind, slot, above = (layout.fields.index(name) for name in ("kind", "slot", "above"))
+    return sum(
+        1
+        for _, values in used(obj.view("ops"), layout)
+        if values[kind] == traced and not values[slot] and not values[above]
+    )
 
 
 def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
