@@ -69,6 +69,32 @@ def crypt(below: Disk) -> Iterator[Disk]:
 
 
 @contextmanager
+def integrity(below: Disk) -> Iterator[Disk]:
+    """Checksums of all sectors; it sends on what it got, and says so to nobody (drivers/md/dm-integrity.c)."""
+    _run("modprobe", "crc32c")
+    rest = f"integrity {below.path} 0 4 D 1 internal_hash:crc32c"
+    # The first time it writes how many sectors there are: struct superblock.
+    with mapped(f"integrity-{below.name}", f"0 1 {rest}", module="dm-integrity"):
+        pass
+    with open(below.path, "rb") as disk:  # noqa: PTH123
+        sectors = int.from_bytes(disk.read(24)[16:], "little")
+    with mapped(f"integrity-{below.name}", f"0 {sectors} {rest}") as made:
+        # What was never written has no checksum.
+        _run("dd", "if=/dev/zero", f"of={made.path}", "bs=1M", f"count={sectors >> 11}", "oflag=direct", "status=none")
+        yield made
+
+
+@contextmanager
+def origin(below: Disk, copies: Disk) -> Iterator[Disk]:
+    """A disk of which there is a snapshot: what is written for the first time is copied before."""
+    sectors = _size(below)
+    with mapped(f"origin-{below.name}", f"0 {sectors} snapshot-origin {below.path}", module="dm-snapshot") as made:
+        line = f"0 {sectors} snapshot {below.path} {copies.path} P 8"
+        with mapped(f"snapshot-{below.name}", line):
+            yield made
+
+
+@contextmanager
 def striped(*below: Disk) -> Iterator[Disk]:
     """Stripes of 64 KiB."""
     legs = " ".join(f"{disk.path} 0" for disk in below)

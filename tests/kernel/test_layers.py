@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.kernel.disks import Disk, completed, fio, null_device
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, total
 from tests.kernel.loads import mounted
-from tests.kernel.stacks import array, crypt, delayed, linear, multipath, striped, suspended, thin
+from tests.kernel.stacks import array, crypt, delayed, integrity, linear, multipath, origin, striped, suspended, thin
+from tests.kernel.test_async import observes
 from tests.kernel.trace import PATIENCE, Line, Told, Trace, count, lossless, wait_until
 from tests.kernel.window import Running
 from wptrace.engine.filters import Filter
@@ -321,3 +322,48 @@ def test_two_that_read_one_place_at_a_time_have_their_own_requests(nulls: list[D
         ours = [line for line in trace.lines if line["kind"] == "operation" and line["comm"] == "fio"]
     assert lossless(trace.summary), trace.summary["loss"]
     assert Counter(line["requests"] for line in ours) == {1: 2 * reads}
+
+
+LATE_NS = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def slow_stacks() -> Iterator[dict[str, Disk]]:
+    """Each on disks that take 2 ms for each request."""
+    with ExitStack() as stack:
+
+        def late(name: str, number: int) -> list[Disk]:
+            settings = {"memory_backed": 1, "size": 16, "blocksize": 512, "irqmode": 2, "completion_nsec": LATE_NS}
+            made = (stack.enter_context(null_device(f"wptl{name}{which}", **settings)) for which in range(number))
+            return list(made)
+
+        yield {
+            "delay": stack.enter_context(delayed(*late("d", 1), 4, 4)),
+            "crypt": stack.enter_context(crypt(*late("c", 1))),
+            "integrity": stack.enter_context(integrity(*late("i", 1))),
+            "crypt over integrity": stack.enter_context(crypt(stack.enter_context(integrity(*late("o", 1))))),
+            "origin": stack.enter_context(origin(*late("s", 2))),
+            "raid5": stack.enter_context(array("raid5", *late("r", 3))),
+        }
+
+
+@pytest.mark.parametrize("engine", ["psync", "libaio", "io_uring"])
+@pytest.mark.parametrize("rw", ["randread", "randwrite"])
+def test_what_waits_for_a_stacked_device_is_no_hit(slow_stacks: dict[str, Disk], engine: str, rw: str) -> None:
+    """Whoever sends on its bios: the task, a worker, or one that nothing says of whom it has them."""
+    options = {"rw": rw, "ioengine": engine, "number_ios": 16, "iodepth": 4, "size": "8M", "stonewall": 1}
+    devices = [f"--dev={disk.name}" for disk in slow_stacks.values()]
+    with Trace("--each", *devices) as trace:
+        jobs = fio_jobs(*({"filename": disk.path, **options} for disk in slow_stacks.values()))
+        trace.stop()
+    seen = observes(engine, trace) if engine != "psync" else True
+    for (name, disk), job in zip(slow_stacks.items(), jobs):
+        mine = [one for one in trace.operations if one["path"] == disk.path and one["comm"] == "fio"]
+        mine = [one for one in mine if one["op"] == rw.removeprefix("rand")]
+        assert len(mine) == (total(job) if seen else 0), name
+        assert {one["kind"] for one in mine} <= {"operation"}, name
+        for one in mine:
+            stages = one["stages"]
+            waited = sum(stages[f"{stage}_ns"] for stage in ("throttle", "queue", "driver", "device"))
+            assert waited + stages.get("layers_ns", 0) >= LATE_NS * 0.9, (name, one)
+            assert one["total_ns"] >= LATE_NS, (name, one)

@@ -289,6 +289,17 @@ static __noinline int forget_submitted(__u64 key, __s64 result)
 	return 0;
 }
 
+#define EIOCBQUEUED 529 /* include/linux/errno.h: it ends later */
+
+/* The task goes on, and what it stands in for is still under way: it waits for something, and is no page-cache hit. */
+static __always_inline void outlives(struct op_state *stand_in)
+{
+	struct op_state *op = op_at(stand_in->target);
+
+	if (op->task == stand_in->stands_for && op->kind == OP_TRACED)
+		op->blocked = true;
+}
+
 static __always_inline int on_async_end(__u64 key, __s64 result)
 {
 	struct op_state *op = find_op(key);
@@ -300,6 +311,13 @@ static __always_inline int on_async_end(__u64 key, __s64 result)
 	/* From the completion of what came last to the moment when it is reported. */
 	if (op->last && !op->woken_ns)
 		op->woken_ns = now;
+	/* A stacked device had it until now, and nobody saw which requests it made. No task slept for it. */
+	if (op->above) {
+		settle(op);
+		open_account(op);
+		op->blocked = true;
+		op->held_until = now;
+	}
 	return finish(op, NULL, result, now, false);
 }
 
@@ -355,8 +373,10 @@ static __always_inline int on_aio_leave(void)
 {
 	struct op_state *op = find_op(bpf_get_current_task());
 
-	if (op && op->kind == OP_STAND_IN)
+	if (op && op->kind == OP_STAND_IN) {
+		outlives(op);
 		op->task = 0;
+	}
 	return 0;
 }
 

@@ -26,6 +26,8 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 		return 0;
 	if (op->kind == OP_STAND_IN) {
 		/* The kiocb may be gone: its end is reported on its own. */
+		if (result == -EIOCBQUEUED)
+			outlives(op);
 		free_op(op);
 		return 0;
 	}
