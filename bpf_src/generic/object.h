@@ -67,7 +67,8 @@ static __always_inline struct object *object_at(__u32 place)
 	char *first;
 
 	asm volatile("%0 = %1 ll" : "=r"(first) : "i"(&first_object));
-	return (struct object *)(first + place * (__u32)sizeof(struct object));
+	/* Of 64 bits: of a product of 32 the verifier knows nothing once a factor may have more than 16. */
+	return (struct object *)(first + (__u64)place * sizeof(struct object));
 }
 
 /* A slot is found by the highest bits of the product with the key's lower half, which depend on all of that. */

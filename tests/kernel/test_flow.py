@@ -16,7 +16,7 @@ import pytest
 from tests.kernel.disks import Disk, fio, fio_jobs, total
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Line, Trace, lossless, wait_until, wptrace
 from wptrace.bpf.ring import Reader
-from wptrace.engine.definition.flow import DefinedFlow, Options
+from wptrace.engine.definition.flow import SLOTS_OF_OLD_KERNELS, DefinedFlow, Options
 from wptrace.engine.definition.kernel import RunningKernel
 from wptrace.engine.definition.reading import parse
 from wptrace.engine.definition.resolution import resolve
@@ -159,6 +159,27 @@ def test_a_small_table_loses_nothing_uncounted(disk: Disk, tmp_path: Path) -> No
     requests = trace.summary["requests"]
     assert requests["started"] == made == requests["finished"] + requests["lost"]
     assert requests["in_flight"] == 0
+
+
+@pytest.mark.parametrize("slots", [1 << 12, 1 << 17, 1 << 20])
+def test_tables_of_any_size_are_taken(disk: Disk, tmp_path: Path, slots: int) -> None:
+    """The verifier of 6.1 and 6.12 refused those of more than 65,536."""
+    words = (definition(tmp_path, ISSUED, disk), f"--slots={slots}")
+    if slots > SLOTS_OF_OLD_KERNELS and not _has_large_values(tmp_path, disk):
+        done = wptrace("flow", *words)
+        assert (done.returncode, "slots are not possible on this kernel" in done.stderr) == (2, True), done.stderr
+        return
+    with FlowTrace(*words) as trace:
+        job = fio(disk.path, number_ios=50)
+        trace.stop()
+    assert trace.summary["requests"]["finished"] == total(job) == 50
+    assert lossless(trace.summary)
+
+
+def _has_large_values(folder: Path, disk: Disk) -> bool:
+    """The kernel makes maps of one value of more than 4 MiB."""
+    done = wptrace("flow", definition(folder, ISSUED, disk), "--slots=32768", "0.1", "1")
+    return done.returncode == 0
 
 
 def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ _NUMBER_BIT = 1 << 63
 _LAST, _SEEN = 3, 8
 # Odd, so that no part of a key is lost to the ones behind it.
 _MIX = 0x9E3779B97F4A7C15
+_WORD_BITS = (1 << 64) - 1
 
 # Where kernels leave arguments and results of functions, in struct pt_regs.
 _REGISTERS = {"x86_64": (112, 104, 96, 88, 72, 64), "aarch64": tuple(range(0, 64, 8))}
@@ -185,6 +186,8 @@ class _Front:
             self._part(keys[0])
             code.move(self._wanted, R7)
             return
+        # How many parts there are is the first of them: or CPU 0 and a number would be that number alone.
+        code.set(R9, len(keys) * _MIX & _WORD_BITS)
         for number, part in enumerate(keys):
             self._value(part)
             if part.pointer:
@@ -193,9 +196,7 @@ class _Front:
             if number:
                 code.set(R1, _MIX)
                 code.compute_with(asm.MUL, R9, R1)
-                code.compute_with(asm.ADD, R9, R7)
-            else:
-                code.move(R9, R7)
+            code.compute_with(asm.ADD, R9, R7)
         code.set(R1, _NUMBER_BIT)
         code.compute_with(asm.OR, R9, R1)
         code.move(self._wanted, R9)

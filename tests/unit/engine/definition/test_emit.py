@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -76,10 +77,35 @@ def test_a_number_as_a_key_has_bit_63() -> None:
 
 def test_a_key_of_parts() -> None:
     found = lines(attached(keys=(Recipe(CPU), NUMBER)))
-    assert found[1:3] == ["call get_smp_processor_id", "r7 = r0"]
+    assert found[2:4] == ["call get_smp_processor_id", "r7 = r0"]
     assert "r9 *= r1" in found
     at = found.index("r9 *= r1") + 1
     assert found[at : at + 4] == ["r9 += r7", f"r1 = {-1 << 63} ll", "r9 |= r1", "r2 = r9"]
+
+
+def key_of(parts: int, *values: int) -> int:
+    """What these instructions make of the values of the parts."""
+    registers = {"r7": 0, "r9": 0, "r1": 0, "r2": 0}
+    left = list(values)
+    recipes = (Recipe(CPU), NUMBER)[2 - parts :]
+    for line in lines(attached(keys=recipes)):
+        if line == "r7 = r0" or line == "r7 = *(u64 *)(r6 +8)":
+            registers["r7"] = left.pop(0)
+        elif found := re.fullmatch(r"(r\d) = (-?\d+)(?: ll)?", line):
+            registers[found[1]] = int(found[2])
+        elif found := re.fullmatch(r"(r[1279]) ([*+|]?)= (r[1279])", line):
+            one, other = registers[found[1]], registers[found[3]]
+            registers[found[1]] = {"": other, "*": one * other, "+": one + other, "|": one | other}[found[2]]
+    assert not left
+    return registers["r2"] & (1 << 64) - 1
+
+
+def test_keys_of_one_part_and_of_two_never_meet() -> None:
+    """A softirq of CPU 0 had the key of the CPU of its number."""
+    alone = {key_of(1, number) for number in range(64)}
+    pairs = {key_of(2, cpu, number) for cpu in range(64) for number in range(64)}
+    assert (len(alone), len(pairs)) == (64, 64 * 64)
+    assert not alone & pairs
 
 
 def test_a_pointer_among_parts_becomes_a_number() -> None:
