@@ -235,6 +235,27 @@ def test_check_and_explain(tmp_path: Path) -> None:
     assert "the body `begin`" in explained.stdout
 
 
+FUNCTION = """
+name = "calls"
+key = "task"
+[[point]]
+name = "in"
+at = "fn:NAME"
+[[point]]
+name = "out"
+at = "ret:NAME"
+"""
+
+
+@pytest.mark.parametrize("name", ["vfs_fsync_range", "futex_wait", "ksys_sync"])
+def test_check_says_what_a_start_says(tmp_path: Path, name: str) -> None:
+    """A function may be in the types, and no program for it be taken."""
+    file = definition(tmp_path, FUNCTION, Disk(name))
+    started, checked = wptrace("flow", file, "0.1", "1"), wptrace("flow", file, "--check")
+    assert (checked.returncode, checked.stderr) == (started.returncode, started.stderr)
+    assert ("can be traced" in checked.stdout) == (started.returncode == 0)
+
+
 def test_a_point_that_this_kernel_lacks(tmp_path: Path) -> None:
     file = definition(tmp_path, ISSUED.replace("tp:block_rq_complete", "tp:block_rq_complet"), Disk("nodisk"))
     done = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
-from wptrace.errors import UsageError
+from wptrace.errors import UsageError, WptraceError
 
 if TYPE_CHECKING:
     from wptrace.engine.definition.definition import Definition
@@ -187,10 +187,35 @@ def _check(options: argparse.Namespace, definition: Definition) -> int:
     if not report.works:
         print("\n".join(map(printable, lines[1:])))
         raise DefinitionError(definition.file, report.faults)
+    if options.btf is None:
+        try:
+            lines += _tried(definition)
+        except WptraceError:
+            print("\n".join(map(printable, lines[1:])))
+            raise
     if options.explain:
         lines += explain(resolve(definition, kernel))
     print("\n".join(map(printable, lines)))
     return 0
+
+
+def _tried(definition: Definition) -> list[str]:
+    """What a start would say: types alone do not tell which programs a kernel takes."""
+    from wptrace.bpf.ring import Reader
+    from wptrace.engine.definition.flow import DefinedFlow, Options
+    from wptrace.engine.definition.programs import resolve_here
+    from wptrace.errors import NotPermittedError
+    from wptrace.kernel.privileges import require_tracing
+
+    try:
+        require_tracing()
+    except NotPermittedError as error:
+        return [f"  note: by its types alone, no program was loaded: {error.message}"]
+    flow = DefinedFlow(resolve_here(definition), Options())
+    try:
+        return [f"  note: {note}" for note in flow.start(Reader()).notes]
+    finally:
+        flow.close()
 
 
 def _kernel(btf: str | None) -> Kernel:
