@@ -256,6 +256,46 @@ def test_check_says_what_a_start_says(tmp_path: Path, name: str) -> None:
     assert ("can be traced" in checked.stdout) == (started.returncode == 0)
 
 
+TWO_ENDS = """
+name = "twice"
+key = "KEY"
+[[point]]
+name = "in"
+at = "BEGIN"
+[[point]]
+name = "first"
+at = "END"
+outcome = "first"
+[[point]]
+name = "second"
+at = "END"
+outcome = "second"
+"""
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize(
+    ("begin", "end", "key"),
+    [
+        ("fn:vfs_fsync_range", "ret:vfs_fsync_range", "task"),
+        ("fn:vfs_fsync_range", "fn:blkdev_issue_flush", "task"),
+        ("tp:block_rq_issue", "tp:block_rq_complete", "request"),
+    ],
+)
+def test_of_two_ends_at_one_hook_the_first_in_the_file_counts(
+    disk: Disk, tmp_path: Path, begin: str, end: str, key: str
+) -> None:
+    """The kernel runs what was attached to a function last first, and to a tracepoint last last."""
+    file = tmp_path / "twice.toml"
+    file.write_text(TWO_ENDS.replace("KEY", key).replace("BEGIN", begin).replace("END", end))
+    with FlowTrace(str(file)) as trace:
+        fio(disk.path, rw="write", number_ios=20, fsync=1)
+        trace.stop()
+    events = [row["events"] for row in trace.summary["rows"] if row["stage"] == "total" and "events" in row]
+    assert sum(one.get("first", 0) for one in events) >= 15, trace.summary["rows"]
+    assert not any("second" in one for one in events)
+
+
 def test_a_point_that_this_kernel_lacks(tmp_path: Path) -> None:
     file = definition(tmp_path, ISSUED.replace("tp:block_rq_complete", "tp:block_rq_complet"), Disk("nodisk"))
     done = subprocess.run(

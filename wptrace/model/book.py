@@ -16,7 +16,7 @@ class Cause(NamedTuple):
 
 UNMATCHED_START = Cause("unmatched_start", "a request started and its end was never seen")
 UNMATCHED_END = Cause("unmatched_end", "a request ended whose start was not seen")
-STATE_FULL = Cause("state_full", "the table of requests in flight had no room")
+STATE_FULL = Cause("state_full", "the table of what is in flight had no room")
 RING_FULL = Cause("ring_full", "the ring had no room for a record")
 READER_OVERLOAD = Cause("reader_overload", "the reader dropped a record to keep up")
 RECURSION = Cause("recursion", "the kernel skipped a program that was already running on that CPU")

@@ -92,6 +92,9 @@ def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
             return Hook(target, kernel.types, (), typed=False)
         return Missing(f"there is no tracepoint {target.name}", did_you_mean(target.name, kernel.tracepoints()))
     if target.name in kernel.symbols:
+        module = kernel.modules_of.get(target.name, "")
+        if module and kernel.module(module) is not None:
+            return Missing(f"{target.name} is a function of a module", f': say module = "{module}"')
         return Hook(target, kernel.types, (), typed=False)
     return Missing(f"there is no function {target.name}", renamed(target.name, kernel))
 

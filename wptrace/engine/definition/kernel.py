@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +67,11 @@ class Kernel:
         """All functions that can be called by their names; empty where that is not known."""
         return frozenset()
 
+    @property
+    def modules_of(self) -> Mapping[str, str]:
+        """In which modules functions are."""
+        return {}
+
     def cgroup(self, path: str) -> tuple[int, int]:
         """The number of a cgroup of v2, and its level below the root."""
         return 0, len([name for name in path.split("/") if name])
@@ -100,21 +106,36 @@ class RunningKernel(Kernel):
     def has_tracepoint(self, name: str) -> bool:
         return any(any(home.glob(f"*/{name}/id")) for home in _events())
 
-    @cached_property
+    @property
     def symbols(self) -> frozenset[str]:
+        return frozenset(self._functions)
+
+    @cached_property
+    def modules_of(self) -> Mapping[str, str]:
+        return {name: module for name, module in self._functions.items() if module}
+
+    @cached_property
+    def _functions(self) -> dict[str, str]:
+        """With their modules; those of the kernel itself have none."""
         try:
             lines = _KALLSYMS.read_bytes().split(b"\n")
         except OSError:
-            return frozenset()
+            return {}
         # ADDRESS KIND NAME [MODULE]
-        words = (line.split(None, 3) for line in lines)
-        return frozenset(word[2].decode("utf-8", "replace") for word in words if len(word) > 2 and word[1] in b"tTwW")
+        words = (line.decode("utf-8", "replace").split(None, 3) for line in lines)
+        named = ((word[2], word[3].strip("[]") if len(word) > 3 else "") for word in words if _is_function(word))
+        # Of two of a name that of the kernel itself is meant.
+        return dict(sorted(named, key=lambda one: one[1], reverse=True))
 
     def cgroup(self, path: str) -> tuple[int, int]:
         found = cgroups.resolve(path)
         if found.level is None or found.controller is not None:
             raise UsageError(f"the cgroup {path} is none of v2 whose level is known here")
         return found.id, found.level
+
+
+def _is_function(words: Sequence[str]) -> bool:
+    return len(words) > 2 and words[1] in "tTwW"
 
 
 def fields(text: str) -> dict[str, EventField]:

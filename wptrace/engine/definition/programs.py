@@ -14,7 +14,19 @@ from wptrace.bpf.kernel_btf import module_descriptor
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.definition import emit
 from wptrace.engine.definition.body import StandIns
-from wptrace.engine.definition.definition import BEGIN, DROP, END, FIRST, OUTER, PASS, RESTART, Definition, PointSpec
+from wptrace.engine.definition.definition import (
+    BEGIN,
+    DROP,
+    END,
+    FIRST,
+    FUNCTION,
+    OUTER,
+    PASS,
+    RESTART,
+    RETURN,
+    Definition,
+    PointSpec,
+)
 from wptrace.engine.definition.kernel import RunningKernel
 from wptrace.engine.definition.recipe import FENTRY, FEXIT, Attachment
 from wptrace.engine.definition.resolution import resolve
@@ -171,9 +183,7 @@ class Programs:
         Ends come first, so whatever has to be tried for a point, nothing is followed before all that follow are there.
         """
         for role in _ORDER:
-            for number, point in enumerate(self._points):
-                if point.spec.role != role:
-                    continue
+            for number, point in self._in_order(role):
                 program = self._first(point, numbering, found, asks)
                 if program is not None:
                     self.loaded[number] = program
@@ -181,6 +191,20 @@ class Programs:
                     self.attempts.chosen[str(number)] = next(one for one in ways if one.programs == (program.name,))
                 elif not point.spec.optional:
                     raise self._none_left(number, point)
+
+    def _in_order(self, role: str) -> list[tuple[int, Point]]:
+        """So that of several at one hook the first in the file runs first.
+
+        At a tracepoint that is the first to be attached. Trampolines of functions, and probes at their entries, run
+        what was attached last first (bpf_trampoline_link_prog, register_kprobe); probes of returns do not.
+        """
+        every = [(number, point) for number, point in enumerate(self._points) if point.spec.role == role]
+        if len(every) < 2:
+            return every
+        returns = any(point.spec.targets[0].kind == RETURN for _, point in every)
+        backwards = {FUNCTION, RETURN} if returns and _takes_functions() else {FUNCTION}
+        last_first = [one for one in every if one[1].spec.targets[0].kind in backwards]
+        return [*(one for one in every if one not in last_first), *reversed(last_first)]
 
     def _first(self, point: Point, numbering: Numbering, found: Bodies, asks: bool) -> Generated | None:
         for name, attachment in zip(names(point), point.attachments):

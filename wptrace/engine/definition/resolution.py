@@ -95,6 +95,9 @@ class _Resolver:
         notes: list[str] = []
         rest: list[str] = []
         faults: list[Fault] = []
+        for one in spec.filters:
+            if any(isinstance(literal, str) and set("*?[") & set(literal) for literal in one.right):
+                notes.append(f"{one.text} compares to the letter: there are no wildcards")
         for target in spec.targets:
             hook = find(target, self._kernel, self._definition.modules)
             if isinstance(hook, Hook) and self._gone(hook):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
@@ -48,17 +48,30 @@ def _state(book: Book) -> str:
     return f" ({book.in_flight:,} in flight{failures})"
 
 
-def law(report: Report) -> Iterator[str]:
-    """started = finished + in flight + lost."""
+def law(report: Report, kinds: Iterable[Kind] = ()) -> Iterator[str]:
+    """started = finished + in flight + lost; of what the `kinds` call it."""
+    nouns = nouns_of(kinds)
     for name in sorted(report.books):
         book = report.books[name]
+        name = nouns.get(name, name)
         parts = f"{book.finished:,} finished + {book.in_flight:,} in flight + {book.lost_total:,} lost"
         yield f"{name}: {book.started:,} started = {parts}"
 
 
-def losses(report: Report) -> Iterator[str]:
+def nouns_of(kinds: Iterable[Kind]) -> dict[str, str]:
+    """What is in each book, where it is of one kind that has a noun of its own."""
+    found: dict[str, str] = {}
+    for kind in kinds:
+        if kind.book and kind.nested:
+            found.setdefault(kind.book, kind.noun.plural)
+    return found
+
+
+def losses(report: Report, kinds: Iterable[Kind] = ()) -> Iterator[str]:
+    nouns = nouns_of(kinds)
     for name in sorted(report.books):
-        yield from causes(report.books[name].lost, "lost", f" {name}" if wide(report) else "")
+        what = nouns.get(name, name if wide(report) else "")
+        yield from causes(report.books[name].lost, "lost", f" {what}" if what else "")
         yield from causes(report.books[name].noted, "noted")
 
 

@@ -152,7 +152,7 @@ class TextOutput:
 
     def _lines(self, report: Report) -> Iterator[str]:
         yield from self._view.report(report, self._size[0])
-        yield from header.losses(report)
+        yield from header.losses(report, self._view.kinds)
         yield from budget.lines(report)
         if self._view.wanted.statistics:
             yield words.overhead(report.overhead, report.duration_ns)

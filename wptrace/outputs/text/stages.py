@@ -74,7 +74,7 @@ class StagesView(View):
             if found:
                 yield from ["", *found]
         if wide(report):
-            yield from ["", *law(report)]
+            yield from ["", *law(report, self.kinds)]
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
         found = list(eventfds.lines(report))
@@ -106,11 +106,11 @@ class StagesView(View):
         return found
 
     def _of_report(self, report: Report, style: Style) -> dict[str, Forms]:
-        found: dict[str, Forms] = {"losses": [list(losses(report)), []]}
+        found: dict[str, Forms] = {"losses": [list(losses(report, self.kinds)), []]}
         if report.budget is not None:
             found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]
         if wide(report):
-            found["accounting"] = [list(law(report)), []]
+            found["accounting"] = [list(law(report, self.kinds)), []]
         for kind in self.kinds:
             there = tables.tables(report, kind)
             if there and owners.is_owned(kind):

@@ -26,9 +26,10 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
         if advice and advice not in said:
             said.add(advice)
             yield f"look at: {advice}"
+    nouns = {one.group.kind.book: one.group.kind.noun.one for one in verdict.findings if one.group is not None}
     for finding in verdict.findings:
         if finding.rule == "lost":
-            yield f"but: {_lost(finding.figures)}"
+            yield f"but: {_lost(finding.figures, {**_NOUNS, **nouns})}"
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
@@ -123,10 +124,14 @@ def _behind(finding: Finding, dates: bool) -> str:
     return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
 
 
-def _lost(figures: Mapping[str, float]) -> str:
+# Of books.
+_NOUNS = {"operations": "operation", "requests": "request"}
+
+
+def _lost(figures: Mapping[str, float], nouns: Mapping[str, str]) -> str:
     parts = [
-        f"{figures[what]:,.0f} of {_count(figures[f'{what}_started'], noun)}"
-        for what, noun in (("operations", "operation"), ("requests", "request"))
+        f"{figures[what]:,.0f} of {_count(figures[f'{what}_started'], nouns[what])}"
+        for what in _NOUNS
         if figures.get(what)
     ]
     one = sum(figures.get(what, 0) for what in ("operations", "requests")) == 1

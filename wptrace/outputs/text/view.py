@@ -61,7 +61,8 @@ class View:
         """
         found: dict[str, Forms] = {}
         if report is not None:
-            found = {"time": [list(self.report(report, width))], "losses": [list(header.losses(report)), []]}
+            lost = list(header.losses(report, self.kinds))
+            found = {"time": [list(self.report(report, width))], "losses": [lost, []]}
         if recent:
             lines = [line for event in recent for line in self.event(event, width, False)]
             found["slow ones"] = [lines, []]

@@ -214,7 +214,7 @@ def test_nothing_but_a_start_ends_without_a_table() -> None:
     output.summary(report({}, kind="summary"))
     output.close()
     assert stream.getvalue().endswith(
-        "lost: 3 x state_full: the table of requests in flight had no room\n"
+        "lost: 3 x state_full: the table of what is in flight had no room\n"
         "noted: 2 x ring_full: the ring had no room for a record\n"
     )
 

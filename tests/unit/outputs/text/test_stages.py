@@ -68,7 +68,7 @@ def test_report_is_a_table_for_each_group() -> None:
         "  queue                  1     0 ns     0 ns     0 ns     0 ns   0.0%",
         "  device                 1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
         "  total                  1  5.00 ms  5.00 ms  5.00 ms  5.00 ms 100.0%  ███████████████████",
-        "lost: 3 x state_full: the table of requests in flight had no room",
+        "lost: 3 x state_full: the table of what is in flight had no room",
         "noted: 2 x ring_full: the ring had no room for a record",
     ]
 
