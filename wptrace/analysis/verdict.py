@@ -24,8 +24,9 @@ TAIL_COUNT = 200
 """among so many."""
 INSIDE_SHARE = 0.1
 """Interference that takes at least this share of the time is reported."""
-LOST_SHARE = 0.0001
-"""With so many of all lost a figure could be another one: a tenth of those that p99.9 leaves out."""
+LOST_SHARE, SAMPLE_SHARE = 0.0001, 0.01
+"""With so many of all lost a figure could be another one: a tenth of those that p99.9 leaves out; and with so many the
+others are no more than a sample."""
 
 Stages = dict[str, Distribution]
 
@@ -81,7 +82,7 @@ class Rules(NamedTuple):
 def judge(case: Case, rules: Rules) -> Verdict:
     findings = [next(found for rule in rules.first if (found := rule(case)) is not None)]
     findings += [found for rule in rules.more if (found := rule(case)) is not None]
-    findings = [found._replace(advice=_advice(found, rules.advice)) for found in findings]
+    findings = [found._replace(advice=found.advice or _advice(found, rules.advice)) for found in findings]
     return Verdict(tuple(findings), findings[0].advice)
 
 

@@ -72,6 +72,15 @@ _TICK_NS = 1_000_000
 _SAMPLED = ("request", "writeback", "owned_request")
 # Bios of stacked devices that can be in flight.
 _UPPERS = 16384
+# So many are known by name of whom others waited for.
+_BLAMED = 4096
+
+
+def _blame(found: dict[str, int], who: str, ns: int) -> None:
+    if who in found or len(found) < _BLAMED:
+        found[who] = found.get(who, 0) + ns
+
+
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time, or an end without a start is counted.
 _SETTLES_NS = 1_000_000_000
@@ -147,6 +156,7 @@ class PathFlow(Flow):
         self._stopped = False
         self._told: list[Event] = []
         self._behind: dict[str, int] = {}
+        self._ran: dict[str, int] = {}
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
         if options.by:
@@ -352,8 +362,10 @@ class PathFlow(Flow):
             # What a task itself had put most into is its own wait.
             most = one.fields.get("commit", {}).get("most")
             if most and most["pid"] != one.fields["pid"]:
-                who = f"{most['comm']} (pid {most['pid']})"
-                self._behind[who] = self._behind.get(who, 0) + one.stages.get("journal", 0)
+                _blame(self._behind, f"{most['comm']} (pid {most['pid']})", one.stages.get("journal", 0))
+            for other in one.fields.get("interference", ()):
+                if other["pid"]:
+                    _blame(self._ran, f"{other['name']} (pid {other['pid']})", other["ns"])
 
     def events(self) -> list[Event]:
         taken, self._told = self._told, []
@@ -364,7 +376,9 @@ class PathFlow(Flow):
         pid = self._options.filter.get(PID.name)
         children = tasks.children(pid) if pid and not self._options.children else ()
         journal, filtered = bool(self._running.serving("journal")), bool(self._options.filter)
-        return rules.path(self._behind, journal, children, filtered)
+        partial = bool(self._options.devices) and any(extent.name != extent.disk for extent in self._extents)
+        ran = self._ran if self._options.interference else None
+        return rules.path(self._behind, journal, children, filtered, ran, partial)
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         self._ghosts.sweep()

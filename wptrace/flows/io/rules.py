@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from wptrace.analysis import neighbours, verdict
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
-from wptrace.flows.io.kinds import HIT, OPERATION, UNDER_WAY
+from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, UNDER_WAY
 from wptrace.flows.io.owners import OWNED_REQUEST
-from wptrace.model.kind import NOBODY, OTHERS, TOTAL
-from wptrace.model.report import Finding, Report
+from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL
+from wptrace.model.report import BYTES, Finding, Report
 
 BEHIND_SHARE = 0.1
 """Waits of this length for commits that others filled are reported."""
@@ -25,13 +26,27 @@ _ADVICE = {
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
 }
 
-NEIGHBOUR_SHARE, NEIGHBOUR_HAD = 0.1, 0.25
-"""Reported: an owner whose requests wait this share of their time, while another has this share of the device."""
+NEIGHBOUR_SHARE, NEIGHBOUR_HAD, NEIGHBOUR_WAITS = 0.1, 0.5, 30
+"""Reported: an owner whose requests wait this share of their time, so often at least, while others have this share of
+the device."""
+_HOLDERS = 3
+"""So many of them are named who had that share together."""
+_ALIKE = 0.8
+"""Of several that wait, those whose share is that of the worst are as bad, and the one that waited longest is named."""
+LARGE = 1 << 20
+"""Operations of so many bytes in the mean take their time to be prepared."""
+_MIXED = 0.05
+"""A system call with this part of the operations makes them a mixture."""
 
 # Those of the block layer are part of somebody's request.
 _FLUSH = "flush"
 # So many children are named.
 _NAMED = 3
+_FS_OF_LARGE = (
+    "their size: the memory of such large operations is pinned, and their requests are made, before the device has all"
+    " of them; smaller ones overlap with the device"
+)
+_NOBODY_NAMED = "the run queue of the waiter's CPU; --slow DURATION shows of each slow one who ran there meanwhile"
 _FS_WITH_JOURNAL = (
     "the commits of the file system's journal, which are part of fs on this kernel: who syncs, and how much is changed"
     " meanwhile; then locks of the file and block allocation"
@@ -47,18 +62,58 @@ def cached(case: Case) -> Finding | None:
     return Finding("cached", {"count": total.count, "mean_ns": total.mean, "p99_ns": total.percentile(99)}, group)
 
 
-def behind_whom(waits: Mapping[str, int]) -> Rule:
-    def behind(case: Case) -> Finding | None:
-        """Whose commits others had to wait for: for how long, by who had put most into them."""
+def largest(case: Case) -> Finding | None:
+    """Where the time went; the stacked device that had it, where one had."""
+    found = verdict.largest(case)
+    if found is None or found.group is None:
+        return found
+    if found.stage == "layers":
+        return found._replace(who=_layer(case))
+    group = found.group.everywhere
+    counters = case.report.counters.items()
+    moved = sum(counts.get(BYTES, 0) for of, counts in counters if of.everywhere == group)
+    count = case.cells[group][TOTAL].count if group in case.cells else 0
+    if found.stage == "fs" and count and moved >= LARGE * count:
+        return found._replace(figures={**found.figures, "bytes": moved / count}, advice=_FS_OF_LARGE)
+    return found
+
+
+def _layer(case: Case) -> str:
+    """Whose own time is the most."""
+    times: Counter[str] = Counter()
+    for row in case.report.rows:
+        if row.group.kind is LAYER and row.metric == "layers" and row.group.values[0] is not ALL:
+            times[str(row.group.values[0])] += row.distribution.sum
+    return max(times, key=times.__getitem__, default="")
+
+
+def tail(case: Case) -> Finding | None:
+    """That of one system call: fdatasync and sync_file_range are not one distribution."""
+    found = verdict.tail(case)
+    if found is None or found.group is None:
+        return found
+    op, calls = found.group.label("op"), Counter[str]()
+    for row in case.report.rows:
+        labels = row.group.kind.labels
+        if row.metric == TOTAL and labels[-1].type == CALL and row.group.label("op") == op:
+            calls[str(row.group.values[-1])] += row.distribution.count
+    return found if sum(count >= _MIXED * calls.total() for count in calls.values()) < 2 else None
+
+
+def blamed(rule: str, stage: str, waits: Mapping[str, int]) -> Rule:
+    """Of the operations that were shown one by one: who was in their way, for how long."""
+
+    def found(case: Case) -> Finding | None:
         if not waits:
             return None
         whole = sum(stages[TOTAL].sum for stages in case.of_kind(OPERATION).values())
         who = max(waits, key=waits.__getitem__)
         if not whole or waits[who] < BEHIND_SHARE * whole:
             return None
-        return Finding("behind", {"share": waits[who] / whole, "sum_ns": waits[who]}, stage="journal", who=who)
+        return Finding(rule, {"share": min(waits[who] / whole, 1.0), "sum_ns": waits[who]}, stage=stage, who=who)
 
-    return behind
+    found.__name__ = rule
+    return found
 
 
 def owner(case: Case) -> Finding | None:
@@ -76,7 +131,24 @@ def owner(case: Case) -> Finding | None:
     who = max(named, key=named.__getitem__, default="")
     if not who or not named[who]:
         return None
-    return Finding("owner", {"share": named[who] / sum(times.values()), "owners": len(times)}, who=who)
+    figures = {"share": named[who] / sum(times.values()), "owners": len(times)}
+    if times[OTHERS]:
+        # So many that they have no rows of their own.
+        figures["more"] = 1
+    if any(book.noted.get(NEIGHBOUR_UNKNOWN) for book in case.report.books.values()):
+        figures["partial"] = 1
+    return Finding("owner", figures, who=who)
+
+
+def _of_a_part(rule: Rule) -> Rule:
+    """Of a partition: nobody knows what the others of its disk had."""
+
+    def found(case: Case) -> Finding | None:
+        finding = rule(case)
+        return None if finding is None else finding._replace(figures={**finding.figures, "partial": 1})
+
+    found.__name__ = rule.__name__
+    return found
 
 
 def followed(case: Case) -> Finding | None:
@@ -89,26 +161,41 @@ def followed(case: Case) -> Finding | None:
 
 
 def neighbour(case: Case) -> Finding | None:
-    """With --neighbours: whose waits took most of the time of its requests, and who had the device meanwhile."""
+    """With --neighbours: whose waits took most of the time of its requests, and who had the device meanwhile.
+
+    Who has most of the device himself waits for himself, and is nobody's victim.
+    """
     times = _times_by_owner(case.report)
-    worst: tuple[int, Finding] | None = None
     every = neighbours.of(case.report.counters)
     named = {(one.dev, one.owner): one.named for one in every}
+    waiting: list[tuple[float, neighbours.Neighbour]] = []
     for one in every:
-        others = {holder: ns for holder, ns in one.met.items() if holder not in (one.owner, NOBODY, OTHERS)}
-        holder = max(others, key=others.__getitem__, default=None)
         whole = times[one.dev, one.owner]
-        if holder is None or one.owner in (NOBODY, OTHERS) or not whole:
+        if one.owner in (NOBODY, OTHERS) or not whole or not one.met_ns or one.waits < NEIGHBOUR_WAITS:
             continue
-        share, had = one.waited_ns / whole, others[holder] / one.met_ns
-        if share < NEIGHBOUR_SHARE or had < NEIGHBOUR_HAD:
-            continue
-        who = named.get((one.dev, holder), neighbours.described(holder, "", 0))
-        behind = round(one.waited_ns * had)
-        figures = {"share": min(share, 1.0), "had": had, "waited_ns": one.waited_ns, "waits": one.waits}
-        if worst is None or behind > worst[0]:
-            worst = behind, Finding("neighbour", figures, WAITED.group(one.dev, one.owner), who=who)
-    return None if worst is None else worst[1]
+        share, beside = min(one.waited_ns / whole, 1.0), 1 - one.met.get(one.owner, 0) / one.met_ns
+        if share >= NEIGHBOUR_SHARE and beside >= NEIGHBOUR_HAD:
+            waiting.append((share * beside, one))
+    if not waiting:
+        return None
+    worst = max(share for share, _ in waiting)
+    one = max((one for share, one in waiting if share >= _ALIKE * worst), key=lambda one: one.waited_ns)
+    figures = {"share": min(one.waited_ns / times[one.dev, one.owner], 1.0), "waited_ns": one.waited_ns}
+    unknown = sum(ns for who, ns in one.met.items() if who in (NOBODY, OTHERS)) / one.met_ns
+    holders = [who for who in one.met if who not in (one.owner, NOBODY, OTHERS)][:_HOLDERS]
+    had = 0.0
+    for count, holder in enumerate(holders, 1):
+        had += one.met[holder] / one.met_ns
+        if had >= NEIGHBOUR_HAD:
+            who = [named.get((one.dev, holder), neighbours.described(holder, "", 0)) for holder in holders[:count]]
+            words = who[0] if count == 1 else f"{', '.join(who[:-1])} and {who[-1]}"
+            break
+    else:
+        # An accusation takes a majority: these are many.
+        had, words = 1 - one.met.get(one.owner, 0) / one.met_ns, "many others"
+        figures["many"] = 1
+    figures = {**figures, "had": had, "waits": one.waits, "unknown": unknown}
+    return Finding("neighbour", figures, WAITED.group(one.dev, one.owner), who=words)
 
 
 def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
@@ -130,13 +217,23 @@ BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 """Of requests alone."""
 
 
-def path(waits: Mapping[str, int], journal: bool = True, children: Sequence[int] = (), filtered: bool = False) -> Rules:
+def path(
+    waits: Mapping[str, int],
+    journal: bool = True,
+    children: Sequence[int] = (),
+    filtered: bool = False,
+    ran: Mapping[str, int] | None = None,
+    partial: bool = False,
+) -> Rules:
     """Of operations: with how long those that were shown waited for commits of others, by who had filled them.
 
     Without `journal` nobody sees the waits for one, and they are part of `fs`. The `children` are those of a process
-    that was asked for. Where it is `filtered`, what is counted is not all that the devices did.
+    that was asked for. Where it is `filtered`, what is counted is not all that the devices did; where it is `partial`,
+    it is that of partitions. With --interference it is known who `ran` meanwhile.
     """
     advice = dict(_ADVICE)
+    if ran is not None:
+        advice |= dict.fromkeys(("wakeup", "complete"), _NOBODY_NAMED)
     if not journal:
         advice["fs"] = _FS_WITH_JOURNAL
     if children:
@@ -144,9 +241,12 @@ def path(waits: Mapping[str, int], journal: bool = True, children: Sequence[int]
         more = f" and {len(children) - _NAMED:,} more" if len(children) > _NAMED else ""
         started = f"processes that the one of --pid started (pid {named}{more})"
         advice["idle"] = f"{started}: --children has them as well, --cgroup all of a service"
-    who = followed if filtered else owner
+    who: Rule = followed if filtered else owner
+    if partial:
+        who = _of_a_part(who)
+    blame = (blamed("behind", "journal", waits), blamed("ran", "wakeup", ran or {}))
     return Rules(
-        (verdict.idle, cached, verdict.unmeasured, verdict.largest),
-        (verdict.grew, verdict.tail, verdict.inside, behind_whom(waits), who, neighbour, verdict.lost),
+        (verdict.idle, cached, verdict.unmeasured, largest),
+        (verdict.grew, tail, verdict.inside, *blame, who, neighbour, verdict.lost),
         advice,
     )

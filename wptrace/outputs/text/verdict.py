@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
-from wptrace.analysis.verdict import LOST_SHARE
+from wptrace.analysis.verdict import LOST_SHARE, SAMPLE_SHARE
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.kind import ALL, Group
@@ -88,6 +88,9 @@ def _largest(finding: Finding, dates: bool) -> str:
         of_it = "" if figures["dev_share"] > 0.995 else f", {figures['dev_share']:.0%} of it"
         where = f"{of_it} on {printable(finding.group.kind.labels[0].shown(finding.group.values[0]))}"
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
+    # The disk below is where its requests went, and not who had the time.
+    if finding.who:
+        where = f", most of it in {printable(finding.who)}"
     depth = figures["queue_depth"]
     if depth:
         took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
@@ -124,6 +127,8 @@ def _behind(finding: Finding, dates: bool) -> str:
     return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
 
 
+# From this part on it is said that nobody knows whose it was.
+_UNKNOWN = 0.05
 # Of books.
 _NOUNS = {"operations": "operation", "requests": "request"}
 
@@ -141,6 +146,8 @@ def _lost(figures: Mapping[str, float], nouns: Mapping[str, str]) -> str:
     )
     if share < LOST_SHARE:
         return f"{were}: too few to change any figure but the largest ones"
+    if share < SAMPLE_SHARE:
+        return f"{were}: counts and means hold, the highest percentiles may not"
     return f"{were}, so the figures are those of a sample"
 
 
@@ -148,9 +155,16 @@ def _owner(finding: Finding, dates: bool) -> str:
     who, share = printable(finding.who), finding.figures["share"]
     others = finding.figures["owners"] - 1
     if not others:
-        return f"{who} had the device alone"
-    of = "of what is followed, " if finding.figures.get("filtered") else ""
-    return f"{of}{who} had {share:.0%} of the device's time, {_count(others, 'other owner')} had the rest"
+        return f"{who} had all of what is followed" if finding.figures.get("partial") else f"{who} had the device alone"
+    of = "of what is followed, " if finding.figures.get("filtered") or finding.figures.get("partial") else ""
+    rest = "many others" if finding.figures.get("more") else _count(others, "other owner")
+    return f"{of}{who} had {share:.0%} of the device's time, {rest} had the rest"
+
+
+def _ran(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    took = units.duration(figures["sum_ns"])
+    return f"{printable(finding.who)} ran on their CPU for {figures['share']:.0%} of the time of operations ({took})"
 
 
 def _neighbour(finding: Finding, dates: bool) -> str:
@@ -158,7 +172,11 @@ def _neighbour(finding: Finding, dates: bool) -> str:
     dev, owner = ("", "") if group is None else group.values
     where = "the device" if dev is ALL else printable(str(dev))
     waits = f"waiting for {where} takes {figures['share']:.0%} of the requests of {printable(str(owner))}"
-    return f"{waits}: {printable(finding.who)} had {figures['had']:.0%} of it meanwhile"
+    if figures.get("many"):
+        return f"{waits}: {finding.who} had {figures['had']:.0%} of it meanwhile, and no three of them had half of it"
+    unknown = figures.get("unknown", 0)
+    rest = f", and who had {unknown:.0%} is not known by name" if unknown >= _UNKNOWN else ""
+    return f"{waits}: {printable(finding.who)} had {figures['had']:.0%} of it meanwhile{rest}"
 
 
 _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
@@ -170,6 +188,7 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "tail": _tail,
     "inside": _inside,
     "behind": _behind,
+    "ran": _ran,
     "owner": _owner,
     "neighbour": _neighbour,
 }

@@ -91,6 +91,52 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
             ),
             "waiting for nullb0 takes 38% of the requests of /app: /batch (backup, 64 KiB reads) had 92% of it ",
         ),
+        (
+            Finding(
+                "neighbour",
+                {"share": 0.38, "had": 0.97, "waited_ns": 1, "waits": 40, "unknown": 0.03},
+                WAITED.group("vda", "/app"),
+                who="/one (a, 4 KiB reads) and /two (b, 4 KiB reads)",
+            ),
+            "waiting for vda takes 38% of the requests of /app: /one (a, 4 KiB reads) and /two (b, 4 KiB reads)"
+            " had 97%",
+        ),
+        (
+            Finding(
+                "neighbour",
+                {"share": 0.38, "had": 0.6, "waited_ns": 1, "waits": 40, "unknown": 0.3},
+                WAITED.group("vda", "/app"),
+                who="/one (a, 4 KiB reads)",
+            ),
+            "waiting for vda takes 38% of the requests of /app: /one (a, 4 KiB reads) had 60% of it meanwhile,"
+            " and who had 30% is not known by name",
+        ),
+        (
+            Finding(
+                "neighbour",
+                {"share": 0.38, "had": 0.98, "waited_ns": 1, "waits": 40, "unknown": 0.0, "many": 1},
+                WAITED.group("vda", "/app"),
+                who="many others",
+            ),
+            "waiting for vda takes 38% of the requests of /app: many others had 98% of it meanwhile,"
+            " and no three of them had half of it",
+        ),
+        (
+            Finding("largest", {**LARGEST, "dev_share": 1.0}, OPERATION.group("vdb", "write"), "layers", "dm-0"),
+            "layers takes 83% of the time of write operations, most of it in dm-0 (mean 4.60 ms,",
+        ),
+        (
+            Finding("ran", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="wakeup", who="hog (pid 7)"),
+            "hog (pid 7) ran on their CPU for 62% of the time of operations (1.20 s)",
+        ),
+        (
+            Finding("owner", {"share": 0.92, "owners": 3, "more": 1}, who="backup[12]"),
+            "backup[12] had 92% of the device's time, many others had the rest",
+        ),
+        (
+            Finding("owner", {"share": 1.0, "owners": 1, "partial": 1}, who="backup[12]"),
+            "backup[12] had all of what is followed",
+        ),
         (Finding("grew", {**GREW, "factor": 1234.5}, READ, "fs"), "fs grew 1,234x in the 10.0 s that ended 22:13:20"),
     ],
 )
@@ -104,7 +150,9 @@ def test_each_finding_in_words(finding: Finding, words: str) -> None:
     [
         (7, 371_395, "7 of 371,395 requests were lost: too few to change any figure but the largest ones"),
         (1, 20_000, "1 of 20,000 requests was lost: too few to change any figure but the largest ones"),
-        (2, 20_000, "2 of 20,000 requests were lost, so the figures are those of a sample"),
+        (2, 20_000, "2 of 20,000 requests were lost: counts and means hold, the highest percentiles may not"),
+        (1, 2_109, "1 of 2,109 requests was lost: counts and means hold, the highest percentiles may not"),
+        (200, 20_000, "200 of 20,000 requests were lost, so the figures are those of a sample"),
     ],
 )
 def test_so_few_lost_change_no_figure(lost: int, started: int, words: str) -> None:
