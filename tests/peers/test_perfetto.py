@@ -39,9 +39,14 @@ def test_its_trace_processor_has_our_counts_and_sums(perfetto: Callable[[Path], 
     assert query("select name, value from stats where severity != 'info' and value > 0") == []
     whole = "select count(*), sum(dur) from slice where depth = 0 and name like '%operation'"
     operations = [event for event in events if event.group.kind is path.OPERATION]
+    assert query(whole) == [[len(operations), sum(event.total_ns for event in operations)]]
     device = sum(event.stages["device"] for event in once if event.group.kind is path.OPERATION)
-    both = len(operations) + sum(event.group.kind is path.OPERATION for event in once)
-    assert query(whole) == [[both, sum(event.total_ns for event in operations) + device]]
+    count = sum(event.group.kind is path.OPERATION for event in once)
+    assert query(f"{whole}, in the device'".replace("%operation'", "%operation")) == [[count, device]]
+    # Of what has parts each is an argument: no reprs of Python.
+    keys = {key for (key,) in query("select distinct key from args where key like 'debug.%'")}
+    assert "debug.cpus.submit" in keys
+    assert query("select count(*) from args where string_value like '{%' or string_value like '[{%'") == [[0]]
     tasks = "select pid, process.name, tid from thread join process using (upid) where pid >= 100 order by pid, tid"
     assert query(tasks) == [[pid, f"task{pid}", pid + more] for pid in (100, 101, 102) for more in (0, 1)]
     value = (

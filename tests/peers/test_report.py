@@ -125,6 +125,34 @@ def test_a_range_has_figures_of_its_own(opened: Open) -> None:
     assert row(found, 0, "total") == whole
 
 
+def test_a_range_has_no_neighbouring_columns(opened: Open) -> None:
+    """An interval may begin before the one before it has ended: by what it takes to read two clocks."""
+    first, *rest = trace()
+    reports = [one for one in rest if isinstance(one, Report) and one.kind == "interval"]
+    early = [one._replace(ts_ns=one.ts_ns + at % 2 * 370) for at, one in enumerate(reports)]
+    found = opened(first, *early, rest[-1])
+    for at, _ in enumerate(early):
+        found.focus("#heat")
+        for _ in range(at + 1):
+            found.keyboard.press("ArrowRight")
+        found.keyboard.press("Enter")
+        assert row(found, 0, "total")[0] == "500", at
+        found.keyboard.press("Escape")
+
+
+def test_the_page_says_what_was_run_where_and_when(opened: Open) -> None:
+    first, *rest = trace()
+    filters = {"dev": ["nvme0n1"], "segments": True, "op": "read"}
+    command = ("wptrace", "io", "-d", "nvme0n1", "--segments", "--op", "read")
+    found = opened(first._replace(filters=filters, host="db7", command=command), *rest)
+    head = found.inner_text("header")
+    assert "on nvme0n1, only op read, with segments" in head
+    assert "True" not in head
+    assert "db7" in head
+    assert re.search(r"\d\d:\d\d:\d\d [A-Z]{3,4}", head)
+    assert "wptrace io -d nvme0n1 --segments --op read" in found.inner_text("main")
+
+
 def test_a_stage_and_another_kind_over_time(opened: Open) -> None:
     found = opened(*trace())
     drawn = found.get_attribute("#heat .p99", "d")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -158,7 +159,10 @@ class Flow:
     def _begun(self, told: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
         """What a start returns; `told` is what the user chose."""
         self._map_bytes = sum(found.memory() for found in self._obj.maps.values())
-        return Start(self.name, self.level, os.uname().release, told, sources, self.kinds, notes)
+        machine, command = os.uname(), ("wptrace", *sys.argv[1:])
+        return Start(
+            self.name, self.level, machine.release, told, sources, self.kinds, notes, "", machine.nodename, command
+        )
 
     def _taken(
         self,

@@ -40,6 +40,10 @@ class Start(NamedTuple):
     """What the reader must know to read the figures: stages that degrade, and why."""
     file: str = ""
     """The file it comes from, instead of a kernel."""
+    host: str = ""
+    """The name of the machine."""
+    command: tuple[str, ...] = ()
+    """What was run."""
 
 
 class Overhead(NamedTuple):

@@ -112,9 +112,8 @@ def test_the_overlap_is_made_of_records(obj: BpfObject, tmp_path: Path, capsys: 
     assert app["meanwhile"] == [{"owner": "/batch", "ns": (50 + 80) * US}]
     summary = found["summary"]
     assert {cause: count for cause, count in summary["loss"].items() if count} == {"neighbour_unknown": 3}
-    finding = next(one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour")
-    assert (finding["owner"], finding["who"]) == ("/app", "/batch (backup, 64 KiB reads)")
-    assert finding["share"] == pytest.approx(110 / 220)
+    # Two waits accuse nobody.
+    assert not [one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _ADVICE = {
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
 }
 
-NEIGHBOUR_SHARE, NEIGHBOUR_HAD, NEIGHBOUR_WAITS = 0.1, 0.5, 30
+NEIGHBOUR_SHARE, NEIGHBOUR_HAD, NEIGHBOUR_WAITS = 0.1, 0.5, 5
 """Reported: an owner whose requests wait this share of their time, so often at least, while others have this share of
 the device."""
 _HOLDERS = 3

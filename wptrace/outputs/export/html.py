@@ -13,6 +13,8 @@ import heapq
 import html
 import importlib
 import itertools
+import shlex
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -206,6 +208,10 @@ class HtmlExport(Export):
             "level": start.level,
             "kernel": printable(start.kernel),
             "file": printable(start.file),
+            "host": printable(start.host),
+            "command": printable(shlex.join(start.command)),
+            "chosen": printable(words.chosen(start)).strip(" ,"),
+            "zone": time.strftime("%Z", time.localtime(since_ns // 1_000_000_000)),
             "filters": [
                 [printable(name), _words(value)] for name, value in start.filters.items() if value or value == 0
             ],

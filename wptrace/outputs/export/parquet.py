@@ -38,7 +38,10 @@ class ParquetExport(Export):
         self._stages = [*dict.fromkeys(stages), UNATTRIBUTED]
         name, number = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
         columns = [("time", arrow.timestamp("us", tz="UTC")), ("ts_ns", number), ("kind", name)]
-        columns += [(f"label_{one}" if start.kinds[0].nested else one, name) for one in self._labels]
+        # An event has fields of its own that may be called so: two columns of a name are refused by who reads them.
+        others = {*_TEXTS, *_NUMBERS, *(column for column, _ in columns), "total_ns", "more"}
+        nested = start.kinds[0].nested
+        columns += [(f"label_{one}" if nested or one in others else one, name) for one in self._labels]
         columns += [*((one, name) for one in _TEXTS), *((one, number) for one in _NUMBERS), ("total_ns", number)]
         columns += [*((f"{one}_ns", number) for one in self._stages), ("more", arrow.string())]
         told: dict[str, Any] = {

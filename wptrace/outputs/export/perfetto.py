@@ -97,10 +97,7 @@ class PerfettoExport(Export):
         for key, value in notes.items():
             note = event.debug_annotations.add()
             note.name = key
-            if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-                note.string_value = printable(str(value))[:_LONGEST]
-            else:
-                note.int_value = value
+            _annotate(note, value)
         self._builder.write_packet(packet)
 
     def _end(self, track: int, wall_ns: int) -> None:
@@ -128,7 +125,7 @@ class PerfettoExport(Export):
             self._begin(track, segment.stage, segment.begin_ns, {}, flow if segment.stage == BACK else 0)
             self._end(track, segment.end_ns)
             if on and segment.stage == DISK:
-                self._on_device(on, name, segment.begin_ns, segment.end_ns, flow)
+                self._on_device(on, f"{name}, in the device", segment.begin_ns, segment.end_ns, flow)
         self._end(track, event.end_ns)
         if not on:
             self._children(event, name)
@@ -217,6 +214,24 @@ class PerfettoExport(Export):
         track = self._track("trace", name="the trace", parent_uuid=parent)
         self._begin(track, f"wptrace {start.flow}", begin, told)
         self._end(track, report.ts_ns)
+
+
+def _annotate(note: Any, value: Any) -> None:
+    """An argument as Perfetto has them: of what has parts each is one."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            part = note.dict_entries.add()
+            part.name = str(key)
+            _annotate(part, one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _annotate(note.array_values.add(), one)
+    elif isinstance(value, bool):
+        note.bool_value = value
+    elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        note.int_value = value
+    else:
+        note.string_value = "" if value is None else printable(str(value))[:_LONGEST]
 
 
 def _by_name(lines: Iterable[str]) -> Mapping[str, str]:

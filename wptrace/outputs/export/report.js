@@ -101,7 +101,8 @@ function summed(series, metric, columns) {
 
 const state = { series: 0, metric: "total", range: null };
 const drawn = [];
-const columnsOf = (range) => (range ? D.columns.filter(([begin, end]) => end > range[0] && begin < range[1]) : D.columns);
+// By their numbers: the times of two that are side by side may overlap by what rounding leaves.
+const columnsOf = (range) => (range ? D.columns.slice(range[2], range[3] + 1) : D.columns);
 function figures(series, metric) {
 	const cell = D.series[series].cells[metric];
 	if (!cell) return null;
@@ -129,14 +130,11 @@ const ranked = D.series.map((one, at) => at).sort((a, b) =>
 
 function top() {
 	document.documentElement.lang = "en";
-	const where = [`Linux ${D.kernel}`, `${D.begin.slice(0, 19)} to ${D.end.slice(11, 19)}`, duration(D.duration)];
-	const asked = new Map(D.filters), { dev, by, neighbours, ...only } = Object.fromEntries(asked);
-	const filters = [dev ? `on ${dev}` : "", ...Object.entries(only).map(([name, value]) => `only ${name} ${value}`), by ? `by ${by}` : "",
-		neighbours ? "with neighbours" : ""].filter(Boolean);
+	const where = [D.host, `Linux ${D.kernel}`, `${D.begin.slice(0, 19)} to ${D.end.slice(11, 19)} ${D.zone}`, duration(D.duration)].filter(Boolean);
 	main.append(el("header", {},
 		el("h1", {}, `wptrace ${D.flow}`, D.level ? el("small", {}, `level ${D.level}`) : null),
 		el("p", {}, where.join(" · ")),
-		filters.length ? el("p", {}, filters.join(", ")) : null,
+		D.chosen ? el("p", {}, D.chosen) : null,
 		D.file ? el("p", {}, `from ${D.file}`) : null));
 	const cards = el("div", { class: "cards" });
 	const card = (value, words, bad) =>
@@ -208,7 +206,8 @@ function heat() {
 	function zoom() {
 		if (cursor < 0) return;
 		const from = Math.min(cursor, anchor), to = Math.max(cursor, anchor);
-		const range = [view[from][0], view[to][1]];
+		const first = D.columns.indexOf(view[from]);
+		const range = [view[from][0], view[to][1], first, first + to - from];
 		cursor = anchor = -1;
 		look({ range });
 	}
@@ -644,7 +643,7 @@ function measured() {
 		el("li", {}, `${name}: ${number(started)} started = ${number(finished)} finished + ${number(flight)} in flight + ${number(lost)} lost`, failed ? `; ${number(failed)} failed` : ""));
 	section("What was lost", null, D.losses.length ? el("ul", {}, D.losses.map((line) => el("li", {}, line))) : el("p", {}, "Nothing."),
 		el("ul", { class: "dim" }, books), D.stuck.length ? [el("h3", {}, "In flight, when it was last looked for"), el("pre", {}, D.stuck.join("\n"))] : null);
-	const terms = [["command", `wptrace ${D.flow}${D.level ? ` --level ${D.level}` : ""}, version ${D.version}`], ["kernel", D.kernel], ["from", D.begin], ["to", D.end],
+	const terms = [["command", D.command || `wptrace ${D.flow}`], ["version", D.version], ["host", D.host], ["kernel", D.kernel], ["from", `${D.begin} ${D.zone}`], ["to", `${D.end} ${D.zone}`],
 		...D.filters, ["cost", D.cost.replace(/^own cost: /, "")]];
 	section("How it was measured", null, el("dl", {}, terms.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
 		D.notes.length ? el("ul", {}, D.notes.map((note) => el("li", {}, note))) : null,

@@ -111,8 +111,8 @@ def wrapped(parts: Iterable[str], width: int, indent: str, gap: str = "  ") -> I
     yield line
 
 
-def introduction(start: Start) -> Iterator[str]:
-    level = f" (level {start.level})" if start.level else ""
+def chosen(start: Start) -> str:
+    """What of the machine is traced, and how: ` on vda, only op read, by cgroup`."""
     where = ""
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
@@ -126,7 +126,12 @@ def introduction(start: Start) -> Iterator[str]:
     where += f", by {start.filters['by']}" if "by" in start.filters else ""
     where += ", with neighbours" if start.filters.get("neighbours") else ""
     where += ", with segments" if start.filters.get("segments") else ""
-    where += ", with kicks" if start.filters.get("kicks") else ""
+    return where + (", with kicks" if start.filters.get("kicks") else "")
+
+
+def introduction(start: Start) -> Iterator[str]:
+    level = f" (level {start.level})" if start.level else ""
+    where = chosen(start)
     if start.file:
         yield f"Replay of {printable(start.file)}: {start.flow}{level}{where}, Linux {printable(start.kernel)}."
     else:

@@ -15,8 +15,9 @@ import pytest
 from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
 from tests.unit.outputs.export.test_html import stacks, summary
-from tests.unit.outputs.samples import HOSTILE, MS, play
+from tests.unit.outputs.samples import HOSTILE, LABELS, MS, play
 from wptrace.errors import UsageError, WptraceError
+from wptrace.model.kind import Kind, Label, Noun
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
 
@@ -41,6 +42,17 @@ def test_json_has_buckets_and_intervals(tmp_path: Path) -> None:
     assert [line["kind"] for line in lines] == ["start", "operation", "interval", "summary"]
     for row in lines[-1]["rows"]:
         assert sum(count for _, count in row["buckets"]) == row["count"]
+
+
+@pytest.mark.parametrize("label", ["cgroup", "comm"])
+def test_parquet_has_no_two_columns_of_a_name(tmp_path: Path, label: str) -> None:
+    """Rows may be by what events have as a field."""
+    parquet = importlib.import_module("pyarrow.parquet")
+    owned = Kind("owned", Noun("operation"), (*LABELS, Label(label, label, "owner")), book="", ranked=True)
+    start = path.start()._replace(kinds=(*path.KINDS, owned))
+    table = parquet.read_table(written(tmp_path, "parquet", start, *some(5), summary()))
+    assert len(set(table.column_names)) == len(table.column_names)
+    assert {label, f"label_{label}"} <= set(table.column_names)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
