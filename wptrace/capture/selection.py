@@ -51,7 +51,10 @@ QUESTIONS = (
         "dev", "only of this device, by the name that it has in the capture; repeatable", "DEVICE", (model.DEVICE,), (),
         lambda found, wanted: _same(found, wanted.removeprefix("/dev/")), repeatable=True,
     ),
-    Question("op", "only this operation: read, write, sync and so on", "OP", (model.OPERATION,), (), _same),
+    Question(
+        "op", "only this operation: read, write, sync and so on; repeatable", "OP", (model.OPERATION,), (), _same,
+        repeatable=True,
+    ),
     Question("pid", "only of this process", "PID", (model.TASK,), ("pid",), _of_task("pid"), number=True),
     Question("tid", "only of this thread", "TID", (model.TASK,), ("tid",), _of_task("tid"), number=True),
     Question("comm", "only of threads with this name", "NAME", (model.TASK, model.COMM), ("comm",), _of_task("comm")),
@@ -76,7 +79,11 @@ class Selection:
         found: dict[str, Any] = {}
         for one, values in self._asked:
             plain = [int(value) for value in values] if one.number else list(values)
-            found[one.name] = plain if one.repeatable else plain[0]
+            if one.name == "op" and len(plain) > 1:
+                # One operation is a word, as in the filters of a trace.
+                found["ops"] = plain
+            else:
+                found[one.name] = plain if one.name == "dev" else plain[0]
         return found
 
     def is_on(self, dev: str) -> bool:

@@ -77,6 +77,11 @@ def parser(names: Sequence[str], whole: Sequence[str]) -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = joined(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        hint = "wptrace --help lists them, wptrace io --help the options of that one"
+        raise UsageError("name a command, such as io", hint)
+    if words[0] == "help":
+        words = [*words[1:2], "--help"]
     known = command_names()
     asked = next((word for word in words if not word.startswith("-")), "")
     # One command is imported to be run, all of them to be listed, which takes no arguments and so no flows.

@@ -218,7 +218,7 @@ def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
     """Seconds and count, as given."""
     seconds: float | None = None
     if options.interval is not None:
-        seconds = parse_duration(options.interval, default_unit="s") / NS_PER["s"]
+        seconds = _seconds(options.interval)
         if seconds < 0.01:
             raise UsageError(f"an interval of {options.interval} is too short: the minimum is 10ms")
     if options.count is None:
@@ -226,6 +226,18 @@ def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
     if not _NUMBER.fullmatch(options.count) or int(options.count) == 0:
         raise UsageError(f"the count {options.count!r} is not a whole number above 0")
     return seconds, int(options.count)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text, default_unit="s") / NS_PER["s"]
+    except UsageError as error:
+        # What people write in this place that means something else.
+        if text in NS_PER:
+            raise UsageError(f"{error.message}: a number and its unit are one word, as 5{text}") from None
+        if Path(text).name in os.listdir("/sys/class/block"):  # noqa: PTH208 - names alone
+            raise UsageError(f"{error.message}: a device is named by --dev {text}") from None
+        raise UsageError(f"{error.message}: an interval and a count may stand here, and no command to run") from None
 
 
 def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any) -> Output:
@@ -236,6 +248,9 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     if "intervals" not in wanted and (getattr(options, "capture", None) is not None or exports(options)):
         # Intervals are the file's, unless some were given.
         wanted["intervals"] = options.interval is not None
+    if getattr(options, "count", None) == "1" and not (line or csv or options.json):
+        # The summary is the same once more.
+        wanted["intervals"] = False
     how = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
     shown = make(CSV if csv else LINES if line else NDJSON if options.json else TEXT, stream, view, how)
     return exported(options, shown, view, how)
@@ -391,10 +406,10 @@ def add_filters(parser: argparse._ActionsContainer, predicates: Predicates) -> N
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """`--size -1M` as one word: argparse takes what begins with a dash for an option."""
+    """`--size -1M` as one word: argparse takes what begins with a dash for an option, and so a negative number."""
     found: list[str] = []
     for word in words:
-        if found and found[-1] == "--size" and re.match(r"-[0-9]", word):
+        if found and re.fullmatch(r"--[a-z-]+", found[-1]) and re.match(r"-[0-9]", word):
             found[-1] += f"={word}"
         else:
             found.append(word)

@@ -94,11 +94,12 @@ def run(options: argparse.Namespace) -> int:
         head = capture.head
         _require(options, head)
         owners = _neighbours(options, head)
+        since_ns, until_ns = _times(options, head)
         wanted = Wanted(
             selection,
             slow_ns,
-            None if options.since is None else _moment(options.since, head.began_ns, "--since"),
-            None if options.until is None else _moment(options.until, head.began_ns, "--until"),
+            since_ns,
+            until_ns,
             singles=not options.summary and not options.folded,
             intervals=head.intervals or options.live or bool(common.exports(options) or options.to),
             sample=sample,
@@ -240,11 +241,29 @@ def _shown(options: argparse.Namespace, head: Head) -> dict[str, Any]:
     return shown
 
 
+def _times(options: argparse.Namespace, head: Head) -> tuple[int | None, int | None]:
+    given = (("--since", options.since), ("--until", options.until))
+    since_ns, until_ns = (None if text is None else _moment(text, head.began_ns, option) for option, text in given)
+    if since_ns is not None and until_ns is not None and since_ns > until_ns:
+        raise UsageError(f"--since {options.since} is later than --until {options.until}")
+    for (option, text), at_ns in zip(given, (since_ns, until_ns)):
+        if at_ns is not None and at_ns > time.time_ns():
+            raise UsageError(f"{option} {text} has not come yet: the capture begins {_shown_time(head.began_ns)}")
+    return since_ns, until_ns
+
+
+def _shown_time(ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ns // 1_000_000_000))
+
+
 def _moment(text: str, began_ns: int, option: str) -> int:
     """A time of day in nanoseconds since 1970: of the day of the capture, unless a date stands before it."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
-        return began_ns + parse_duration(text)
+        try:
+            return began_ns + parse_duration(text)
+        except UsageError:
+            raise UsageError(f"{option} takes a time such as 14:03:05 or 30s, not {text!r}") from None
     date, minute, seconds, part = found.groups()
     day = date or time.strftime("%Y-%m-%d", time.localtime(began_ns // 1_000_000_000))
     try:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wptrace.kernel import files
+
 PROC = Path("/proc")
 _KVM = "/dev/kvm"
 _NAMES = re.compile(rb"qemu-system-|qemu-kvm|kvm$|cloud-hypervis|firecracker")
@@ -26,6 +28,7 @@ _DEPTH = 16
 _DRIVES = {"-drive", "-blockdev", "--blockdev", "--drive"}
 _PLAIN = {"-hda", "-hdb", "-hdc", "-hdd", "-cdrom", "-fda", "-fdb", "-mtdblock", "-sd", "-pflash"}
 _FILE_KEYS = {"file", "filename", "file.filename"}
+_DEVICES, _IMAGES = {stat.S_IFBLK}, {stat.S_IFBLK, stat.S_IFREG}
 _FORMATS = {b"QFI\xfb": "qcow2", b"KDMV": "vmdk", b"vhdxfile": "vhdx", b"conectix": "vpc"}
 
 
@@ -63,7 +66,7 @@ def read(pid: int, proc: Path = PROC) -> Guest:
     for link, fd in _descriptors(folder):
         found = _image(fd, link, named)
         if found is not None:
-            images.setdefault((found.inode, fd.stat().st_dev), found)
+            images.setdefault((found[0].inode, found[1]), found[0])
     return Guest(pid, _name(words) or _comm(folder), tuple(sorted(images.values())))
 
 
@@ -103,28 +106,27 @@ def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
             yield os.readlink(fd), fd  # noqa: PTH115 - it is a name, and no path that leads anywhere
 
 
-def _image(fd: Path, link: str, named: set[str]) -> Image | None:
-    """Of a block device, or of a file that the command line names."""
-    try:
-        found = fd.stat()
-    except OSError:
-        return None
-    if stat.S_ISBLK(found.st_mode):
-        number = os.major(found.st_rdev), os.minor(found.st_rdev)
-        return Image(link, found.st_ino, number, _format(fd))
-    if not stat.S_ISREG(found.st_mode):
-        return None
+def _image(fd: Path, link: str, named: set[str]) -> tuple[Image, int] | None:
+    """Of a block device, or of a file that the command line names; and the device that it lies on."""
     # Where only the base name is given, the process's own directory is meant, which it may have left.
-    if link in named or any(not name.startswith("/") and link.endswith(f"/{name}") for name in named):
-        return Image(link, found.st_ino, None, _format(fd))
-    return None
+    is_named = link in named or any(not name.startswith("/") and link.endswith(f"/{name}") for name in named)
+    try:
+        opened, found = files.open_to_read(fd, _IMAGES if is_named else _DEVICES)
+    except OSError:
+        # Closed, or no such file; or somebody has a lease on it, and would have to give it up first.
+        return None
+    try:
+        is_device = stat.S_ISBLK(found.st_mode)
+        number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_device else None
+        return Image(link, found.st_ino, number, _format(opened)), found.st_dev
+    finally:
+        os.close(opened)
 
 
-def _format(fd: Path) -> str:
+def _format(opened: int) -> str:
     """By its first bytes: a guest may have written them into a raw one, which is then taken for what it is not."""
     try:
-        with fd.open("rb") as file:
-            first = file.read(8)
+        first = os.pread(opened, 8, 0)
     except OSError:
         return ""
     return next((name for magic, name in _FORMATS.items() if first.startswith(magic)), "raw")

@@ -126,14 +126,28 @@ def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFi
         (["--exact"], "--exact needs a capture of wptrace size"),
         (["--hist=nothing"], "there is no stage nothing"),
         (["--pid=x"], "--pid takes a number, not 'x'"),
-        (["--since=yesterday"], "'yesterday' is not a duration"),
+        (["--since=yesterday"], "--since takes a time such as 14:03:05 or 30s, not 'yesterday'"),
         (["--since=25:00"], "--since takes a time such as 14:03:05 or 30s, not '25:00'"),
+        (["--since=5s", "--until=2s"], "--since 5s is later than --until 2s"),
+        (["--until=2999-01-01 00:00"], "--until 2999-01-01 00:00 has not come yet: the capture begins "),
         (["--cpu=1"], "--cpu cannot be answered: events of this capture do not have it"),
     ],
 )
 def test_what_a_capture_cannot_answer(options: list[str], sentence: str, file: Path) -> None:
     with pytest.raises(UsageError, match=sentence):
         main(["replay", str(file), *options])
+
+
+def test_several_operations_are_asked_for(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last one alone was, and nobody said so."""
+    counts = {}
+    for ops in (["read"], ["write"], ["read", "write"]):
+        assert main(["replay", str(file), "--json", *(f"--op={op}" for op in ops)]) == 0
+        start, *_, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert start["filters"].get("ops", [start["filters"].get("op")]) == ops
+        assert {row["op"] for row in summary["rows"]} <= set(ops)
+        counts[tuple(ops)] = len(summary["rows"])
+    assert counts["read", "write"] == counts["read",] + counts["write",]
 
 
 def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

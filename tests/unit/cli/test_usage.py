@@ -29,7 +29,9 @@ Handed = tuple[list[tuple[Flow, Output]], Terms]
 FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
 BAD = [
-    ([], "the following arguments are required: COMMAND"),
+    (["io", "ms"], "a number and its unit are one word, as 5ms"),
+    (["io", "--", "ls"], "an interval and a count may stand here, and no command to run"),
+    ([], "name a command, such as io"),
     (["blah"], "argument COMMAND: invalid choice: 'blah'"),
     (["--blah"], "the following arguments are required: COMMAND"),
     (["io", "--blah"], "io: unrecognized arguments: --blah"),
@@ -67,7 +69,7 @@ BAD = [
     (["io", "--slow", "5"], "the duration '5' has no unit: the units are ns, us, ms, s, m, h"),
     (["io", "--slow", "abc"], "'abc' is not a duration such as 5ms or 1.5s"),
     (["io", "--slow", ""], "'' is not a duration such as 5ms or 1.5s"),
-    (["io", "--slow", "-5ms"], "io: argument --slow: expected one argument"),
+    (["io", "--slow", "-5ms"], "'-5ms' is not a duration"),
     (["io", "--slow", "5ms", "--each"], "io: argument --each: not allowed with argument --slow"),
     (["io", "--stuck", "5"], "the duration '5' has no unit: the units are ns, us, ms, s, m, h"),
     (["io", "--stuck", "soon"], "'soon' is not a duration such as 5ms or 1.5s"),
@@ -110,7 +112,7 @@ BAD = [
         )
         for text in ("", "0", "0%", "0.0%", "101%", "5%%", "five", "5 %", ".5%", "5.%", "1e1", "9" * 5000, "٣%")
     ),
-    (["io", "--budget", "-5%"], "io: argument --budget: expected one argument"),
+    (["io", "--budget", "-5%"], "--budget takes a percentage above 0"),
     (["io", "--ring-size", "abc"], "'abc' is not a size such as 64K or 1M"),
     (["io", "--ring-size", ""], "'' is not a size such as 64K or 1M"),
     (["io", "--ring-size", "K"], "'K' is not a size such as 64K or 1M"),

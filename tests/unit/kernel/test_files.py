@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -95,3 +99,21 @@ def test_what_the_system_refuses_is_one_sentence(tmp_path: Path) -> None:
         opened(tmp_path / "no" / "one")
     with pytest.raises(WptraceError, match="cannot be written: Is a directory"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["pipe", "socket", "lease"])
+def test_what_would_be_waited_for_is_not_read(tmp_path: Path, what: str) -> None:
+    """A process may have anything as its descriptor where an image of a guest is expected."""
+    path = tmp_path / "one"
+    with ExitStack() as stack:
+        if what == "pipe":
+            os.mkfifo(path)
+        elif what == "socket":
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(os.path.relpath(path))
+        else:
+            file = stack.enter_context(path.open("w"))
+            # Who opens it waits until it is given up, for 45 s at the most.
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            stack.callback(signal.signal, signal.SIGIO, signal.signal(signal.SIGIO, signal.SIG_IGN))
+        with pytest.raises(OSError, match=r"Invalid argument|temporarily unavailable"):
+            files.open_to_read(path)
