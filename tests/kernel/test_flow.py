@@ -277,8 +277,8 @@ outcome = "second"
 @pytest.mark.parametrize(
     ("begin", "end", "key"),
     [
-        ("fn:vfs_fsync_range", "ret:vfs_fsync_range", "task"),
-        ("fn:vfs_fsync_range", "fn:blkdev_issue_flush", "task"),
+        ("fn:blkdev_fsync", "ret:blkdev_fsync", "task"),
+        ("fn:blkdev_fsync", "fn:blkdev_issue_flush", "task"),
         ("tp:block_rq_issue", "tp:block_rq_complete", "request"),
     ],
 )
