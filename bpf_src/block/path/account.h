@@ -405,6 +405,9 @@ __noinline int close_account(__u32 place)
 	if (op->last && all_ended(op))
 		charge_last(op);
 	open_account(op);
+	/* A stacked device was done before its task had to wait. */
+	if (op->above && op->blocked && op->held_until < op->above_done_ns)
+		op->held_until = op->above_done_ns;
 	held = charge_above(op);
 	advance(op, op->waited || held ? OP_STAGE_RETURN : OP_STAGE_FS, op->end_ns);
 	return 0;

@@ -57,12 +57,17 @@ static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 }
 
 /* One more bio of this operation. */
+static __always_inline bool reads_ahead(struct op_state *op, struct bio *bio, __u32 flags)
+{
+	return flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(op, bio);
+}
+
 static __always_inline void belong(struct bio_state *state, struct op_state *op, struct bio *bio, __u32 flags)
 {
 	op->made++;
 	op->slot = state->done.slot;
 	state->made = op->made;
-	if (flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(op, bio)) {
+	if (reads_ahead(op, bio, flags)) {
 		state->apart |= BIO_APART_READAHEAD;
 		op->readahead++;
 	}
@@ -169,6 +174,9 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	if (above) {
 		op->above = key;
 		op->above_ns = state->done.times.queued;
+		/* It may end before its task sleeps for it: no page cache served that. */
+		if (!reads_ahead(op, bio, flags))
+			op->blocked = true;
 	} else {
 		op->above = 0;
 		belong(state, op, bio, flags);

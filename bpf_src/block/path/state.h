@@ -127,7 +127,7 @@ struct op_state {
 	__u8 interface;
 	bool waited; /* a request was charged */
 	bool charged; /* anything was */
-	bool blocked; /* slept for I/O, of whomever, or went on when its task did not wait any more */
+	bool blocked; /* slept for I/O of anyone, sent it to a stacked device, or went on without its task */
 	bool lost; /* a bio had no slot */
 	bool in_iowait;
 	bool in_journal; /* where it may wait for one */
