@@ -27,12 +27,15 @@ class Lanes:
     def __init__(self) -> None:
         self._ends: dict[Hashable, list[int]] = {}
 
-    def take(self, owner: Hashable, begin_ns: int, end_ns: int) -> int:
+    def take(self, owner: Hashable, begin_ns: int, end_ns: int, most: int | None = None) -> int | None:
+        """None where all of them are taken, and there are as many as there may be."""
         ends = self._ends.setdefault(owner, [])
         for lane, last in enumerate(ends):
             if last <= begin_ns:
                 ends[lane] = end_ns
                 return lane
+        if most is not None and len(ends) >= most:
+            return None
         ends.append(end_ns)
         return len(ends) - 1
 

@@ -25,6 +25,8 @@ _RESOLUTION = 1_000_000_000
 # The least that the library takes: each location has a buffer of its own, and a file.
 _CHUNK = 1 << 18
 _LOCATIONS = 256
+# Of those of one thread, and of those that are shared, which come on top.
+_LANES, _SHARED = 128, 256
 _LONGEST = 4096
 _TEXTS, _NUMBERS = ("path", "cgroup"), ("offset", "sector", "bytes", "error")
 
@@ -39,6 +41,7 @@ class Otf2Export(Export):
         self._lanes = Lanes()
         self._locations: dict[Hashable, Any] = {}
         self._groups: dict[Hashable, Any] = {}
+        self._left_out = 0
 
     def start(self, start: Start) -> None:
         self._start = start
@@ -65,6 +68,9 @@ class Otf2Export(Export):
             return
         with self._written():
             to, made = self._location(event), self._writer.definitions
+            if to is None:
+                self._left_out += 1
+                return
             name = " ".join(filter(None, (words.group(event.group), event.group.kind.noun.one)))
             whole = made.region(name[:_LONGEST])
             to.enter(event.start_ns, whole, self._attributes(event))
@@ -88,15 +94,23 @@ class Otf2Export(Export):
         return found
 
     def _location(self, event: Event) -> Any:
-        """Of its thread, one on which nothing else is meanwhile; many threads share those of nobody."""
+        """Of its thread, one on which nothing else is meanwhile; many threads share those of nobody.
+
+        None where too many events are under way at once.
+        """
         fields = event.fields
         pid, tid, comm = fields.get("pid"), fields.get("tid"), printable(str(fields.get("comm") or ""))[:_LONGEST]
         owner: tuple[Hashable, ...] = (pid, tid)
         process, thread = f"{comm} {pid}", f"{comm} {tid or pid}"
-        is_full = len(self._locations) >= _LOCATIONS and (owner, 0) not in self._locations
-        if is_full or not isinstance(pid, int) or pid <= 0:
+        lane: int | None = None
+        if isinstance(pid, int) and pid > 0:
+            most = _LANES if len(self._locations) < _LOCATIONS else 0
+            lane = self._lanes.take(owner, event.start_ns, event.end_ns, most)
+        if lane is None:
             owner, process, thread = (), "others", "others"
-        lane = self._lanes.take(owner, event.start_ns, event.end_ns)
+            lane = self._lanes.take(owner, event.start_ns, event.end_ns, _SHARED)
+        if lane is None:
+            return None
         if (owner, lane) not in self._locations:
             group = self._groups.get(owner[:1])
             if group is None:
@@ -109,6 +123,8 @@ class Otf2Export(Export):
 
     def finish(self, report: Report) -> None:
         lines = [*header.law(report), *header.losses(report), *self._start.notes]
+        if self._left_out:
+            lines.append(f"{self._left_out:,} events are left out: too many were under way at once")
         with self._written():
             self._writer.description = "\n".join(map(printable, lines))
             # It takes the time of its own first line, and traces may be replayed.

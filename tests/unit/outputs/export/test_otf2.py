@@ -76,6 +76,17 @@ def test_many_threads_share_locations(tmp_path: Path) -> None:
     assert sum(read(folder)[0][0, name] for name in ["nvme0n1 read operation"]) == len(events)
 
 
+def test_events_at_once_have_a_bounded_number_of_files(tmp_path: Path) -> None:
+    """Each location is two files."""
+    many = 2000
+    events = [path.operation(pid=7, tid=7, comm="task") for _ in range(many)]
+    folder = written(tmp_path, "otf2", path.start(), *events, SUMMARY)
+    assert sum(1 for _ in folder.rglob("*")) < 2 * 512
+    shown = sum(count for (depth, _), count in read(folder)[0].items() if depth == 0)
+    assert shown == 128 + 256
+    assert f"{many - shown:,} events are left out".encode() in (folder / "traces.otf2").read_bytes()
+
+
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
     folder = written(tmp_path, "otf2", path.start(), path.operation(comm=name, path=name, dev=name), SUMMARY)
