@@ -7,9 +7,9 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import Callable
 
 from wptrace.errors import UsageError, WptraceError
 
@@ -33,19 +33,21 @@ def open_to_write(path: Path, what: str, flags: int = 0, mode: int = 0o600) -> i
     return fd
 
 
-def open_to_read(path: Path, kinds: Collection[int] = (stat.S_IFREG,)) -> tuple[int, os.stat_result]:
-    """A descriptor of a file of one of these kinds, and what it is; an OSError where it is another one.
+def open_to_read(
+    path: Path | str, is_wanted: Callable[[os.stat_result], bool], flags: int = 0
+) -> tuple[int, os.stat_result]:
+    """A descriptor of a file, and what it is; an OSError where it is not one that is wanted.
 
     Whoever owns the path may put another thing there at any moment, such as a pipe without a writer or a file with a
     lease, which would be waited for. So it is looked at first, and what was looked at is opened.
     """
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
     try:
         found = os.fstat(place)
-        if stat.S_IFMT(found.st_mode) not in kinds:
+        if not is_wanted(found):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        return os.open(f"/proc/self/fd/{place}", flags), found
+        fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        return fd, found
     finally:
         os.close(place)
 

@@ -28,7 +28,6 @@ _DEPTH = 16
 _DRIVES = {"-drive", "-blockdev", "--blockdev", "--drive"}
 _PLAIN = {"-hda", "-hdb", "-hdc", "-hdd", "-cdrom", "-fda", "-fdb", "-mtdblock", "-sd", "-pflash"}
 _FILE_KEYS = {"file", "filename", "file.filename"}
-_DEVICES, _IMAGES = {stat.S_IFBLK}, {stat.S_IFBLK, stat.S_IFREG}
 _FORMATS = {b"QFI\xfb": "qcow2", b"KDMV": "vmdk", b"vhdxfile": "vhdx", b"conectix": "vpc"}
 
 
@@ -110,8 +109,12 @@ def _image(fd: Path, link: str, named: set[str]) -> tuple[Image, int] | None:
     """Of a block device, or of a file that the command line names; and the device that it lies on."""
     # Where only the base name is given, the process's own directory is meant, which it may have left.
     is_named = link in named or any(not name.startswith("/") and link.endswith(f"/{name}") for name in named)
+
+    def is_image(found: os.stat_result) -> bool:
+        return stat.S_ISBLK(found.st_mode) or (is_named and stat.S_ISREG(found.st_mode))
+
     try:
-        opened, found = files.open_to_read(fd, _IMAGES if is_named else _DEVICES)
+        opened, found = files.open_to_read(fd, is_image)
     except OSError:
         # Closed, or no such file; or somebody has a lease on it, and would have to give it up first.
         return None

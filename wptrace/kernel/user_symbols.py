@@ -15,6 +15,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
+from wptrace.kernel import files
 from wptrace.kernel.elf_functions import Functions, functions
 from wptrace.kernel.symbols import UNKNOWN
 
@@ -96,20 +97,14 @@ class ProcessSymbols:
 
 def _opened(path: str, region: Region | None = None) -> int:
     """A descriptor of a regular file, and of the one that was mapped, if that is given; -1 where it is none."""
+
+    def is_wanted(found: os.stat_result) -> bool:
+        return stat.S_ISREG(found.st_mode) and (region is None or _is_mapped(found, region))
+
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if region is not None else 0))
-    except (OSError, ValueError):  # gone, not allowed, or no such name
+        return files.open_to_read(path, is_wanted, os.O_NOFOLLOW if region is not None else 0)[0]
+    except (OSError, ValueError):  # gone, not allowed, another one, or no such name
         return -1
-    try:
-        found = os.fstat(place)
-        if not stat.S_ISREG(found.st_mode) or (region is not None and not _is_mapped(found, region)):
-            return -1
-        # Opening what O_PATH found is opening that and nothing else, whatever lies at the path by now.
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    finally:
-        os.close(place)
 
 
 def _is_mapped(found: os.stat_result, region: Region) -> bool:
