@@ -56,12 +56,12 @@ static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 	return begin >= op->offset + (__s64)op->length || end <= op->offset;
 }
 
-/* One more bio of this operation. */
 static __always_inline bool reads_ahead(struct op_state *op, struct bio *bio, __u32 flags)
 {
 	return flags >> bpf_core_enum_value(enum req_flag_bits, __REQ_RAHEAD) & 1 && is_beyond(op, bio);
 }
 
+/* One more bio of this operation. */
 static __always_inline void belong(struct bio_state *state, struct op_state *op, struct bio *bio, __u32 flags)
 {
 	op->made++;
