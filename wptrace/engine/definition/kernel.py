@@ -106,7 +106,7 @@ class RunningKernel(Kernel):
     def has_tracepoint(self, name: str) -> bool:
         return any(any(home.glob(f"*/{name}/id")) for home in _events())
 
-    @property
+    @cached_property
     def symbols(self) -> frozenset[str]:
         return frozenset(self._functions)
 
