@@ -79,11 +79,11 @@ class Selection:
         found: dict[str, Any] = {}
         for one, values in self._asked:
             plain = [int(value) for value in values] if one.number else list(values)
-            if one.name == "op" and len(plain) > 1:
+            if one.name == "op":
                 # One operation is a word, as in the filters of a trace.
-                found["ops"] = plain
+                found.update({"ops": plain} if len(plain) > 1 else {"op": plain[0]})
             else:
-                found[one.name] = plain if one.name == "dev" else plain[0]
+                found[one.name] = plain if one.repeatable else plain[0]
         return found
 
     def is_on(self, dev: str) -> bool:

@@ -178,8 +178,10 @@ def of_value(value: Any) -> Json:
 
 
 def value(found: Json) -> Hashable:
-    if found is None or isinstance(found, str):
-        return None if found is None else text(found)
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return text(found)
     if not isinstance(found, dict):
         return signed(found)
     ((name, of),) = found.items()

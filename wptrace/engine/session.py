@@ -69,6 +69,7 @@ class Trace:
 
     start: Start
     first: Snapshot
+    _pace: Pace
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -79,7 +80,6 @@ class Trace:
         """In this turn."""
         self._cost_s = 0.0
         self._history = History()
-        self._pace = Pace(time.monotonic(), wanted=bool(flow.judged))
 
     def subscribe(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)

@@ -74,13 +74,6 @@ _SAMPLED = ("request", "writeback", "owned_request")
 _UPPERS = 16384
 # So many are known by name of whom others waited for.
 _BLAMED = 4096
-
-
-def _blame(found: dict[str, int], who: str, ns: int) -> None:
-    if who in found or len(found) < _BLAMED:
-        found[who] = found.get(who, 0) + ns
-
-
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time, or an end without a start is counted.
 _SETTLES_NS = 1_000_000_000
@@ -532,3 +525,8 @@ class PathFlow(Flow):
         if self._signals is not None:
             self._signals.close()
         super().close()
+
+
+def _blame(found: dict[str, int], who: str, ns: int) -> None:
+    if who in found or len(found) < _BLAMED:
+        found[who] = found.get(who, 0) + ns

@@ -50,7 +50,7 @@ def _state(book: Book) -> str:
 
 def law(report: Report, kinds: Iterable[Kind] = ()) -> Iterator[str]:
     """started = finished + in flight + lost; of what the `kinds` call it."""
-    nouns = nouns_of(kinds)
+    nouns = _nouns(kinds)
     for name in sorted(report.books):
         book = report.books[name]
         name = nouns.get(name, name)
@@ -58,7 +58,7 @@ def law(report: Report, kinds: Iterable[Kind] = ()) -> Iterator[str]:
         yield f"{name}: {book.started:,} started = {parts}"
 
 
-def nouns_of(kinds: Iterable[Kind]) -> dict[str, str]:
+def _nouns(kinds: Iterable[Kind]) -> dict[str, str]:
     """What is in each book, where it is of one kind that has a noun of its own."""
     found: dict[str, str] = {}
     for kind in kinds:
@@ -68,7 +68,7 @@ def nouns_of(kinds: Iterable[Kind]) -> dict[str, str]:
 
 
 def losses(report: Report, kinds: Iterable[Kind] = ()) -> Iterator[str]:
-    nouns = nouns_of(kinds)
+    nouns = _nouns(kinds)
     for name in sorted(report.books):
         what = nouns.get(name, name if wide(report) else "")
         yield from causes(report.books[name].lost, "lost", f" {what}" if what else "")

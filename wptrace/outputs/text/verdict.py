@@ -139,11 +139,9 @@ def _lost(figures: Mapping[str, float], nouns: Mapping[str, str]) -> str:
         for what in _NOUNS
         if figures.get(what)
     ]
-    one = sum(figures.get(what, 0) for what in ("operations", "requests")) == 1
+    one = sum(figures.get(what, 0) for what in _NOUNS) == 1
     were = f"{' and '.join(parts)} {'was' if one else 'were'} lost"
-    share = max(
-        figures[what] / max(figures[f"{what}_started"], 1) for what in ("operations", "requests") if figures.get(what)
-    )
+    share = max(figures[what] / max(figures[f"{what}_started"], 1) for what in _NOUNS if figures.get(what))
     if share < LOST_SHARE:
         return f"{were}: too few to change any figure but the largest ones"
     if share < SAMPLE_SHARE:
