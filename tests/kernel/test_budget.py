@@ -348,7 +348,7 @@ def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_
             shedder = flow.shedder()
             fs = next(step for step in shedder.steps if step.kind is FS)
             with held_up(folder) as writer:
-                wait_until(lambda: any(True for _ in operations(flow._running.obj)), "the write")
+                wait_for_an_operation(flow)
                 shedder.shed(fs)
                 held = book(flow.snapshot())
                 assert (held["in_flight"], held["lost_by_cause"]) == (0, {"shed": 1})
@@ -387,6 +387,11 @@ def held_up(
             joined(writer)
 
 
+def wait_for_an_operation(flow: io_path.PathFlow) -> None:
+    """Also one of which it is not known yet whether it is counted."""
+    wait_until(lambda: any(True for _ in operations(flow._running.obj)), "the write")
+
+
 @pytest.mark.one_kernel
 def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, tmp_path: Path) -> None:
     """The requests of one that a filter leaves out are left out; those that its task makes later are not."""
@@ -396,7 +401,7 @@ def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, t
             shedder = flow.shedder()
             fs = next(step for step in shedder.steps if step.kind is FS)
             with held_up(folder, lambda: read_direct(Path(disk.path), 10)):
-                wait_until(lambda: any(True for _ in operations(flow._running.obj)), "the write")
+                wait_for_an_operation(flow)
                 shedder.shed(fs)
             found = flow.snapshot()
             # The file system may have read something as well.
@@ -431,7 +436,7 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
                 left = {"kinds[1].ns": 12345, "kinds[1].count": 12345}
                 leave_behind(obj, "interferences", "interference_state", left)
                 go.set()
-                wait_until(lambda: any(True for _ in operations(flow._running.obj)), "the write")
+                wait_for_an_operation(flow)
                 ops, states = obj.struct("op_state"), obj.struct("interference_state")
                 memory = bytes(obj.view("ops"))
                 places = [place for place, _ in operations(obj)]

@@ -330,7 +330,7 @@ LATE_NS = 50_000
 
 @pytest.fixture(scope="module")
 def slow_stacks() -> Iterator[dict[str, Disk]]:
-    """Each on disks that take 2 ms for each request."""
+    """Each on disks that take so long for each request."""
     with ExitStack() as stack:
 
         def late(name: str, number: int) -> list[Disk]:

@@ -22,6 +22,11 @@ GREW = {"factor": 4.18, "ts_ns": NOON, "duration_ns": 10 * SECOND, "mean_ns": 4.
 TAIL = {"ratio": 12.4, "p50_ns": 2 * MS, "p99_ns": 24 * MS, "stage_p99_ns": 22 * MS}
 
 
+def neighbour(who: str, dev: str = "vda", **figures: float) -> Finding:
+    figures = {"share": 0.38, "waited_ns": 1, "waits": 40, **figures}
+    return Finding("neighbour", figures, WAITED.group(dev, "/app"), who=who)
+
+
 def said(*findings: Finding, advice: str = "", dates: bool = False) -> list[str]:
     return list(verdict.lines(Verdict(findings, advice), dates))
 
@@ -83,41 +88,21 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
         ),
         (Finding("owner", {"share": 1.0, "owners": 1}, who="a\nb[12]"), "a\\nb[12] had the device alone"),
         (
-            Finding(
-                "neighbour",
-                {"share": 0.38, "had": 0.92, "waited_ns": 1, "waits": 1},
-                WAITED.group("nullb0", "/app"),
-                who="/batch (backup, 64 KiB reads)",
-            ),
+            neighbour("/batch (backup, 64 KiB reads)", dev="nullb0", had=0.92, waits=1),
             "waiting for nullb0 takes 38% of the requests of /app: /batch (backup, 64 KiB reads) had 92% of it ",
         ),
         (
-            Finding(
-                "neighbour",
-                {"share": 0.38, "had": 0.97, "waited_ns": 1, "waits": 40, "unknown": 0.03},
-                WAITED.group("vda", "/app"),
-                who="/one (a, 4 KiB reads) and /two (b, 4 KiB reads)",
-            ),
+            neighbour("/one (a, 4 KiB reads) and /two (b, 4 KiB reads)", had=0.97, unknown=0.03),
             "waiting for vda takes 38% of the requests of /app: /one (a, 4 KiB reads) and /two (b, 4 KiB reads)"
             " had 97%",
         ),
         (
-            Finding(
-                "neighbour",
-                {"share": 0.38, "had": 0.6, "waited_ns": 1, "waits": 40, "unknown": 0.3},
-                WAITED.group("vda", "/app"),
-                who="/one (a, 4 KiB reads)",
-            ),
+            neighbour("/one (a, 4 KiB reads)", had=0.6, unknown=0.3),
             "waiting for vda takes 38% of the requests of /app: /one (a, 4 KiB reads) had 60% of it meanwhile,"
             " and who had 30% is not known by name",
         ),
         (
-            Finding(
-                "neighbour",
-                {"share": 0.38, "had": 0.98, "waited_ns": 1, "waits": 40, "unknown": 0.0, "many": 1},
-                WAITED.group("vda", "/app"),
-                who="many others",
-            ),
+            neighbour("many others", had=0.98, unknown=0.0, many=1),
             "waiting for vda takes 38% of the requests of /app: many others had 98% of it meanwhile,"
             " and no three of them had half of it",
         ),
