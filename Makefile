@@ -127,7 +127,7 @@ lint: | $(venv) ## check style and types
 	$(call quiet,RUFF,"$(python_files)")
 	$(Q)$(tool) ruff check --quiet $(python_files)
 	$(Q)$(tool) ruff format --check --quiet $(python_files)
-	$(call quiet,MYPY,wptrace)
+	$(call quiet,MYPY,strict)
 	$(Q)$(tool) mypy --no-error-summary
 	$(Q)$(tool) mypy --no-error-summary vmlinux/generate.py
 	$(Q)$(tool) mypy --no-error-summary $(wildcard packaging/*.py)

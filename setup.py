@@ -28,7 +28,10 @@ def make() -> None:
     try:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     except OSError as error:
-        sys.exit(f"wptrace cannot be built: {command[0]}: {error.strerror}")
+        sys.exit(
+            f"wptrace cannot be built: {command[0]}: {error.strerror}:"
+            " install make, clang and libbpf-dev, or install a wheel, which has everything built"
+        )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("make")]
         sys.exit(f"wptrace cannot be built: {said[-1] if said else f'make ended with {done.returncode}'}")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tracing costs, measured: `make bench`, `python3 -m bench --help`."""
+"""Measures the cost of tracing: `make bench`, `python3 -m bench --help`."""

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub = commands.add_parser("paired", help="loads with and without tracing in turn, on the running kernel")
     sub.add_argument("--pairs", type=int, default=12)
     sub.add_argument("--only", action="append", default=[], metavar="MODE", help="as `io --each`; repeatable")
+    sub.add_argument("--load", action="append", default=[], metavar="NAME", help="as `getppid`; repeatable")
     sub.set_defaults(run=_paired)
 
     sub = commands.add_parser("reader", help="records a second decoded and joined, from recorded rings")
@@ -110,7 +111,10 @@ def _paired(options: argparse.Namespace) -> int:
     from bench import paired
 
     modes = [mode for mode in paired.MODES if not options.only or " ".join(mode) in options.only]
-    record.keep("paired", ["paired", "--pairs", str(options.pairs)], paired.measure(options.pairs, modes))
+    found = paired.measure(options.pairs, modes, options.load)
+    # The table has all of them.
+    if not options.only and not options.load:
+        record.keep("paired", ["paired", "--pairs", str(options.pairs)], found)
     return 0
 
 

@@ -58,7 +58,7 @@ def main() -> None:
                 results.setdefault("everything", []).append(measured(flow, shedder, reader))
                 for step in shedder.steps:
                     shedder.shed(step)
-                    name = f"{step.kind} 1/{step.one_in}" if step.one_in else step.kind
+                    name = f"{step.kind} 1/{step.one_in}" if step.one_in else str(step.kind)
                     results.setdefault(name, []).append(measured(flow, shedder, reader))
                 for step in reversed(shedder.steps):
                     shedder.restore(step)

@@ -39,7 +39,7 @@ def breakdown(kernel: str, only: Sequence[str], requests: int) -> Found:
 
 
 def packets(kernel: str, only: Sequence[str]) -> Found:
-    """What following a received packet adds."""
+    """Instructions added by following a received packet."""
     peers.fetch(peers.ALL)
     return _guest(kernel, "bench.packets", [word for name in only for word in ("--only", name)])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost at which rate: reads of cached pages, each shown one by one, with the ring of the default size.
+"""Loss by rate: reads of cached pages, each shown one by one, with the ring of the default size.
 
 Cached, because a request of a disk costs this machine more than the record of it; the record is the same. The reader
 has a CPU of its own. It is measured alone, and as the command that writes JSON lines to a file. Both it and the load

@@ -6,16 +6,19 @@ Only a loop device of our own is traced. The load runs in real time, so that oth
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -60,17 +63,37 @@ def _calls(_disk: Disk) -> float:
     return min(times) / _PIECES
 
 
+@cache
+def _loop() -> str:
+    program = Path(tempfile.mkdtemp(dir="/dev/shm"), "calls")
+    subprocess.run(["clang", "-O2", "-o", program, Path(__file__).with_name("calls.c")], check=True)
+    atexit.register(shutil.rmtree, program.parent)
+    return str(program)
+
+
+def _bare(call: str) -> Callable[[Disk], float]:
+    """`dd` has work of its own between its calls, which makes their part of the whole smaller."""
+
+    def run(_disk: Disk) -> float:
+        command = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), _loop(), call, str(_PIECES)]
+        return min(float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(4))
+
+    return run
+
+
 WORKS = (
     Work("fio psync randread 4k on a loop device", _requests),
     Work("dd bs=1 from /dev/zero to /dev/null", _calls),
+    Work("read of one byte from /dev/zero", _bare("read")),
+    Work("getppid", _bare("getppid")),
 )
 
 
-def measure(pairs: int, modes: Sequence[tuple[str, ...]] = MODES) -> list[Found]:
+def measure(pairs: int, modes: Sequence[tuple[str, ...]] = MODES, works: Collection[str] = ()) -> list[Found]:
     found = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, loop_device(Path(folder, "disk.img")) as disk:
         Path(disk.path).write_bytes(bytes(64 << 20))
-        for work in WORKS:
+        for work in (work for work in WORKS if not works or work.name in works):
             work.run(disk)
             for mode in modes:
                 one = _compare(work, mode, disk, pairs)

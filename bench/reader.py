@@ -33,7 +33,7 @@ _RECORDS = 50_000
 
 
 class Image(NamedTuple):
-    """What lay in the ring; the flow that knows how to read it is detached."""
+    """The content of the ring; the flow that knows how to read it is detached."""
 
     flow: Flow
     layout: struct.Struct

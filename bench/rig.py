@@ -35,7 +35,7 @@ class Load(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a request cost, on average: instructions."""
+    """The mean cost of a request in instructions."""
 
     latency: float
     """fio's completion latency: from the call to its return."""
@@ -181,7 +181,7 @@ class Running:
         raise RuntimeError(f"{self.tool.name} does not come to rest")
 
     def end(self) -> str:
-        """What it said."""
+        """Its output."""
         os.killpg(self._process.pid, signal.SIGINT)
         try:
             self._process.wait(_PATIENCE_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the modes of wptrace and other tools, and what each of them shows for its cost."""
+"""Modes of wptrace and other tools, and what each of them shows for its cost."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def git(*words: str) -> str:
 
 
 def tracked() -> list[str]:
-    """What is in git and in the tree; how it is there counts, committed or not."""
+    """Return the files in git and in the tree, as they are there, committed or not."""
     return [name for name in git("ls-files", "-z").split("\0") if name and (ROOT / name).is_file()]
 
 

@@ -65,7 +65,7 @@ LAUNCHER = """\
 here=$(dirname -- "$(readlink -f -- "$0")")
 for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9; do
 	if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
-		exec "$python" -I "$here/lib/start/wptrace" "$@"
+		exec "$python" -IS "$here/lib/start/wptrace" "$@"
 	fi
 done
 echo "wptrace: there is no Python of 3.9 or newer on PATH" >&2
@@ -73,15 +73,16 @@ echo "hint: install python3 (RHEL 8: python3.11)" >&2
 exit 1
 """
 
-START = """\
+START = f"""\
 # SPDX-License-Identifier: Apache-2.0
+{layout.FIRST}
 import os
 import sys
 import tarfile
 
 lib = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path[:0] = [lib, os.path.join(lib, "vendor")]
-machine = {"x86_64": "x86_64", "aarch64": "arm64"}.get(os.uname().machine, "")
+machine = {{"x86_64": "x86_64", "aarch64": "arm64"}}.get(os.uname().machine, "")
 own = os.path.join(lib, "native", machine, "libbpf.so.1")
 if machine and os.path.exists(own):
     os.environ.setdefault("WPTRACE_LIBBPF", own)

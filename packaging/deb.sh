@@ -4,7 +4,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 out=$(mkdir -p "$1" && cd "$1" && pwd)
-command -v dpkg-buildpackage >/dev/null || { echo 'deb: dpkg-buildpackage is missing: install dpkg-dev debhelper dh-python' >&2; exit 1; }
+for tool in dpkg-buildpackage dh dh_python3; do
+	command -v $tool >/dev/null || { echo "deb: $tool is missing: install dpkg-dev debhelper dh-python" >&2; exit 1; }
+done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "${PYTHON:-.venv/bin/python}" packaging/dist.py --kind sdist --out "$work/sdist" >/dev/null

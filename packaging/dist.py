@@ -54,7 +54,7 @@ def make(out: Path, kinds: list[str], machines: list[str], pythons: list[str]) -
 
 
 def _stage(folder: Path, when: int) -> Path:
-    """What is in git, and nothing that lies about."""
+    """Return the files in git, and nothing that lies about."""
     for name in archive.tracked():
         source = layout.ROOT / name
         _copy(source, folder / name, 0o755 if source.stat().st_mode & 0o100 else 0o644, when)

@@ -18,10 +18,13 @@ from pathlib import Path
 import layout
 
 LAUNCHER = """\
-#!{interpreter} -I
+#!{interpreter} -IS
 # SPDX-License-Identifier: Apache-2.0
+{first}
+import site
 import sys
 
+site.main()
 sys.path.insert(0, {libdir!r})
 import wptrace
 
@@ -43,7 +46,7 @@ class Target:
         self.mandir = Path(options.mandir)
         for name, path in (("PREFIX", self.prefix), ("LIBDIR", self.libdir), ("MANDIR", self.mandir)):
             if not path.is_absolute() or ".." in path.parts:
-                raise layout.PackagingError(f"{name} is {path}, which is no absolute path")
+                raise layout.PackagingError(f"{name} is {path}, which is not an absolute path")
 
     def real(self, path: Path) -> Path:
         return Path(f"{self.destdir}{path}")
@@ -62,7 +65,7 @@ class Target:
 
 
 def files(target: Target, machine: str, completions: Path) -> Iterator[tuple[Path, Path]]:
-    """What is copied, and where to; all but the launcher."""
+    """Files to copy, with their places; all but the launcher."""
     for source, place in layout.package([machine]):
         yield source, target.package / place
     for source in layout.manuals():
@@ -78,7 +81,7 @@ def install(target: Target, machine: str, interpreter: str, completions: Path) -
     uninstall(target)
     for source, path in wanted:
         _write(target.real(path), source.read_bytes(), 0o644)
-    launcher = LAUNCHER.format(interpreter=interpreter, libdir=str(target.libdir))
+    launcher = LAUNCHER.format(interpreter=interpreter, first=layout.FIRST, libdir=str(target.libdir))
     _write(target.real(target.command), launcher.encode(), 0o755)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installed wptrace consists of, wherever it is put. Nothing but Python's own library is needed here."""
+"""The files of an installed wptrace, wherever it is put. Nothing but Python's own library is needed here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ _PLACES = {
     "fish": "share/fish/vendor_completions.d/wptrace.fish",
 }
 """Where each shell looks for what completes the words of a command, below a prefix."""
+
+
+FIRST = """\
+# Until the command itself is there, Ctrl-C just ends the process.
+import _signal
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+"""
+"""The first lines of each launcher, before Python looks for packages."""
 
 
 class PackagingError(Exception):

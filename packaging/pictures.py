@@ -268,7 +268,7 @@ def loaded_disk() -> Iterator[str]:
 
 
 def watched(command: list[str], seconds: float) -> str:
-    """What a command writes to a terminal until it is interrupted."""
+    """Return the output of a command on a terminal until it is interrupted."""
     process, terminal = pty.fork()
     if process == 0:
         os.environ.update(TERM="xterm", LC_ALL="C.UTF-8", COLUMNS=str(COLUMNS), LINES=str(LINES))
@@ -320,7 +320,7 @@ def reported(page: Path) -> str:
 
 
 def browsed(source: str, folder: Path) -> bytes:
-    """What a browser without a network shows of a page."""
+    """Draw a page by a browser without a network."""
     page, picture = folder / "page.html", folder / "page.png"
     page.write_text(source)
     words = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder / 'browser'}"]

@@ -16,7 +16,7 @@ from layout import ROOT
 
 
 def names_of(version: str) -> list[str]:
-    """What is in dist/ when it is whole."""
+    """The files of a whole dist/."""
     return [
         f"wptrace-{version}.tar.gz",
         f"wptrace-{version}-py3-none-any.whl",

@@ -189,7 +189,8 @@ def run(job: Job, **variables: str) -> Result:
     start = time.monotonic()
     what = (*job.files, "-m", job.marks) if job.marks else ()
     code, text, cpu_s = _into(job, job.name, (*job.command, *what), variables)
-    last, boots, retried, done = text, int(bool(job.kernel)), list(_RETRIED.findall(text)), []
+    last, boots, retried = text, int(bool(job.kernel)), list(_RETRIED.findall(text))
+    done: list[str] = []
     before = 0
     # Emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real ones do not,
     # most of all while the kernel boots, or wait for each other for ever. A fault of ours comes again.

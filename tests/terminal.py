@@ -30,7 +30,7 @@ _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[^\[]|([\r\n\x08\x07])|(
 
 
 class Screen:
-    """What such a terminal shows: as much of one as rich needs."""
+    """A terminal in memory: as much of one as rich needs."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.resize(columns, lines)

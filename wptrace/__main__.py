@@ -8,6 +8,12 @@ import _signal  # type: ignore[import-not-found]
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
+import sys
+
+# Such a Python may be the one that runs `-m wptrace` in a source tree.
+if sys.version_info < (3, 9):  # noqa: UP036
+    sys.exit("wptrace: it needs Python 3.9 or newer\nhint: python3.9 -m wptrace, or any later one")
+
 from wptrace.cli.main import run
 
 if __name__ == "__main__":

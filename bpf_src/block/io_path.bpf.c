@@ -9,7 +9,9 @@
  * look is charged to that request's stages. So each nanosecond is charged once, however many requests there were.
  */
 #include "lib/arguments.h"
+#include "lib/gone_cgroups.h"
 #include "lib/tracepoint.h"
+#include "block/path/children.h"
 #include "block/path/drivers.h"
 #include "block/path/entry.h"
 #include "block/path/request.h"
@@ -255,6 +257,28 @@ int signal_read_raw_tp(__u64 *ctx)
 	return on_signal_read((void *)ctx[0], ctx[1]);
 }
 
+/* --- Children of a process ---------------------------------------------------------------------------------------- */
+
+SEC("raw_tp/sched_process_fork")
+int fork_raw_tp(__u64 *ctx)
+{
+	return on_fork((void *)ctx[1]);
+}
+
+SEC("raw_tp/sched_process_free")
+int task_free_raw_tp(__u64 *ctx)
+{
+	return on_task_free((void *)ctx[0]);
+}
+
+/* --- Cgroups -------------------------------------------------------------------------------------------------------- */
+
+SEC("raw_tp/cgroup_rmdir")
+int cgroup_removed_raw_tp(__u64 *ctx)
+{
+	return on_cgroup_removed((void *)ctx[0], (void *)ctx[1]);
+}
+
 /* --- Asynchronous operations -------------------------------------------------------------------------------------- */
 
 /* 6.0 gave it another name. */
@@ -309,6 +333,24 @@ int aio_write_fentry(__u64 *ctx)
 AIO_WHOLE(aio_read, OP_KIND_READ)
 AIO_WHOLE(aio_write, OP_KIND_WRITE)
 
+SEC("fentry/aio_fsync")
+int aio_fsync_fentry(__u64 *ctx)
+{
+	return on_aio_submit(ctx[0]);
+}
+
+SEC("fentry/aio_fsync_work")
+int aio_fsync_work_entry(__u64 *ctx)
+{
+	return on_aio_fsync_enter(ctx[0]);
+}
+
+SEC("fexit/aio_fsync_work")
+int aio_fsync_work_exit(__u64 *ctx)
+{
+	return on_aio_fsync_leave(ctx[0]);
+}
+
 SEC("fentry/aio_complete_rw")
 int aio_complete_fentry(__u64 *ctx)
 {
@@ -353,11 +395,11 @@ int vfs_fsync_exit(__u64 *ctx)
 }
 
 /* They may have both of those above as a part of them: in 5.10, fdatasync has. */
-#define SYNC_CALL(name) \
+#define SYNC_CALL(name, on_enter) \
 	SEC("fentry/" SYSTEM_CALL(name)) \
 	int sys_##name##_entry(__u64 *ctx) \
 	{ \
-		return on_sync_call_enter((void *)ctx[0]); \
+		return on_enter((void *)ctx[0]); \
 	} \
 	SEC("fexit/" SYSTEM_CALL(name)) \
 	int sys_##name##_exit(__u64 *ctx) \
@@ -365,8 +407,22 @@ int vfs_fsync_exit(__u64 *ctx)
 		return on_inner_leave(ctx[1]); \
 	}
 
-SYNC_CALL(fsync)
-SYNC_CALL(fdatasync)
+SYNC_CALL(fsync, on_sync_call_enter)
+SYNC_CALL(fdatasync, on_sync_call_enter)
+/* Of a whole file system, and of all of them. */
+SYNC_CALL(syncfs, on_syncfs_enter)
+
+SEC("fentry/ksys_sync")
+int ksys_sync_entry(void *ctx)
+{
+	return on_sync_enter_all();
+}
+
+SEC("fexit/ksys_sync")
+int ksys_sync_exit(void *ctx)
+{
+	return on_inner_leave(0);
+}
 
 SEC("fentry/sync_file_range")
 int sync_file_range_entry(__u64 *ctx)

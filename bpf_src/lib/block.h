@@ -154,6 +154,7 @@ struct events {
 enum event_below {
 	EVENT_BELOW = 1, /* a stacked device made it of another one */
 	EVENT_SAME_BIO = 2, /* such a device sent on the bio that it got */
+	EVENT_UNDIVIDED = 4, /* its issue went unseen, and no stamp tells of it */
 };
 EXPORT_ENUM(event_below);
 

@@ -7,6 +7,7 @@
 #include "lib/wptrace.h"
 #include "lib/filter.h"
 #include "lib/hist.h"
+#include "lib/gone_cgroups.h"
 #include "lib/sched.h"
 #include "lib/tracepoint.h"
 
@@ -411,5 +412,11 @@ static __always_inline int on_task_birth(struct task_struct *task, bool trusted)
 TRACEPOINT(wakeup, sched_wakeup, on_task_wakeup((void *)ctx[0], trusted))
 TRACEPOINT(switch, sched_switch, on_task_switch(ctx[0], (void *)ctx[1], (void *)ctx[2], trusted))
 TRACEPOINT(first_wakeup, sched_wakeup_new, on_task_birth((void *)ctx[0], trusted))
+
+SEC("raw_tp/cgroup_rmdir")
+int cgroup_removed_raw_tp(__u64 *ctx)
+{
+	return on_cgroup_removed((void *)ctx[0], (void *)ctx[1]);
+}
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

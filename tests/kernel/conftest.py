@@ -121,7 +121,7 @@ _skipped = 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What tests/run.py puts into its table."""
+    """Figures for the table of tests/run.py."""
     for line in config.stash.get(_RETRIES, []):
         terminalreporter.write_line(f"retried {line}")
     terminalreporter.write_line(f"started the command {len(commands)} times, loaded {_loads} objects in tests")

@@ -45,13 +45,13 @@ class Disk(NamedTuple):
         return []
 
     def counted(self) -> dict[str, int]:
-        """What the kernel has counted so far (Documentation/block/stat.rst)."""
+        """The kernel's counters so far (Documentation/block/stat.rst)."""
         found = Path("/sys/class/block", self.name, "stat").read_text().split()
         return dict(zip(_COUNTS, map(int, found)))
 
 
 def completed(disks: Sequence[Disk]) -> dict[str, dict[str, int]]:
-    """What the kernel has counted when nothing is under way any more.
+    """The kernel's counters when nothing is under way any more.
 
     Who waits for a request hears of its end before the kernel has counted it, which takes an emulated CPU its time. So
     the counts are looked at until they rest, or for a second where something is always under way.
@@ -133,6 +133,9 @@ def frozen(*tops: Path) -> Iterator[None]:
         yield
 
 
+CENTISECS = Path("/proc/sys/vm/dirty_writeback_centisecs")
+
+
 @contextmanager
 def written_when_asked() -> Iterator[None]:
     """In a guest the kernel's workers come round each hour, once what was dirty before is written.
@@ -142,9 +145,15 @@ def written_when_asked() -> Iterator[None]:
     """
     with ExitStack() as stack:
         if "WPTRACE_LAB_KERNEL" in os.environ:
-            stack.enter_context(setting(Path("/proc/sys/vm/dirty_writeback_centisecs"), "360000"))
+            stack.enter_context(setting(CENTISECS, "360000"))
             os.sync()
         yield
+
+
+def wake_flushers() -> None:
+    """In a guest, where the setting is of nobody else."""
+    # Another value wakes them.
+    CENTISECS.write_text(str(int(CENTISECS.read_text()) + 1))
 
 
 @contextmanager

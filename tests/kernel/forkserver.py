@@ -27,7 +27,7 @@ _LONGEST = 1 << 16
 
 
 class Started:
-    """What `subprocess.Popen` is to those who wait for a command and read what it says."""
+    """Stands in for `subprocess.Popen`, for those who wait for a command and read its output."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `loads.hog` runs: NAME BURST_US GAP_US, between a line on standard input and its end."""
+"""The program of `loads.hog`: NAME BURST_US GAP_US, between a line on standard input and its end."""
 
 from __future__ import annotations
 

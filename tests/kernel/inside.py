@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a guest whose host is traced as well: `python -m tests.kernel.inside FOLDER DISK=COUNT... [OPTION...]`
+"""Work in a guest whose host is traced too: `python -m tests.kernel.inside FOLDER DISK=COUNT[+SYNCS]... [OPTION...]`
 
 FOLDER is shared with the host. It traces the disks into `guest.wpt` there, or once the host says that it `listens` into
 a port of virtio-serial or vsock, with more options of `wptrace io`. It says that it is `ready`, waits for `go`,
@@ -53,8 +53,8 @@ def told(folder: Path, prefix: str) -> tuple[int, list[Path]]:
     return max((int(path.name[len(prefix) :]) for path in found), default=0), found
 
 
-def work(disk: str, count: int) -> None:
-    """Direct, each at a place of its own."""
+def work(disk: str, count: int, syncs: int) -> None:
+    """Direct, each at its own place; then so often a write and two flushes, the second of which has nothing to do."""
     fd = os.open(f"/dev/{disk}", os.O_RDWR | os.O_DIRECT)
     chance = random.Random(disk)  # noqa: S311 - always the same
     room = os.lseek(fd, 0, os.SEEK_END) // BLOCK // 4
@@ -65,6 +65,10 @@ def work(disk: str, count: int) -> None:
             do = chance.choice((os.preadv, os.pwritev))
             do(fd, [part], place * 4 * BLOCK)
             part.release()
+        for place in range(syncs):
+            os.pwritev(fd, [memoryview(buffer)], place * 4 * BLOCK)
+            os.fsync(fd)
+            os.fsync(fd)
     os.close(fd)
 
 
@@ -85,7 +89,7 @@ def vsock() -> str | None:
     return f"vsock:2:{VSOCK}"
 
 
-def main(folder: Path, loads: dict[str, int], options: list[str]) -> None:
+def main(folder: Path, loads: dict[str, tuple[int, int]], options: list[str]) -> None:
     disks = [word for disk in loads for word in ("-d", disk)]
     # What both sides have in their caches of a shared file is not always the same.
     channel = port() or vsock()
@@ -107,8 +111,8 @@ def main(folder: Path, loads: dict[str, int], options: list[str]) -> None:
         there, _files = told(folder, HOSTS)
         if there:
             least.append(there - time.monotonic_ns())
-    for disk, count in loads.items():
-        work(disk, count)
+    for disk, (count, syncs) in loads.items():
+        work(disk, count, syncs)
     trace.send_signal(signal.SIGINT)
     trace.communicate(timeout=PATIENCE_S)
     if trace.returncode:
@@ -118,7 +122,12 @@ def main(folder: Path, loads: dict[str, int], options: list[str]) -> None:
     print(max(least), flush=True)
 
 
+def load(words: str) -> tuple[int, int]:
+    count, _, syncs = words.partition("+")
+    return int(count), int(syncs or "0")
+
+
 if __name__ == "__main__":
-    wanted = [word for word in sys.argv[2:] if not word.startswith("-")]
+    wanted = [word.split("=") for word in sys.argv[2:] if not word.startswith("-")]
     more = [word for word in sys.argv[2:] if word.startswith("-")]
-    main(Path(sys.argv[1]), {disk: int(count) for disk, count in (word.split("=") for word in wanted)}, more)
+    main(Path(sys.argv[1]), {disk: load(words) for disk, words in wanted}, more)

@@ -77,7 +77,7 @@ _MADE_BY_OLD_TOOLS = ("--unsupported", "-f", "-m", "reflink=0")
 
 
 def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
-    """What is on a disk already. A journal commits when asked to, and not every five seconds."""
+    """Mount the file system that is on a disk already. A journal commits when asked to, and not every five seconds."""
     words = ["mount", "-t", kind, disk.path, str(folder), "-o"]
     quiet = ",".join((*(["commit=300"] if kind == "ext4" else []), *options, "rw"))
     # Where a thread reads bitmaps ahead in the first seconds, an option stops it; 5.10 has neither.

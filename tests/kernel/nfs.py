@@ -75,7 +75,7 @@ def mounted(folder: Path, at: Path) -> Iterator[None]:
 
 
 def calls(at: Path) -> Calls:
-    """What the client has done for the mount."""
+    """Operations of the client for the mount."""
     (ours,) = (one for one in Path("/proc/self/mountstats").read_text().split("\ndevice ") if f" on {at} " in one)
     found = _OPERATION.findall(ours.partition("per-op statistics")[2])
     whole = re.search(r"^rpc (\d+)", (_CACHES / "nfs").read_text(), re.MULTILINE)

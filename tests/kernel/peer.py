@@ -52,6 +52,6 @@ def running_peer(tool: str, *arguments: str, links: int) -> Iterator[subprocess.
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it has to say at the end."""
+    """Return its output, at the end."""
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=PATIENCE)[0]

@@ -245,7 +245,8 @@ def test_a_rare_event_wakes_the_reader(binding: BpfObject) -> None:
 
     binding.bss.alarm_at = 5
     with attached(binding, "on_call"):
-        common, rare = [], []
+        common: list[object] = []
+        rare: list[object] = []
         reader = Reader()
         reader.add(Ring.of(binding.maps["records"], binding.struct("record").struct), common.extend)
         alarms = Ring.of(binding.maps["alarms"], struct.Struct("<Q"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to requests on their way, against the kernel's own counts and tracepoints: merges, splits, requeues,
+"""Events of requests on their way, against the kernel's own counts and tracepoints: merges, splits, requeues,
 partial completions, errors, timeouts, discards, zeroes, zones. Whatever it is, nothing is lost."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def flows(path_flow: Running, disks: Disks) -> Iterator[Flows]:
 
 
 class Watched:
-    """What the kernel counted meanwhile, how often its tracepoints fired, and one trace of each level."""
+    """The kernel's counts, how often its tracepoints fired, and one trace of each level."""
 
     def __init__(self) -> None:
         self.grown: dict[str, int] = {}
@@ -112,7 +112,7 @@ def watched(disk: Disk, flows: Flows) -> Iterator[Watched]:
     of_disk = dict.fromkeys(names, f"dev == {disk.number}")
     with ExitStack() as stack:
         seen.traces.update((level, stack.enter_context(flow.window())) for level, flow in flows.items())
-        kernel = stack.enter_context(tracefs.traced(*(f"block/{name}" for name in names), **of_disk))
+        kernel = stack.enter_context(tracefs.traced(*(f"block/{name}" for name in names), filters=of_disk))
         before = disk.completed()
         yield seen
         after = disk.completed()

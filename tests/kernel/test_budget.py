@@ -95,7 +95,7 @@ def _functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
 HIDDEN = 0 if GUEST else 64
 # Each takes a guest a quarter of a minute.
 ROUNDS = 4 if "WPTRACE_TESTS_ALL" in os.environ else 2
-UNSEEN = set() if GUEST else {"unmatched_start", "unmatched_end"}
+UNSEEN = set() if GUEST else {"unmatched_start", "unseen_start"}
 
 
 def near(found: int, made: int) -> bool:

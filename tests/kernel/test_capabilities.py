@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CAP_BPF and CAP_PERFMON are enough for, and what is said where they are not."""
+"""Tracing with CAP_BPF and CAP_PERFMON alone, and the sentences where they are not enough."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def shown_line(command: str) -> str:
     """A line of docs/rights.md that shows how to run it without root."""
     page = (ROOT / "docs" / "rights.md").read_text()
     (line,) = re.findall(rf"^sudo {command} .*$", page, re.MULTILINE)
-    return line.removeprefix("sudo ")
+    return str(line).removeprefix("sudo ")
 
 
 @pytest.mark.parametrize("command", ["capsh", "setpriv"])
@@ -140,7 +140,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp_path: Path) -> None:
     with mounted(loop, "ext4", tmp_path / "files") as point, PathWithBoth("--dev", loop.name) as trace:
-        job = fio(point / "file", size="2M", rw="randread", number_ios=100)
+        job = fio(str(point / "file"), size="2M", rw="randread", number_ios=100)
         trace.stop()
     rows = [row for row in trace.summary["rows"] if (row["kind"], row["op"]) == ("operation", "read")]
     finished = {row["count"] for row in rows if row["stage"] == "total"}

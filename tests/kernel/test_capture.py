@@ -98,9 +98,20 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert of_all["operations"]["finished"] == 400
     figures = ("count", "sum_ns", "min_ns", "max_ns", "p50_ns", "p99_ns", "p999_ns")
     assert [[row[name] for name in figures] for row in of_all["rows"]] == [
-        [row[name] for name in figures] for row in summary["rows"] if row["kind"] == "operation"
+        [row[name] for name in figures] for row in summary["rows"]
     ]
+    # Each operation made one request, so rows of requests are made of them as well.
+    assert of_all["requests"]["finished"] == summary["requests"]["finished"] == 400
+    assert "unlisted" not in of_all["loss"]
     assert replayed(file, "--comm=nobody")[-1]["rows"] == []
+    # And rows by owners that nobody asked for then.
+    by_file = [row for row in replayed(file, "--by=file", "--summary")[-1]["rows"] if row["kind"].startswith("owned")]
+    assert {row["owner"] for row in by_file} == {disk.path}
+    assert sum(row["sum_ns"] for row in by_file if row["stage"] == "under_way") == sum(
+        row["sum_ns"]
+        for row in summary["rows"]
+        if row["kind"] == "request" and row["stage"] in ("driver", "device", "complete")
+    )
     # Intervals add up to the whole.
     assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
 

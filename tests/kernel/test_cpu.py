@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.kernel.conftest import GUEST
+from tests.kernel.loads import joined
 from tests.kernel.patience import said
 from tests.kernel.peer import ended as ended_peer
 from tests.kernel.peer import running_peer
@@ -72,7 +73,7 @@ class CpuTrace(Trace):
 
 
 class Scheduled(NamedTuple):
-    """What the kernel counted for a thread."""
+    """The kernel's own counters of a thread."""
 
     run_ns: int
     wait_ns: int
@@ -171,7 +172,7 @@ def test_it_counts_what_the_scheduler_counts(
     worker: Worker, way: str, times: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "raw_tp":
-        hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in CpuFlow.hooks)
+        hooks = tuple(hook._replace(programs=hook.programs[-1:]) for hook in CpuFlow.hooks)
         monkeypatch.setattr(CpuFlow, "hooks", hooks)
     begun = time.monotonic_ns()
     with hog(), traced(Options(by=PROCESS, wanted=Filter(pid=worker.pid))) as (flow,):
@@ -260,7 +261,12 @@ def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
     with hog() as other, CpuTrace("-p", str(worker.pid), "--by", "thread", "--slow", "1ms", "0.2") as trace:
         # Until the hog was what it waited for, as the two have just one CPU.
         told = re.compile(rf'"instead":{{[^}}]*"pid":{other}\b')
-        wait_until(lambda: worker.do("work", 10) or told.search(trace.written()), "a long wait")
+
+        def waited() -> bool:
+            worker.do("work", 10)
+            return bool(told.search(trace.written()))
+
+        wait_until(waited, "a long wait")
         lines = trace.stop()
     assert lines[0]["filters"] == {"by": "thread", "pid": worker.pid}
     assert lines[-1]["kind"] == "summary"
@@ -273,9 +279,9 @@ def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
     assert all(line["total_ns"] >= 1_000_000 for line in waits)
     assert {(line["pid"], line["tid"], line["cpu"]) for line in waits} == {(worker.pid, worker.pid, PLACE)}
     # On a busy machine so many may have run before it was asked that who ran instead is forgotten.
-    told = [line for line in waits if "instead" in line]
-    assert all(0 < line["instead"]["run_ns"] <= line["total_ns"] for line in told)
-    assert other in {line["instead"]["pid"] for line in told}
+    named = [line for line in waits if "instead" in line]
+    assert all(0 < line["instead"]["run_ns"] <= line["total_ns"] for line in named)
+    assert other in {line["instead"]["pid"] for line in named}
 
 
 @pytest.mark.one_kernel
@@ -296,7 +302,7 @@ def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
 
 
 class Turns(NamedTuple):
-    """What the kernel's own tracing saw of a task: times by stage."""
+    """Times of a task by stage, as the kernel's own tracing saw them."""
 
     wait: list[int]
     run: list[int]
@@ -338,7 +344,7 @@ def test_the_same_as_the_kernels_own_tracing(worker: Worker, times: bool) -> Non
     filters = {"sched_switch": f"prev_pid == {pid} || next_pid == {pid}", "sched_wakeup": f"pid == {pid}"}
     with (
         hog(),
-        kernel_traced("sched/sched_switch", "sched/sched_wakeup", **filters) as trace,
+        kernel_traced("sched/sched_switch", "sched/sched_wakeup", filters=filters) as trace,
         traced(Options(wanted=Filter(pid=pid))) as (flow,),
     ):
         worker.do("work", 25)
@@ -424,3 +430,17 @@ def test_the_same_as_runqlat_and_cpudist(worker: Worker, times: bool) -> None:
 def whole(found: Snapshot) -> dict[str, Distribution]:
     """Of all CPUs: the worker begins on its own, but the first turn may be on another."""
     return next(iter(everywhere(found.cells).values()))
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_a_cgroup_that_is_gone_has_its_name(v2: Path) -> None:
+    """It ran a moment and was removed before anybody looked."""
+    group = v2 / "wptest_brief"
+    with traced(Options(by=CGROUP)) as (flow,):
+        group.mkdir()
+        with joined(group):
+            subprocess.run(["true"], check=True)
+        group.rmdir()
+        found = flow.snapshot()
+    assert "/wptest_brief" in {group.values[0] for group in found.cells}

@@ -15,6 +15,11 @@ from tests.kernel.trace import check, wptrace
 
 # What the kernels of the matrix lack. The running one permits neither, as hardened production hosts do.
 LACKING = {"5.10": {"task_storage", "exchange"}, "": {"fentry", "fexit", "kprobe", "kretprobe"}}
+# Which operations they show as requests alone.
+ASYNCHRONOUS = {
+    "5.10": "asynchronous operations (io_uring) are seen as requests only",
+    "": "asynchronous operations (io_uring, AIO) are seen as requests only",
+}
 
 
 def test_doctor_tells_what_works() -> None:
@@ -37,6 +42,10 @@ def test_doctor_tells_what_works() -> None:
             continue
         assert flow["works"]
         assert all(field["state"] == "ok" for field in flow["fields"])
+        if flow["level"] == "path":
+            told = " ".join(check["detail"] for check in flow["checks"])
+            assert ASYNCHRONOUS.get(GUEST, "") in told
+            assert ("asynchronous" in told) == (GUEST in ASYNCHRONOUS)
         # What the running kernel refuses costs the whole path some stages; the block layer is seen everywhere.
         if GUEST or flow["level"] == "block":
             assert {stage["state"] for stage in flow["stages"]} == {"ok"}

@@ -26,7 +26,7 @@ from wptrace.kernel import cgroups, mounts
 
 READ, WRITE = {"x86_64": (17, 18), "aarch64": (67, 68)}[os.uname().machine]  # pread64, pwrite64
 # A hardened kernel takes no fentry.
-WAYS = {"raw_tp": ("on_raw_tp",), "tp_btf": ("on_tp_btf",)}
+WAYS: dict[str, tuple[str, ...]] = {"raw_tp": ("on_raw_tp",), "tp_btf": ("on_tp_btf",)}
 if GUEST:
     WAYS["fentry"] = ("on_fentry_read", "on_fentry_write")
 _PR_SET_NAME = 15
@@ -337,7 +337,7 @@ def test_a_cgroup_of_one_hierarchy_is_none_of_the_other(tracer: Tracer, tree: Pa
 def test_cgroups_are_found_by_all_that_users_call_them(v1: Path, v2: Path) -> None:
     name = f"wptrace-{os.getpid()}"
     with made(v1, name, f"{name}/a") as (_, first), made(v2, name, f"{name}/a") as (_, second):
-        wanted = (first.stat().st_ino, 2, "pids")
+        wanted: tuple[int, int, str | None] = (first.stat().st_ino, 2, "pids")
         assert [cgroups.resolve(text)[1:] for text in (str(first), f"pids:{name}/a", f"pids:/{name}/a")] == [wanted] * 3
         wanted = (second.stat().st_ino, 2, None)
         assert [cgroups.resolve(text)[1:] for text in (str(second), f"{name}/a", f"/{name}/a")] == [wanted] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bodies of flows by definition do and count, with made-up objects: the kernel runs the programs once each."""
+"""Bodies of flows by definition, with made-up objects: the kernel runs the programs once each."""
 
 from __future__ import annotations
 

@@ -151,6 +151,11 @@ def test_interrupts_softirqs_work_and_waits(disk: Disk) -> None:
         requests = traces[name].summary["requests"]
         assert requests["finished"] >= hits[event] > 0, (name, requests, hits)
         assert requests["lost"] == 0
+    vectors = {row["labels"]["vector"] for row in traces["softirq"].summary["rows"]}
+    assert vectors & {"timer", "block", "sched", "rcu"}
+    assert vectors <= {
+        "hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu",
+    }  # fmt: skip
 
 
 def test_blocks_and_pages(disk: Disk) -> None:

@@ -70,7 +70,7 @@ def _form(word: str, names: dict[str, str]) -> str:
 
 
 def _inside(value: Any, path: str, names: dict[str, str]) -> Iterator[str]:
-    """What there is to say about a value that is found at a path."""
+    """Describe a value that is found at a path."""
     key = path.rpartition(".")[2]
     if not path.endswith("]") or not isinstance(value, dict):
         yield f"{path}: {_type(value)}"
@@ -115,7 +115,7 @@ def _types(entries: set[str]) -> dict[str, set[str]]:
 
 
 def missing(golden: set[str], seen: set[str]) -> list[str]:
-    """What is in the golden file and not as it says in what was seen."""
+    """Return the lines of the golden file that do not hold here."""
     types, known = _types(seen), _types(golden)
     found = []
     for entry in sorted(golden):
@@ -213,7 +213,7 @@ def file(loop: Disk, tmp_path: Path) -> Iterator[Path]:
 def mine(v2: Path) -> str:
     """The cgroup of this process."""
     (path,) = re.findall(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    return str(v2) + path
+    return f"{v2}{path}"
 
 
 def test_io(loop: Disk, file: Path) -> None:
@@ -333,7 +333,8 @@ def test_cpu(v2: Path) -> None:
             stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             for _ in range(2)
         ]
-        stack.callback(lambda: [worker.kill() for worker in workers])
+        for worker in workers:
+            stack.callback(worker.kill)
         for worker in workers:
             said(worker)
         one = workers[0].pid

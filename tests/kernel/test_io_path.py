@@ -55,7 +55,7 @@ def read_direct(path: Path, number: int) -> None:
 
 
 def settle() -> None:
-    """What others wrote before is on the disks, so that counters stand still."""
+    """Write out what is dirty, so that counters stand still."""
     os.sync()
 
 
@@ -376,4 +376,6 @@ def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disks: 
             os.pread(fd, 4096, 0)
     os.close(fd)
     assert lossless(trace.summary), trace.summary["loss"]
-    assert trace.summary["operations"]["finished"] == count(trace.summary, op="read", kind="hit") == 3
+    # Others may have dropped the page cache.
+    read = sum(count(trace.summary, op="read", kind=kind) for kind in ("hit", "operation"))
+    assert trace.summary["operations"]["finished"] == read == 3

@@ -23,7 +23,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
 from tests.kernel.loads import HOG, delayed, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
 from tests.kernel.modules import inserted
-from tests.kernel.trace import Line, Told, Trace, count, lossless, wait_until
+from tests.kernel.trace import Line, Told, Trace, count, findings, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.flows.io.kinds import SPARSE
 from wptrace.kernel.clock import wall_offset_ns
@@ -33,6 +33,9 @@ PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup"
 MS = 1_000_000
 # What the path of the code may take in a stage where nothing is waited for.
 CODE_NS = MS // 2
+
+# Findings that name somebody.
+ACCUSING = {"behind", "ran", "irq_off", "neighbour"}
 
 pytestmark = [pytest.mark.icount]
 
@@ -95,7 +98,7 @@ def flow(disks: Disks, v2: Path) -> Iterator[Running]:
 
 
 class Stages:
-    """What a trace said of one disk's operations of one kind."""
+    """Rows and events of one disk's operations of one kind."""
 
     def __init__(self, trace: Told, disk: Disk, op: str = "read") -> None:
         self.rows = {
@@ -171,6 +174,9 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
     # There is no upper bound, as the journal is in fs as well.
     assert found.sum("fs") / found.sum("device") > 0.45
     assert found.rows["fs"]["max_ns"] > slow * 0.9
+    verdict = trace.summary["verdict"]
+    assert "locks of the file" in verdict["advice"] if verdict["stage"] == "fs" else verdict["stage"] == "device"
+    assert not {*findings(trace.summary)} & ACCUSING
 
 
 # --- With one trace for all, which is not there yet while the command above runs -------------------------------------
@@ -230,7 +236,7 @@ def test_a_limit_of_a_cgroup_is_in_throttle(disks: Disks, flow: Running, v2: Pat
 
 
 def timed_reads(disk: Disk, number: int, length: int, flags: int = 0) -> dict[str, Any]:
-    """What fio would tell of so many reads. To start fio beside a hog takes minutes, of an emulated CPU as well."""
+    """Return what fio would report of so many reads. Beside a hog fio takes an emulated CPU minutes to start."""
     times = []
     fd = os.open(disk.path, os.O_RDONLY | flags)
     with mmap.mmap(-1, length) as buffer:
@@ -265,6 +271,10 @@ def test_a_busy_cpu_is_in_wakeup(disks: Disks, flow: Running) -> None:
     for line in found.told:
         (told,) = interferences(line, "before_wakeup")
         assert told["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
+    accused = findings(trace.summary)
+    assert {*accused} & ACCUSING == {"ran"}
+    assert accused["ran"]["who"] == f"{HOG} (pid {busy.process.pid})"
+    assert accused["ran"]["sum_ns"] == pytest.approx(found.sum("wakeup"), rel=0.05)
 
 
 def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> None:
@@ -297,6 +307,12 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     delays = found.rows["irq_delay"]
     assert delays["sum_ns"] == sum(off["ns"] for off in offs)
     assert found.rows["complete"]["sum_ns"] == pytest.approx(delays["sum_ns"], rel=0.05)
+    # Each period is of a thread of its own, and the longest one is named.
+    accused = findings(trace.summary)
+    assert {*accused} & ACCUSING <= {"irq_off"}
+    assert accused["inside"]["stage"] == "irq_delay"
+    if "irq_off" in accused:
+        assert accused["irq_off"]["who"] in {f"{event['comm']} (pid {event['pid']})" for event in met}
 
 
 def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
@@ -322,3 +338,25 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
         assert who["ns"] == pytest.approx(who["count"] * sum(met) / len(met), abs=1.05 * burst, rel=0)
         assert who["ns"] < line["total_ns"]
     assert found.rows["preempted"]["sum_ns"] == sum(interferences(line, "preempted")[0]["ns"] for line in found.told)
+    accused = findings(trace.summary)
+    assert {*accused} & ACCUSING == {"ran"}
+    assert accused["ran"]["who"] == f"{HOG} (pid {busy.process.pid})"
+    assert accused["inside"]["stage"] == "preempted"
+
+
+def test_a_tail_has_its_stage_and_nobody_is_accused(disks: Disks, flow: Running) -> None:
+    """Of 300 reads of 200 us each twentieth takes 20 ms."""
+    latency, quick, slow = Path("/sys/bus/pseudo/drivers/scsi_debug/ndelay"), MS // 5, 20 * MS
+    with setting(latency, str(quick)), flow.window() as trace:
+        for _ in range(15):
+            latency.write_text(str(quick))
+            timed_reads(disks.scsi, 19, 4096, os.O_DIRECT)
+            latency.write_text(str(slow))
+            timed_reads(disks.scsi, 1, 4096, os.O_DIRECT)
+    found = Stages(trace, disks.scsi)
+    assert len(found.told) == 300
+    tail = findings(trace.summary)["tail"]
+    assert (tail["stage"], tail["op"]) == ("device", "read")
+    assert tail["ratio"] > 10
+    assert tail["p99_ns"] == pytest.approx(slow, rel=0.1)
+    assert not {*findings(trace.summary)} & ACCUSING

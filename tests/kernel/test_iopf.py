@@ -38,7 +38,7 @@ class IopfTrace(Trace):
         (found,) = [
             row for row in self.summary["rows"] if (row["dev"], row["pasid"], row["stage"]) == (dev, pasid, stage)
         ]
-        return found
+        return dict(found)
 
 
 def mean(values: list[int]) -> float:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +67,7 @@ class CpuTrace(Trace):
 
 
 class Seen(NamedTuple):
-    """What both sides and the join of them say, and the offset by another witness."""
+    """Results of both sides and of their join, and the offset by another witness."""
 
     guest: list[Line]
     host: list[Line]
@@ -125,7 +126,7 @@ class Running:
         folder: Path,
         kernel: str,
         images: Mapping[str, qemu.Image],
-        loads: Mapping[str, int],
+        loads: Mapping[str, int | str],
         ports: tuple[qemu.Port, ...] = (),
         options: Sequence[str] = (),
         vsock: Path | None = None,
@@ -199,7 +200,7 @@ def traced(
     folder: Path,
     kernel: str,
     images: Mapping[str, qemu.Image],
-    loads: Mapping[str, int],
+    loads: Mapping[str, int | str],
     during: Callable[[int], AbstractContextManager[object]] = lambda pid: nullcontext(),
     meet: Callable[[], object] = lambda: None,
     ours: Sequence[str] = (),
@@ -303,6 +304,37 @@ def qcow2(path: Path, size: int) -> Path:
     parts = (header, struct.pack(">Q", 2 * cluster), struct.pack(">4H", 1, 1, 1, 1), b"")
     path.write_bytes(b"".join(part.ljust(cluster, b"\0") for part in parts))
     return path
+
+
+@pytest.mark.parametrize("kernel", ["6.12", *(pytest.param(name, marks=at_length) for name in ("5.10", "7.2"))])
+def test_flushes(kernel: str, tmp_path: Path) -> None:
+    """An operation and its flush are one; the hypervisor passes on those that have something to do, or none at all."""
+    syncs, writes = 20, 40
+    with loop_device(tmp_path / "safe", "128M") as safe, loop_device(tmp_path / "unsafe", "128M") as unsafe:
+        images = {
+            disk: qemu.Image(Path("/dev", loop.name), f"cache={cache}")
+            for disk, loop, cache in (("vda", safe, "none"), ("vdb", unsafe, "unsafe"))
+        }
+        before = [flushes(loop.name) for loop in (safe, unsafe)]
+        seen = traced(tmp_path / "shared", kernel, images, dict.fromkeys(images, f"{writes}+{syncs}"))
+        after = [flushes(loop.name) for loop in (safe, unsafe)]
+    passed_on = [there - here for here, there in zip(before, after)]
+    assert passed_on == [syncs, 0]
+    joined_ones = [line["op"] for line in seen.of("vda")]
+    assert joined_ones.count("sync") == syncs, seen.summary["loss"]
+    assert len(joined_ones) == writes + 2 * syncs
+    assert [line["op"] for line in seen.of("vdb")].count("sync") == 0
+    # All of the other disk, and each second one of this.
+    assert seen.summary["loss"].pop("unforwarded") == 3 * syncs
+    # The host's page cache reads ahead.
+    assert not seen.summary["loss"].keys() - {"cached", "unasked"}
+    assert seen.summary["requests"]["lost"] == 0
+    assert seen.summary["requests"]["finished"] == 2 * (writes + syncs) + syncs
+
+
+def flushes(disk: str) -> int:
+    """That the kernel has counted."""
+    return int(Path("/sys/block", disk, "stat").read_text().split()[15])
 
 
 @at_length
@@ -520,7 +552,7 @@ def test_live_with_another_guest_beside(tmp_path: Path) -> None:
             one = Running(tmp_path / image.name, "6.12", {"vda": qemu.Image(image, "cache=none")}, loads, ports)
             # Or the file system below is in use.
             stack.callback(one.end)
-            one.until(lambda image=image: qemu_of(image))
+            one.until(partial(qemu_of, image))
             running.append(one)
         second, first = running
         first.until(socket.exists)

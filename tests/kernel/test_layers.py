@@ -8,9 +8,9 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import pytest
 
@@ -58,14 +58,15 @@ def stacks() -> Iterator[Stacks]:
             return stack.enter_context(disks_in_memory(name, number))
 
         made = {}
-        for name, number, make in (
+        every: list[tuple[str, int, Callable[[list[Disk]], AbstractContextManager[Disk]]]] = [
             ("linear", 2, lambda below: linear(*below)),
             ("striped", 2, lambda below: striped(*below)),
-            ("delayed", 1, lambda below: delayed(*below, 20, 40)),
+            ("delayed", 1, lambda below: delayed(below[0], 20, 40)),
             ("crypt", 1, lambda below: crypt(*below)),
             ("raid0", 3, lambda below: array("raid0", *below)),
             ("raid5", 3, lambda below: array("raid5", *below)),
-        ):
+        ]
+        for name, number, make in every:
             below = disks(name, number)
             made[name] = Stack(stack.enter_context(make(below)), below)
         metadata, data = disks("thin", 2)
@@ -338,8 +339,13 @@ def slow_stacks() -> Iterator[dict[str, Disk]]:
             made = (stack.enter_context(null_device(f"wptl{name}{which}", **settings)) for which in range(number))
             return list(made)
 
+        metadata, data = late("t", 2)
+        volume, _ = stack.enter_context(thin(metadata, data, 8 << 20 >> 9))
+        # What it has no block for, no disk is asked for.
+        Path(volume.path).write_bytes(bytes(8 << 20))
         yield {
-            "delay": stack.enter_context(delayed(*late("d", 1), 4, 4)),
+            "thin": volume,
+            "delay": stack.enter_context(delayed(late("d", 1)[0], 4, 4)),
             "crypt": stack.enter_context(crypt(*late("c", 1))),
             "integrity": stack.enter_context(integrity(*late("i", 1))),
             "crypt over integrity": stack.enter_context(crypt(stack.enter_context(integrity(*late("o", 1))))),

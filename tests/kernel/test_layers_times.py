@@ -20,7 +20,7 @@ from tests.kernel.test_layers import (
     waited_for_mirror,
     watched,
 )
-from tests.kernel.trace import Line
+from tests.kernel.trace import Line, findings
 from tests.kernel.window import Running, path_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.icount]
@@ -87,6 +87,9 @@ def test_a_delay_takes_as_long_as_set(stacks: Stacks, flow: Running) -> None:
         delay = {"read": 20_000_000, "write": 40_000_000}[one["op"]]
         assert delay - TICK_NS <= one["stages"]["layers_ns"] <= delay + 2 * TICK_NS, one
         assert one["stages"]["layers_ns"] > 0.9 * one["total_ns"], one
+    # Not the disk below, which is as quick as ever.
+    largest = findings(found.summary)["largest"]
+    assert (largest["stage"], largest["who"]) == ("layers", top.name)
 
 
 @pytest.mark.parametrize("levels", [*(pytest.param(few, marks=pytest.mark.one_kernel) for few in (1, 2)), LEVELS])

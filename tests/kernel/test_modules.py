@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,8 +119,8 @@ def test_smmu_faults_of_several_pasids(smmu: Module) -> None:
     assert not seen
     log = smmu.log()
     assert Counter((event["dev"], event["pasid"]) for event in log) == dict.fromkeys(keys, faults * rounds)
-    for event in log:
-        assert lasted(event) >= keys[event["dev"], event["pasid"]] * 1000
+    for fault in log:
+        assert lasted(fault) >= keys[fault["dev"], fault["pasid"]] * 1000
 
 
 def test_smmu_faults_without_an_end(smmu: Module) -> None:
@@ -172,10 +172,9 @@ def test_io_page_faults_are_answered(iopf: Module) -> None:
         wait_until(lambda: len(answers(iopf)) == len(groups), "all answers")
         counted = Counter(record.name for record in trace.records())
     assert counted == {"report": pages * len(groups), "answer": len(groups)}
-    found = {}
+    found = defaultdict(list)
     for event in iopf.log():
-        key = (event["dev"], event["pasid"], event["group"])
-        found.setdefault(key, []).append(event)
+        found[event["dev"], event["pasid"], event["group"]].append(event)
     assert len(found) == len(groups)
     for number, (device, pasid, group) in enumerate(groups):
         *faults, answer = found[f"wptest_iopf.{device}", str(pasid), str(group)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containers are made of: operations on overlayfs are those of the file system below; ids of a pid namespace."""
+"""Containers: operations on overlayfs and FUSE are those of the file system below; ids of a pid namespace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.kernel import fuse
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, total, unmount
 from tests.kernel.loads import mounted
+from tests.kernel.patience import said
 from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import read_direct, settle, sums_up
 from tests.kernel.trace import PATIENCE, ROOT, Line, Told, Trace, count, lossless
@@ -56,6 +59,22 @@ def told(trace: Told, path: Path) -> list[Line]:
     return [one for one in trace.operations if one["path"] == str(path)]
 
 
+def seen_once(trace: Told, job: dict[str, Any], engine: str, kind: str) -> list[Line]:
+    """Reads and writes of fio, as many as it made where this kernel shows those of the engine."""
+    assert lossless(trace.summary), trace.summary["loss"]
+    mine = [one for one in trace.operations if one["op"] != "sync" and one["path"].endswith("/data")]
+    if engine == "psync" or observes(engine, trace, kind):
+        assert len(mine) == total(job) == 60, engine
+        assert trace.summary["operations"]["in_flight"] == 0
+    else:
+        assert not mine
+    for one in mine:
+        sums_up(one)
+        assert one["requests"] >= 1
+        assert one["length"] == one["result"] == 4096
+    return mine
+
+
 @pytest.mark.guest
 @pytest.mark.parametrize(
     "kind", ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
@@ -78,22 +97,49 @@ def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp
             for path, rw in ((merged / "data", "randrw"), (twice / "data", "randread")):
                 with flow.window(Filter(comm="fio")) as trace:
                     job = fio(str(path), rw=rw, number_ios=60, ioengine=engine, iodepth=4, size="1M")
-                assert lossless(trace.summary), trace.summary["loss"]
-                mine = [one for one in trace.operations if one["op"] != "sync" and one["path"].endswith("/data")]
+                mine = seen_once(trace, job, engine, kind)
                 # Of an overlay over another one, the path is that of either.
                 assert path.parent == twice or mine == [one for one in told(trace, path) if one["op"] != "sync"]
-                if engine == "psync" or observes(engine, trace, kind):
-                    assert len(mine) == total(job) == 60, (engine, path)
-                    assert trace.summary["operations"]["in_flight"] == 0
-                else:
-                    assert not mine
                 for one in mine:
-                    sums_up(one)
-                    assert one["requests"] >= 1
-                    assert one["length"] == one["result"] == 4096
                     assert one["offset"] % 4096 == 0
                     assert one["offset"] < 1 << 20
                 assert len({one["offset"] for one in mine}) > 20 or not mine
+
+
+@contextmanager
+def passed_through(below: Path, folder: Path) -> Iterator[Path]:
+    """The file below, by a FUSE server that leaves its reads and writes to the kernel."""
+    subprocess.run(["modprobe", "fuse"], check=True)
+    folder.mkdir()
+    command = [sys.executable, "-I", "-S", str(Path(fuse.__file__)), str(folder), str(below)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert said(server) == "ready\n"
+            yield folder / fuse.NAME.decode()
+        finally:
+            unmount(folder)
+        assert server.wait(timeout=PATIENCE) == 0
+
+
+RELEASE = tuple(map(int, os.uname().release.split(".")[:2]))
+
+
+@pytest.mark.guest
+@pytest.mark.skipif(RELEASE < (6, 9), reason="FUSE passes reads and writes through since 6.9")
+def test_what_fuse_passes_through_is_of_the_file_system_below(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
+    """It is seen once, by the path that was opened, and never a hit."""
+    with ExitStack() as stack:
+        below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
+        (below / "data").write_bytes(os.urandom(1 << 20))
+        path = stack.enter_context(passed_through(below / "data", tmp_path / "passed"))
+        settle()
+        flow = path_flow.aim(disk)
+        for engine in ("psync", "libaio", "io_uring"):
+            with flow.window(Filter(comm="fio")) as trace:
+                job = fio(str(path), rw="randrw", number_ios=60, ioengine=engine, iodepth=4, size="1M")
+            mine = seen_once(trace, job, engine, "ext4")
+            assert {one["kind"] for one in mine} <= {"operation"}
+            assert mine == [one for one in told(trace, path) if one["op"] != "sync"]
 
 
 @pytest.mark.guest

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import struct
@@ -16,10 +17,12 @@ from typing import Any
 
 import pytest
 
+from tests.kernel import aio
+from tests.kernel.aio import Aio
 from tests.kernel.disks import Disk, loop_device
-from tests.kernel.loads import mounted
+from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import said
-from tests.kernel.trace import Line, Trace
+from tests.kernel.trace import Line, Trace, count
 from tests.kernel.uring import Ring
 from wptrace.bpf.ring import Reader
 from wptrace.flows.io.by import DIR, FILE, THREAD
@@ -214,7 +217,8 @@ def test_files_and_directories_have_their_paths(disk: Disk, tmp_path: Path, by: 
 
 @pytest.mark.one_kernel
 def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
-    with Trace("--dev", disk.name, "--by=process", "--writeback") as trace:
+    """A sync of the whole system takes nothing from whom it writes for."""
+    with Path(disk.path).open("rb"), Trace("--dev", disk.name, "--by=process", "--writeback") as trace:
         command = ["dd", "if=/dev/zero", f"of={disk.path}", "bs=64k", "count=16"]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             assert process.wait() == 0
@@ -224,11 +228,64 @@ def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
     assert written[process.pid] == 1 << 20
 
 
+@pytest.mark.guest
+@pytest.mark.parametrize("by", ["process", "thread"])
+def test_a_number_that_is_given_again_is_another_owner(disk: Disk, by: str) -> None:
+    """Of the same name; also by what is written back."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+
+    def write(pid: int = 0) -> int:
+        """As many pages as the pid says, or 9, of a process with that pid."""
+        if pid:
+            last.write_text(str(pid - 1))
+        command = ["dd", "if=/dev/zero", f"of={disk.path}", "bs=4k", f"count={5 if pid else 9}", "conv=notrunc"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            assert process.wait() == 0
+        os.sync()
+        return process.pid
+
+    with Path(disk.path).open("rb"), Trace("--dev", disk.name, f"--by={by}", "--writeback", "--top=0") as trace:
+        first = write()
+        for _ in range(50):
+            # Another one may have taken it first.
+            if (second := write(first)) == first:
+                break
+    exact(trace.summary)
+    assert second == first
+    found = {
+        row["owner"]: row["bytes"]
+        for row in totals(trace.summary, "owned_request")
+        if row["task"] and row["op"] == "write"
+    }
+    number = f"{first}/{first}" if by == "thread" else str(first)
+    assert sorted(found[f"dd[{number}]{again}"] for again in ("", "#2")) == [5 * 4096, 9 * 4096]
+
+
+def test_a_cgroup_that_is_gone_has_its_name(disk: Disk, v2: Path) -> None:
+    """It was made, read a little and was removed before anybody looked."""
+    before = v2 / "wptest_before"
+    before.mkdir()
+    with Trace("--dev", disk.name, "--by=cgroup", "--each", "--top=0") as trace:
+        for group, many in ((before, 5), (v2 / "wptest_brief", 7)):
+            group.mkdir(exist_ok=True)
+            with joined(group):
+                read(disk, many)
+            group.rmdir()
+    exact(trace.summary)
+    found = counts(trace.summary, "owned_operation")
+    assert {owner: found[owner] for owner in ("/wptest_before", "/wptest_brief")} == {
+        "/wptest_before": 5,
+        "/wptest_brief": 7,
+    }
+    assert Counter(line["cgroup"] for line in trace.operations) == found
+
+
 # How often each is called; with a name of its own.
 CALLS = {"fsync": 13, "fdatasync": 17, "sync_file_range": 3, "msync": 4, "pread": 40, "readv": 11, "preadv": 7}
-AIO_READS, URING_READS, FAULTS = 9, 6, 5
+AIO_READS, AIO_SYNCS, URING_READS, FAULTS = 9, 2, 6, 5
 _PAGE = 4096
 _RANGE = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, WRITE and WAIT_AFTER
+_SET_BLOCK_SIZE = 0x40081271  # BLKBSZSET
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -237,6 +294,8 @@ def call_all(disk: Disk) -> None:
     cached, direct = os.open(disk.path, os.O_RDWR), os.open(disk.path, os.O_RDWR | os.O_DIRECT)
     numbers = system_calls.numbers()
     try:
+        # That of the last file system may still be set, and a page would be read in several requests.
+        fcntl.ioctl(cached, _SET_BLOCK_SIZE, ctypes.c_size_t(_PAGE))
         with mmap.mmap(-1, _PAGE) as memory, mmap.mmap(cached, 1 << 20) as mapped, Ring() as ring:
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             vector = struct.pack("QQ", address, _PAGE)
@@ -261,7 +320,11 @@ def call_all(disk: Disk) -> None:
             for number in range(CALLS["preadv"]):
                 words = ctypes.c_long(number * _PAGE), ctypes.c_long(0)
                 assert _libc.syscall(numbers["preadv"], direct, vector, 1, *words) == _PAGE
-            _submit(direct, address)
+            queue = Aio()
+            for number in range(AIO_READS):
+                assert queue.do(aio.READ, direct, address, _PAGE, number * _PAGE) == _PAGE
+            for _ in range(AIO_SYNCS):
+                assert not queue.do(aio.FDSYNC, cached)
             for number in range(URING_READS):
                 ring.read(direct, address, _PAGE, number * _PAGE, number)
                 assert [event.result for event in ring.enter(1, 1)] == [_PAGE]
@@ -272,21 +335,6 @@ def call_all(disk: Disk) -> None:
     finally:
         os.close(cached)
         os.close(direct)
-
-
-def _submit(fd: int, address: int) -> None:
-    """AIO, one at a time; the numbers of its calls are those of the architecture."""
-    setup, getevents = {"x86_64": (206, 208), "aarch64": (0, 4)}[os.uname().machine]
-    context, event = ctypes.c_ulong(), ctypes.create_string_buffer(32)
-    assert not _libc.syscall(setup, 1, ctypes.byref(context))
-    for number in range(AIO_READS):
-        place = number * _PAGE
-        asked = struct.pack("QIIHHIQQQQII", 0, 0, 0, 0, 0, fd, address, _PAGE, place, 0, 0, 0)
-        block = ctypes.create_string_buffer(asked)
-        every = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        assert _libc.syscall(system_calls.numbers()["io_submit"], context, ctypes.c_long(1), every) == 1
-        assert _libc.syscall(getevents, context, ctypes.c_long(1), ctypes.c_long(1), event, None) == 1
-        assert struct.unpack_from("q", event, 16) == (_PAGE,)
 
 
 def test_each_call_has_its_operations(disk: Disk) -> None:
@@ -308,8 +356,8 @@ def test_each_call_has_its_operations(disk: Disk) -> None:
     sent = Counter(
         {row["owner"]: row["count"] for row in totals(trace.summary, "owned_request") if row["op"] == "read"}
     )
-    for call, count in {"aio": AIO_READS, "io_uring": URING_READS, "pread": CALLS["pread"]}.items():
-        assert count - skipped <= sent[call] <= count, sent
+    for call, times in {"aio": AIO_READS, "io_uring": URING_READS, "pread": CALLS["pread"]}.items():
+        assert times - skipped <= sent[call] <= times, sent
     # Whether faults are seen as such or not, their requests are of no system call.
     notes = trace.lines[0]["notes"]
     faults = not any(note.startswith("page faults of mapped files are no operations") for note in notes)
@@ -319,25 +367,92 @@ def test_each_call_has_its_operations(disk: Disk) -> None:
     assert waited == ([FAULTS] if faults else [])
     asynchronous = " ".join(note for note in notes if note.startswith("asynchronous operations ("))
     assert made["io_uring"] == (0 if "io_uring" in asynchronous else URING_READS)
-    assert made["aio"] == (0 if "AIO" in asynchronous else AIO_READS)
+    assert made["aio"] == (0 if "AIO" in asynchronous else AIO_READS + AIO_SYNCS)
 
 
 @pytest.mark.one_kernel
-@pytest.mark.parametrize(("op", "calls"), [("sync", ("fsync", "fdatasync", "sync_file_range", "msync"))])
+@pytest.mark.parametrize(("op", "calls"), [("sync", ("fsync", "fdatasync", "sync_file_range", "msync", "aio"))])
 def test_syncs_alone(disk: Disk, op: str, calls: tuple[str, ...]) -> None:
     with Trace("--dev", disk.name, "--by=call", "--top=0", f"--pid={os.getpid()}", f"--op={op}") as trace:
         call_all(disk)
     exact(trace.summary)
-    made = Counter()
+    made = Counter[str]()
     for kind in ("owned_operation", "owned_hit"):
         for row in totals(trace.summary, kind):
             assert row["op"] == op
             made[row["owner"]] += row["count"]
     skipped = trace.summary["loss"].get("recursion", 0)
     assert {*made} <= {*calls}
-    assert 0 <= sum(CALLS[call] - made[call] for call in calls) <= skipped, made
+    seen = not any("asynchronous operations (" in note and "AIO" in note for note in trace.lines[0]["notes"])
+    asked = {**CALLS, "aio": AIO_SYNCS if seen else 0}
+    assert 0 <= sum(asked[call] - made[call] for call in calls) <= skipped, made
     # What else the calls wrote or read is left out.
     assert {row["owner"] for row in totals(trace.summary, "owned_request")} - {"nobody"} <= {*calls}
+
+
+ORPHAN = """
+import os, subprocess, sys
+# Its parent ends, so that it is a child of init, before it reads anything.
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    pass
+if os.fork():
+    os.wait()
+    os._exit(0)
+subprocess.run(["dd", "if=" + sys.argv[1], "of=/dev/null", "bs=4k", "count=7", "iflag=direct", "status=none"])
+"""
+GENERATIONS = """
+import os, sys
+for generation in range(40):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+os.execlp("dd", "dd", "if=" + sys.argv[1], "of=/dev/null", "bs=4k", "count=9", "iflag=direct", "status=none")
+"""
+
+
+DEEP = """
+import mmap, os, sys
+for generation in range(40):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+fd, buffer = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(30):
+    os.preadv(fd, [buffer], 4096 * number)
+"""
+
+
+@pytest.mark.one_kernel
+def test_descendants_however_far_and_of_whom_the_parent_ended(disk: Disk) -> None:
+    """Those that are forked while it is traced, and what was 40 generations deep before."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", DEEP, disk.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as deep:
+        assert said(deep) == "ready\n"
+        with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
+            deep.communicate("go\n", timeout=600)
+            for script in (ORPHAN, GENERATIONS):
+                # Until nobody has the pipe any more.
+                command = [sys.executable, "-I", "-S", "-c", script, disk.path]
+                subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    exact(trace.summary)
+    assert sum(row["count"] for row in totals(trace.summary, "operation")) == 30 + 7 + 9
+
+
+@pytest.mark.one_kernel
+def test_the_end_of_the_process_is_said(disk: Disk) -> None:
+    command = [sys.executable, "-I", "-S", "-c", WAITING, disk.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert said(child) == "ready\n"
+        with Trace("--dev", disk.name, f"--pid={child.pid}") as trace:
+            child.communicate("go\n", timeout=600)
+            trace.stop()
+    assert (count(trace.summary, kind="operation"), trace.summary["loss"]) == (30, {"exited": 1})
 
 
 WAITING = """

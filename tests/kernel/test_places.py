@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,14 @@ from wptrace.bpf import atomics, trial
 from wptrace.bpf.object import BpfObject
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Another run of these tests would make the same system calls meanwhile."""
+    with Path("/run/lock/wptest-getpgid").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def hammer(seconds: float) -> None:
@@ -50,7 +61,7 @@ def test_a_place_has_one_owner(exchange: bool) -> None:
     """Also where nothing can be exchanged: then who wants it counts itself in."""
     if exchange and not trial.exchanges():
         pytest.skip("this kernel has no atomic exchange")
-    with BpfObject(object_path("places"), None if exchange else atomics.as_stores) as obj:
+    with alone(), BpfObject(object_path("places"), None if exchange else atomics.as_stores) as obj:
         obj.rodata.without_exchange = not exchange
         obj.bss.target_call = GETPGID
         obj.load()
@@ -68,7 +79,7 @@ def test_a_place_has_one_owner(exchange: bool) -> None:
 @pytest.mark.smp
 def test_what_two_contexts_count_at_once_is_counted_twice() -> None:
     """A task and an interrupt may count in one row: that something was counted is never lost, nor are bytes."""
-    with BpfObject(object_path("cells")) as obj:
+    with alone(), BpfObject(object_path("cells")) as obj:
         obj.bss.target_call = GETPGID
         obj.load()
         obj.attach()
@@ -80,7 +91,7 @@ def test_what_two_contexts_count_at_once_is_counted_twice() -> None:
 
 def test_kernels_without_an_exchange_take_the_store() -> None:
     """Every kernel takes what those get that have none, and nobody is refused as long as nobody else is there."""
-    with BpfObject(object_path("places"), atomics.as_stores) as obj:
+    with alone(), BpfObject(object_path("places"), atomics.as_stores) as obj:
         obj.rodata.without_exchange = True
         obj.bss.target_call = GETPGID
         obj.load()

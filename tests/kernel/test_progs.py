@@ -143,7 +143,12 @@ def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
     exits(2)
     assert program.statistics().run_count == 0
     with subprocess.Popen([sys.executable, "-m", "wptrace", "progs", "1h"], cwd=ROOT) as process:
-        wait_until(lambda: exits(1) or program.statistics().run_count > 0, "statistics")
+
+        def has_run() -> bool:
+            exits(1)
+            return program.statistics().run_count > 0
+
+        wait_until(has_run, "statistics")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     counted = program.statistics().run_count

@@ -48,7 +48,7 @@ def read(flow: Running, disk: Disk, pages: int, at: int) -> tuple[Line, list[Rec
     dev = f"dev == {os.stat(disk.path).st_rdev >> 8 << 20 | os.stat(disk.path).st_rdev & 255}"  # noqa: PTH116
     fd = os.open(disk.path, os.O_RDONLY)
     try:
-        with traced(*(f"block/{name}" for name in EVENTS), **dict.fromkeys(EVENTS, dev)) as trace:
+        with traced(*(f"block/{name}" for name in EVENTS), filters=dict.fromkeys(EVENTS, dev)) as trace:
             with flow.window() as told:
                 assert len(os.pread(fd, pages * PAGE, at * PAGE)) == pages * PAGE
             records = trace.records()

@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +21,18 @@ from tests.kernel.tracefs import traced
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.flows.size import SizeFlow
+from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES
+from wptrace.model.tally import Tally
 
 OPS = ("read", "write")
+
+
+def tallied(stages: Mapping[str, Distribution]) -> Counter[int]:
+    found = stages["total"]
+    assert isinstance(found, Tally)
+    return Counter(found.counts)
 
 
 class SizeTrace(Trace):
@@ -131,7 +140,7 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
     assert runs["requeue_tp_btf"] >= 10
     assert runs["issue_tp_btf"] >= 210
     assert found.books[REQUESTS].finished == total(job) == 200
-    assert sum(stages["total"].counts[4096] for stages in found.cells.values()) == 200
+    assert sum(tallied(stages)[4096] for stages in found.cells.values()) == 200
     assert not found.books[REQUESTS].noted
 
 
@@ -176,7 +185,7 @@ def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatc
         found = flow.snapshot()
     finally:
         flow.close()
-    assert sum(stages["total"].counts[8192] for stages in found.cells.values()) == total(job)
+    assert sum(tallied(stages)[8192] for stages in found.cells.values()) == total(job)
     assert found.books[REQUESTS].lost_total == 0
 
 
@@ -195,7 +204,7 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
     flow = SizeFlow((disk.path,))
     with ExitStack() as stack:
         ours = f"dev == {disk.number}"
-        trace = stack.enter_context(traced("block/block_rq_issue", block_rq_issue=ours))
+        trace = stack.enter_context(traced("block/block_rq_issue", filters={"block_rq_issue": ours}))
         stack.callback(flow.close)
         flow.start(Reader())
         job = fio(disk.path, rw="randrw", bssplit="4k/40:16k/30:20k/30", norandommap=0, number_ios=150)
@@ -208,7 +217,7 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
     assert len(issues) == len(requests) == total(job)
     for op in OPS:
         (stages,) = (stages for group, stages in found.items() if group.label("op") == op)
-        assert stages["total"].counts == Counter(block.size for block in requests if block.op == op)
+        assert tallied(stages) == Counter(block.size for block in requests if block.op == op)
         assert stages["sequential"].count == in_order(requests, op)
 
 
@@ -224,7 +233,7 @@ def test_the_same_as_bitesize_in_the_same_run(disk: Disk) -> None:
         (stages,) = flow.snapshot().cells.values()
         output = ended(peer)
     ours = Counter[int]()
-    for size, count in stages["total"].counts.items():
+    for size, count in tallied(stages).items():
         ours[1 << (size >> 10).bit_length() - 1] += count
     assert sum(ours.values()) == total(job)
     assert slots(output) == ours, output

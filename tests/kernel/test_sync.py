@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel import aio
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, unmount, written_when_asked
 from tests.kernel.loads import delayed, joined, mount, mounted, scsi_device
@@ -452,6 +453,54 @@ def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> N
     assert ranges == [(str(path), page * PAGE, PAGE) for page in range(16, 22)]
     assert all(one["kind"] == "operation" and one["requests"] >= 1 for one in synced)
     assert {one["rwbs"][0] for one in synced[10:]} == {"W"}
+
+
+def test_whole_file_systems_are_synced(disks: dict[str, Disk], folders: dict[str, Path], flow: Running) -> None:
+    """As often as that was asked for, by whatever call: of one file system, and of all of them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = folders["ext4"] / "whole"
+    path.write_bytes(bytes(32 * PAGE))
+    settle()
+    with flow.window(Filter(pid=os.getpid())) as trace, path.open("r+b") as file:
+        for page in range(12):
+            os.pwrite(file.fileno(), bytes([page + 1]) * PAGE, page * PAGE)
+            os.truncate(path, (33 + page) * PAGE)
+            if page < 7:
+                assert libc.syncfs(file.fileno()) == 0
+            else:
+                os.sync()
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync"]
+    assert [one["path"] for one in synced] == [str(path)] * 7 + [""] * 5
+    assert {one["dev"] for one in synced} == {disks["ext4"].name}
+    # They are of no file: one that is asked for has its own alone.
+    with flow.window(Filter(file=mounts.file(str(path)))) as trace, path.open("r+b") as file:
+        os.pwrite(file.fileno(), b"x" * PAGE, 0)
+        assert libc.syncfs(file.fileno()) == 0
+        os.pwrite(file.fileno(), b"y" * PAGE, 0)
+        os.fsync(file.fileno())
+    assert len([one for one in trace.operations if one["op"] == "sync"]) == 1
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_sync_of_aio_is_of_who_asked_for_it(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
+    """A worker of the kernel does it; it is seen once."""
+    path = folders["xfs"] / "queued"
+    path.write_bytes(bytes(8 * PAGE))
+    settle()
+    queue = aio.Aio()
+    with flow.window(Filter(pid=os.getpid()) if filtered else None) as trace, path.open("r+b") as file:
+        for number in range(8):
+            os.pwrite(file.fileno(), bytes([number + 1]) * PAGE, number * PAGE)
+            assert not queue.do(aio.FDSYNC if number % 2 else aio.FSYNC, file.fileno())
+    whole(trace)
+    synced = [one for one in trace.operations if one["op"] == "sync" and one["path"] == str(path)]
+    assert len(synced) == 8
+    assert {(one["pid"], one["tid"], one["interface"], one["error"]) for one in synced} == {
+        (os.getpid(), os.getpid(), "aio", 0)
+    }
+    assert all(one["kind"] == "operation" and one["requests"] >= 1 for one in synced)
 
 
 @pytest.mark.guest

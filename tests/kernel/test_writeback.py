@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, frozen, loop_device, setting, written_when_asked
+from tests.kernel.disks import Disk, frozen, loop_device, setting, wake_flushers, written_when_asked
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.test_io_path import settle
@@ -33,7 +33,6 @@ from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-CENTISECS = Path("/proc/sys/vm/dirty_writeback_centisecs")
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs") if GUEST else ("ext4",)
 # Of each file that is made; the tests write to less of it.
 SIZE = 1 << 20
@@ -136,8 +135,7 @@ def flushed(disk: Disk, before: dict[str, int], size: int) -> None:
     skipped for the other. What others set on the running kernel is left alone: nobody is preempted there.
     """
     if GUEST:
-        # Another value wakes the flushers.
-        CENTISECS.write_text(str(int(CENTISECS.read_text()) + 1))
+        wake_flushers()
         wait_until(lambda: written_since(disk, before) >= size, "the flusher")
     settle()
 
@@ -235,15 +233,21 @@ def test_who_writes_to_memory(writeback_flow: Running, disk: Disk, tmp_path: Pat
 def test_how_long_it_was_dirty(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
     """Between the clock's readings before and after the write, and before and after somebody had all written back."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,):
-        writer = Writer(one, 0, 1)
-        with writeback_flow.aim(disk).window() as trace:
-            begin = time.monotonic_ns()
-            writer.write()
-            dirtied = time.monotonic_ns()
-            time.sleep(0.3)
-            asked = time.monotonic_ns()
-            written_back(one)
-            end = time.monotonic_ns()
+        # Somebody else may have all written back before it is asked for.
+        for _ in range(20):
+            writer = Writer(one, 0, 1)
+            before = disk.completed()
+            with writeback_flow.aim(disk).window() as trace:
+                begin = time.monotonic_ns()
+                writer.write()
+                dirtied = time.monotonic_ns()
+                time.sleep(0.3)
+                early = written_since(disk, before) > 0
+                asked = time.monotonic_ns()
+                written_back(one)
+                end = time.monotonic_ns()
+            if not early:
+                break
     (line,) = told(trace, writer.pid)
     assert asked - dirtied <= line["dirty_ns"] <= end - begin
     assert line["total_ns"] <= end - asked
@@ -334,6 +338,8 @@ def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> N
     assert count(trace.summary, op="write") > 0
 
 
+# The table has all of the kernel's dirty pages: elsewhere those of others fill it.
+@pytest.mark.guest
 @pytest.mark.one_kernel
 def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no room has no owner, is counted, and is written all the same."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
@@ -25,11 +25,14 @@ from wptrace.errors import WptraceError
 from wptrace.model.distribution import Distribution
 
 ROOT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _SCHEMA = json.loads((ROOT / "docs" / "schema.json").read_text())
 
 
 def _definitions() -> Iterator[tuple[str, Any]]:
-    """What each kind of line has to be. A line is one of these, and their kinds differ: no other one need be asked."""
+    """Validators by kind of line. A line is one of these, and their kinds differ: no other one need be asked."""
     for one in _SCHEMA["oneOf"]:
         kind = _SCHEMA["$defs"][one["$ref"].rpartition("/")[2]]["properties"]["kind"]
         for value in kind.get("oneOf", [kind]):
@@ -178,7 +181,7 @@ class Trace(Told):
         self._complaint = self.process.stderr.read()
 
     def written(self) -> str:
-        """What it has written so far."""
+        """Return what it has written so far."""
         return "".join(self._written)
 
     def wait_for(self, text: str, what: str = "", often: int = 1) -> None:
@@ -191,7 +194,7 @@ class Trace(Told):
                 # Not for longer: a clock that skips idle time passes all of it while the host reads a file.
                 self._news.wait(min(left, 0.05))
 
-    def __enter__(self) -> Trace:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -311,7 +314,7 @@ def unskipped(summary: Line, made: int = 0, every: bool = True, stamped: bool = 
     """
     loss = summary.get("loss", {})
     skipped = loss.get("recursion", 0)
-    hidden = 0 if IN_LAB or not every else sum(loss.get(cause, 0) for cause in ("ghost", "unmatched_start"))
+    hidden = 0 if IN_LAB or not every else sum(loss.get(cause, 0) for cause in ("ghost", "unmatched_start", "unseen"))
     finished = summary["requests"]["finished"] if stamped or skipped or hidden else made
     if stamped and not IN_LAB:
         hidden = max(hidden, made - finished)
@@ -387,6 +390,11 @@ def same_as_told(found: dict[str, Line], told: list[Line], dev: str, op: str) ->
         assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
         for key, percent in (("p50_ns", 50), ("p99_ns", 99)):
             assert row[key] == made.percentile(percent)
+
+
+def findings(report: Line) -> dict[str, Line]:
+    """Of its verdict, by rule."""
+    return {found["rule"]: found for found in report["verdict"]["findings"]}
 
 
 def lossless(summary: Line) -> bool:

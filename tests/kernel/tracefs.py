@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -43,9 +43,12 @@ class Trace:
         return found
 
 
+NO_FILTERS: Mapping[str, str] = {}
+
+
 @contextmanager
-def traced(*events: str, stacks: bool = False, **filters: str) -> Iterator[Trace]:
-    """An own buffer, for events SYSTEM/NAME; those that are named pass a filter, NAME="FIELD == VALUE"."""
+def traced(*events: str, stacks: bool = False, filters: Mapping[str, str] = NO_FILTERS) -> Iterator[Trace]:
+    """An own buffer, for events SYSTEM/NAME; those with a filter, "FIELD == VALUE" by NAME, have to pass it."""
     folder = ROOT / "instances" / f"wptest_{os.getpid()}"
     folder.mkdir()
     try:

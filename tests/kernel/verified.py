@@ -124,7 +124,7 @@ def _log(kernel: Kernel) -> str:
 
 
 def _run(kernel: Kernel) -> tuple[str, bool]:
-    """What the test printed, and whether it passed."""
+    """Return the output of the test, and whether it passed."""
     python = "python3" if kernel in OTHER_MACHINES else sys.executable
     test = [python, *PYTEST[1:], "tests/kernel/test_load.py", "-k", "test_every_program_loads"]
     if not kernel.running:

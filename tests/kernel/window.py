@@ -25,6 +25,7 @@ from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import in_use
+from wptrace.kernel.blockdev import Extent
 from wptrace.model.report import Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
@@ -65,6 +66,10 @@ class AimedFlow(PathFlow):
         obj.maps["uppers"].max_entries = io_path._UPPERS
         obj.rodata.stacked = True
         obj.bss.trace_unlisted = False
+
+    def _watched_whole(self) -> list[Extent]:
+        # Of what the rows have, most is of earlier windows.
+        return []
 
     def aim(self, disks: Sequence[Disk]) -> None:
         """Nothing may be under way. What is mounted on them is so already, as where a trace begins."""
@@ -124,7 +129,7 @@ class Running:
             raise
 
     def _clear(self) -> None:
-        """What a test before this one has left in flight would be in the figures of this one."""
+        """Begin anew where a test before this one has left something in flight."""
         if not self._renewed:
             return
         if not self._failed and self._is_busy():
@@ -164,7 +169,7 @@ class Running:
             made = kernel_counted(self._names)
             self.flow.events()
             if isinstance(self.flow, PathFlow):
-                self.flow._behind.clear()
+                self.flow._blame.clear()
             if isinstance(self.flow, AimedFlow):
                 self.flow.tell(each)
             before_that = skipped(self.flow._obj)
@@ -194,14 +199,14 @@ class Running:
             output.event(event)
         for snapshot in (before, after):
             self._trace.remember(snapshot)
-        output.summary(self._trace.judged_window(before, after, "summary"))
+        output.summary(self._trace.window_with_verdict(before, after, "summary"))
         told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
         for line in told.lines:
             check(line)
         unskipped(told.summary, 0 if wanted else kernel_counted(self._names) - made)
 
     def stuck(self, at_least_ns: int) -> list[Line]:
-        """What `--stuck` lists now."""
+        """Return what `--stuck` lists now."""
         text = io.StringIO()
         NdjsonOutput(text, Wanted()).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
         (line,) = [json.loads(line) for line in text.getvalue().splitlines()]
@@ -223,7 +228,7 @@ class Running:
     def _is_busy(self) -> bool:
         if isinstance(self.flow, PathFlow) and next(in_use(self.flow._running.obj), None) is not None:
             # As each look does: a request whose end no program saw is not under way for ever.
-            self.flow._ghosts.sweep()
+            self.flow._stale.sweep()
             return True
         found = self.flow.snapshot()
         return any(book.in_flight > 0 for book in found.books.values())

@@ -32,7 +32,7 @@ _OPTIONS = re.compile(r"\[([^\]]*)\]")
 
 @dataclass(frozen=True)
 class Source:
-    """What one stanza or line says, as far as it matters here."""
+    """A stanza or line, as far as it matters here."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]

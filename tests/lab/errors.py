@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong in the lab, each with the exit code that tells it from the exit code of the command."""
+"""Errors of the lab, each with an exit code that differs from those of the command."""
 
 from __future__ import annotations
 

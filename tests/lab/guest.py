@@ -50,7 +50,7 @@ class Guest:
     disks: tuple[qemu.Disk, ...] = ()
     disk_size: int = 256 << 20
     images: tuple[qemu.Image, ...] = ()
-    """What the first disks are of, instead of empty files."""
+    """Files for the first disks, instead of empty ones."""
     timeout: float = 600.0
     silence: float = 0.0
     """It is given up when it has printed nothing for so long, if that is not 0: emulated CPUs may hang."""
@@ -294,7 +294,7 @@ class _Port:
         return self._connection
 
     def receive(self) -> bytes | None:
-        """What came, or nothing more for ever."""
+        """Return what came; empty at the end."""
         assert self._connection
         try:
             data = self._connection.recv(1 << 18)
@@ -326,7 +326,7 @@ def command_script(command: Sequence[str], variables: Mapping[str, str]) -> byte
 
 
 def environment(kernel: Kernel, own_root: bool = False) -> dict[str, str]:
-    """What the command finds in its environment; paths of this machine lead nowhere in another root file system."""
+    """The environment of the command; paths of this machine lead nowhere in another root file system."""
     variables = {
         name: value
         for name, value in os.environ.items()

@@ -47,7 +47,7 @@ def directory(installed: Installed) -> Path:
 
 
 def _tools(kernel: Kernel) -> tuple[tuple[str, ...], roots.Recipe]:
-    """What make needs to know of the compiler, and where that lies."""
+    """Variables of make for the compiler, and where that lies."""
     return (_ARM64_COMPILER, roots.ARM64_BUILDER) if kernel.arch == "arm64" else (_COMPILER, roots.BUILDER)
 
 

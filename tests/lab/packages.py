@@ -17,7 +17,7 @@ _TOOLS = {"apt-get": "apt", "apt-cache": "apt", "dpkg-deb": "dpkg", "depmod": "k
 
 
 class AptError(Exception):
-    """What apt complained of."""
+    """Complaints of apt."""
 
 
 class Apt:

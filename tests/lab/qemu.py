@@ -51,7 +51,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Image:
-    """What a disk is of."""
+    """The file or device behind a disk."""
 
     path: Path
     options: str = ""
@@ -96,7 +96,7 @@ def parse_image(text: str) -> Image:
 
 
 def disk_names(disks: Iterable[Disk]) -> list[str]:
-    """What the guest's kernel calls them."""
+    """Names of disks in the guest's kernel."""
     seen: Counter[str] = Counter()
     names = []
     for disk in disks:

@@ -19,7 +19,7 @@ from tests.lab.packages import Apt, AptError, need_tools, waiting
 
 @dataclass(frozen=True)
 class Recipe:
-    """What lies in a root file system. Suites are usrmerged in the packages themselves: trixie and newer."""
+    """Folders of a root file system. Suites are usrmerged in the packages themselves: trixie and newer."""
 
     suites: tuple[str, ...]
     packages: tuple[str, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes out of a guest: streams that say where they end, and the console."""
+"""Output of a guest: streams that say where they end, and the console."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Marked:
         return data
 
     def rest(self) -> bytes:
-        """What was kept, once it is known that no mark will come."""
+        """Return what was kept, once it is known that no mark will come."""
         kept, self._kept = self._kept, b""
         return kept
 

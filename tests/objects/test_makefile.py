@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Makefile promises: it builds what changed, and says what is missing."""
+"""The Makefile builds what changed, and says what is missing."""
 
 from __future__ import annotations
 

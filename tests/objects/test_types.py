@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,6 +34,7 @@ def test_values_are_read_as_clang_wrote_them(types_objects: dict[str, Path], nam
     parsed = Btf.parse(file.btf)
     value = variable(file, parsed, ".rodata", "constants")
     assert isinstance(value, Record)
+    value = cast("Any", value)
     pairs, packed, named = value.pairs, value.packed, value.named
     assert (value.u8, value.s16, value.u32, value.s64, value.yes) == (
         200,

@@ -30,7 +30,7 @@ def run(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.Completed
 
 
 def make(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run("make", *words, **variables)
+    return run("make", *words, cwd=ROOT, **variables)
 
 
 def succeeds(*words: str, cwd: Path = ROOT, **variables: str) -> str:
@@ -57,7 +57,7 @@ def files(root: Path) -> list[str]:
 
 
 def name_of_process(*command: str) -> str:
-    """What `pkill -x` compares, of a command that hangs because its output is not read."""
+    """Return the name that `pkill -x` compares, of a command that hangs because its output is not read."""
     read, write = os.pipe()
     size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     os.write(write, b"x" * size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What completes the words of the command, as each shell reads it."""
+"""Completions of the command's words, as each shell reads them."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ class Typed:
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
-            os.execvpe(command[0], command, environment)  # noqa: S606
+            os.execvpe(command[0], list(command), environment)  # noqa: S606
         self._count = 0
 
     def type(self, keys: str) -> str:
-        """What it shows of them."""
+        """Return what the shell shows."""
         self._count += 1
         # An answer for who asks whether to show many, and Ctrl-U for the line.
         os.write(self._fd, f"{keys}n\x15\r".encode())

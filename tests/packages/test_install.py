@@ -7,6 +7,7 @@ import ast
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_libdir_and_mandir_may_be_others(tmp_path: Path) -> None:
     assert (tmp_path / "usr/lib64/wptrace/objects/arm64/io_path.bpf.o").is_file()
     assert (tmp_path / "usr/man/man1/wptrace.1").is_file()
     launcher = (tmp_path / "usr/bin/wptrace").read_text()
-    assert launcher.startswith("#!/usr/bin/python3.9 -I\n")
+    assert launcher.startswith("#!/usr/bin/python3.9 -IS\n")
     assert '"/usr/lib64"' in launcher.replace("'", '"')
     succeeds("make", "uninstall", f"DESTDIR={tmp_path}", *words)
     assert files(tmp_path) == []
@@ -93,7 +94,7 @@ def test_two_installations_are_the_same_and_name_no_folder_of_the_build(tmp_path
 
 
 def test_the_distributions_python_runs_it(prefix: Path) -> None:
-    assert (prefix / "bin/wptrace").read_text().startswith(f"#!{SYSTEM} -I\n")
+    assert (prefix / "bin/wptrace").read_text().startswith(f"#!{SYSTEM} -IS\n")
     # From a folder with a package of that name, which is not the one that is meant.
     foreign = prefix.parent / "foreign"
     (foreign / "wptrace").mkdir(parents=True)
@@ -104,6 +105,35 @@ def test_the_distributions_python_runs_it(prefix: Path) -> None:
     assert (found.returncode in (2, 3), found.stdout) == (True, "")
     assert re.fullmatch(r"wptrace: [^\n]+\n(hint: [^\n]+\n)?", found.stderr)
     assert name_of_process(command) == "wptrace"
+
+
+def test_a_launcher_takes_signals_before_python_looks_for_packages(tmp_path: Path) -> None:
+    """A Ctrl-C then ends it without a traceback."""
+    places = (("PREFIX", "usr"), ("LIBDIR", "lib"), ("MANDIR", "man"))
+    succeeds("make", "install", *(f"{name}={tmp_path}/{place}" for name, place in places))
+    (tmp_path / "lib/wptrace/__init__.py").write_text(
+        "import signal, sys\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL, 'site' in sys.modules)\n"
+        "sys.exit()\n"
+    )
+    launcher = tmp_path / "usr/bin/wptrace"
+    first = launcher.read_text().partition("import site")
+    assert first[1]
+    # What is imported before is a part of the interpreter.
+    names = re.findall(r"^import (\w+)", first[0], re.M)
+    assert names == ["_signal"]
+    assert names[0] in sys.builtin_module_names
+    assert succeeds(str(launcher)) == "True True\n"
+
+
+def test_an_old_python_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """Whichever runs `-m wptrace`: what is read until then is for all of them."""
+    for name in ("__main__.py", "__init__.py"):
+        ast.parse((ROOT / "wptrace" / name).read_text(), feature_version=(3, 4))
+    script = "import sys, runpy; sys.version_info = (3, 8, 18); runpy.run_module('wptrace', run_name='__main__')"
+    done = run(SYSTEM, "-c", script, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "wptrace: it needs Python 3.9 or newer\nhint: python3.9 -m wptrace, or any later one\n"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "packaging").glob("*.py")), ids=lambda path: path.name)
@@ -135,8 +165,8 @@ def test_a_second_installation_replaces_the_first(tmp_path: Path) -> None:
     words = (f"DESTDIR={tmp_path}", "PREFIX=/usr")
     old = tmp_path / "usr/lib/wptrace"
     (old / "x86_64").mkdir(parents=True)
-    (old / "gone.py").touch()
-    (old / "x86_64/gone.bpf.o").touch()
+    (old / "old_module.py").touch()
+    (old / "x86_64/old_module.bpf.o").touch()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("kept")
     (tmp_path / "usr/bin").mkdir()
@@ -144,7 +174,7 @@ def test_a_second_installation_replaces_the_first(tmp_path: Path) -> None:
     succeeds("make", "install", *words)
     assert elsewhere.read_text() == "kept"
     first = tree(tmp_path)
-    assert not [place for place in first if "gone" in place]
+    assert not [place for place in first if "old_module" in place]
     succeeds("make", "install", *words)
     assert tree(tmp_path) == first
 
@@ -167,8 +197,8 @@ def test_nothing_stays_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
-        ("PREFIX=usr", "PREFIX is usr, which is no absolute path"),
-        ("LIBDIR=/usr/../lib", "LIBDIR is /usr/../lib, which is no absolute path"),
+        ("PREFIX=usr", "PREFIX is usr, which is not an absolute path"),
+        ("LIBDIR=/usr/../lib", "LIBDIR is /usr/../lib, which is not an absolute path"),
         ("DESTDIR=/dev/null", "/dev/null/usr/bin/wptrace: Not a directory"),
     ],
 )

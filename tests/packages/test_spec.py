@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rpm and dpkg say of the recipes, without building anything."""
+"""The recipes by rpm's and dpkg's own checks, without building anything."""
 
 from __future__ import annotations
 

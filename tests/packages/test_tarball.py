@@ -9,6 +9,7 @@ import os
 import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -147,7 +148,7 @@ def test_old_distributions_can_load_its_libraries(tarball: Path) -> None:
         assert asked, name
         assert max(asked) <= GLIBC, name
         if "/native/" in name:
-            dynamic = elf.get_section_by_name(".dynamic")
+            dynamic: Any = elf.get_section_by_name(".dynamic")
             paths = [
                 one.runpath if hasattr(one, "runpath") else getattr(one, "rpath", "") for one in dynamic.iter_tags()
             ]

@@ -33,7 +33,7 @@ _BLOCK = re.compile(r"^```sh\n(?P<script>.*?)^```\n(?:\n```\n(?P<shown>.*?)^```\
 class Step(NamedTuple):
     script: str
     shown: str | None
-    """What the page says that it writes."""
+    """The output of a step, as the page shows it."""
 
 
 def steps(page: str) -> list[Step]:
@@ -97,7 +97,7 @@ def run(page: str, folder: Path) -> list[str]:
 
 
 def differences(page: str, written: Sequence[str]) -> list[str]:
-    """What the page shows, and the run did not write."""
+    """Return the lines of the page that the run did not write."""
     found = []
     for step, text in zip(steps(page), written):
         if step.shown is None:

@@ -85,9 +85,9 @@ def _is_import_call(node: ast.Call) -> bool:
 
 
 def _prefix(node: ast.AST) -> str:
-    """What an f-string begins with."""
+    """Return the begin of an f-string."""
     if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-        return f"{node.values[0].value}*"
+        return f"{node.values[0].value!s}*"
     return "*"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark makes of what it measured."""
+"""Figures of the benchmark, from its measurements."""
 
 from __future__ import annotations
 

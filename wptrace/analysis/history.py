@@ -18,7 +18,7 @@ Key = Group
 
 
 class Sums(NamedTuple):
-    """What of a distribution can be added, subtracted and compared without its buckets."""
+    """A distribution without its buckets, which can be added, subtracted and compared."""
 
     samples: int = 0
     sum: int = 0
@@ -45,7 +45,7 @@ Stages = dict[str, Sums]
 
 
 class Stretch(NamedTuple):
-    """What happened between two moments of the monotonic clock."""
+    """Everything between two moments of the monotonic clock."""
 
     start_ns: int
     end_ns: int
@@ -62,7 +62,7 @@ class History:
         self._capacity = capacity
         self.stretches: list[Stretch] = []
         self._losses: list[tuple[float, int]] = []
-        """What merging each stretch with the next one would lose."""
+        """Return the loss by merging each stretch with the next one."""
         self._at_ns: int | None = None
         self._so_far: dict[Key, Stages] = {}
 

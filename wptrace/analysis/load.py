@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices had to do in an interval, by the figures that iostat has: utilisation, queue depth, merges."""
+"""The load of devices in an interval, by the figures of iostat: utilisation, queue depth, merges."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ class Owner(str):
 
 _DEV, _WHO = Label("dev", DEVICE), Label("owner", "owner")
 HAD = Kind("neighbour_had", Noun("owner"), (_DEV, Label("op", OPERATION), _WHO), book="")
-"""What an owner had of the device: requests, bytes, and the time from D to C."""
+"""The share of an owner in the device: requests, bytes, and the time from D to C."""
 WAITED = Kind("neighbour_waited", Noun("owner"), (_DEV, _WHO), book="")
 """How often and how long an owner's requests waited, from Q to D."""
 MET = Kind("neighbour_met", Noun("owner"), (_DEV, _WHO, Label("holder", "owner")), book="")
-"""What another one (or itself) had of the device during these waits."""
+"""The device time of another owner (or itself) during these waits."""
 KINDS = (HAD, WAITED, MET)
 # What of the labels are owners.
 _OWNERS = {HAD: (2,), WAITED: (1,), MET: (1, 2)}
@@ -47,13 +47,13 @@ class Neighbour(NamedTuple):
     requests: int
     bytes: int
     op: str
-    """What its requests were most of the time."""
+    """The most frequent operation of its requests."""
     op_bytes: int
     """How large such a request was in the mean."""
     waits: int
     waited_ns: int
     met: Mapping[Owner, int]
-    """What each had of the device during its waits, those who had most first."""
+    """The device time of each during its waits, the longest first."""
 
     @property
     def met_ns(self) -> int:

@@ -3,8 +3,8 @@
 
 What an owner had of a device during another one's waits is, over time, how many of the one's requests are under way
 times how many of the other's wait. So a sweep over begins and ends in the order of time is enough, and of all owners
-only those count who have or want the device just then. It looks ahead as far as it has room for: requests are told at
-their end, and one that took long is told behind many that began after it.
+only those count who have or want the device just then. It looks ahead as far as it has room for: requests are reported
+at their end, and one that took long is reported behind many that began after it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Device:
 
 
 class _Row:
-    """What an owner had of a device by requests of a kind, and how long they waited."""
+    """The device time of an owner by requests of a kind, and their waits."""
 
     __slots__ = ("bytes", "count", "ns", "place", "waited", "waits", "whole")
 
@@ -76,7 +76,7 @@ class Overlap:
         self._met: dict[tuple[int, int], int] = {}
         self.count = 0
         self.late = 0
-        """What came behind so many others that a part of it could not be looked at."""
+        """Spans behind so many others that a part of them could not be compared."""
 
     def add(self, one: Span, inside: bool = True, asked: bool = True) -> None:
         """Figures are of what is `inside` the time that is wanted, waits of those that are `asked` for."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a summary comes to: rules that look at its rows and at how the trace went. docs/verdict.md describes them.
+"""The verdict on a summary: rules over its rows and over the history of the trace. docs/verdict.md describes them.
 
 A flow says which rules are its own; those here know nothing but kinds, stages and books.
 """
@@ -34,7 +34,7 @@ Stages = dict[str, Distribution]
 class _Facts(NamedTuple):
     report: Report
     kinds: Sequence[Kind]
-    """What the verdict may be about: the first of them that anything happened to."""
+    """Kinds for the verdict, which is about the first that anything happened to."""
     stretches: Sequence[Stretch] = ()
     wall_offset_ns: int = 0
 
@@ -57,7 +57,7 @@ class Case(_Facts):
 
     @cached_property
     def main(self) -> tuple[Group, Stages] | None:
-        """What the verdict is about."""
+        """The group that the verdict is about."""
         return next(filter(None, map(self.heaviest, self.kinds)), None)
 
 
@@ -176,7 +176,7 @@ def tail(case: Case) -> Finding | None:
 
 
 def inside(case: Case) -> Finding | None:
-    """What else had the CPU while the stages lasted."""
+    """Find interference that took CPU time from the stages."""
     if case.main is None:
         return None
     group, stages = case.main

@@ -44,7 +44,7 @@ def as_stores(data: bytes) -> bytes:
 
 
 def _code(data: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and end of the sections with instructions; none in what is no object file, which libbpf refuses."""
+    """Begin and end of the sections with instructions; none in what is not an object file, which libbpf refuses."""
     if len(data) < _HEADER.size:
         return
     table, size, count, _ = _HEADER.unpack_from(data)

@@ -174,7 +174,7 @@ class Ptr(Ref):
 
 
 class Modifier(Ref):
-    """What `Btf.resolve` looks through: qualifiers, tags on types, typedefs."""
+    """Types that `Btf.resolve` looks through: qualifiers, tags on types, typedefs."""
 
     __slots__ = ()
 
@@ -302,6 +302,13 @@ class Btf:
             if isinstance(entry, kind):
                 return entry
         return self._base.find(name, kind) if self._base else None
+
+    def enum_with(self, name: str) -> Enum | None:
+        """The first enum that has a value of this name, as many have none themselves."""
+        for entry in self:
+            if isinstance(entry, Enum) and any(value.name == name for value in entry.values):
+                return entry
+        return self._base.enum_with(name) if self._base else None
 
     def resolve(self, type_id: int) -> Type:
         """The type behind typedefs, qualifiers and type tags."""

@@ -46,6 +46,13 @@ class KernelTypes(Btf):
     def __iter__(self) -> Iterator[Type]:
         return (self.type(type_id) for type_id in range(self._count))
 
+    def enum_with(self, name: str) -> Enum | None:
+        """Without building all the other types."""
+        by_id, handle = self._lib.btf__type_by_id, self._handle
+        enums = (at for at in range(1, self._count) if by_id(handle, at).info >> 24 & 0x1F in _BY_NAME[Enum])
+        found = (self.type(at) for at in enums)
+        return next((one for one in found if isinstance(one, Enum) and name in {v.name for v in one.values}), None)
+
     def type(self, type_id: int) -> Type:
         known = self._known.get(type_id)
         if known is None:

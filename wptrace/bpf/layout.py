@@ -302,7 +302,7 @@ class Place(NamedTuple):
 
 
 class Aggregate(Codec):
-    """What structs and unions have in common: members by name."""
+    """The base of structs and unions: members by name."""
 
     def __init__(self, name: str, size: int, places: list[Place]) -> None:
         super().__init__(name, size)

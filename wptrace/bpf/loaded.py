@@ -96,7 +96,7 @@ def links() -> Iterator[LoadedLink]:
 
 
 def of_perf_event(pid: int, fd: int) -> LoadedLink | None:
-    """What a process attached to a perf event without a link, as kernels before 5.15 make everybody do."""
+    """Programs on perf events without a link, as all are on kernels before 5.15."""
     lib = libbpf()
     name = lib.ffi.new("char[]", _PATH)
     size = lib.ffi.new("__u32 *", _PATH)
@@ -150,8 +150,8 @@ def _info(fd: int, kind: str, **given: int) -> Any:
 
 def _memory(fd: int) -> int:
     """Bytes of kernel memory, as the kernel accounts for them."""
-    with open(f"/proc/self/fdinfo/{fd}") as told:  # noqa: PTH123
-        for line in told:
+    with open(f"/proc/self/fdinfo/{fd}") as info:  # noqa: PTH123
+        for line in info:
             if line.startswith("memlock:"):
                 return int(line.split()[1])
     return 0
@@ -169,7 +169,7 @@ def _text(array: Any) -> str:
 
 
 def _word(kind: str, number: int) -> str:
-    """What libbpf calls a type; a number where it is newer than libbpf."""
+    """Return libbpf's name of a type; a number where it is newer than libbpf."""
     lib = libbpf()
     found = getattr(lib.lib, f"libbpf_bpf_{kind}_type_str")(number)
     return f"{kind} type {number}" if found == lib.ffi.NULL else _text(found)

@@ -95,7 +95,7 @@ class BpfObject:
         self.progs: Named[Program] = Named("program", programs)
 
     def _unreadable(self) -> WptraceError:
-        """What is wrong with the file, more exactly than libbpf says."""
+        """Find out what is wrong with the file, more exactly than libbpf says."""
         self._libbpf.recent.clear()
         # Without pyelftools it is only less exact.
         with suppress(ImportError):
@@ -235,7 +235,7 @@ def named_folder() -> Path | None:
 
     named = os.environ.get("WPTRACE_BPF_DIR")
     if named and not os.path.isdir(named):  # noqa: PTH112
-        raise WptraceError(f"WPTRACE_BPF_DIR names {named}, which is no folder", hint="name one with objects, or none")
+        raise WptraceError(f"WPTRACE_BPF_DIR names {named}, which is not a folder", "name one with objects, or none")
     return Path(named) if named else None
 
 

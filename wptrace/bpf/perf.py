@@ -20,7 +20,7 @@ _SET_PERIOD = 0x40082404  # PERF_EVENT_IOC_PERIOD
 
 
 class Event(NamedTuple):
-    """What is counted; on x86-64 and arm64 these have the same numbers."""
+    """Events to count; on x86-64 and arm64 these have the same numbers."""
 
     name: str
     type: int

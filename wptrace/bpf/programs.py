@@ -19,7 +19,7 @@ INSTRUCTION = 8
 
 
 class Statistics(NamedTuple):
-    """What the kernel counted for a program. Runs and time stay 0 unless `run_statistics` are on."""
+    """The kernel's counters of a program. Runs and time stay 0 unless `run_statistics` are on."""
 
     id: int
     run_count: int

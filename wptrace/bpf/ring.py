@@ -54,7 +54,7 @@ def map_pages(ring: Map) -> tuple[Pages, list[mmap.mmap]]:
 
 
 class Entries:
-    """What lies in a ring: a header and a record, again and again; `record` unpacks the payload of one."""
+    """The content of a ring: a header and a record, again and again; `record` unpacks the payload of one."""
 
     def __init__(self, record: struct.Struct) -> None:
         self.record = record
@@ -196,7 +196,7 @@ class Ring:
         self._mapped.clear()
 
 
-class Pace:
+class ReaderPace:
     """How long to wait before the next look at a ring, from how full it was: often enough to stay below a quarter,
     seldom enough to cost nothing when little happens."""
 
@@ -228,7 +228,7 @@ class Reader:
     def __init__(self, wake: int | None = None) -> None:
         self._rings: list[tuple[Ring, Callable[[list[Record]], None]]] = []
         self._poll = select.poll()
-        self._pace = Pace()
+        self._pace = ReaderPace()
         self.hung_up = False
         self._wake = wake
         self._watched = -1

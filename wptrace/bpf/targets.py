@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fentry, fexit and tp_btf programs attach to, found in the kernel's types before a load.
+"""Targets of fentry, fexit and tp_btf programs, found in the kernel's types before a load.
 
 Left alone, libbpf goes through all types of the kernel for each program, and for a function of a module once more with
 those of each module that was loaded before its own: with three file systems that was half of a start.
@@ -32,7 +32,7 @@ class Target(NamedTuple):
 
 
 def find(section: str, modules: Iterable[str]) -> Target | None:
-    """What a program of this section attaches to; None where neither the kernel nor these modules have it."""
+    """Find the target of a program of this section; None where neither the kernel nor these modules have it."""
     kind, _, name = section.partition("/")
     kernel = vmlinux()
     loaded = [(one, types) for one in modules if one and (types := module(one)) is not None]

@@ -81,7 +81,7 @@ def _to(family: int, address: object) -> int:
 def _vsock(name: str) -> tuple[int | None, int]:
     found = _VSOCK.fullmatch(name)
     if found is None or int(found[2]) >= _WORD or int(found[1] or 0) >= _WORD:
-        raise UsageError(f"{name} is no channel: vsock:CID:PORT is one on a host, vsock:2:PORT in its guest")
+        raise UsageError(f"{name} is not a channel: vsock:CID:PORT is one on a host, vsock:2:PORT in its guest")
     return None if found[1] is None else int(found[1]), int(found[2])
 
 
@@ -89,7 +89,7 @@ def _vsock(name: str) -> tuple[int | None, int]:
 
 
 class Channel:
-    """What the guest writes. A socket that is there is connected to; where there is none, the guest's side is to."""
+    """Open the guest's side: connect to a socket that is there; where there is none, let the guest connect."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -136,7 +136,7 @@ class Channel:
         return self._listener.fileno() if self._listener is not None else self._fd
 
     def read(self) -> bytes:
-        """What came, which may be nothing yet."""
+        """Return what came, which may be nothing yet."""
         try:
             if self._listener is not None:
                 self._accept(self._listener)

@@ -110,7 +110,7 @@ class Packer:
         return [byte for word in differ for byte in range(word, word + WORD) if one[byte] != other[byte]]
 
     def _clear(self, rows: bytearray, holes: Collection[int]) -> None:
-        """What was never written is what was there before, and differs."""
+        """Fill with zeros the columns that were never written."""
         for begin, end in _runs(holes):
             # Padding is zeros; a slice that is assigned would be copied first.
             clear = struct.Struct(f"{(end - begin) * WORD}x").pack_into

@@ -9,6 +9,7 @@ Checksums keep nobody from making a file of his own: what is read is bounded, wh
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 import zlib
@@ -54,6 +55,21 @@ LONGEST_TEXT = 1 << 22
 class DamagedError(WptraceError):
     def __init__(self, path: Path, place: int) -> None:
         super().__init__(f"{path} is damaged: what begins at {place:,} makes no sense")
+
+
+class TornError(DamagedError):
+    """Bytes that are not as they were written."""
+
+
+LOST = -1
+"""The kind of frames whose header is torn, so that nobody knows what they were."""
+# So many frames in a row may have torn headers.
+_TORN = 4
+# A header by its bytes: how long, of which kind, and two checksums. Few places look like one.
+_LIKELY = re.compile(rb"(?s)(?=...[\x00-\x01][\x01-\x0f]\x00\x00\x00)")
+# So many places are looked at in a file.
+_MOST_LIKELY = 1 << 18
+_PIECE = 1 << 20
 
 
 class Frame(NamedTuple):
@@ -115,7 +131,7 @@ class Writer:
         self._size += len(data)
 
     def _cut(self) -> None:
-        """What was written in part goes."""
+        """Remove what was written in part."""
         if stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.ftruncate(self._fd, self._size)
 
@@ -126,18 +142,16 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # A pipe would wait for its writer.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            self._file = os.fdopen(fd, "rb")
+            fd, found = files.open_to_read(path, files.is_regular)
+        except files.OtherKindError:
+            raise WptraceError(f"{path} is not a file", "a capture is read more than once: copy it into one") from None
         except OSError as error:
             raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            self._file.close()
-            raise WptraceError(f"{path} is no file", "a capture is read more than once: copy it into one")
+        self._file = os.fdopen(fd, "rb")
         self._size = found.st_size
         self.cut = False
         """The file ends within a frame."""
+        self._left = _MOST_LIKELY
         try:
             self._begin()
         except WptraceError:
@@ -151,17 +165,48 @@ class Reader:
         """Those that are whole; the others are said by `cut`."""
         place, number = _FIRST.size, 0
         self.cut = False
+        self._left = _MOST_LIKELY
         while place < self._size:
             header = self._read(place, _HEADER.size)
             if len(header) < _HEADER.size:
                 self.cut = True
                 return
-            frame = _frame(self.path, place, header, _next(self._seed, number))
+            try:
+                frame = _frame(self.path, place, header, _next(self._seed, number))
+            except TornError:
+                yield Frame(LOST, place, 0, 0)
+                found = self._resumed(place, number)
+                if found is None:
+                    self.cut = True
+                    return
+                place, number = found
+                continue
             if frame.place + frame.length > self._size:
                 self.cut = True
                 return
             yield frame
             place, number = frame.place + frame.length, number + 1
+
+    def _resumed(self, torn: int, number: int) -> tuple[int, int] | None:
+        """Where the next frame begins, and its number: headers say by their checksums which one they are."""
+        seeds = [(number + more, _next(self._seed, number + more)) for more in range(1, _TORN + 1)]
+        for piece in range(torn + 1, min(self._size, torn + LONGEST + _PIECE), _PIECE):
+            data = self._read(piece, _PIECE + _HEADER.size)
+            for found in _LIKELY.finditer(data):
+                self._left -= 1
+                if self._left < 0:
+                    return None
+                header = data[found.start() : found.start() + _HEADER.size]
+                own = header[-_OWN:]
+                for which, seed in seeds if len(header) == _HEADER.size else ():
+                    if zlib.crc32(header[:-_OWN], seed).to_bytes(_OWN, "little") == own:
+                        return piece + found.start(), which
+        return None
+
+    def sound(self, frame: Frame) -> bool:
+        """Whether what it has is as it was written."""
+        data = self._read(frame.place, frame.length)
+        return len(data) == frame.length and zlib.crc32(data) == frame.checksum
 
     def payload(self, frame: Frame) -> bytes:
         return _checked(self.path, frame, self._read(frame.place, frame.length))
@@ -182,7 +227,7 @@ class Stream:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        """What the channel is called."""
+        """The name of the channel."""
         self._left = bytearray()
         self._place = self._number = 0
         self._seed: int | None = None
@@ -224,7 +269,7 @@ class Stream:
 def _seed(path: Path, first: bytes) -> int:
     """Of a file that begins so."""
     if not first.startswith(_MAGIC):
-        raise WptraceError(f"{path} is no capture of wptrace", "wptrace io --each --capture FILE makes one")
+        raise WptraceError(f"{path} is not a capture of wptrace", "wptrace io --each --capture FILE makes one")
     if len(first) < _FIRST.size:
         raise WptraceError(f"{path} has nothing in it: its trace was cut off before it began")
     _, version, seed, own = _FIRST.unpack(first)
@@ -241,13 +286,13 @@ def _seed(path: Path, first: bytes) -> int:
 def _frame(path: Path, place: int, header: bytes, seed: int) -> Frame:
     length, kind, checksum, own = _HEADER.unpack(header)
     if own != zlib.crc32(header[:-_OWN], seed) or length > LONGEST:
-        raise DamagedError(path, place)
+        raise TornError(path, place)
     return Frame(kind, place + _HEADER.size, length, checksum)
 
 
 def _checked(path: Path, frame: Frame, data: bytes) -> bytes:
     if len(data) < frame.length or zlib.crc32(data) != frame.checksum:
-        raise DamagedError(path, frame.place)
+        raise TornError(path, frame.place)
     return data
 
 
@@ -256,7 +301,7 @@ def _next(seed: int, number: int) -> int:
 
 
 def packed(data: bytes, level: int = zstd.TEXT) -> bytes:
-    """What it is packed by shows in its first bytes. The level is that of zstd, where it is there."""
+    """Compress; the first bytes say by what. The level is that of zstd, where it is there."""
     return zstd.packed(data, level) if zstd.is_here() else zlib.compress(data, 1)
 
 

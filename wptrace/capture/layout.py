@@ -90,7 +90,7 @@ def _structure(rest: list[Any], depth: int) -> Structure:
 
 def _number(value: Any, most: int) -> None:
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError("it is no number in its range")
+        raise ValueError("the number is out of range")
 
 
 class Described:
@@ -117,12 +117,12 @@ class Described:
         return self.layout
 
     def rows(self, layout: packing.Struct) -> packing.Struct:
-        """What unpacks rows as they are kept, whose length is of whole words."""
+        """Return the format that unpacks rows as they are kept, in whole words."""
         return packing.Struct(f"{layout.format}{self.stride - layout.size}x")
 
 
 def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
-    """What `Described` is made of."""
+    """Parts of `Described`."""
     return {
         "record": what.record,
         "struct": description(obj.struct(what.record).before(what.end), what.without),
@@ -134,17 +134,17 @@ def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("it is no text")
+        raise ValueError("it is not a text")
     return value
 
 
 def _int(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError("it is no number")
+        raise ValueError("it is not a number")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("it is no list")
+        raise ValueError("it is not a list")
     return value

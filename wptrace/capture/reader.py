@@ -10,12 +10,12 @@ import json
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from wptrace.capture import columns, spec
-from wptrace.capture.frames import LONGEST_TEXT, DamagedError, Frame, Kind, Reader, Stream, unpacked
+from wptrace.capture.frames import LONGEST_TEXT, LOST, DamagedError, Frame, Kind, Reader, Stream, TornError, unpacked
 from wptrace.capture.layout import Described
 from wptrace.capture.records import HEADER
 from wptrace.errors import WptraceError
@@ -35,7 +35,7 @@ _LONGEST_LAYOUT = 1 << 18
 _LONGEST_NAME = 1 << 13
 _SHOWN = {"per_device": bool, "exact": bool, "hist": str, "top": int}
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error)
-"""What comes of bytes that nobody wrote."""
+"""Errors raised by bytes that no writer wrote."""
 
 
 class Records(NamedTuple):
@@ -47,7 +47,7 @@ class Records(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was in flight."""
+    """Requests in flight at a moment."""
 
     ts_ns: int
     found: list[InFlight]
@@ -57,19 +57,19 @@ Item = Union[Records, "list[Event]", Found, Report]
 
 
 class Head(NamedTuple):
-    """What is said of the whole."""
+    """Facts about the whole capture."""
 
     start: Start
     view: str
     """How it looks as text."""
-    judged: tuple[model.Kind, ...]
+    verdict_kinds: tuple[model.Kind, ...]
     shown: dict[str, Any]
-    """What of the tables was wanted, by the names of outputs.registry.Wanted."""
+    """Wanted parts of tables, by the names of outputs.registry.Wanted."""
     each: bool
     """Every event was to be recorded."""
     intervals: bool
     """The user chose an interval."""
-    told: bool
+    has_events: bool
     """There are events in it."""
     whole: bool
     """It has its end."""
@@ -81,13 +81,13 @@ class Head(NamedTuple):
 
 
 class _Frames:
-    """What frames say, wherever they come from."""
+    """Decodes frames, wherever they come from."""
 
     most_bytes = columns.MOST_BYTES
     """Of the records of a frame."""
 
     def __init__(self, file: Reader | Stream, kinds: Sequence[model.Kind]) -> None:
-        """What is followed are these `kinds` where they are what the capture says of its own."""
+        """Use these `kinds` for those of the capture that are equal to them."""
         self._from = file
         self._kinds = kinds
         self._known = spec.Known(kinds)
@@ -116,7 +116,7 @@ class _Frames:
             shown,
             spec.flag(has["each"]),
             spec.flag(has["intervals"]),
-            told=False,
+            has_events=False,
             whole=False,
             began_ns=began_ns,
         )
@@ -203,6 +203,8 @@ class Capture(_Frames):
     """A file."""
 
     head: Head
+    damaged = 0
+    """So many frames could not be read at the last walk: torn ones, and those that need the names in them."""
 
     def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
         self._file = Reader(path)
@@ -218,10 +220,15 @@ class Capture(_Frames):
         found: Head | None = None
         began = 0
         seen = set()
+        torn = False
+        first: Frame | None = None
         try:
             for frame in self._file.frames():
                 seen.add(frame.kind)
-                with self._sound(frame):
+                if frame.kind in (LOST, Kind.START):
+                    first = frame
+                torn = torn or frame.kind == LOST or (frame.kind == Kind.SUMMARY and not self._file.sound(frame))
+                with suppress(TornError), self._sound(frame):
                     if found is None and frame.kind == Kind.NAMES:
                         known.learn(self._json(frame))
                     elif frame.kind == Kind.CLOCK:
@@ -230,17 +237,22 @@ class Capture(_Frames):
                     elif found is None and frame.kind == Kind.START:
                         found = self._read_head(self._json(frame), known, began)
         except WptraceError:
-            # It is told up to there.
+            # It is whole up to there.
             if found is None:
                 raise
+        if found is None and first is not None:
+            raise DamagedError(self._file.path, first.place)
         if found is None:
             raise WptraceError(f"{self._file.path} has no start: its trace was cut off before it began")
-        whole = Kind.END in seen
-        if not whole:
+        if Kind.END not in seen:
             note = "the capture has no end: its trace was cut off, and what it told last may be missing"
             found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
+        whole = Kind.END in seen and not torn
         return found._replace(
-            whole=whole, told=bool(seen & {Kind.RECORDS, Kind.EVENTS}), anchors=tuple(self.anchors), boot=self._boot
+            whole=whole,
+            has_events=bool(seen & {Kind.RECORDS, Kind.EVENTS}),
+            anchors=tuple(self.anchors),
+            boot=self._boot,
         )
 
     def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
@@ -248,11 +260,31 @@ class Capture(_Frames):
         # Kinds are compared by what they are: those of the start are the same ones.
         self._known, self.layouts = spec.Known((*self._kinds, *self.head.start.kinds)), []
         parts = _Parts()
+        self.damaged = 0
         for frame in self._file.frames():
-            with self._sound(frame):
-                found = self._item(frame, parts, records) if intervals or frame.kind != Kind.INTERVAL else None
+            found = None
+            if frame.kind == LOST:
+                self._lose(frame, parts)
+                continue
+            try:
+                with self._sound(frame):
+                    found = self._item(frame, parts, records) if intervals or frame.kind != Kind.INTERVAL else None
+            except TornError:
+                self._lose(frame, parts)
+            except DamagedError:
+                # What a lost frame had named makes others senseless; without one, somebody has made them so.
+                if not self.damaged:
+                    raise
+                self._lose(frame, parts)
             if found is not None:
                 yield found
+
+    def _lose(self, frame: Frame, parts: _Parts) -> None:
+        self.damaged += 1
+        if frame.kind in (LOST, Kind.INTERVAL, Kind.SUMMARY):
+            parts.lose()
+        if frame.kind in (LOST, Kind.NAMES):
+            self._known.lose()
 
 
 class Arriving(_Frames):
@@ -270,7 +302,7 @@ class Arriving(_Frames):
         """Its trace is over."""
 
     def feed(self, data: bytes) -> Iterator[Records]:
-        """What came with these bytes; figures and what was in flight are passed over."""
+        """Return the events in these bytes; reports and requests in flight are passed over."""
         for frame in self._stream.feed(data):
             with self._sound(frame):
                 found = self._of(frame)
@@ -286,7 +318,7 @@ class Arriving(_Frames):
         elif frame.kind == Kind.START and self.head is None:
             found = self._read_head(self._json(frame), self._known, self._began_ns)
             # Kinds are compared by what they are: those of the start are the same ones from now on.
-            self.head = found._replace(told=True)
+            self.head = found._replace(has_events=True)
         elif frame.kind == Kind.END:
             self.ended = True
         elif frame.kind in (Kind.NAMES, Kind.LAYOUT, Kind.RECORDS):
@@ -301,7 +333,7 @@ def _json(text: bytes) -> Any:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 class _Parts:
@@ -313,8 +345,21 @@ class _Parts:
         self._count = 0
         self._cells: dict[Group, dict[str, Distribution]] = {}
         self._counters: dict[Group, dict[str, int]] = {}
+        self._torn = False
+        self._number: int | None = None
+        self._there = 0
+        """So many frames of the report of this number."""
+
+    def lose(self) -> None:
+        """A frame that may have been a part of the report is gone: what it had is not a report any more."""
+        self._torn = True
 
     def add(self, has: Mapping[str, Any], known: spec.Known) -> Report | None:
+        number = has.get("report")
+        if number is not None and number != self._number:
+            # The end of the one before is lost.
+            self._cells, self._counters, self._count, self._there = {}, {}, 0, 0
+            self._number = spec.integer(number)
         for one in spec.sequence(has.get("rows", [])):
             group, stages = spec.cells(one, known)
             self._cells[group] = stages
@@ -325,11 +370,16 @@ class _Parts:
         if self._count + len(self._counters) > self._MOST:
             raise ValueError("there are too many rows")
         if "kind" not in has:
+            self._there += 1
             return None
-        cells, counters = self._cells, self._counters
-        self._cells, self._counters, self._count = {}, {}, 0
+        if "parts" in has:
+            self._torn = self._torn and has["parts"] != self._there
+        cells, counters, torn = self._cells, self._counters, self._torn
+        self._cells, self._counters, self._count, self._torn = {}, {}, 0, False
+        if torn:
+            return None
         if has["kind"] not in ("interval", "summary"):
-            raise ValueError("it is no report that is known")
+            raise ValueError("it is not a report that is known")
         return Report(
             has["kind"],
             spec.moment(has["ts_ns"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What writers and readers of records share."""
+"""Names that writers and readers of records share."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from wptrace.model.report import Event
 
 
 class Question(NamedTuple):
-    """What an option compares in a row or an event."""
+    """A field of rows or events that an option compares."""
 
     name: str
     words: str
@@ -74,7 +74,7 @@ class Selection:
         return bool(self._asked)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """As the first line of a trace has its filters."""
         found: dict[str, Any] = {}
         for one, values in self._asked:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flows follow and report, as JSON and back: kinds, groups, distributions, books, reports, single events.
+"""Kinds, groups, distributions, books, reports and single events as JSON, and back.
 
 Reading raises ValueError, TypeError or LookupError where something makes no sense; numbers are bounded, so that
 whatever is made of them can be shown.
@@ -38,7 +38,7 @@ Cells = Mapping[Group, Mapping[str, Distribution]]
 
 def integer(value: Any, most: int = _WORD, least: int = 0) -> int:
     if type(value) is not int or not least <= value < most:
-        raise ValueError("it is no number in its range")
+        raise ValueError("the number is out of range")
     return value
 
 
@@ -71,19 +71,19 @@ def flag(value: Any) -> bool:
 
 def real(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) < _SQUARES:
-        raise ValueError("it is no number in its range")
+        raise ValueError("the number is out of range")
     return float(value) if isinstance(value, float) else int(value)
 
 
 def sequence(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("it is no list")
+        raise ValueError("it is not a list")
     return value
 
 
 def mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return value
 
 
@@ -169,7 +169,7 @@ def of_value(value: Any) -> Json:
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Task):
-        return {"task": list(value)}
+        return {"task": list(value if value.again else value[:3])}
     if isinstance(value, Comm):
         return {"comm": value.comm}
     if isinstance(value, Stack):
@@ -189,8 +189,8 @@ def value(found: Json) -> Hashable:
 
 
 def _task(found: Json) -> Task:
-    comm, pid, tid = found
-    return Task(text(comm), integer(pid), integer(tid))
+    comm, pid, tid, *again = found
+    return Task(text(comm), integer(pid), integer(tid), *map(integer, again))
 
 
 def _stack(found: Json) -> Stack:
@@ -221,6 +221,8 @@ class Numbering:
         self._kinds: dict[Kind, int] = {}
         self._groups: dict[Group, int] = {}
         self._new: dict[str, Any] = {}
+        self._from = [0, 0]
+        """How many kinds and groups a reader knows."""
 
     def kind(self, kind: Kind) -> int:
         number = self._kinds.get(kind)
@@ -245,10 +247,13 @@ class Numbering:
         """The groups that a reader knows."""
         self._groups.clear()
         self._new = {"forget": True}
+        self._from[1] = 0
 
     def news(self) -> dict[str, Any]:
-        """What has come since the last call."""
+        """Return what has come since the last call."""
         found, self._new = self._new, {}
+        if found:
+            found["from"], self._from = self._from, [len(self._kinds), len(self._groups)]
         return found
 
 
@@ -259,12 +264,23 @@ class Known:
         """Whoever follows these as well knows them by what they are."""
         self._same = [(_said(one), one) for one in (*same, *neighbours.KINDS, load.LOAD)]
         self.kinds: list[Kind] = []
-        self._groups: list[Group] = []
+        self._groups: list[Group | None] = []
+        self._unsure = False
+        """Names are missing, and nobody knows how many."""
+
+    def lose(self) -> None:
+        """A frame that may have had names is gone."""
+        self._unsure = True
 
     def learn(self, found: Json) -> None:
         has = mapping(found)
         if has.get("forget"):
             self._groups.clear()
+        if self._unsure and "from" in has:
+            self._skip(*map(integer, sequence(has["from"])))
+        if self._unsure:
+            # Nobody knows which numbers these have.
+            return
         for one in sequence(has.get("kinds", [])):
             self.kinds.append(next((known for said, known in self._same if said == one), None) or kind(one))
         for of, *values in sequence(has.get("groups", [])):
@@ -272,11 +288,21 @@ class Known:
         if len(self.kinds) > _MOST_KINDS or len(self._groups) > 2 * _MOST_GROUPS:
             raise ValueError("there are too many kinds or rows")
 
+    def _skip(self, kinds: int, groups: int) -> None:
+        """Up to the numbers that come now; what a lost frame had named is known to be missing."""
+        if kinds != len(self.kinds) or groups > 2 * _MOST_GROUPS:
+            raise ValueError("a kind is missing")
+        self._groups += [None] * (groups - len(self._groups))
+        self._unsure = False
+
     def kind(self, number: Any) -> Kind:
         return self.kinds[integer(number)]
 
     def group(self, number: Any) -> Group:
-        return self._groups[integer(number)]
+        found = None if self._unsure else self._groups[integer(number)]
+        if found is None:
+            raise LookupError("its name is in a frame that is lost")
+        return found
 
 
 # --- Figures ----------------------------------------------------------------------------------------------------------
@@ -462,11 +488,11 @@ def _are_texts(found: Any) -> bool:
 
 def of_event(event: Event, numbers: Numbering) -> Json:
     number = numbers.group(event.group)
-    told: list[Json] = [number, event.end_ns, event.total_ns, dict(event.stages), dict(event.fields)]
+    fields: list[Json] = [number, event.end_ns, event.total_ns, dict(event.stages), dict(event.fields)]
     if event.segments or event.children:
         children = [[dict(one.times), dict(one.fields)] for one in event.children]
-        told.append({"segments": [list(one) for one in event.segments], "more": event.more, "children": children})
-    return told
+        fields.append({"segments": [list(one) for one in event.segments], "more": event.more, "children": children})
+    return fields
 
 
 def event(found: Json, known: Known) -> Event:
@@ -475,12 +501,12 @@ def event(found: Json, known: Known) -> Event:
     made = Event(known.group(number), moment(end_ns), integer(total_ns), times, mapping(fields))
     if not trail:
         return made
-    (told,) = map(mapping, trail)
-    segments = [_segment(*one) for one in told["segments"]]
+    (fields,) = map(mapping, trail)
+    segments = [_segment(*one) for one in fields["segments"]]
     if any(one.to_ns != after.from_ns for one, after in zip(segments, segments[1:])):
         raise ValueError("stretches are not one behind the other")
-    children = [_child(*one) for one in told["children"]]
-    return made._replace(segments=segments, more=integer(told["more"]), children=children)
+    children = [_child(*one) for one in fields["children"]]
+    return made._replace(segments=segments, more=integer(fields["more"]), children=children)
 
 
 def _segment(stage: Json, from_ns: Json, to_ns: Json) -> Segment:

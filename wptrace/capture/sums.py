@@ -69,7 +69,7 @@ class Intervals:
         )
 
     def rest(self, whole: Report, kinds: Sequence[Kind]) -> Report:
-        """What of the whole is in none of the intervals: what came behind the last one."""
+        """Return the rest of the whole that came after the last interval."""
         was = Sums(0, self._books, self._cells, self._counters, self._overhead)
         now = Sums(0, whole.books, _copied(whole), whole.counters, whole.overhead)
         cells, counters = since(now, was)
@@ -89,7 +89,7 @@ def _copied(report: Report) -> dict[Group, dict[str, Distribution]]:
 
 
 def _joined(before: Book | None, book: Book) -> Book:
-    """What was carried into the first is carried into all of them."""
+    """Add two books; what was carried into the first is carried into the sum."""
     made = Book.total([book] if before is None else [before, book])
     if before is not None:
         made.carried = before.carried

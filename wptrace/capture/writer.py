@@ -36,19 +36,19 @@ _IDS = {"boot_id": Path("/proc/sys/kernel/random/boot_id"), "machine_id": Path("
 
 
 class About(NamedTuple):
-    """What a replay needs to know of the command."""
+    """Facts about the command that a replay needs."""
 
     view: str
     """How the flow looks as text."""
     command: Sequence[str]
-    judged: Sequence[model.Kind] = ()
-    """What the verdict is about."""
+    verdict_kinds: Sequence[model.Kind] = ()
+    """Kinds for the verdict."""
     each: bool = False
     """Every event is recorded."""
     intervals: bool = False
     """The user chose an interval."""
     shown: Mapping[str, Any] = {}
-    """What of the tables was wanted, by the names of outputs.registry.Wanted."""
+    """Wanted parts of tables, by the names of outputs.registry.Wanted."""
     began_ns: int | None = None
     """The time of day at its begin, where it is made of what was traced before."""
 
@@ -61,7 +61,7 @@ class CaptureOutput:
         self._numbers = spec.Numbering()
         self._raw: list[_Buffer] = []
         self._texts: list[str] = []
-        self._size = self._told = 0
+        self._size = self._written = self._reports = 0
         self._since = time.monotonic()
         self._anchored = 0.0
         self._begun = self._ended = False
@@ -72,21 +72,21 @@ class CaptureOutput:
         self._file.begin()
         self._begun = True
         self._anchor()
-        told = spec.of_start(start, self._numbers)
+        fields = spec.of_start(start, self._numbers)
         host = os.uname()
-        told |= {
+        fields |= {
             "version": __version__,
             "host": host.nodename,
             "machine": host.machine,
             "command": list(self.about.command),
             "view": self.about.view,
-            "judged": [self._numbers.kind(one) for one in self.about.judged],
+            "judged": [self._numbers.kind(one) for one in self.about.verdict_kinds],
             "each": self.about.each,
             "intervals": self.about.intervals,
             "shown": dict(self.about.shown),
         }
         self._news()
-        self._json(Kind.START, told)
+        self._json(Kind.START, fields)
         for number, one in enumerate(self._raw):
             self._json(Kind.LAYOUT, {"number": number, **one.facts})
 
@@ -103,9 +103,9 @@ class CaptureOutput:
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._put()
-        told = [spec.of_in_flight(one, self._numbers) for one in found[:_LISTED]]
+        fields = [spec.of_in_flight(one, self._numbers) for one in found[:_LISTED]]
         self._news()
-        self._json(Kind.IN_FLIGHT, {"ts_ns": at_ns, "found": told})
+        self._json(Kind.IN_FLIGHT, {"ts_ns": at_ns, "found": fields})
 
     def interval(self, report: Report) -> None:
         self._report(report)
@@ -117,7 +117,7 @@ class CaptureOutput:
     def summary(self, report: Report) -> None:
         self._report(report)
         self._anchor()
-        self._json(Kind.END, {"told": self._told})
+        self._json(Kind.END, {"told": self._written})
         self._ended = True
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class CaptureOutput:
             found = one.packer.pack(rows, holes)
             one.meet(rows)
             count = len(rows) // one.entry
-            self._told += count
+            self._written += count
             head = HEADER.pack(one.number, count, offset)
             self._file.add(Kind.RECORDS, head + packed(found, zstd.COLUMNS))
         self._put_events()
@@ -188,7 +188,7 @@ class CaptureOutput:
     def _put_events(self) -> None:
         self._news()
         if self._texts:
-            self._told += len(self._texts)
+            self._written += len(self._texts)
             self._file.add(Kind.EVENTS, packed(f"[{','.join(self._texts)}]".encode()))
             self._texts, self._size = [], 0
         if self._numbers.full:
@@ -200,7 +200,10 @@ class CaptureOutput:
             self._anchor()
         rows = [_text(spec.of_cells(group, stages, self._numbers)) for group, stages in report.cells().items()]
         counters = [_text([self._numbers.group(group), dict(counts)]) for group, counts in report.counters.items()]
-        told: dict[str, Any] = {
+        # By its number a reader knows what belongs together, also where a frame is damaged.
+        self._reports += 1
+        fields: dict[str, Any] = {
+            "report": self._reports,
             "kind": report.kind,
             "ts_ns": report.ts_ns,
             "duration_ns": report.duration_ns,
@@ -209,15 +212,15 @@ class CaptureOutput:
             "lists": {name: list(found[:_LISTED]) for name, found in report.lists.items()},
         }
         if report.verdict is not None:
-            told["verdict"] = spec.of_verdict(report.verdict, self._numbers)
+            fields["verdict"] = spec.of_verdict(report.verdict, self._numbers)
         if report.budget is not None:
-            told["budget"] = spec.of_spending(report.budget)
+            fields["budget"] = spec.of_spending(report.budget)
         self._news()
         # A report is over with the frame that has its kind.
         kind = Kind.SUMMARY if report.kind == "summary" else Kind.INTERVAL
-        self._many(kind, "rows", rows)
-        self._many(kind, "counters", counters)
-        self._json(kind, told)
+        fields["parts"] = self._many(kind, "rows", rows, self._reports)
+        fields["parts"] += self._many(kind, "counters", counters, self._reports)
+        self._json(kind, fields)
         if self._numbers.full:
             self._numbers.forget()
 
@@ -229,13 +232,13 @@ class CaptureOutput:
             return
         day, now = day_and_time()
         ids = {name: _first_line(path) for name, path in _IDS.items()}
-        told: dict[str, Any] = {"monotonic_ns": now, "realtime_ns": day, **ids}
+        fields: dict[str, Any] = {"monotonic_ns": now, "realtime_ns": day, **ids}
         error, below = realtime_error_ns(), time_below()
         if error is not None:
-            told["error_ns"] = error
+            fields["error_ns"] = error
         if below is not None:
-            told["below"] = list(below)
-        self._json(Kind.CLOCK, told)
+            fields["below"] = list(below)
+        self._json(Kind.CLOCK, fields)
 
     def _news(self) -> None:
         """Kinds and groups before what is said of them."""
@@ -245,13 +248,16 @@ class CaptureOutput:
             self._json(Kind.NAMES, found)
         self._many(Kind.NAMES, "groups", map(_text, groups))
 
-    def _many(self, kind: Kind, name: str, found: Iterable[str]) -> None:
+    def _many(self, kind: Kind, name: str, found: Iterable[str], report: int = 0) -> int:
         """In as many frames as it takes."""
-        for some in _parted(found):
-            self._file.add(kind, packed(f'{{"{name}":[{",".join(some)}]}}'.encode()))
+        number = f'"report":{report},' if report else ""
+        frames = [packed(f'{{{number}"{name}":[{",".join(some)}]}}'.encode()) for some in _parted(found)]
+        for frame in frames:
+            self._file.add(kind, frame)
+        return len(frames)
 
-    def _json(self, kind: Kind, told: Mapping[str, Any]) -> None:
-        self._file.add(kind, packed(_text(told).encode()))
+    def _json(self, kind: Kind, fields: Mapping[str, Any]) -> None:
+        self._file.add(kind, packed(_text(fields).encode()))
 
 
 class _Buffer:
@@ -260,8 +266,8 @@ class _Buffer:
     number: int
     meet: Callable[[bytearray], None]
 
-    def __init__(self, told: Mapping[str, Any], layout: Any, what: Raw) -> None:
-        self.facts = told
+    def __init__(self, fields: Mapping[str, Any], layout: Any, what: Raw) -> None:
+        self.facts = fields
         self._length = layout.size.to_bytes(4, sys.byteorder)
         stride = (layout.size + 7) // 8 * 8
         self.entry = ENTRY + stride
@@ -327,8 +333,8 @@ def _parted(found: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _text(told: Any) -> str:
-    return _ENCODER.encode(told)
+def _text(fields: Any) -> str:
+    return _ENCODER.encode(fields)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)

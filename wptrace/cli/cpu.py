@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.flows.cpu import CPU, CpuFlow, Options
     from wptrace.kernel.privileges import require_tracing
@@ -54,5 +54,5 @@ def run(options: argparse.Namespace) -> int:
         )
         controls = common.controls(output)
         output, seconds = common.captured(options, flow, output, seconds, top=int(options.top), **shown)
-        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), controls=controls))
+        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), controls=controls))
     return 0

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _told(doing: str) -> None:
+def _progress(doing: str) -> None:
     """On a terminal: what is being tried, on a line that is gone afterwards."""
     import sys
 
@@ -52,9 +52,9 @@ def run(options: argparse.Namespace) -> int:
 
     watch_s = _watch(options.watch)
     try:
-        found = diagnose(_told, watch_s)
+        found = diagnose(_progress, watch_s)
     finally:
-        _told("")
+        _progress("")
     if options.json:
         print(encoded(show.as_json(found, _FIRST)))
     else:

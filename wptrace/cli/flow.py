@@ -48,7 +48,7 @@ def add_tracing(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> N
     )
     which.add_argument("--rows", default=str(ROWS), metavar="COUNT", help=f"rows of labels (default: {ROWS})")
     show = parser.add_argument_group("what to show")
-    common.add_told(show)
+    common.add_event_options(show)
     common.add_lines(show)
     show.add_argument(
         "--by", action="append", metavar="LABEL", help="rows by this label alone; repeatable (default: all labels)"
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def short(*names: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
-    """What a command has that is a short name of several definitions; the first two are what people want first."""
+    """Make a command that is a short name of several definitions; the first two are what people want first."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_tracing(parser, names)
@@ -99,13 +99,13 @@ def _run_short(options: argparse.Namespace, names: Sequence[str]) -> int:
 
 
 def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> int:
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
     common.require_one_form(options)
-    told, budget = common.told(options), common.budget(options)
+    events, budget = common.event_options(options), common.budget(options)
     if options.capture is not None and len(definitions) > 1:
         raise UsageError("--capture has room for one flow: several were named", "--what names one")
     if options.capture is not None and (options.line or options.csv):
@@ -113,7 +113,7 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
     if common.exports(options) and len(definitions) > 1:
         raise UsageError("a report or an export is of one definition: several were named", hint="--what names one")
     require_tracing()
-    flows = _flows(options, told, definitions)
+    flows = _flows(options, events, definitions)
     common.require_stage(options.hist, [kind for flow in flows for kind in flow.kinds])
     several = len(flows) > 1
     with common.stream(options, options.capture) as stream:
@@ -125,13 +125,15 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
         ]
         keys = None if several else common.controls(outputs[0])
         if not several:
-            outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, told.every, **shown)
+            outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, events.every, **shown)
         pairs = list(zip(flows, outputs))
-        trace(pairs, Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, budget, keys))
+        trace(pairs, RunOptions(seconds, count, options.stats, stream.fileno(), events.stuck_ns, budget, keys))
     return 0
 
 
-def _flows(options: argparse.Namespace, told: common.Told, definitions: Sequence[Definition]) -> list[DefinedFlow]:
+def _flows(
+    options: argparse.Namespace, events: common.EventOptions, definitions: Sequence[Definition]
+) -> list[DefinedFlow]:
     from wptrace.engine import filters
     from wptrace.engine.definition.flow import DefinedFlow, Options
     from wptrace.engine.definition.programs import resolve_here
@@ -139,16 +141,16 @@ def _flows(options: argparse.Namespace, told: common.Told, definitions: Sequence
     if options.total and options.by:
         raise UsageError("--total makes one row, --by LABEL one for each value: use one of them")
     wanted = Options(
-        slow_ns=told.slow_ns,
-        sample=told.sample,
-        limit=told.limit,
-        listing=told.stuck_ns is not None,
+        slow_ns=events.slow_ns,
+        sample=events.sample,
+        limit=events.limit,
+        listing=events.stuck_ns is not None,
         shedding=options.budget is not None,
         by=() if options.total else None if options.by is None else tuple(options.by),
         filter=filters.parse(vars(options), DefinedFlow.filters),
         slots=common.number(options.slots, "--slots"),
         rows=common.number(options.rows, "--rows"),
-        ring_bytes=common.ring(options, told),
+        ring_bytes=common.ring(options, events),
     )
     found = [resolve_here(one) for one in definitions]
     labels = [{label.name for label in one.labels} for one in found]
@@ -200,7 +202,7 @@ def _check(options: argparse.Namespace, definition: Definition) -> int:
 
 
 def _tried(definition: Definition) -> list[str]:
-    """What a start would say: types alone do not tell which programs a kernel takes."""
+    """Return the notes of a start: types alone do not tell which programs a kernel takes."""
     from wptrace.bpf.ring import Reader
     from wptrace.engine.definition.flow import DefinedFlow, Options
     from wptrace.engine.definition.programs import resolve_here

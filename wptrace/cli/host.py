@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from wptrace.outputs.text.words import printable
 
-    told = path.require(options)
+    events = path.require(options)
     found = _guests(options)
     if len(found) > 1:
         _require_one(options)
-    flows = {printable(f"{guest.name} {guest.pid}"): flow(options, told, guest) for guest in found}
+    flows = {printable(f"{guest.name} {guest.pid}"): flow(options, events, guest) for guest in found}
     captures = [_named(options.capture, guest) for guest in found] if len(found) > 1 and options.capture else []
-    return path.run(options, flows, told, [printable(_shown(guest)) for guest in found], captures)
+    return path.run(options, flows, events, [printable(_shown(guest)) for guest in found], captures)
 
 
 def _named(file: str, guest: Guest) -> str:
@@ -86,7 +86,7 @@ def _guests(options: argparse.Namespace) -> list[Guest]:
 
 
 def _require_one(options: argparse.Namespace) -> None:
-    """What has room for the operations of one guest."""
+    """Refuse outputs that have room for one guest only."""
     if common.exports(options):
         raise UsageError("a report or an export is of one guest: there are several", hint="--pid names one")
     if options.line or options.csv:
@@ -98,7 +98,7 @@ def _shown(guest: Guest) -> str:
     return f"{guest.pid} {guest.name}: {images or 'no image of a disk that is known'}"
 
 
-def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFlow:
+def flow(options: argparse.Namespace, events: common.EventOptions, guest: Guest) -> PathFlow:
     from wptrace.engine.filters import Filter
     from wptrace.flows.io.by import FILE, TOP
     from wptrace.flows.io.path import Options, PathFlow
@@ -106,14 +106,14 @@ def flow(options: argparse.Namespace, told: common.Told, guest: Guest) -> PathFl
     return PathFlow(
         Options(
             filter=Filter(pid=guest.pid),
-            slow_ns=told.slow_ns,
-            sample=told.sample,
-            limit=told.limit,
+            slow_ns=events.slow_ns,
+            sample=events.sample,
+            limit=events.limit,
             interference=getattr(options, "interference", False),
             segments=getattr(options, "segments", False),
             by=FILE,
             top=TOP,
-            ring_bytes=common.ring(options, told),
+            ring_bytes=common.ring(options, events),
             guest=guest,
             kicks=getattr(options, "kicks", False),
         )

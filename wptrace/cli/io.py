@@ -57,11 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    told = path.require(options)
-    return path.run(options, {"": _block(options, told) if options.level == "block" else _path(options, told)}, told)
+    events = path.require(options)
+    return path.run(
+        options, {"": _block(options, events) if options.level == "block" else _path(options, events)}, events
+    )
 
 
-def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:
+def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlow:
     from wptrace.engine import filters
     from wptrace.flows.io.block import BlockFlow, Options
     from wptrace.flows.io.filters import FILTERS
@@ -75,11 +77,11 @@ def _block(options: argparse.Namespace, told: common.Told) -> BlockFlow:
     wanted = filters.parse(vars(options), BlockFlow.filters)
     if wanted and options.times == "kernel":
         raise UsageError("--pid needs wptrace's own times: the kernel's stamps do not name a process")
-    ring = common.ring(options, told)
-    return BlockFlow(Options(tuple(options.dev), told.slow_ns, ring, wanted, options.times))
+    ring = common.ring(options, events)
+    return BlockFlow(Options(tuple(options.dev), events.slow_ns, ring, wanted, options.times))
 
 
-def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
+def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
     from wptrace.engine import filters
     from wptrace.flows.io.by import CGROUP, DEVICE, TOP
     from wptrace.flows.io.filters import FILTERS
@@ -97,9 +99,9 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
     wanted = Options(
         devices=tuple(options.dev),
         filter=filters.parse(vars(options), FILTERS),
-        slow_ns=told.slow_ns,
-        sample=told.sample,
-        limit=told.limit,
+        slow_ns=events.slow_ns,
+        sample=events.sample,
+        limit=events.limit,
         children=options.children,
         interference=options.interference,
         writeback=options.writeback,
@@ -107,6 +109,6 @@ def _path(options: argparse.Namespace, told: common.Told) -> PathFlow:
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),
-        ring_bytes=common.ring(options, told),
+        ring_bytes=common.ring(options, events),
     )
     return PathFlow(wanted)

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.flows.iopf import IopfFlow
     from wptrace.kernel.privileges import require_tracing
@@ -41,5 +41,5 @@ def run(options: argparse.Namespace) -> int:
     require_tracing()
     with common.stream(options, options.capture) as stream:
         output, seconds = common.outputs(options, flow, stream, seconds, hist=options.hist)
-        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), stuck_ns))
+        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), stuck_ns))
     return 0

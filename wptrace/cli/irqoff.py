@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.flows.irqoff import IrqoffFlow, Options
     from wptrace.kernel.privileges import require_tracing
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--log and --capture are two files for the same: choose one")
     with common.stream(options, options.log or options.capture) as stream:
         output, seconds = common.captured(options, flow, _output(options, stream, log), seconds, each=True)
-        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno(), _HUNG_NS))
+        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), _HUNG_NS))
     return 0
 
 

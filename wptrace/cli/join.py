@@ -108,7 +108,7 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     from wptrace.capture.channel import Channel
     from wptrace.capture.writer import CaptureOutput
     from wptrace.cli import host
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
     from wptrace.tools.live import LiveJoin
@@ -119,8 +119,8 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     common.exports(options)
     channel = Channel(options.live)
     slow_ns = _slow(options)
-    told = common.Told(slow_ns=0, sample=0, limit=0, stuck_ns=None)
-    flows = [host.flow(options, told, guest) for guest in host.first_and_beside(options)]
+    events = common.EventOptions(slow_ns=0, sample=0, limit=0, stuck_ns=None)
+    flows = [host.flow(options, events, guest) for guest in host.first_and_beside(options)]
     require_tracing()
     shown = {"per_device": True, "hist": options.hist or ""}
     with common.stream(options, options.capture) as stream, ExitStack() as cleanup:
@@ -134,7 +134,9 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
         # The other ones end first: what they had is known when this one sums up.
         trace(
             [*beside, (flows[0], live)],
-            Terms(common.paced(options, seconds), count, watch_fd=stream.fileno(), controls=live),
+            RunOptions(
+                common.paced(options, seconds, recorder is not None), count, watch_fd=stream.fileno(), controls=live
+            ),
         )
     if live.trouble is not None:
         raise live.trouble

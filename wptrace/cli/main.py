@@ -113,7 +113,7 @@ def _log(verbosity: int) -> None:
 
 
 def run() -> NoReturn:
-    """What the entry point calls."""
+    """The entry point."""
     _open_streams()
     _name_process()
     code = _ended()
@@ -198,7 +198,7 @@ def _open_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """What is left in the buffer cannot be written; without this the interpreter would try once more and complain."""
+    """Drop what is left in the buffer; the interpreter would try to write it once more and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -64,7 +64,7 @@ def outputs(
     first: Output | None = None,
     **wanted: Any,
 ) -> tuple[Output, float | None]:
-    """What is shown, here `first` where one is given, with all files besides; and how often there is a report."""
+    """Return the outputs, with `first` before all files where it is given; and the interval of reports."""
     shown = output(options, stream, flow.view, **wanted) if first is None else first
     return captured(options, flow, shown, paced(options, seconds), **wanted)
 
@@ -81,7 +81,7 @@ def captured(
     about = About(
         flow.view,
         [Path(sys.argv[0]).name, *sys.argv[1:]],
-        flow.judged,
+        flow.verdict_kinds,
         each,
         options.interval is not None,
         {name: value for name, value in shown.items() if name in ("per_device", "exact", "hist", "top")},
@@ -91,7 +91,7 @@ def captured(
     return FanOut(flow.recorder, output), seconds or _LIVE_S
 
 
-def add_told(show: argparse._ArgumentGroup) -> None:
+def add_event_options(show: argparse._ArgumentGroup) -> None:
     """Which records are shown."""
     single = show.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
@@ -150,7 +150,7 @@ def exports(options: argparse.Namespace) -> list[tuple[str, Path]]:
 
 
 def require_apart(written: str | None, *others: str) -> None:
-    """What is written is none of the files that are read."""
+    """Refuse to write to a file that is read."""
     for other in others:
         with suppress(OSError):  # it is not there yet
             if written is not None and os.path.samefile(written, other):  # noqa: PTH121
@@ -158,7 +158,7 @@ def require_apart(written: str | None, *others: str) -> None:
 
 
 def _files(options: argparse.Namespace) -> list[str]:
-    """What else is written, or read."""
+    """Return further files that are written, or read."""
     names = ("output", "capture", "log", "capture_file", "guest", "host")
     return [found for found in (getattr(options, name, None) for name in names) if found is not None]
 
@@ -169,7 +169,7 @@ def require_one_form(options: argparse.Namespace) -> None:
         raise UsageError(f"{form} and --json are two forms of the same: choose one")
 
 
-class Told(NamedTuple):
+class EventOptions(NamedTuple):
     slow_ns: int | None
     sample: int
     limit: int
@@ -181,12 +181,12 @@ class Told(NamedTuple):
         return self.slow_ns == 0 and not self.limit
 
 
-def told(options: argparse.Namespace) -> Told:
+def event_options(options: argparse.Namespace) -> EventOptions:
     limit = number(options.limit, "--limit") if options.limit is not None else None
     every = options.each or ((options.line or options.csv) and options.slow is None and options.sample is None)
     if limit is None:
         limit = _SLOW_LIMIT if options.slow is not None and options.sample is None else 0
-    return Told(
+    return EventOptions(
         0 if every else None if options.slow is None else parse_duration(options.slow),
         sample(options.sample) if options.sample is not None else 0,
         limit,
@@ -203,11 +203,11 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def ring(options: argparse.Namespace, told: Told) -> int:
+def ring(options: argparse.Namespace, events: EventOptions) -> int:
     """A capture of all keeps up with several times as many as other readers: it has room for them from the start."""
     if options.ring_size is not None:
         return size(options.ring_size)
-    return 16 << 20 if told.every and options.capture is not None else 4 << 20
+    return 16 << 20 if events.every and options.capture is not None else 4 << 20
 
 
 def budget(options: argparse.Namespace) -> float | None:
@@ -257,7 +257,7 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
 
 
 def exported(options: argparse.Namespace, shown: Output, view: str, how: Wanted) -> Output:
-    """What is shown, and the files that the user wants besides."""
+    """Return the outputs: what is shown, and the files that the user wants besides."""
     files = exports(options)
     if not files:
         return shown
@@ -268,7 +268,7 @@ def exported(options: argparse.Namespace, shown: Output, view: str, how: Wanted)
 
 
 def as_text(output: Output) -> TextOutput | None:
-    """What is shown, where that is text."""
+    """Return the output to the terminal, where it is text."""
     from wptrace.outputs.fanout import FanOut
     from wptrace.outputs.text.output import TextOutput
 
@@ -282,9 +282,9 @@ def controls(output: Output) -> Controls | None:
     return None if shown is None else shown.controls
 
 
-def paced(options: argparse.Namespace, seconds: float | None) -> float | None:
+def paced(options: argparse.Namespace, seconds: float | None, recorded: bool = False) -> float | None:
     """How often there is a report: what an export is made of comes in columns of time."""
-    return _COLUMN_S if seconds is None and exports(options) else seconds
+    return _COLUMN_S if seconds is None and (recorded or exports(options)) else seconds
 
 
 def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:
@@ -334,7 +334,7 @@ def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]
 
 
 def named(path: str, option: str) -> Path:
-    """What an option says a file is called."""
+    """Return the name that an option gives to a file."""
     if not path:
         raise UsageError(f"{option} needs the name of a file")
     return Path(path)
@@ -401,8 +401,20 @@ def add_devices(parser: argparse._ActionsContainer) -> None:
 def add_filters(parser: argparse._ActionsContainer, predicates: Predicates) -> None:
     for one in predicates:
         flags = (f"-{one.short}", f"--{one.name}") if one.short else (f"--{one.name}",)
-        action = "append" if one.repeatable else "store"
+        action = "append" if one.repeatable else _Once
         parser.add_argument(*flags, action=action, metavar=one.metavar, choices=one.choices, help=one.words)
+
+
+class _Once(argparse.Action):
+    """Filters hold together: a second value of the same one would replace the first without a word."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        if before not in (None, values):
+            raise UsageError(f"--{self.dest} takes one value, not both {before} and {values}")
+        setattr(namespace, self.dest, values)
 
 
 def joined(words: Sequence[str]) -> list[str]:

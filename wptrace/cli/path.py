@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace io` and `wptrace host` show, and how they run."""
+"""Options and runs that `wptrace io` and `wptrace host` share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_output(parser: argparse.ArgumentParser, show: argparse._ArgumentGroup) -> None:
-    common.add_told(show)
+    common.add_event_options(show)
     common.add_lines(show)
     common.add_capture(show)
     common.add_exports(show)
@@ -33,24 +33,24 @@ def add_segments(which: argparse._ArgumentGroup) -> None:
     )
 
 
-def require(options: argparse.Namespace) -> common.Told:
+def require(options: argparse.Namespace) -> common.EventOptions:
     """Errors in the options of the output come before anything is looked up."""
     common.interval(options)
     common.require_one_form(options)
     if options.capture is not None and (options.line or options.csv):
         raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
-    told = common.told(options)
-    if options.segments and told.slow_ns is None and not told.sample:
+    events = common.event_options(options)
+    if options.segments and events.slow_ns is None and not events.sample:
         raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
     common.budget(options)
     common.exports(options)
-    return told
+    return events
 
 
 def run(
     options: argparse.Namespace,
     flows: Mapping[str, PathFlow | BlockFlow],
-    told: common.Told,
+    events: common.EventOptions,
     plan: Sequence[str] = (),
     captures: Sequence[str] = (),
 ) -> int:
@@ -58,7 +58,7 @@ def run(
 
     Of several, each has one of `captures`, where there is to be any.
     """
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
@@ -80,9 +80,11 @@ def run(
         keys = None if several else common.controls(outputs[0])
         for at, (flow, file) in enumerate(zip(flows.values(), captures)):
             own = argparse.Namespace(**{**vars(options), "capture": file})
-            outputs[at], seconds = common.captured(own, flow, outputs[at], seconds, told.every, **shown)
+            outputs[at], seconds = common.captured(own, flow, outputs[at], seconds, events.every, **shown)
         if not several:
-            outputs[0], seconds = common.captured(options, first, outputs[0], seconds, told.every, **shown)
-        terms = Terms(seconds, count, options.stats, stream.fileno(), told.stuck_ns, common.budget(options), keys)
-        trace(list(zip(flows.values(), outputs)), terms)
+            outputs[0], seconds = common.captured(options, first, outputs[0], seconds, events.every, **shown)
+        run_options = RunOptions(
+            seconds, count, options.stats, stream.fileno(), events.stuck_ns, common.budget(options), keys
+        )
+        trace(list(zip(flows.values(), outputs)), run_options)
     return 0

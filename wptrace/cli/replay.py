@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--sample", metavar="1/N", help="show one in N events, beside those of --slow")
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
-    show.add_argument("--by", metavar="LABEL", help="rows by this label, where the capture has them")
+    show.add_argument(
+        "--by", metavar="LABEL", help="rows by this label, which the capture has, or with --each can be made of"
+    )
     show.add_argument(
         "--neighbours",
         action="store_true",
@@ -104,13 +106,14 @@ def run(options: argparse.Namespace) -> int:
             intervals=head.intervals or options.live or bool(common.exports(options) or options.to),
             sample=sample,
             neighbours=owners,
+            by=_by(options, head),
             counted=options.neighbours and not owners,
             top=_TOP if options.top is None else common.number(options.top, "--top"),
         )
         if options.to:
             with closing(_file(options, head)) as written:
                 replay(capture, written, wanted)
-            return 0
+            return _checked(capture)
         with common.stream(options, options.capture_file) as stream:
             output = _output(options, stream, head)
             shown = common.as_text(output)
@@ -121,18 +124,26 @@ def run(options: argparse.Namespace) -> int:
                 replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
     finally:
         capture.close()
+    return _checked(capture)
+
+
+def _checked(capture: Capture) -> int:
+    """All that could be read is shown; the exit code says that it is not all there was."""
+    if capture.damaged:
+        left = "one frame of it was" if capture.damaged == 1 else f"{capture.damaged:,} frames of it were"
+        raise WptraceError(f"{capture.head.start.file} is damaged: {left} left out")
     return 0
 
 
 def _live(capture: Capture, output: Output, shown: TextOutput, wanted: Wanted, speed: float) -> None:
     """Ends as a live trace does: with what was seen so far, and the terminal as it was."""
     from wptrace.engine.signals import Stop
-    from wptrace.tools.pace import Pace
+    from wptrace.tools.pace import ReplayPace
     from wptrace.tools.replay import replay
 
     with Stop() as stop, ExitStack() as cleanup:
         cleanup.callback(output.close)
-        replay(capture, output, wanted, pace=Pace(speed, shown.controls, lambda: shown.paused, stop))
+        replay(capture, output, wanted, pace=ReplayPace(speed, shown.controls, lambda: shown.paused, stop))
 
 
 def _speed(options: argparse.Namespace) -> float:
@@ -165,7 +176,7 @@ def _require_one_form(options: argparse.Namespace) -> None:
 
 
 def _file(options: argparse.Namespace, head: Head) -> Output:
-    """What becomes the file of --to, and others beside it."""
+    """Return the outputs of --to, and of the others beside it."""
     from wptrace.outputs import export
     from wptrace.outputs.registry import Wanted
 
@@ -193,11 +204,15 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def _require(options: argparse.Namespace, head: Head) -> None:
-    """What the capture does not have cannot be shown."""
+    """Refuse options for what the capture does not have."""
     filters = head.start.filters
     if head.view not in _VIEWS:
         raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
-    if options.by is not None and filters.get("by") != options.by and not _neighbours(options, head):
+    if (
+        options.by is not None
+        and filters.get("by") != options.by
+        and not (_by(options, head) or _neighbours(options, head))
+    ):
         has = f"its rows are by {filters['by']}" if "by" in filters else "it was made without --by"
         raise UsageError(f"--by {options.by} cannot be answered: {has}")
     if options.folded and head.view != "stacks":
@@ -209,9 +224,17 @@ def _require(options: argparse.Namespace, head: Head) -> None:
 
 def _neighbours(options: argparse.Namespace, head: Head) -> str:
     """By which owners they are computed from events; nothing where they are not wanted, or are the kernel's own."""
-    from wptrace.tools import met
+    from wptrace.tools import replayed_neighbours
 
-    return met.owners(head, options.by) if options.neighbours else ""
+    return replayed_neighbours.owners(head, options.by) if options.neighbours else ""
+
+
+def _by(options: argparse.Namespace, head: Head) -> str:
+    """By which owners rows are computed from events; nothing where the capture has them, or none is wanted."""
+    from wptrace.tools import owned
+
+    is_other = options.by is not None and options.by != head.start.filters.get("by")
+    return options.by if is_other and owned.answers(head, options.by) else ""
 
 
 def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
@@ -226,7 +249,7 @@ def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
 
 
 def _shown(options: argparse.Namespace, head: Head) -> dict[str, Any]:
-    """What of the tables is wanted: as the command had it, unless it is said here."""
+    """Return the wanted parts of tables: as the command had them, unless they are given here."""
     shown = {**head.shown, "intervals": head.intervals or options.live, "live": options.live}
     if options.per_device:
         shown["per_device"] = True

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.flows.size import SizeFlow
     from wptrace.kernel.privileges import require_tracing
@@ -36,5 +36,5 @@ def run(options: argparse.Namespace) -> int:
     with common.stream(options, options.capture) as stream:
         shown = {"per_device": options.per_device, "exact": options.exact}
         output, seconds = common.outputs(options, flow, stream, seconds, **shown)
-        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno()))
+        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno()))
     return 0

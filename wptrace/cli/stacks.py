@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
-    from wptrace.engine.run import Terms
+    from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.flows.stacks import Options, StacksFlow
     from wptrace.kernel.privileges import require_tracing
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         top = int(options.top) if options.top is not None else _TOP
         first = _output(options, stream, flow.view)
         output, seconds = common.outputs(options, flow, stream, seconds, first, per_device=options.per_device, top=top)
-        trace([(flow, output)], Terms(seconds, count, options.stats, stream.fileno()))
+        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno()))
     return 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two machines say of their times of day, as bounds of the offset of their monotonic clocks.
+"""Bounds of the offset of two monotonic clocks, from the times of day of both machines.
 
 A guest's virtual PTP clock is its host's time of day. Without one both times of day are compared, where each is kept
 right by something that says how wrong it may be.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 WANDER_PPM = 500
-"""What two clocks drift apart at most: a clock that is slewed may be made as fast as that."""
+"""The largest drift of two clocks: a clock that is slewed may be made as fast as that."""
 
 # So many neighbours in time vote on which of them is true.
 _VOTERS = 256
@@ -35,7 +35,7 @@ class Bound(NamedTuple):
         return (self.least + self.most) // 2
 
     def after(self, at: int) -> Bound:
-        """What it says of another moment."""
+        """Return the bounds at another moment."""
         apart = _apart(self.at, at)
         return Bound(at, self.least - apart, self.most + apart)
 
@@ -54,7 +54,7 @@ def _apart(one: int, other: int) -> int:
 
 
 class Offset:
-    """What is known of the offset at each moment."""
+    """Bounds of the offset at each moment."""
 
     def __init__(self, bounds: Iterable[Bound]) -> None:
         """`bounds` are true ones: all of them can hold together."""

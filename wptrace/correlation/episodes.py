@@ -29,7 +29,7 @@ class Episodes:
         self._samples[sample["cpu"], sample["ticked_ns"]] = sample
 
     def seen(self, cpu: int, ticked_ns: int) -> Record | None:
-        """What was seen of a period that may not be over."""
+        """Return the part of a period seen so far; it may not be over."""
         return self._samples.get((cpu, ticked_ns))
 
     def take(self) -> list[tuple[Record, Record | None]]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable, NamedTuple
@@ -15,6 +15,9 @@ from wptrace.model.book import Cause
 OUTSIDE = Cause("outside", "a request of the guest was under way while the host was not traced")
 UNSERVED = Cause("unserved", "the host was not seen to do anything for a request of the guest")
 PARTLY = Cause("partly", "the host was seen to do only a part of a request of the guest")
+UNFORWARDED = Cause(
+    "unforwarded", "the hypervisor did not pass on a flush, since nothing had been written (or by cache=unsafe)"
+)
 
 WHOLE, MERGED, SPLIT = "whole", "merged", "split"
 """How the host did it: at once, together with others, in several parts."""
@@ -51,16 +54,49 @@ class Asked(NamedTuple):
     length: int
     handed: int
     seen: int
+    sent: bool = True
+    """False: an operation that waits for a flush, which the kernel sends as a request of its own."""
 
 
 class Served(NamedTuple):
-    """What the host did with the image of a disk, from begin to end, by the host's clock."""
+    """Work of the host on the image of a disk, from begin to end, by the host's clock."""
 
     op: str
     offset: int
     length: int
     begin: int
     end: int
+
+
+class Writes:
+    """When an image was written and flushed: whether a flush had anything to do."""
+
+    # Of either, so many.
+    _MOST = 1 << 15
+
+    def __init__(self, served: Iterable[Served] = ()) -> None:
+        self._ends: list[int] = []
+        self._flushes: list[int] = []
+        for one in served:
+            self.add(one)
+
+    def add(self, served: Served) -> None:
+        if served.op == "write":
+            insort(self._ends, served.end)
+        elif served.op == FLUSH:
+            insort(self._flushes, served.begin)
+        for found in (self._ends, self._flushes):
+            if len(found) > self._MOST:
+                del found[: self._MOST // 2]
+
+    def pending(self, since: int, until: int) -> bool:
+        """Whether a flush that was asked for in this time had to be passed on by a hypervisor that passes them on."""
+        if not self._flushes:
+            return False
+        flushed = bisect_right(self._flushes, until)
+        after = self._flushes[flushed - 1] if flushed else 0
+        written = bisect_right(self._ends, since)
+        return written > 0 and self._ends[written - 1] > after
 
 
 class Disk(NamedTuple):
@@ -81,9 +117,9 @@ class Matches(NamedTuple):
 
     pairs: list[Pair]
     causes: Mapping[int, Cause]
-    """Why requests of the guest are in none."""
+    """Why requests of the guest are in none. A flush for which an operation waited is in neither: the operation is."""
     unasked: int
-    """What the host did that no request is known for."""
+    """Return the work of the host for which no request is known."""
 
 
 class _Known(NamedTuple):
@@ -117,17 +153,23 @@ def alignment(disks: Sequence[Disk], tries: Tries | None = None) -> Offset | Non
 
 
 def refined(disks: Sequence[Disk], offset: Offset, tries: Tries | None = None) -> list[Bound]:
-    """What these tell of an offset that is known so far."""
+    """Return the bounds that these give for an offset that is known so far."""
     tries = tries or Tries()
     return agreed(bound for disk in disks for bound in _known(disk, offset.at, tries).sure)[0]
 
 
-def match(disk: Disk, offset: Offset, tries: Tries | None = None) -> Matches:
-    """Each request of the guest with what the host did for it, or why there is nothing."""
+def match(disk: Disk, offset: Offset, tries: Tries | None = None, writes: Writes | None = None) -> Matches:
+    """Each request of the guest with what the host did for it, or why there is nothing.
+
+    `writes` are all of the image, where those of the disk are only some.
+    """
     tries = tries or Tries()
-    pairs = [Pair(asked, (served,), WHOLE) for asked, served in _known(disk, offset.at, tries).pairs]
-    taken = {served for pair in pairs for served in pair.served}
-    joined = {pair.asked for pair in pairs}
+    writes = writes or Writes(disk.served)
+    sent = _flushes(disk.asked, tries)
+    known = _known(disk, offset.at, tries, sent).pairs
+    taken = {served for _, served in known}
+    pairs = _for_operations([Pair(asked, (served,), WHOLE) for asked, served in known], sent)
+    joined = {pair.asked for pair in pairs} | set(sent.values())
     order = sorted(range(len(disk.served)), key=lambda number: disk.served[number].begin)
     begins = [disk.served[number].begin for number in order]
     latest = max((one.end for one in disk.served), default=0)
@@ -148,12 +190,17 @@ def match(disk: Disk, offset: Offset, tries: Tries | None = None) -> Matches:
             if disk.served[one].end <= until and disk.served[one].op == asked.op
         ]
         pair = _otherwise(number, asked, disk.served, meanwhile, taken)
-        if pair is None:
+        if pair is None and asked.op == FLUSH:
+            causes[number] = UNSERVED if writes.pending(since, until) else UNFORWARDED
+        elif pair is None:
             parts = (one for one in meanwhile if one not in taken and _overlap(asked, disk.served[one]))
             causes[number] = PARTLY if any(parts) else UNSERVED
         else:
             pairs.append(pair)
             shared.update(pair.served)
+    if all(disk.asked[number].op == FLUSH for number, cause in causes.items() if cause is OUTSIDE):
+        # No request says that the host was not traced then.
+        causes.update((number, UNFORWARDED) for number, cause in causes.items() if cause is OUTSIDE)
     return Matches(sorted(pairs), causes, len(disk.served) - len(taken | shared))
 
 
@@ -198,8 +245,43 @@ def _first_look(disks: Sequence[Disk], tries: Tries) -> Bound | None:
     return elected([bound.after(moment) for bound in voters])._replace(at=moment)
 
 
-def _known(disk: Disk, offset_at: Callable[[int], Bound], tries: Tries) -> _Known:
-    """What was done at a place goes to who waited for it then, and of several to whose wait ended first.
+def _flushes(asked: Sequence[Asked], tries: Tries) -> dict[int, int]:
+    """The flush that was sent while an operation waited for one, by the number of the operation.
+
+    Several operations may wait for the same.
+    """
+    sent = sorted((one.handed, number) for number, one in enumerate(asked) if one.op == FLUSH and one.sent)
+    found = {}
+    for number, one in enumerate(asked):
+        if one.sent:
+            continue
+        inside = sent[bisect_left(sent, (one.handed, 0)) : bisect_right(sent, (one.seen, 0))]
+        if not tries.take(len(inside)):
+            break
+        last = next((flush for _, flush in reversed(inside) if asked[flush].seen <= one.seen), None)
+        if last is not None:
+            found[number] = last
+    return found
+
+
+def _for_operations(pairs: Iterable[Pair], sent: Mapping[int, int]) -> list[Pair]:
+    """Give the work of the host for a flush to the operations that waited for it."""
+    waiting: dict[int, list[int]] = defaultdict(list)
+    for operation, flush in sent.items():
+        waiting[flush].append(operation)
+    found = []
+    for pair in pairs:
+        operations = waiting.get(pair.asked, [])
+        found += [pair._replace(asked=one, how=MERGED) for one in operations]
+        if not operations:
+            found.append(pair)
+        elif len(operations) == 1:
+            found[-1] = found[-1]._replace(how=pair.how)
+    return found
+
+
+def _known(disk: Disk, offset_at: Callable[[int], Bound], tries: Tries, sent: Mapping[int, int] = {}) -> _Known:
+    """Give work at a place to the request that waited for it, and of several to the one whose wait ended first.
 
     So as many as possible have one.
     """
@@ -212,6 +294,9 @@ def _known(disk: Disk, offset_at: Callable[[int], Bound], tries: Tries) -> _Know
         choices: dict[int, int] = {}
         waiting: dict[int, list[int]] = {number: [] for number in theirs}
         for one in ours:
+            if one in sent:
+                # What it waits for is asked for by that.
+                continue
             asked = disk.asked[one]
             bound = offset_at(asked.handed)
             since, until = asked.handed + bound.least, asked.seen + bound.most
@@ -223,7 +308,7 @@ def _known(disk: Disk, offset_at: Callable[[int], Bound], tries: Tries) -> _Know
             choices[one] = len(fitting)
             for number in fitting:
                 waiting[number].append(one)
-        free = set(ours)
+        free = set(choices)
         for number, who in waiting.items():
             one = min((one for one in who if one in free), key=lambda one: disk.asked[one].seen, default=-1)
             if one < 0:
@@ -273,7 +358,7 @@ def _overlap(one: Asked, other: Served) -> bool:
 TO_HOST, BACK, PARTS, DEVICE = "to_host", "back", "parts", "device"
 PICKUP, PREPARE, GIVE_BACK = "pickup", "prepare", "give_back"
 HOST = "host_"
-"""What the names of the host's stages begin with."""
+"""The prefix of the names of the host's stages."""
 
 
 class Share(NamedTuple):
@@ -288,7 +373,7 @@ def shares(
     bound: Bound,
     kick: Kick | None = None,
 ) -> list[Share]:
-    """What the guest's time from H to S was; `stretches` of stages are those of what the host did last of it, in order.
+    """Divide the guest's time from H to S; `stretches` are the stages of the host's last work for it, in order.
 
     With a kick that the clocks allow, the host's part begins with that, and ends with the eventfd that is written.
     Within what is known of the offset the middle is taken: only `to_host` and `back` depend on it, and not their sum.
@@ -326,9 +411,9 @@ def charged(found: Sequence[Share], device: int) -> list[Share]:
 
     A request that was on its way before anybody waited for it is charged from then on, so its end is.
     """
-    left, told = device, []
+    left, shares = device, []
     for share in reversed(found):
-        told.append(share._replace(ns=min(share.ns, left)))
-        left -= told[-1].ns
-    told.append(Share(DEVICE, left))
-    return [share for share in reversed(told) if share.ns]
+        shares.append(share._replace(ns=min(share.ns, left)))
+        left -= shares[-1].ns
+    shares.append(Share(DEVICE, left))
+    return [share for share in reversed(shares) if share.ns]

@@ -27,7 +27,7 @@ class Signal(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What the process did for a disk of its guest."""
+    """Work of the process for a disk of its guest."""
 
     image: str
     begin: int
@@ -86,7 +86,7 @@ class Kicks:
         self._answers = self._answering()
 
     def _gaps(self) -> Iterable[tuple[Work, int, int]]:
-        """What was done alone: nothing ended after the first moment before it, or began before the second one."""
+        """Return work done alone: nothing ended after the first moment before it, or began before the second."""
         latest = 0
         for at, one in enumerate(self._works):
             after = self._works[at + 1].begin if at + 1 < len(self._works) else _NEVER

@@ -36,7 +36,7 @@ class _Reading(NamedTuple):
 
 
 class Meter:
-    """What the programs cost in a short time, and this process since the time before it."""
+    """Measures the cost of the programs for a short time, and of this process since the time before it."""
 
     def __init__(self, programs: Sequence[Counted]) -> None:
         self._programs = programs
@@ -59,11 +59,11 @@ class Meter:
 
     def end(self) -> Cost:
         now, begin, last = self._read(), self._begin or self._last, self._last
-        told = self._statistics is not None
+        counted = self._statistics is not None
         self.close()
         self._last = now
         reader = budget.share(now.own_ns - last.own_ns, now.busy_ns - last.busy_ns, now.at_ns - last.at_ns)
-        if not told:
+        if not counted:
             return Cost(None, reader)
         spent = now.programs_ns - begin.programs_ns
         return Cost(budget.share(spent, now.busy_ns - begin.busy_ns, now.at_ns - begin.at_ns), reader)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from wptrace.errors import WptraceError
-from wptrace.kernel.barrier import everywhere
+from wptrace.kernel import cpus
 from wptrace.model.distribution import SLOTS, Distribution
 from wptrace.model.kind import Group
 
@@ -142,7 +142,7 @@ class Cells:
             for cpu in range(0 if memory is None else len(memory) // self._struct.size):
                 cell = self._struct.unpack_from(memory, cpu * self._struct.size)
                 found[group] = found.get(group, 0) + cell[finished] - (cell[untimed] if untimed is not None else 0)
-        everywhere()
+        cpus.barrier()
         return found
 
     def _add_zeros(self, limits: dict[Group, int] | None) -> None:
@@ -169,7 +169,7 @@ def _signed(bucket: int) -> int:
 
 
 def merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:
-    """What is found is a copy, which the cells do not change any more."""
+    """Add stages to a group of `found`, as copies that the cells do not change any more."""
     into = found.setdefault(group, {})
     for name, distribution in stages.items():
         if name in into:

@@ -50,7 +50,7 @@ def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
 
 
 def names(found: Iterable[blockdev.Extent]) -> list[str]:
-    """What each slot of the table is called in rows."""
+    """Return the name in rows of each slot of the table."""
     return [OTHER, *(extent.name for extent in found)]
 
 
@@ -71,7 +71,7 @@ class Loads:
 
 
 def notes(devices: Iterable[str]) -> list[str]:
-    """What a reader must know of the wanted devices."""
+    """Return the notes on the wanted devices."""
     return [
         f"{device} has no requests of its own: they are shown on {', '.join(below)}"
         for device, below in stacked(devices).items()
@@ -79,7 +79,7 @@ def notes(devices: Iterable[str]) -> list[str]:
 
 
 def plan(found: Iterable[blockdev.Extent], hooks: Iterable[Hook]) -> list[str]:
-    """What a flow that is about to start would do."""
+    """Describe what a start would do."""
     lines = [f"trace {extent.name} (disk {extent.disk})" for extent in found]
     return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 

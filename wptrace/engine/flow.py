@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flow is: stages, the hooks that observe them, and what it does from the start to the end."""
+"""The base class of flows: stages, the hooks that observe them, and their life from start to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Statistics
 from wptrace.bpf.ring import Reader, Ring
 from wptrace.engine.filters import Predicates
-from wptrace.engine.hooks import Field, Hook
+from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import WptraceError
 from wptrace.model.book import Book
@@ -39,7 +39,7 @@ class Counted(Protocol):
 
 
 class Shedder(Protocol):
-    """What a flow does less of when it costs too much."""
+    """Savings of a flow that costs too much."""
 
     @property
     def savings(self) -> tuple[Saving, ...]:
@@ -66,16 +66,16 @@ class Flow:
     level: str = ""
     object: str
     kinds: tuple[Kind, ...]
-    """What it follows, in the order in which it is shown."""
+    """The kinds that it follows, in the order in which they are shown."""
     view: str = "stages"
     """How it looks as text: a module of outputs/text/."""
-    judged: tuple[Kind, ...] = ()
-    """What the verdict is about: the first of these that anything happened to; without them there is none."""
+    verdict_kinds: tuple[Kind, ...] = ()
+    """Kinds for the verdict, which is about the first that anything happened to; without them there is none."""
     hooks: tuple[Hook, ...]
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
     filters: Predicates = ()
-    """What the user can choose, in the order of --help."""
+    """Filters, in the order of --help."""
     fields: tuple[Field, ...] = ()
 
     recorder: CaptureOutput | None = None
@@ -96,8 +96,8 @@ class Flow:
         """Sets what the programs must know of this kernel before they load; `wptrace doctor` calls it as well."""
 
     @staticmethod
-    def checks() -> list[Check]:
-        """What else `wptrace doctor` should say of this machine."""
+    def checks(chosen: Mapping[str, Way]) -> list[Check]:
+        """Return further checks for `wptrace doctor`, where a start takes these ways."""
         return []
 
     def start(self, reader: Reader) -> Start:
@@ -114,7 +114,7 @@ class Flow:
     def folded(
         self, cells: dict[Group, dict[str, Distribution]], counters: Counters
     ) -> tuple[dict[Group, dict[str, Distribution]], Counters]:
-        """What came in an interval, with the rows that a report has."""
+        """Fold what was counted in an interval into the rows that a report has."""
         return cells, counters
 
     def events(self) -> list[Event]:
@@ -127,11 +127,11 @@ class Flow:
         return TIMED
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """What else the summary shows, by its name in JSON."""
+        """Return further parts of the summary, by their names in JSON."""
         return {}
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
-        """What is in flight for at least that long, oldest first; a flow without state of each has none."""
+        """Return what has been in flight for so long, oldest first; a flow without state of each has none."""
         return []
 
     def shedder(self) -> Shedder | None:
@@ -156,12 +156,12 @@ class Flow:
             raise WptraceError("the flow has not been started")
         return self._loaded
 
-    def _begun(self, told: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
-        """What a start returns; `told` is what the user chose."""
+    def _started(self, chosen: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
+        """Make the result of a start; `chosen` is what the user chose."""
         self._map_bytes = sum(found.memory() for found in self._obj.maps.values())
         machine, command = os.uname(), ("wptrace", *sys.argv[1:])
         return Start(
-            self.name, self.level, machine.release, told, sources, self.kinds, notes, "", machine.nodename, command
+            self.name, self.level, machine.release, chosen, sources, self.kinds, notes, "", machine.nodename, command
         )
 
     def _taken(
@@ -172,7 +172,7 @@ class Flow:
         ran: Iterable[Statistics],
         records: int | None = None,
     ) -> Snapshot:
-        """What a snapshot returns; `records` are those of its ring, unless it says so."""
+        """Make a snapshot; `records` are those of its ring, unless it says so."""
         if records is None:
             records = self._ring.records if self._ring is not None else 0
         return Snapshot(time.monotonic_ns(), books, cells, counters, overhead(ran, self._map_bytes, records))
@@ -183,7 +183,7 @@ class Flow:
 
 
 def overhead(programs: Iterable[Statistics], map_bytes: int, records: int) -> Overhead:
-    """What a flow cost so far: its programs as the kernel counted them, and this process."""
+    """Return the cost of a flow so far: its programs as the kernel counted them, and this process."""
     ran = list(programs)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Overhead(

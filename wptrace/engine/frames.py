@@ -63,8 +63,8 @@ class Frames:
         process, symbols = self._processes[tgid]
         outside = [symbols.name(address) for address in _calls(self._addresses(user))]
         # Where frame pointers end, what follows is whatever lay on the stack.
-        told = [name for name, before in zip(outside, [None, *outside]) if name != UNKNOWN or before != UNKNOWN]
-        return Stack(inside, tuple(told), process)
+        outer = [name for name, before in zip(outside, [None, *outside]) if name != UNKNOWN or before != UNKNOWN]
+        return Stack(inside, tuple(outer), process)
 
     def _addresses(self, stack_id: int) -> list[int]:
         if stack_id < 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flow observes: moments of the kernel, the programs that can see them, and the fields that those read."""
+"""Hooks: moments in the kernel, the programs that can see them, and the fields that those read."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Hook(NamedTuple):
     serves: tuple[str, ...]
     """The stages that need it."""
     without: str
-    """What the result lacks where none of the ways works."""
+    """The loss where none of the ways works."""
     role: str = BOTH
-    """What a skipped run of a program costs: the END of something, its START, or BOTH, which is neither alone."""
+    """The loss by a skipped run of a program: the END of something, its START, or BOTH, which is neither alone."""
     required: bool = True
     module: str = ""
     """The module whose functions or tracepoints it needs; where that is not there, nor is what it would observe."""
@@ -55,7 +55,7 @@ class Hook(NamedTuple):
 
     @property
     def by(self) -> str:
-        """What observes it, in words."""
+        """Name the programs that observe it."""
         return " or else ".join(", ".join(way.programs) for way in self.ways)
 
     @property

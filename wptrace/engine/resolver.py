@@ -21,7 +21,7 @@ _KPROBES = Path("/sys/bus/event_source/devices/kprobe")
 
 
 class Attempts:
-    """What became of the ways of each hook; notes and `wptrace doctor` read the same."""
+    """Results of trying the ways of each hook; notes and `wptrace doctor` read the same."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self.hooks = tuple(hook for hook in hooks if hook.applies)
@@ -57,7 +57,7 @@ class Attempts:
         ]
 
     def notes(self, *others: str) -> list[str]:
-        """What the result lacks, and why; for hooks with these ids the flow has its own note."""
+        """Return what the result lacks, and why; for hooks with these ids the flow has its own note."""
         missing = [hook for hook in self.hooks if not self.left(hook) and hook.id not in others]
         return [f"{hook.without} ({hook.name} cannot be observed here: {self.reason(hook.id)})" for hook in missing]
 
@@ -213,7 +213,7 @@ def _choose(attempts: Attempts) -> dict[str, Way]:
 
 
 def find_target(section: str, *modules: str) -> tuple[Target | None, str]:
-    """What a program of this section attaches to, if a type says so, and why it cannot work; empty if it may.
+    """Return the target of a program of this section, if it has one by type, and why it cannot work; empty if it may.
 
     Loading would show it as well, but only for one program at a time, and each attempt has to open the object again.
     """

@@ -25,8 +25,8 @@ _STUCK_EVERY = 1.0
 _COLLECTED = 100_000
 
 
-class Terms(NamedTuple):
-    """What is asked of a run, whichever flows it is of."""
+class RunOptions(NamedTuple):
+    """Options of a run of any flows."""
 
     interval_s: float | None = None
     reports: int | None = None
@@ -35,7 +35,7 @@ class Terms(NamedTuple):
     watch_fd: int = -1
     """The output's descriptor: where it is a pipe, its reader's end is noticed without a write."""
     stuck_ns: int | None = None
-    """What has been in flight that long is shown at each interval, or every second without one."""
+    """Show what has been in flight for so long at each interval, or every second without one."""
     limit: float | None = None
     """The share of the busy CPU time that the tracing may cost; flows that cost more do less, they share it."""
     controls: Controls | None = None
@@ -90,43 +90,43 @@ class Reports:
 
     def end(self) -> None:
         trace = self._trace
-        report = trace.judged_window(trace.first, trace.snapshot(), "summary")
+        report = trace.window_with_verdict(trace.first, trace.snapshot(), "summary")
         for cause, count in self._output.losses().items():
             report.book.note(cause, count)
         self._output.summary(report._replace(lists=trace.flow.lists()))
 
 
-def run(pairs: Sequence[tuple[Flow, Output]], terms: Terms) -> None:
+def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
     """One or several at once, each with reports of its own."""
     with Stop() as stop, ExitStack() as cleanup:
         for _, output in pairs:
             cleanup.callback(output.close)
-        if terms.statistics:
+        if options.statistics:
             require_admin("--stats")
             cleanup.enter_context(run_statistics())
-        session = Session([flow for flow, _ in pairs], stop.fd, terms.limit)
+        session = Session([flow for flow, _ in pairs], stop.fd, options.limit)
         cleanup.callback(session.close)
-        if terms.watch_fd >= 0 and _is_pipe(terms.watch_fd):
-            session.reader.watch_hangup(terms.watch_fd)
-        if terms.controls is not None:
-            stop.ending = terms.controls.leave
+        if options.watch_fd >= 0 and _is_pipe(options.watch_fd):
+            session.reader.watch_hangup(options.watch_fd)
+        if options.controls is not None:
+            stop.ending = options.controls.leave
         session.start()
         collect_seldom()
-        _run(session, [output for _, output in pairs], stop, terms)
+        _run(session, [output for _, output in pairs], stop, options)
 
 
-def _run(session: Session, outputs: Sequence[Output], stop: Stop, terms: Terms) -> None:
-    controls, shown = terms.controls, []
+def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOptions) -> None:
+    controls, shown = options.controls, []
     # Once all are attached, so that whoever reads of a start knows that nothing is missed.
     for trace, output in zip(session.traces, outputs):
         output.start(trace.start)
     now = time.monotonic()
     for trace, output in zip(session.traces, outputs):
-        if terms.stuck_ns is not None:
-            trace.subscribe(Stuck(trace, output, terms.interval_s or _STUCK_EVERY, terms.stuck_ns, now))
-        shown.append(Reports(trace, output, terms.interval_s, now))
+        if options.stuck_ns is not None:
+            trace.subscribe(Stuck(trace, output, options.interval_s or _STUCK_EVERY, options.stuck_ns, now))
+        shown.append(Reports(trace, output, options.interval_s, now))
         trace.subscribe(shown[-1])
-    while not stop.asked and not session.reader.hung_up and shown[0].count != terms.reports:
+    while not stop.asked and not session.reader.hung_up and shown[0].count != options.reports:
         if controls is not None:
             session.reader.listen(controls.fd)
         session.wait()

@@ -25,7 +25,7 @@ class Sampling:
         """How many of the untimed are in the whole."""
 
     def whole(self, timed: Cells, untimed: Mapping[Group, int]) -> dict[Group, dict[str, Distribution]]:
-        """What is handed in is kept, and must not change any more."""
+        """Return timed and untimed together. It keeps `timed`, which must not change any more."""
         found = {}
         for group, stages in timed.items():
             missing = untimed.get(group, 0)

@@ -23,7 +23,7 @@ from wptrace.model.report import Event, Report, Snapshot, Start, rows_of, since
 _LONGEST_WAIT = 60.0
 
 
-class Pace:
+class HistoryPace:
     """When to read the counters for the history: each second, unless that costs more than a hundredth of the time."""
 
     OFTEN = 1.0
@@ -69,7 +69,7 @@ class Trace:
 
     start: Start
     first: Snapshot
-    _pace: Pace
+    _pace: HistoryPace
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -92,7 +92,7 @@ class Trace:
             self._keeper = Keeper(budget, shedder, time.monotonic())
             start = start._replace(notes=[*start.notes, *self._keeper.notes()])
         self.start = start
-        self._pace = Pace(time.monotonic(), wanted=bool(self.flow.judged))
+        self._pace = HistoryPace(time.monotonic(), wanted=bool(self.flow.verdict_kinds))
         self.remember(self.first)
 
     @property
@@ -154,7 +154,7 @@ class Trace:
             consumer.end()
 
     def window(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
-        """What happened between any two snapshots of this trace."""
+        """Report what happened between any two snapshots of this trace."""
         cells, counters = self.flow.folded(*since(now, earlier))
         books = {name: book.interval(earlier.books[name]) for name, book in now.books.items()}
         shrunk = sum(found.shrunk for stages in cells.values() for found in stages.values())
@@ -173,13 +173,13 @@ class Trace:
             else self._keeper.spending(earlier.at_ns, now.at_ns, earlier is self.first),
         )
 
-    def judged_window(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
+    def window_with_verdict(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
         """The same with its verdict, by the history of that time."""
         report, flow = self.window(earlier, now, kind), self.flow
-        if not flow.judged:
+        if not flow.verdict_kinds:
             return report
         during = [one for one in self._history.stretches if earlier.at_ns <= one.start_ns and one.end_ns <= now.at_ns]
-        case = Case(report, flow.judged, during, wall_offset_ns())
+        case = Case(report, flow.verdict_kinds, during, wall_offset_ns())
         return report._replace(verdict=judge(case, flow.rules))
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class Session:
             trace.finish()
 
     def close(self) -> None:
-        """Whatever happened before; nothing stays attached."""
+        """Detach everything, in whatever state the session is."""
         with ExitStack() as stack:
             for trace in self.traces:
                 stack.callback(trace.close)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asks of a running trace by signals: to end, and to list what is in flight."""
+"""Signals to a running trace: to end, and to list what is in flight."""
 
 from __future__ import annotations
 

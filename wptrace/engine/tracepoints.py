@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between kernels in the arguments of tracepoints, asked of BTF (bpf_src/lib/arguments.h)."""
+"""Arguments of tracepoints that differ between kernels, looked up in BTF (bpf_src/lib/arguments.h)."""
 
 from __future__ import annotations
 

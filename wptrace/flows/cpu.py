@@ -11,13 +11,13 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.correlation.runs import Run, longest
-from wptrace.engine import filters
+from wptrace.engine import filters, gone_cgroups
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.task import COMM, PID, TID
 from wptrace.engine.flow import Flow
-from wptrace.engine.hooks import START, Field, probe
+from wptrace.engine.hooks import START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
@@ -119,7 +119,7 @@ class CpuFlow(Flow):
     object = "cpu"
     view = "turns"
     kinds = KINDS[CPU][:1]
-    hooks = (
+    hooks: tuple[Hook, ...] = (
         # It sees ends, but starts as well: who is preempted wants the CPU again.
         probe("switch", "switch of tasks (R, L)", "switch", _ALL, "nothing can be seen"),
         probe("wakeup", "wakeup of a task (W)", "wakeup", _ALL, "nobody is seen to wait", START),
@@ -132,6 +132,7 @@ class CpuFlow(Flow):
             START,
             required=False,
         ),
+        gone_cgroups.HOOK,
     )
     filters = (
         PID._replace(words="only tasks of this process"),
@@ -145,13 +146,17 @@ class CpuFlow(Flow):
         self._options = options
         self._events: list[Event] = []
         self._turn, self._wait = KINDS[options.by]
-        self.kinds = self.judged = (self._turn,)
+        self.kinds = self.verdict_kinds = (self._turn,)
         self._known: set[tuple[int, bytes]] = set()
         self._cgroups = CgroupNames() if options.by == CGROUP else None
+        if self._cgroups is None:
+            self.hooks = tuple(hook for hook in CpuFlow.hooks if hook is not gone_cgroups.HOOK)
 
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj
+        if self._cgroups is not None:
+            gone_cgroups.watch(obj, self._cgroups)
         self._causes = [_CAUSES[name] for name in obj.enum("cpu_cause")]
         stages = obj.enum("cpu_stage")
         if self._options.by == CPU:
@@ -165,9 +170,9 @@ class CpuFlow(Flow):
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take)
-        told = filters.describe(self._options.wanted, self.filters)
-        return self._begun(
-            {"by": self._options.by, **told},
+        chosen = filters.describe(self._options.wanted, self.filters)
+        return self._started(
+            {"by": self._options.by, **chosen},
             [Source(stage.name, loaded.serving(stage.name)) for stage in self._turn.measured],
             [*loaded.attempts.notes(), *filters.notes(self._options.wanted, self.filters)],
         )
@@ -176,6 +181,8 @@ class CpuFlow(Flow):
         options = self._options
         obj.rodata.by = obj.enum("cpu_by").index(options.by)
         obj.maps["tasks"].max_entries = options.tasks
+        if self._cgroups is not None:
+            gone_cgroups.prepare(obj)
         if options.by == CPU:
             obj.maps["cpus"].max_entries = libbpf().cpus
         else:
@@ -210,14 +217,14 @@ class CpuFlow(Flow):
             histories[cpu] = self._history(cpu, min(wait["woken_ns"] for wait in waits if wait["cpu"] == cpu))
         for wait in waits:
             cpu, woken, ran = wait["cpu"], wait["woken_ns"], wait["ran_ns"]
-            told: dict[str, Any] = {**_task(wait, "task"), "cpu": cpu, "sleep_ns": wait["sleep_ns"]}
+            fields: dict[str, Any] = {**_task(wait, "task"), "cpu": cpu, "sleep_ns": wait["sleep_ns"]}
             most = longest(histories[cpu], woken, ran)
             if most is not None:
-                told["instead"] = {**most.task._asdict(), "run_ns": most.time_ns}
+                fields["instead"] = {**most.task.plain, "run_ns": most.time_ns}
             row = cpu if self._options.by == CPU else self._label(wait["row.id"], wait["row.comm"])
             # Clocks of two CPUs may differ by some cycles.
             took = max(ran - woken, 0)
-            self._events.append(Event(self._wait.group(row), ran + offset, took, {"wait": took}, told))
+            self._events.append(Event(self._wait.group(row), ran + offset, took, {"wait": took}, fields))
 
     def _history(self, cpu: int, since_ns: int) -> list[Run]:
         """Who ran on a CPU since then. A run that is just being written is later than what anybody asks for."""

@@ -159,13 +159,13 @@ class IopfFlow(Flow):
         self._causes = [_CAUSES[name] for name in obj.enum("iopf_cause")]
         whole, part = loaded.sections(_FAULT), loaded.sections(_HANDLING)
         hows = {"gather": whole, "queue": part, "handle": whole}
-        told = filters.describe(self._filter, self.filters)
+        chosen = filters.describe(self._filter, self.filters)
         sources = [Source(name, hows[name]) for name in names(self.kinds)]
-        return self._begun(told, sources, _notes(loaded))
+        return self._started(chosen, sources, _notes(loaded))
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
         """Faults without an answer."""
-        return {"unanswered": [one.told for one in self.in_flight(0)]}
+        return {"unanswered": [one.plain for one in self.in_flight(0)]}
 
     def _wanted(self, row: Any) -> bool:
         devices, pasids = self._filter.get("dev"), self._filter.get("pasid")

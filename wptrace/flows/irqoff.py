@@ -20,13 +20,12 @@ from wptrace.engine import filters
 from wptrace.engine.cells import distribution
 from wptrace.engine.filters import Filter, Predicate
 from wptrace.engine.flow import Flow
-from wptrace.engine.hooks import Field, Hook, probe
+from wptrace.engine.hooks import Field, Hook, Way, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError, WptraceError
 from wptrace.kernel import cpus, privileges, symbols
 from wptrace.kernel.clock import wall_offset_ns
-from wptrace.kernel.entry import interrupted
-from wptrace.kernel.symbols import KernelSymbols
+from wptrace.kernel.symbols import KernelSymbols, interrupted
 from wptrace.model.book import RECURSION, RING_FULL, Book, Cause
 from wptrace.model.diagnosis import MISSING, OK, Check
 from wptrace.model.distribution import Distribution
@@ -138,7 +137,7 @@ class IrqoffFlow(Flow):
         run_on_cycles(obj.progs[_LOOK], _LONGEST_TICK_NS, cpus.online())
 
     @staticmethod
-    def checks() -> list[Check]:
+    def checks(chosen: Mapping[str, Way]) -> list[Check]:
         ticks = perf.Ticks(_LONGEST_TICK_NS)
         try:
             ticks.start(cpus.online()[0])
@@ -195,8 +194,8 @@ class IrqoffFlow(Flow):
             notes.append("this machine is virtual, and its hypervisor does not report the time that it takes")
         how = f"{loaded.sections(_TICKS)} with ticks of cpu-clock"
         how += f", {loaded.sections(_LOOKS)}" if self._looks is not None else ""
-        told = {"min_ns": self._options.min_ns, **filters.describe(self._options.wanted, self.filters)}
-        return self._begun(told, [Source("irqoff", how)], notes)
+        chosen = {"min_ns": self._options.min_ns, **filters.describe(self._options.wanted, self.filters)}
+        return self._started(chosen, [Source("irqoff", how)], notes)
 
     def _hooks(self) -> tuple[Hook, ...]:
         if self._options.counter == NONE:

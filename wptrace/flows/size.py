@@ -83,7 +83,7 @@ class SizeFlow(Flow):
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
 
     def plan(self) -> list[str]:
-        """What a start would do, without doing it."""
+        """Describe a start without doing it."""
         return devices.plan(self._extents, self.hooks)
 
     def start(self, reader: Reader) -> Start:
@@ -93,7 +93,7 @@ class SizeFlow(Flow):
         self._sizes = Sizes(obj.maps["cells"], groups)
         self._causes = [_CAUSES[name] for name in obj.enum("size_cause")]
         sections = ", ".join(program.section for program in loaded.programs)
-        return self._begun(
+        return self._started(
             {"dev": [extent.name for extent in self._extents] if self._wanted else []},
             [Source(metric.name, sections) for metric in REQUEST.metrics],
             [*devices.notes(self._wanted), *loaded.attempts.notes()],

@@ -47,7 +47,7 @@ class Options(NamedTuple):
     wanted: filters.Filter = filters.Filter()
     """Whose I/O."""
     min_ns: int = 0
-    """What takes less is counted, and charged to no stack."""
+    """I/O that takes less is counted, but charged to no stack."""
     user: bool = False
     """The stack of the process as well."""
 
@@ -110,7 +110,7 @@ class StacksFlow(Flow):
         obj.rodata.bio_is_third = argument("block_bio_backmerge", "bio *") == 2
 
     def plan(self) -> list[str]:
-        """What a start would do, without doing it."""
+        """Describe a start without doing it."""
         return devices.plan(self._extents, self.hooks)
 
     def start(self, reader: Reader) -> Start:
@@ -127,7 +127,7 @@ class StacksFlow(Flow):
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
         least = {"min_ns": self._options.min_ns} if self._options.min_ns else {}
         how = ", ".join(program.section for program in loaded.programs)
-        return self._begun(
+        return self._started(
             {"dev": wanted, **filters.describe(self._options.wanted, self.filters), **least},
             [Source(stage.name, how) for stage in IO.stages],
             [

@@ -95,7 +95,7 @@ def _whole(name: str, sys: Path) -> Path:
 
 
 def _below(whole: Path, sys: Path) -> list[str]:
-    """What a device is made of."""
+    """Return the devices below a device."""
     slaves = [path.name for path in (whole / "slaves").glob("*")]
     head = re.fullmatch(r"(nvme\d+)(n\d+)", whole.name)
     paths = (sys / "block").glob(f"{head[1]}c*{head[2]}") if head else ()
@@ -185,6 +185,17 @@ def is_stamped(disk: str, sys: Path = SYS) -> bool:
     return _read(queue / "iostats") == "1" and int(_read(queue / "wbt_lat_usec") or 0) > 0
 
 
+def swaps_without_requests(proc: Path = Path("/proc"), sys: Path = SYS) -> list[str]:
+    """Where the kernel swaps to memory (zram, brd): no request says when a page comes back."""
+    found = []
+    for line in (_read(proc / "swaps") or "").split("\n")[1:]:
+        folder = sys / "block" / line.split()[0].rpartition("/")[2]
+        # A stacked device makes requests of those below it.
+        if folder.is_dir() and not (folder / "mq").is_dir() and not any(folder.glob("slaves/*")):
+            found.append(folder.name)
+    return sorted(found)
+
+
 def in_flight(name: str, sys: Path = SYS) -> int:
     """How many requests are with the driver now, as the kernel counts them."""
     counts = _read(sys / "class" / "block" / name / "inflight")
@@ -193,14 +204,25 @@ def in_flight(name: str, sys: Path = SYS) -> int:
 
 # Documentation/block/stat.rst
 _IO_TICKS = 9
+_READS, _WRITES, _DISCARDS = 0, 4, 11
 
 
 def busy_ms(name: str, sys: Path = SYS) -> int | None:
     """For how long the device has had requests, to a tick of the kernel; None if it is gone, or keeps no statistics."""
-    fields = (_read(sys / "class" / "block" / name / "stat") or "").split()
-    if len(fields) <= _IO_TICKS or _read(_whole(name, sys) / "queue" / "iostats") != "1":
-        return None
-    return int(fields[_IO_TICKS])
+    fields = _statistics(name, sys)
+    return int(fields[_IO_TICKS]) if len(fields) > _IO_TICKS else None
+
+
+def completed(name: str, sys: Path = SYS) -> int | None:
+    """How many reads, writes and discards it has done; None if it is gone, or keeps no statistics."""
+    fields = _statistics(name, sys)
+    return sum(int(fields[at]) for at in (_READS, _WRITES, _DISCARDS)) if len(fields) > _DISCARDS else None
+
+
+def _statistics(name: str, sys: Path) -> list[str]:
+    if _read(_whole(name, sys) / "queue" / "iostats") != "1":
+        return []
+    return (_read(sys / "class" / "block" / name / "stat") or "").split()
 
 
 def numbers(sys: Path = SYS) -> dict[int, str]:

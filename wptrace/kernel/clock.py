@@ -12,7 +12,7 @@ from typing import Callable
 
 
 def wall_offset_ns() -> int:
-    """What to add to a monotonic time to get the time of day. Taken anew now and then, it follows clock steps."""
+    """Return the offset from monotonic times to the time of day. Taken anew now and then, it follows clock steps."""
     before = time.monotonic_ns()
     wall = time.time_ns()
     return wall - (before + time.monotonic_ns()) // 2
@@ -43,7 +43,7 @@ _TRIES = 5
 
 
 def realtime_error_ns() -> int | None:
-    """How wrong the time of day is at most, as who keeps it right told the kernel; None where nobody does."""
+    """How wrong the time of day is at most, as the daemon that sets it told the kernel; None where nobody does."""
     found = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         if ctypes.CDLL(None).adjtimex(found) < 0:

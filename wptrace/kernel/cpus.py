@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPUs by sysfs."""
+"""CPUs by sysfs, and a barrier for all of them."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def hypervisor(proc: Path = PROC) -> bool:
 
 
 def stolen(proc: Path = PROC) -> int:
-    """What a hypervisor took of all CPUs since the start, in ticks of 10 ms; also 0 if it does not report any."""
+    """Return the steal time of all CPUs since boot, in ticks of 10 ms; also 0 if the hypervisor does not report any."""
     words = (proc / "stat").read_text().split(maxsplit=9)
     return int(words[8])
 
@@ -47,3 +48,13 @@ def busy_ns(proc: Path = PROC) -> int:
     words = (proc / "stat").read_text().split(maxsplit=9)
     user, nice, system, _, _, irq, softirq = map(int, words[1:8])
     return (user + nice + system + irq + softirq) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+_MEMBARRIER = {"x86_64": 324, "aarch64": 283}.get(os.uname().machine)
+_GLOBAL = 1  # MEMBARRIER_CMD_GLOBAL: as synchronize_rcu(), so programs that ran are over as well
+
+
+def barrier() -> None:
+    """Make all earlier writes of any CPU visible here. A kernel without the call gets the time of a system call."""
+    if _MEMBARRIER is not None:
+        ctypes.CDLL(None).syscall(_MEMBARRIER, _GLOBAL, 0, 0)

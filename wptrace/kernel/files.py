@@ -16,6 +16,14 @@ from wptrace.errors import UsageError, WptraceError
 _OTHERS_MAY_WRITE = 0o022
 
 
+class OtherKindError(OSError):
+    """It is there, and is not what is wanted."""
+
+
+def is_regular(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode)
+
+
 def open_to_write(path: Path, what: str, flags: int = 0, mode: int = 0o600) -> int:
     """A descriptor of a file, a pipe or a device. Nothing is cut yet.
 
@@ -36,7 +44,7 @@ def open_to_write(path: Path, what: str, flags: int = 0, mode: int = 0o600) -> i
 def open_to_read(
     path: Path | str, is_wanted: Callable[[os.stat_result], bool], flags: int = 0
 ) -> tuple[int, os.stat_result]:
-    """A descriptor of a file, and what it is; an OSError where it is not one that is wanted.
+    """A descriptor of a file, and what it is; OtherKindError where it is not one that is wanted.
 
     Whoever owns the path may put another thing there at any moment, such as a pipe without a writer or a file with a
     lease, which would be waited for. So it is looked at first, and what was looked at is opened.
@@ -45,7 +53,9 @@ def open_to_read(
     try:
         found = os.fstat(place)
         if not is_wanted(found):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise OtherKindError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
         fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         return fd, found
     finally:

@@ -42,6 +42,8 @@ class Image(NamedTuple):
     """Of a block device: its number."""
     format: str
     """Only in raw ones is a place of the guest's disk the same place of the image."""
+    aio: str = ""
+    """Of a file: how QEMU's command line says that it is read and written."""
 
 
 class Guest(NamedTuple):
@@ -60,7 +62,7 @@ def find(proc: Path = PROC) -> list[int]:
 def read(pid: int, proc: Path = PROC) -> Guest:
     folder = proc / str(pid)
     words = _command_line(folder)
-    named = set(_named_files(words))
+    named = dict(_named_files(words))
     images: dict[tuple[int, int], Image] = {}
     for link, fd in _descriptors(folder):
         found = _image(fd, link, named)
@@ -95,7 +97,7 @@ def _command_line(folder: Path) -> list[str]:
 
 
 def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
-    """What each of them is called, and where it is found."""
+    """Yield the name of each open file, and the path of its descriptor."""
     try:
         found = sorted((folder / "fd").iterdir(), key=lambda fd: fd.name)[:_MOST]
     except OSError:
@@ -105,13 +107,15 @@ def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
             yield os.readlink(fd), fd  # noqa: PTH115 - it is a name, and no path that leads anywhere
 
 
-def _image(fd: Path, link: str, named: set[str]) -> tuple[Image, int] | None:
+def _image(fd: Path, link: str, named: Mapping[str, str]) -> tuple[Image, int] | None:
     """Of a block device, or of a file that the command line names; and the device that it lies on."""
     # Where only the base name is given, the process's own directory is meant, which it may have left.
-    is_named = link in named or any(not name.startswith("/") and link.endswith(f"/{name}") for name in named)
+    name = next(
+        (name for name in named if name == link or (not name.startswith("/") and link.endswith(f"/{name}"))), None
+    )
 
     def is_image(found: os.stat_result) -> bool:
-        return stat.S_ISBLK(found.st_mode) or (is_named and stat.S_ISREG(found.st_mode))
+        return stat.S_ISBLK(found.st_mode) or (name is not None and stat.S_ISREG(found.st_mode))
 
     try:
         opened, found = files.open_to_read(fd, is_image)
@@ -121,7 +125,8 @@ def _image(fd: Path, link: str, named: set[str]) -> tuple[Image, int] | None:
     try:
         is_device = stat.S_ISBLK(found.st_mode)
         number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_device else None
-        return Image(link, found.st_ino, number, _format(opened)), found.st_dev
+        aio = "" if is_device or name is None else named[name]
+        return Image(link, found.st_ino, number, _format(opened), aio), found.st_dev
     finally:
         os.close(opened)
 
@@ -150,33 +155,37 @@ def _name(words: Iterable[str]) -> str:
 def _keys(value: str) -> Iterator[tuple[str, str]]:
     """QEMU's own syntax: a comma in a value is written twice."""
     for part in value.replace(",,", "\0").split(","):
-        key, _, told = part.partition("=")
-        yield key, told.replace("\0", ",")
+        key, _, of = part.partition("=")
+        yield key, of.replace("\0", ",")
 
 
-def _named_files(words: Iterable[str]) -> Iterator[str]:
+def _named_files(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """With what `aio` is for it."""
     every = list(words)
     for option, value in zip(every, every[1:]):
         if option in _PLAIN:
-            yield value
+            yield value, ""
         elif option in _DRIVES:
             yield from _of_drive(value)
         elif option == "--disk":  # cloud-hypervisor
-            yield from (told for key, told in _keys(value) if key == "path")
+            yield from ((of, "") for key, of in _keys(value) if key == "path")
 
 
-def _of_drive(value: str) -> Iterator[str]:
+def _of_drive(value: str) -> Iterator[tuple[str, str]]:
     if not value.startswith("{"):
-        yield from (told for key, told in _keys(value) if key in _FILE_KEYS)
+        keys = list(_keys(value))
+        aio = dict(keys).get("aio", "")
+        yield from ((of, aio) for key, of in keys if key in _FILE_KEYS)
         return
     with suppress(ValueError, RecursionError):
         yield from _of_json(json.loads(value), _DEPTH)
 
 
-def _of_json(found: Any, depth: int) -> Iterator[str]:
+def _of_json(found: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth and isinstance(found, Mapping):
-        for key, told in found.items():
-            if key in _FILE_KEYS and isinstance(told, str):
-                yield told
+        aio = found.get("aio")
+        for key, value in found.items():
+            if key in _FILE_KEYS and isinstance(value, str):
+                yield value, aio if isinstance(aio, str) else ""
             else:
-                yield from _of_json(told, depth - 1)
+                yield from _of_json(value, depth - 1)

@@ -24,7 +24,7 @@ class Mount(NamedTuple):
     id: int
     dev: int
     root: str
-    """What of the file system is shown: the path of a directory in it."""
+    """The directory of the file system that is mounted."""
     point: str
     kind: str
     source: str
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 def mounts(proc: Path = PROC) -> list[Mount]:
-    """What this process sees, in the order in which it was mounted."""
+    """Return the mounts that this process sees, in the order in which they were mounted."""
     try:
         lines = procfs.lines(proc / "self" / "mountinfo")
     except OSError:  # no /proc
@@ -107,8 +107,8 @@ def find(path: str, proc: Path = PROC) -> Place:
     try:
         found = os.fstat(fd)
         real = str(Path(f"/proc/self/fd/{fd}").readlink())
-        told = proc / "self" / "fdinfo" / str(fd)
-        mount_id, inode = procfs.field(told, "mnt_id"), procfs.field(told, "ino")
+        info = proc / "self" / "fdinfo" / str(fd)
+        mount_id, inode = procfs.field(info, "mnt_id"), procfs.field(info, "ino")
     finally:
         os.close(fd)
     mount = next((mount for mount in mounts(proc) if str(mount.id) == mount_id), None)
@@ -132,6 +132,9 @@ def directory(path: str, proc: Path = PROC) -> Place:
     return found
 
 
+_LAYERS = ("lowerdir+", "datadir+", "upperdir")
+
+
 def _mount_below(overlay: Mount, earlier: list[Mount]) -> Mount | None:
     """Where the layers of an overlay lie, as far as this process sees it."""
     layers = dict(option.partition("=")[::2] for option in reversed(overlay.options))
@@ -139,6 +142,24 @@ def _mount_below(overlay: Mount, earlier: list[Mount]) -> Mount | None:
     path = _unescaped(layer)
     on = [mount for mount in earlier if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")]
     return max(reversed(on), key=lambda mount: len(mount.point), default=None)
+
+
+def overlays_of(path: str, proc: Path = PROC) -> list[str]:
+    """Return where overlays show what lies at a path, in the order in which they were mounted."""
+    real = os.path.realpath(path)
+    found = []
+    for mount in mounts(proc):
+        if mount.kind != "overlay":
+            continue
+        for option in mount.options:
+            name, _, value = option.partition("=")
+            text = _unescaped(value)
+            layers = re.split(r"(?<!\\):", text) if name == "lowerdir" else [text] if name in _LAYERS else []
+            folders = [os.path.realpath(layer.replace("\\:", ":")) for layer in layers if layer]
+            if any(f"{real}/".startswith(f"{folder}/") for folder in folders):
+                found.append(mount.point)
+                break
+    return found
 
 
 def block_devices(proc: Path = PROC, sys: Path = blockdev.SYS) -> dict[int, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process may do, and what the kernel locks away."""
+"""Privileges of this process, and what the kernel locks away."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _lacking(held: set[str]) -> list[str]:
 
 
 def advice() -> str:
-    """What to do where the kernel permits something not."""
+    """Return the advice where the kernel does not permit something."""
     held = effective()
     if not may_trace(held):
         lacking = _lacking(held)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 from pathlib import Path
 
 from wptrace.errors import UsageError
@@ -39,17 +41,58 @@ def _leader(text: str, kind: str, proc: Path) -> str:
     return leader or text
 
 
+class Watched:
+    """A process, and whether it has ended: its number may be given to another one."""
+
+    def __init__(self, pid: int) -> None:
+        self.ended = False
+        self._fd = -1
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self.ended = True
+        except OSError:
+            # A sandbox may forbid it, and nobody says then when it ends.
+            return
+
+    def look(self) -> bool:
+        """Whether it has ended since the last look."""
+        if self.ended or self._fd < 0 or not select.select([self._fd], [], [], 0)[0]:
+            return False
+        self.ended = True
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 def children(pid: int, proc: Path = PROC) -> list[int]:
     """The living processes that this one started."""
-    found = []
+    return sorted(_children(proc).get(pid, ()))
+
+
+def descendants(pid: int, proc: Path = PROC) -> list[int]:
+    """Those, the ones that they started in turn, and so on."""
+    every = _children(proc)
+    found = [pid]
+    for one in found:
+        # Each has one parent, but they are not read at one moment.
+        found += set(every.pop(one, ())) - set(found)
+    return sorted(found[1:])
+
+
+def _children(proc: Path) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
     for folder in proc.glob("[0-9]*"):
         try:
             parent = procfs.field(folder / "status", "PPid")
         except OSError:
             continue  # it just went
-        if parent == str(pid):
-            found.append(int(folder.name))
-    return sorted(found)
+        if parent is not None and parent.isdecimal():
+            found.setdefault(int(parent), []).append(int(folder.name))
+    return found
 
 
 # PROC_PID_INIT_INO of include/linux/proc_ns.h.

@@ -10,7 +10,6 @@ process has ended, its path is followed, and taken only if it is the file that w
 from __future__ import annotations
 
 import os
-import stat
 from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
@@ -99,7 +98,7 @@ def _opened(path: str, region: Region | None = None) -> int:
     """A descriptor of a regular file, and of the one that was mapped, if that is given; -1 where it is none."""
 
     def is_wanted(found: os.stat_result) -> bool:
-        return stat.S_ISREG(found.st_mode) and (region is None or _is_mapped(found, region))
+        return files.is_regular(found) and (region is None or _is_mapped(found, region))
 
     try:
         return files.open_to_read(path, is_wanted, os.O_NOFOLLOW if region is not None else 0)[0]

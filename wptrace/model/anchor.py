@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine's monotonic clock showed when another clock showed something."""
+"""A reading of a machine's monotonic clock, paired with one of another clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Outer(NamedTuple):
-    """The time of day of the machine below, as a guest was told between two looks at its own monotonic clock."""
+    """The time of day of the machine below, as a guest learned it between two looks at its own monotonic clock."""
 
     realtime_ns: int
     before_ns: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of every request: started = finished + in flight + lost, in a total and in every interval."""
+"""Books of requests: started = finished + in flight + lost, in a total and in every interval."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Book:
         return whole
 
     def interval(self, earlier: Book) -> Book:
-        """What happened since `earlier`.
+        """Return what happened since `earlier`.
 
         In flight is a level, not a counter. For the law to hold in each interval, an interval starts with
         what it found in flight: `started` counts those as well, and `carried` says how many they are.

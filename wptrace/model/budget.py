@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget for the tracing's own cost decides: what to shed, when, and what comes back (docs/budget.md).
+"""The decisions of a budget for the cost of tracing: what to shed, when, and what comes back (docs/budget.md).
 
 Costs and times come in, decisions go out. Costs are shares: 0.05 is 5 %.
 """
@@ -17,13 +17,13 @@ PATIENCE_NS = 10_000_000_000
 """It has to stay below for so long."""
 LONGEST_PATIENCE_NS = 64 * PATIENCE_NS
 PROBATION = 3
-"""What has to go again within so many times the patience came back too early."""
+"""A step that has to go again within so many times the patience came back too early."""
 ENTRY_NS = 40
-"""What the way into a program and out of it costs, which the kernel's run time does not contain."""
+"""The cost of entering and leaving a program, which the kernel's run time does not contain."""
 
 
 class Saving(NamedTuple):
-    """What a flow can do less of."""
+    """A saving that a flow can make."""
 
     name: str
     less: str
@@ -35,18 +35,18 @@ class Saving(NamedTuple):
 
 
 TOLD_ONE_IN = 100
-"""What is left of `each`."""
+"""The part of `each` that is left."""
 EACH = Saving("each", f"records (1/{TOLD_ONE_IN} are kept)", f"records but 1/{TOLD_ONE_IN}")
 _RATES = (4, 16, 64, 256)
 
 
 def times_of(many: str) -> Saving:
-    """What is counted still, and not timed."""
+    """Requests that are still counted, but not timed."""
     return Saving("sample", f"times of {many} (of one in {', '.join(map(str, _RATES))})", f"times of {many}", _RATES)
 
 
 class Step(NamedTuple):
-    """What can be shed at a time."""
+    """The savings that can be made at a time."""
 
     kind: Saving
     one_in: int = 0
@@ -64,7 +64,7 @@ def rate_before(steps: Sequence[Step], step: Step) -> int:
 
 
 class Cost(NamedTuple):
-    """What the tracing cost: shares of the time that the CPUs were busy."""
+    """The cost of the tracing, as shares of the time that the CPUs were busy."""
 
     programs: float | None
     """None: this kernel does not measure it."""
@@ -128,7 +128,7 @@ class Policy:
         return -1
 
     def keep(self) -> None:
-        """What was to come back cannot: it stays shed for good, and so does what went before it."""
+        """Keep the last step shed for good, and all before it, since it cannot come back."""
         self.shed += 1
         self._kept = self.shed
         self._returned_at = None
@@ -147,7 +147,7 @@ class Change(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """What a budget did in an interval, or in the whole trace."""
+    """The effect of a budget in an interval, or in the whole trace."""
 
     limit: float
     cost: Cost
@@ -191,18 +191,18 @@ class Costs:
 
     def __init__(self) -> None:
         self._programs = self._reader = 0.0
-        self._count = self._told = 0
+        self._count = self._known = 0
         self.worst = 0.0
 
     def add(self, cost: Cost) -> None:
         self._count += 1
         self._reader += cost.reader
         if cost.programs is not None:
-            self._told += 1
+            self._known += 1
             self._programs += cost.programs
         self.worst = max(self.worst, cost.total)
 
     def mean(self) -> Cost | None:
         if not self._count:
             return None
-        return Cost(self._programs / self._told if self._told else None, self._reader / self._count)
+        return Cost(self._programs / self._known if self._known else None, self._reader / self._count)

@@ -7,6 +7,8 @@ import re
 
 _ID = 12
 """So many digits of an id are shown, as those who made it show it."""
+_POD_ID = 13
+"""As many of a pod's, with a dash."""
 _HEX = r"[0-9a-f]{64}"
 _UUID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}|[0-9a-f]{32}"
 _RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman"}
@@ -14,32 +16,45 @@ _RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "crio": "cri-o"
 _SCOPE = re.compile(rf"({'|'.join(_RUNTIMES)})-({_HEX})\.scope")
 _CONTAINER = re.compile(_HEX)
 _POD = re.compile(rf"(?:kubepods-(?:(?:besteffort|burstable)-)?)?pod({_UUID})(?:\.slice)?")
+_GUEST = re.compile(r"machine-(qemu|lxc)-[0-9]+-(.+)\.scope")
 _UNIT = re.compile(r"(.+)\.(service|scope|slice|socket|mount|swap)")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def short(path: str) -> str:
-    """A pod, a container, a unit of systemd; or what the cgroup is called, which is the end of its path."""
+    """A pod, a container, a guest, a unit of systemd; or what the cgroup is called, which is the end of its path."""
     names = [name for name in path.split("/") if name]
     if not names:
         return path
     pod = next((found.group(1) for name in names if (found := _POD.fullmatch(name))), "")
-    last = names[-1]
-    said = _container(last, names[:-1])
-    if pod:
-        # systemd has no dashes in names: each is a level of a slice.
-        pod = f"pod {pod.replace('_', '-')[:8]}"
-        return f"{pod} {said}" if said else pod
-    if said:
-        return said
-    unit = _UNIT.fullmatch(last)
+    at, inside = next(
+        ((at, said) for at in reversed(range(len(names))) if (said := _machine(names[at], names[:at]))), (-1, "")
+    )
+    if not pod and not inside:
+        return _unit(names[-1])
+    # systemd has no dashes in names: each is a level of a slice.
+    words = [f"pod {pod.replace('_', '-')[:_POD_ID]}"] if pod else []
+    words += [inside] if inside else []
+    # What runs in a container or a guest may have cgroups of its own.
+    if inside and names[at + 1 :]:
+        words.append(_unit(names[-1]))
+    return " ".join(words)
+
+
+def _unit(name: str) -> str:
+    unit = _UNIT.fullmatch(name)
     if unit is None:
-        return last
-    name = _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), unit.group(1))
+        return name
+    name = _plain(unit.group(1))
     return name if unit.group(2) == "service" else f"{name}.{unit.group(2)}"
 
 
-def _container(name: str, above: list[str]) -> str:
+def _plain(name: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), name)
+
+
+def _machine(name: str, above: list[str]) -> str:
+    """A container, or a guest of libvirt."""
     scope = _SCOPE.fullmatch(name)
     if scope is not None:
         return f"{_RUNTIMES[scope.group(1)]} {scope.group(2)[:_ID]}"
@@ -47,4 +62,5 @@ def _container(name: str, above: list[str]) -> str:
         # Where no systemd makes them, docker and the runtimes of pods have a folder of their own.
         runtime = "docker" if "docker" in above else "container"
         return f"{runtime} {name[:_ID]}"
-    return ""
+    guest = _GUEST.fullmatch(_plain(name))
+    return f"{guest.group(1)} {guest.group(2)}" if guest is not None else ""

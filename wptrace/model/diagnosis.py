@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace doctor` finds: plain data between the code that looks and the code that shows it."""
+"""Findings of `wptrace doctor`: plain data between the code that looks and the code that shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Check(NamedTuple):
     state: str
     detail: str
     advice: str = ""
-    """What the administrator can do about it."""
+    """Advice for the administrator."""
 
 
 class Attempt(NamedTuple):
@@ -40,7 +40,7 @@ class StageFinding(NamedTuple):
     state: str
     how: str
     lacks: list[str]
-    """What the result misses."""
+    """Missing from the result."""
 
 
 class FlowFinding(NamedTuple):

@@ -122,7 +122,7 @@ class Distribution:
         return twin
 
     def delta(self, earlier: Distribution) -> Distribution:
-        """What came since `earlier`, a copy of this distribution taken before.
+        """Return what was added since `earlier`, a copy of this distribution taken before.
 
         Counters subtract exactly. Extremes do not: a maximum is known only if it grew since, a minimum only
         if it fell. Otherwise each is the outer edge of the outermost bucket that got a value, brought inside

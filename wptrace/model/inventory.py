@@ -48,7 +48,7 @@ class Inventory(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a program did in an interval."""
+    """Runs and time of a program in an interval."""
 
     program: Program
     runs: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flow follows: kinds of objects, the labels that distinguish them, and what is measured of them.
+"""Kinds of objects that flows follow, the labels that distinguish them, and the metrics of each.
 
 All of it is data. Tables, JSON, exports, the man page and the docs read names, units, nouns and meanings here.
 """
@@ -26,12 +26,13 @@ ALL = _All()
 
 DEVICE, OPERATION, CPU, TASK, CGROUP, PASID, STACK = "device", "operation", "cpu", "task", "cgroup", "pasid", "stack"
 COMM, FILE, CALL = "comm", "file", "call"
+NUMBER = "number"
 OWNER = "owner"
 """Another name of the label that says whose something is."""
 OTHERS = "others"
 """In the place of a label's value: all that found no row of their own."""
 NOBODY = "nobody"
-"""What is the kernel's own, or of which it is not known whose it is."""
+"""The owner of what belongs to the kernel itself, or to nobody known."""
 
 
 class Label(NamedTuple):
@@ -57,9 +58,13 @@ class Label(NamedTuple):
         """As programs read it."""
         if value is ALL:
             return {self.alias or self.name: ""}
-        plain = value.comm if isinstance(value, Comm) else value._asdict() if hasattr(value, "_asdict") else value
+        plain: Any = value
+        if isinstance(value, (Comm, Task)):
+            plain = value.plain
+        elif hasattr(value, "_asdict"):
+            plain = value._asdict()
         if isinstance(value, str) and (
-            self.type in (CPU, TASK, PASID) or (self.alias == OWNER and value in (OTHERS, NOBODY))
+            self.type in (CPU, TASK, PASID, NUMBER) or (self.alias == OWNER and value in (OTHERS, NOBODY))
         ):
             # What stands for all that found no row of its own.
             plain = None
@@ -72,9 +77,17 @@ class Task(NamedTuple):
     comm: str
     pid: int
     tid: int = 0
+    again: int = 0
+    """From 2 on where the kernel gave the number to several of this name, one after another."""
 
     def __str__(self) -> str:
-        return f"{self.comm}[{self.pid}/{self.tid}]" if self.tid else f"{self.comm}[{self.pid}]"
+        number = f"{self.pid}/{self.tid}" if self.tid else str(self.pid)
+        return f"{self.comm}[{number}]#{self.again}" if self.again else f"{self.comm}[{number}]"
+
+    @property
+    def plain(self) -> dict[str, str | int]:
+        fields: dict[str, str | int] = {"comm": self.comm, "pid": self.pid, "tid": self.tid}
+        return {**fields, "again": self.again} if self.again else fields
 
 
 class Comm(NamedTuple):
@@ -83,6 +96,10 @@ class Comm(NamedTuple):
     comm: str
 
     def __str__(self) -> str:
+        return self.comm
+
+    @property
+    def plain(self) -> str:
         return self.comm
 
 
@@ -113,9 +130,9 @@ class Stage(NamedTuple):
     end: Point
     description: str
     meaning: str
-    """What a large value means."""
+    """The meaning of a large value."""
     advice: str = ""
-    """What to look at next, where it is more than that."""
+    """Where to look next, if the meaning does not say it."""
     rare: bool = False
     """It has a row only where it took some time."""
 
@@ -129,7 +146,7 @@ class Stage(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """What else is measured, and shares out nothing."""
+    """Further metrics, which are no part of the total."""
 
     name: str
     description: str
@@ -231,7 +248,7 @@ class Kind:
 
 
 class Group(NamedTuple):
-    """What has the same labels, and one row."""
+    """All objects with the same labels; they have one row."""
 
     kind: Kind
     values: tuple[Hashable, ...]

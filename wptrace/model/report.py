@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flow reports to the outputs: how it observes, what each interval held, single events."""
+"""Reports of a flow for the outputs: how it observes, what each interval held, single events."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Start(NamedTuple):
     kinds: Sequence[Kind]
     """In the order in which they are shown."""
     notes: list[str]
-    """What the reader must know to read the figures: stages that degrade, and why."""
+    """Notes for who reads the figures: stages that degrade, and why."""
     file: str = ""
     """The file it comes from, instead of a kernel."""
     host: str = ""
     """The name of the machine."""
     command: tuple[str, ...] = ()
-    """What was run."""
+    """The command line."""
 
 
 class Overhead(NamedTuple):
-    """What the tracing itself cost. BPF times are 0 unless the kernel's statistics are on."""
+    """The cost of the tracing itself. BPF times are 0 unless the kernel's statistics are on."""
 
     bpf_ns: int
     bpf_runs: int
@@ -89,7 +89,7 @@ class Row(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What one rule of the verdict found."""
+    """The finding of one rule of the verdict."""
 
     rule: str
     figures: Mapping[str, float]
@@ -99,13 +99,13 @@ class Finding(NamedTuple):
     who: str = ""
     """The task, or other owner, that it blames, if any."""
     advice: str = ""
-    """What to look at for this one; may be empty."""
+    """Where to look next for this one; may be empty."""
 
 
 class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     advice: str
-    """What to look at next, for the first of them; may be empty."""
+    """Where to look next, for the first of them; may be empty."""
 
     @property
     def stage(self) -> str:
@@ -128,7 +128,7 @@ class Report(NamedTuple):
     """Of a summary alone."""
     budget: Spending | None = None
     lists: Mapping[str, Sequence[Mapping[str, Any]]] = {}
-    """What else a flow has in its summary, by the name in JSON."""
+    """Further parts of a summary, by their names in JSON."""
 
     @property
     def book(self) -> Book:
@@ -144,7 +144,7 @@ class Report(NamedTuple):
         return self.counters.get(group, {}).get(name, 0)
 
     def events(self, group: Group) -> dict[str, int]:
-        """What happened to objects on their way."""
+        """Events that objects met on their way."""
         return {name: count for name, count in self.counters.get(group, {}).items() if name not in (BYTES, UNTIMED)}
 
     def cells(self) -> dict[Group, dict[str, Distribution]]:
@@ -178,7 +178,7 @@ class Segment(NamedTuple):
 
 
 class Child(NamedTuple):
-    """What was done for an object, as a request for an operation."""
+    """A piece of work done for an object, as a request for an operation."""
 
     times: Mapping[str, int]
     """When it passed its points, in nanoseconds from the start of the object; before that it is less than 0."""
@@ -215,7 +215,7 @@ class InFlight(NamedTuple):
     fields: Mapping[str, Any]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """All that is known of it, by names."""
         return {**self.group.fields, "age_ns": self.age_ns, "stage": self.stage, **self.fields}
 
@@ -230,7 +230,7 @@ class Output(Protocol):
     def in_flight(self, found: list[InFlight], at_ns: int) -> None: ...
     def interval(self, report: Report) -> None: ...
     def losses(self) -> Mapping[Cause, int]:
-        """What could not be put out so far."""
+        """The number of events that could not be written so far."""
 
     def summary(self, report: Report) -> None: ...
     def close(self) -> None: ...

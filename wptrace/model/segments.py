@@ -38,7 +38,7 @@ def is_timed(event: Event) -> bool:
 
 
 def order(event: Event) -> str:
-    """What to know of them; nothing where all are in order of time."""
+    """A note on their order; empty where all are in order of time."""
     if is_timed(event):
         return ""
     if event.segments:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace doctor` found, as text and as JSON."""
+"""Findings of `wptrace doctor` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def _seen(found: Diagnosis, verbose: bool) -> Iterator[str]:
         counts = [
             (point, [one.times for one in mine if one.point == point and one.times is not None]) for point in points
         ]
-        told = [f"{point} {_count(sum(found) if found else None)}" for point, found in counts]
-        yield f"        {flow:<14} {', '.join(told)}"
+        shown = [f"{point} {_count(sum(found) if found else None)}" for point, found in counts]
+        yield f"        {flow:<14} {', '.join(shown)}"
 
 
 def _count(count: int | None) -> str:

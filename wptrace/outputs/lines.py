@@ -156,7 +156,7 @@ def _place(event: Event) -> str:
 
 
 def size(event: Event) -> int:
-    """What an operation asks for, what a request moves."""
+    """Return the bytes that an operation asks for, or that a request moves."""
     found: int = event.fields.get("length", event.fields.get("bytes", 0))
     return found
 

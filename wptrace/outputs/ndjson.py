@@ -76,7 +76,7 @@ class NdjsonOutput:
                 "kind": "in_flight",
                 **self._title,
                 "ts_ns": at_ns,
-                "found": [{"kind": one.group.kind.name, **one.told} for one in found],
+                "found": [{"kind": one.group.kind.name, **one.plain} for one in found],
             }
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BPF is loaded: a table for a terminal or a pipe, or JSON."""
+"""Loaded BPF programs: a table for a terminal or a pipe, or JSON."""
 
 from __future__ import annotations
 

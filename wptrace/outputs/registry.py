@@ -12,7 +12,7 @@ TEXT, NDJSON, LINES, CSV = "text", "ndjson", "lines", "csv_lines"
 
 
 class Wanted(NamedTuple):
-    """What the user wants to see of it."""
+    """Parts that the user wants to see."""
 
     live: bool = False
     dates: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this kernel lets each flow see, found by trying, and what an administrator can do about the rest."""
+"""Finds by trying what this kernel lets each flow see, and what an administrator can do about the rest."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _flow(kind: type[Flow]) -> FlowFinding:
         [_stage(stage, hooks, works) for stage in names(kind.kinds)],
         list(hooks.values()),
         [_field(field) for field in kind.fields],
-        kind.checks(),
+        kind.checks(attempts.chosen if works else {}),
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace join` does: reads the events of a guest and of its host, and shows what was joined.
+"""`wptrace join`: read the events of a guest and of its host, and show what was joined.
 
 Captures may be anybody's: nothing is trusted.
 """
@@ -17,7 +17,7 @@ from wptrace.capture.writer import CaptureOutput
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
 from wptrace.flows.io import signals
-from wptrace.flows.io.joined import Join, Told
+from wptrace.flows.io.joined import Join, Recorded
 from wptrace.flows.io.kinds import HIT, KINDS, OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event, Output
@@ -57,20 +57,23 @@ def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: i
             start, summary = found.start(), found.summary()
             for one in every:
                 one.start(start)
-            for event in found.events:
-                if recorder is not None:
-                    recorder.event(event)
-                    recorder.flush()
-                if slow_ns is not None and event.total_ns >= slow_ns:
-                    output.event(event)
-            output.flush()
+            for events, report in found.intervals():
+                for event in events:
+                    if recorder is not None:
+                        recorder.event(event)
+                        recorder.flush()
+                    if slow_ns is not None and event.total_ns >= slow_ns:
+                        output.event(event)
+                output.flush()
+                for one in every:
+                    one.interval(report)
             for one in every:
                 one.summary(summary)
         except NONSENSE:
             raise NonsenseError(found.guest.path) from None
 
 
-def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Told:
+def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Recorded:
     with closing(Capture(path, KINDS)) as capture:
         head = capture.head
         require(head, path, flow)
@@ -85,12 +88,14 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Tol
                     raise WptraceError(f"{path} has more than {_MOST:,} operations: join a shorter time")
         except NONSENSE:
             raise NonsenseError(path) from None
+        if capture.damaged:
+            raise WptraceError(f"{path} is damaged: what is missing would be taken for lost")
         start = head.start
-        return Told(path, start.kernel, start.filters, events, head.whole, head.anchors, head.boot, heard)
+        return Recorded(path, start.kernel, start.filters, events, head.whole, head.anchors, head.boot, heard)
 
 
 def require(head: Head, path: Path, flow: str) -> None:
-    if head.start.flow != flow or head.start.level != "path" or not head.told:
+    if head.start.flow != flow or head.start.level != "path" or not head.has_events:
         raise WptraceError(f"{path} has no events of wptrace {flow}", hint=_COMMANDS[flow])
 
 
@@ -110,7 +115,7 @@ def _events(capture: Capture, path: Path, heard: signals.Heard) -> Iterator[Even
 
 
 def checked(events: Iterable[Event], path: Path) -> Iterator[Event]:
-    """That are what a program told."""
+    """Keep those that a program reported."""
     for event in events:
         if "clock" not in event.fields:
             raise WptraceError(f"{path} is of a version that did not keep the times that a join needs")
@@ -142,7 +147,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def of_disk(event: Event) -> Event | None:
-    """What the page cache served asked no disk."""
+    """Return the event unless it is a hit, which asked no disk."""
     return event if "maj_min" in event.fields else None
 
 

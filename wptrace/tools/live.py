@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace join --live` does: the guest's words come through a channel while the host is traced.
+"""`wptrace join --live`: the guest's records come through a channel while the host is traced.
 
 The guest may be anybody's: nothing that comes is trusted.
 """
@@ -53,10 +53,10 @@ class LiveJoin:
         self._following = Following(self._path, named)
         self._host: Start | None = None
         self._anchors: list[Anchor] = []
-        self._told = False
+        self._ended = False
         self._due = 0.0
         self._unread: Iterator[None] | None = None
-        """What came and was not gone through yet. Until then nothing more is read, and somebody is always heard."""
+        """Bytes that came and were not decoded yet. Until then nothing more is read, so that no guest starves."""
         self._always, write = os.pipe()
         os.write(write, b"!")
         os.close(write)
@@ -153,15 +153,17 @@ class LiveJoin:
         self._following.serve(join.of_image(event))
 
     def flush(self) -> None:
-        """What is told waits for the guest's side."""
+        """Do nothing: events wait for the guest's side."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         """Of the host alone: it is of no use here."""
 
     def interval(self, report: Report) -> None:
         self._settle()
-        if self._told:
-            self._output.interval(self._following.interval(report.ts_ns, report.duration_ns))
+        if self._ended:
+            found = self._following.interval(report.ts_ns, report.duration_ns)
+            for one in self._every:
+                one.interval(found)
 
     def losses(self) -> Mapping[Cause, int]:
         return {}
@@ -223,9 +225,9 @@ class LiveJoin:
 
     def _begin(self) -> None:
         """Once there is something to tell."""
-        if self._told or self._host is None:
+        if self._ended or self._host is None:
             return
-        self._told = True
+        self._ended = True
         head, host = self._guest.head, self._host
         dev = [] if head is None else head.start.filters.get("dev")
         filters = {"dev": list(dev)} if isinstance(dev, list) and all(isinstance(one, str) for one in dev) else {}
@@ -246,7 +248,7 @@ class _Other:
         self._following = following
 
     def start(self, start: Start) -> None:
-        """Nothing is told of it alone."""
+        """Report nothing of it alone."""
 
     def event(self, event: Event) -> None:
         self._following.beside.other(whose(event), join.of_image(event))

@@ -16,7 +16,7 @@ _LOOK_S = 0.5
 _LONGEST_S = 2.0
 
 
-class Pace:
+class ReplayPace:
     def __init__(self, speed: float, controls: Controls | None, paused: Callable[[], bool], stop: Stop) -> None:
         """Seconds of recorded time in a second; who may ask for something meanwhile."""
         self._speed = speed

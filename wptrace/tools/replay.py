@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace replay` does: goes through a capture once, and hands an output what is wanted of it."""
+"""`wptrace replay`: go through a capture once, and hand an output what is wanted of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Callable, NamedTuple
 
 from wptrace.analysis import neighbours
+from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Found, Head, Records
+from wptrace.capture.recording import Window
 from wptrace.capture.selection import Selection
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import block, joined, kinds, rules
-from wptrace.model.book import Book
-from wptrace.model.report import Event, Output, Report, Start
-from wptrace.tools.met import COUNTED, EXACT, Met, with_owners
-from wptrace.tools.pace import Pace
+from wptrace.flows.io import block, by, joined, kinds, rules
+from wptrace.model.book import Book, Cause
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import BYTES, Event, Output, Report, Start
+from wptrace.tools import owned
+from wptrace.tools.owned import Owned
+from wptrace.tools.pace import ReplayPace
+from wptrace.tools.replayed_neighbours import COUNTED, EXACT, ReplayedNeighbours, with_owners
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
-"""What flows have rules about."""
+"""Kinds that rules of verdicts know."""
+
+
+UNLISTED = Cause(
+    "unlisted",
+    "requests of an operation are in no row of requests: it made several, or shares one, and its record has their sum",
+)
+DAMAGED = Cause("damaged", "a frame of the capture is damaged, and what it had is missing")
 
 
 class Wanted(NamedTuple):
@@ -39,6 +52,8 @@ class Wanted(NamedTuple):
     """Of events that took less, one in so many is shown; 0: none."""
     neighbours: str = ""
     """The neighbours of the summary are computed from events, by such owners."""
+    by: str = ""
+    """Rows by such owners are computed from events."""
     counted: bool = False
     """They are asked for, and those that the kernel counted are all that there is."""
     top: int = 0
@@ -50,7 +65,7 @@ def replay(
     output: Output,
     wanted: Wanted,
     over: Callable[[], bool] = lambda: False,
-    pace: Pace | None = None,
+    pace: ReplayPace | None = None,
 ) -> None:
     """Until somebody says that it is over; at a `pace`, or as quickly as it goes."""
     collect_seldom()
@@ -66,28 +81,27 @@ def replay(
 
 
 class _Replay:
-    def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: Pace | None) -> None:
+    def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: ReplayPace | None) -> None:
         self._capture, self._output, self._wanted, self._pace = capture, output, wanted, pace
         self._head = head = capture.head
         self._kinds = head.start.kinds
+        self._owned = Owned(wanted.by) if wanted.by else None
         self._selection = selection = wanted.selection
         self._by_rows = not selection or self._answered(head)
-        self._timed = wanted.since_ns is not None or wanted.until_ns is not None
+        self._window = Window(self._kinds, wanted.since_ns, wanted.until_ns)
         self._singles = sums.Singles(self._kinds)
         self._lately = sums.Singles(self._kinds)
         self._of_singles = bool(selection) and not self._by_rows
-        self._all, self._some = sums.Intervals(), sums.Intervals()
-        self._last: Report | None = None
         self._decoded = Singles(capture, capture.head, wanted.singles)
-        self._first_ns = self._last_ns = self._untold = 0
-        self._met = Met(capture, selection, wanted.neighbours) if wanted.neighbours else None
+        self._first_ns = self._last_ns = self._untold = self._unlisted = 0
+        self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer the selection, and not events alone."""
         lacking = [name for one in self._kinds for name in self._selection.unanswered(one)]
         if not lacking:
             return True
-        if not head.told:
+        if not head.has_events:
             if any(not self._selection.unanswered(one) for one in self._kinds):
                 return True
             raise UsageError(
@@ -101,73 +115,89 @@ class _Replay:
         self._output.start(self._start())
         if self._pace is not None:
             self._pace.begin(wanted.since_ns or head.began_ns)
-        telling = wanted.singles or self._of_singles
+        telling = wanted.singles or self._of_singles or self._owned is not None
+        last: Report | None = None
         # The summary has all that intervals have, unless only some are wanted.
-        intervals = self._timed or not head.whole or wanted.intervals
-        for item in self._capture.items(telling or self._met is not None, intervals):
+        intervals = self._window.bounded or not head.whole or wanted.intervals
+        for item in self._capture.items(telling or self._neighbours is not None, intervals):
             if over():
                 return
             if isinstance(item, Records):
-                if self._met is not None:
+                if self._neighbours is not None:
                     with self._read():
-                        self._met.take(item, self._is_inside if self._timed else None)
+                        self._neighbours.take(item, self._window.has if self._window.bounded else None)
                 if telling:
                     self._take(self._of(item))
             elif isinstance(item, list):
-                self._take(iter(item))
+                self._take((event, None) for event in item)
             elif isinstance(item, Found):
-                if wanted.singles and not self._selection and self._is_inside(item.ts_ns) and self._is_due(item.ts_ns):
+                shown = wanted.singles and not self._selection and self._window.has(item.ts_ns)
+                if shown and self._is_due(item.ts_ns):
                     self._output.in_flight(item.found, item.ts_ns)
             elif item.kind == "interval":
                 self._interval(item)
             else:
-                self._last = item
+                last = item
             if self._pace is not None and self._pace.over:
                 # What was seen until then is what is summed up.
-                self._last = None
+                last = None
                 break
         with self._read():
+            if last is not None:
+                self._window.end(last)
             report = self._summary()
-            if report is not None and self._met is not None:
-                report = self._with_neighbours(report, self._met)
+            if report is not None and self._owned is not None:
+                report = self._with_rows(report, self._owned)
+            if report is not None and self._neighbours is not None:
+                report = self._with_neighbours(report, self._neighbours)
         if report is not None:
+            if self._capture.damaged:
+                next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
             self._output.summary(report)
 
     def _start(self) -> Start:
         start, wanted, notes = self._head.start, self._wanted, []
-        if self._timed:
+        if self._window.bounded:
             notes.append("figures are those of the intervals that end in the chosen time")
         if self._of_singles:
             notes.append("figures are those of the events of the capture, and not of its rows")
             if not self._head.each:
                 notes.append("that is not each of them: the others are in no figure")
-        filters = {**start.filters, **wanted.selection.told}
+        filters = {**start.filters, **wanted.selection.described}
+        if self._owned is not None:
+            notes.append(owned.NOTE.format(wanted.by))
+            filters = {**filters, "by": wanted.by}
         if wanted.neighbours:
             notes.append(EXACT.format(wanted.neighbours))
             filters = {"by": wanted.neighbours, **filters, "neighbours": True}
         elif wanted.counted:
             notes.append(COUNTED)
-        return start._replace(filters=filters, notes=[*start.notes, *notes])
+        found = start.kinds if self._owned is None else self._owned.instead(start.kinds)
+        return start._replace(filters=filters, notes=[*start.notes, *notes], kinds=found)
 
     # --- Single ones --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _read(self) -> Iterator[None]:
-        """What reading raises is damage; what an output raises is not."""
+        """Turn errors of reading into damage; those of an output are none."""
         try:
             yield
         except NONSENSE as error:
             raise NonsenseError(self._head.start.file) from error
 
-    def _of(self, found: Records) -> Iterator[Event]:
+    def _of(self, found: Records) -> Iterator[tuple[Event, Span | None]]:
+        """With the request of an operation that made one."""
         with self._read():
-            yield from self._decoded.of(found)
+            spans: Iterator[Span | None] = repeat(None)
+            if (self._of_singles or self._owned is not None) and self._head.start.flow == "io":
+                spans = chain(self._decoded.spans(found, by.COMM), spans)
+            yield from zip(self._decoded.of(found), spans)
 
-    def _take(self, events: Iterator[Event]) -> None:
+    def _take(self, events: Iterator[tuple[Event, Span | None]]) -> None:
         wanted, selection = self._wanted, self._selection
-        told = False
-        for event in events:
-            if self._timed and not self._is_inside(event.end_ns):
+        shown = False
+        for event, span in events:
+            if not self._window.has(event.end_ns):
                 continue
             if selection:
                 try:
@@ -179,20 +209,35 @@ class _Replay:
                     ) from None
             if not self._is_due(event.end_ns):
                 return
-            if self._of_singles:
-                self._first_ns = self._first_ns or event.start_ns
-                self._last_ns = event.end_ns
-                try:
-                    self._singles.add(event)
-                    if self._pace is not None:
-                        self._lately.add(event)
-                except NONSENSE as error:
-                    raise NonsenseError(self._head.start.file) from error
+            if self._of_singles or self._owned is not None:
+                with self._read():
+                    self._count(event, list(self._request(event, span)))
             if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
-                told = True
+                shown = True
                 self._output.event(event)
-        if told:
+        if shown:
             self._output.flush()
+
+    def _count(self, event: Event, requests: list[Event]) -> None:
+        if self._owned is not None:
+            self._owned.add(event, requests)
+        if not self._of_singles:
+            return
+        self._first_ns = self._first_ns or event.start_ns
+        self._last_ns = event.end_ns
+        for one in (event, *requests):
+            self._singles.add(one)
+            if self._pace is not None:
+                self._lately.add(one)
+
+    def _request(self, event: Event, span: Span | None) -> Iterator[Event]:
+        """As a row of requests has it."""
+        if event.group.kind is kinds.OPERATION and span is not None:
+            stages = {stage.name: event.stages.get(stage.name, 0) for stage in kinds.REQUEST.stages}
+            total = span.completed_ns - span.queued_ns
+            yield Event(kinds.REQUEST.group(span.dev, span.op), event.end_ns, total, stages, {BYTES: span.bytes})
+        elif event.group.kind is kinds.OPERATION and event.fields.get("requests", 0) > event.fields.get("readahead", 0):
+            self._unlisted += 1
 
     def _is_due(self, ts_ns: int) -> bool:
         """When it is time for it; False where the user wants to end before."""
@@ -204,22 +249,17 @@ class _Replay:
         self._untold = (self._untold + 1) % self._wanted.sample
         return not self._untold
 
-    def _is_inside(self, ts_ns: int) -> bool:
-        since, until = self._wanted.since_ns, self._wanted.until_ns
-        return (since is None or ts_ns >= since) and (until is None or ts_ns <= until)
-
     # --- Reports ------------------------------------------------------------------------------------------------------
 
     def _interval(self, report: Report) -> None:
-        if self._is_inside(report.ts_ns) and not self._is_due(report.ts_ns):
+        if self._window.has(report.ts_ns) and not self._is_due(report.ts_ns):
             return
         with self._read():
-            self._all.add(report)
-            if not self._is_inside(report.ts_ns):
+            if not self._window.add(report):
                 return
-            if self._timed:
-                self._some.add(report)
             part = self._of_lately(report) if self._of_singles and self._pace is not None else self._part(report)
+        if self._owned is not None:
+            part = owned.without(part)
         if self._wanted.intervals and (not self._of_singles or self._pace is not None):
             self._output.interval(part)
 
@@ -232,50 +272,49 @@ class _Replay:
         return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report
 
     def _summary(self) -> Report | None:
-        last = self._last
         if self._of_singles:
-            return self._judged(self._of_events())
-        if self._timed:
-            if last is not None and self._is_inside(last.ts_ns):
-                rest = self._all.rest(last, self._kinds)
-                if rest.duration_ns:
-                    self._some.add(rest)
-            found = self._some
-        elif last is not None:
-            return self._judged(self._part(last)) if self._selection else last
-        else:
-            found = self._all
-        return self._judged(self._part(found.report(self._kinds))) if found.count else None
+            return self._with_verdict(self._of_events())
+        found = self._window.report
+        if found is None or (found is self._window.summary and not self._selection):
+            return found
+        return self._with_verdict(self._part(found))
 
-    def _with_neighbours(self, report: Report, met: Met) -> Report:
+    def _with_rows(self, report: Report, found: Owned) -> Report:
+        report = found.added(report)
+        if self._unlisted and UNLISTED not in report.book.noted:
+            report.book.note(UNLISTED, self._unlisted)
+        return self._with_owners(report)
+
+    def _with_neighbours(self, report: Report, replayed: ReplayedNeighbours) -> Report:
         """Those of events instead of those that the kernel counted, with what the verdict says of them."""
-        counters, books = met.figures(self._whole(), report.books, self._wanted.top)
+        counters, books = replayed.figures(self._window.report, report.books, self._wanted.top)
         plain = {group: counts for group, counts in report.counters.items() if group.kind not in neighbours.KINDS}
         report = report._replace(counters={**plain, **counters}, books=books)
-        judged = self._judged(report).verdict
-        if report.verdict is not None and judged is not None:
-            judged = with_owners(report.verdict, judged)
-        return report._replace(verdict=judged)
+        return self._with_owners(report)
 
-    def _whole(self) -> Report | None:
-        """What the capture has in the time that is wanted, by any owner."""
-        if self._timed:
-            return self._some.report(self._kinds) if self._some.count else None
-        return self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None
+    def _with_owners(self, report: Report) -> Report:
+        """Return it with what a verdict says of owners now, and the rest of the one that it has."""
+        verdict = self._with_verdict(report).verdict
+        if report.verdict is not None and verdict is not None:
+            verdict = with_owners(report.verdict, verdict)
+        return report._replace(verdict=verdict)
 
     def _of_events(self) -> Report:
-        last = self._last if self._last is not None else self._all.report(self._kinds) if self._all.count else None
+        last = self._window.everything
         books = {one.book: Book() for one in self._kinds if one.book} if last is None else last.books
-        if last is not None and not self._timed:
+        if last is not None and not self._window.bounded:
             ts_ns, duration_ns = last.ts_ns, last.duration_ns
         else:
             ts_ns, duration_ns = self._last_ns, max(self._last_ns - self._first_ns, 0)
-        return self._singles.report(ts_ns, duration_ns, books)
+        found = self._singles.report(ts_ns, duration_ns, books)
+        if self._unlisted:
+            found.books[REQUESTS].note(UNLISTED, self._unlisted)
+        return found
 
-    def _judged(self, report: Report) -> Report:
-        if not self._head.judged:
+    def _with_verdict(self, report: Report) -> Report:
+        if not self._head.verdict_kinds:
             return report
-        return report._replace(verdict=judge(Case(report, self._head.judged, [], 0), self._rules()))
+        return report._replace(verdict=judge(Case(report, self._head.verdict_kinds, [], 0), self._rules()))
 
     def _rules(self) -> Rules:
         start = self._head.start

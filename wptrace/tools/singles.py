@@ -17,7 +17,7 @@ from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.report import Event
 
 NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
-"""What comes of names and numbers that no program writes."""
+"""Errors raised by names and numbers that no program writes."""
 
 # Rows are decoded so many at a time.
 _AT_ONCE = 2048
@@ -36,7 +36,7 @@ class Singles:
         """Unless they are wanted as a `whole`, they have what figures are made of and filters ask for."""
         self._capture, self._whole = capture, whole
         start = head.start
-        self._images = images.told(start.filters) if whole and start.flow == "host" else None
+        self._images = images.of_filters(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
         self._spans: dict[int, tuple[Spans, struct.Struct]] = {}
 
@@ -79,7 +79,7 @@ def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
         stories.wall_offset_ns = found.wall_offset_ns
         for piece in _pieces(found, layout.stride):
             found_rows = list(rows.iter_unpack(piece))
-            yield from stories.told(found_rows) if whole else stories.brief(found_rows)
+            yield from stories.decode(found_rows) if whole else stories.decode_short(found_rows)
 
     return decode
 
@@ -96,13 +96,13 @@ def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
 
     def decode(found: Records) -> Iterator[Event]:
         for piece in _pieces(found, layout.stride):
-            yield from requests.told(list(rows.iter_unpack(piece)), found.wall_offset_ns)
+            yield from requests.decode(list(rows.iter_unpack(piece)), found.wall_offset_ns)
 
     return decode
 
 
 def _nothing(capture: _From, number: int, whole: bool) -> _Decoder:
-    """What a join uses tells of no operation by itself."""
+    """Decode nothing: only a join uses such records."""
     return lambda found: iter(())
 
 

@@ -34,12 +34,12 @@ def watch(seconds: float) -> list[Seen]:
         before = [0 if program is None else program.statistics().run_count for _, _, program in points]
         time.sleep(seconds)
         return [
-            Seen(name, point.spec.name, *_told(point, program, earlier))
+            Seen(name, point.spec.name, *_counts(point, program, earlier))
             for (name, point, program), earlier in zip(points, before)
         ]
 
 
-def _told(point: Point, program: Generated | None, earlier: int) -> tuple[str, int | None]:
+def _counts(point: Point, program: Generated | None, earlier: int) -> tuple[str, int | None]:
     if program is None:
         return str(point.spec.targets[0]), None
     return program.section, program.statistics().run_count - earlier

@@ -57,7 +57,11 @@ static __noinline int charge(struct op_state *op, struct done *done)
 		advance(op, OP_STAGE_LAYERS, done->times.queued);
 	}
 	advance(op, own_stage(op), done->times.queued);
-	EACH_REQUEST_STAGE(CHARGE)
+	if (done->events.below & EVENT_UNDIVIDED) {
+		advance(op, OP_STAGE_UNATTRIBUTED, done->times.completed);
+	} else {
+		EACH_REQUEST_STAGE(CHARGE)
+	}
 	op->waited = true;
 	op->slot = done->slot;
 	return 0;
@@ -124,7 +128,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	__builtin_memcpy(done, &head->done, sizeof(*done));
 	done->times.queued = state->done.times.queued;
 	if (state != head)
-		done->events.below = state->done.events.below;
+		done->events.below = state->done.events.below | (head->done.events.below & EVENT_UNDIVIDED);
 	if (done->events.below & EVENT_BELOW)
 		op->above_ns = state->top_ns;
 	if (done->times.got < done->times.queued)
@@ -196,7 +200,9 @@ static __noinline int count_request(struct bio_state *state)
 		return 0;
 	}
 	times = &state->done.times;
-	EACH_REQUEST_STAGE(COUNT_STAGE)
+	if (!(state->done.events.below & EVENT_UNDIVIDED)) {
+		EACH_REQUEST_STAGE(COUNT_STAGE)
+	}
 	hist_add_counted(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
 	COUNT(cell->finished);
 	return 0;

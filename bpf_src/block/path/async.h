@@ -159,8 +159,11 @@ static __always_inline int on_uring_submit(struct io_kiocb *req)
 	if (opcode > 63 || !(URING_CALLS >> opcode & 1))
 		return 0;
 	/* Nobody hears of its end. */
-	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS)
+	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS) {
+		if (tracing && !no_operations && (!filtering || task_passes()))
+			COUNT(loss[PATH_CAUSE_SILENT]);
 		return 0;
+	}
 	/* 5.10 has it elsewhere, and is not used: there the end is not seen. */
 	if (bpf_core_field_exists(req->cqe.user_data))
 		user_data = BPF_CORE_READ(req, cqe.user_data);
@@ -232,7 +235,7 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 		if (filtering && !operation_passes(file, kind, length)) {
 			op->kind = OP_IGNORED;
 		} else {
-			open_op(op, file, kind, length, &iocb->ki_pos, false);
+			open_op(op, file, kind, length, kind == OP_KIND_SYNC ? NULL : &iocb->ki_pos, false);
 			barrier();
 			op->kind = OP_TRACED;
 		}
@@ -378,6 +381,39 @@ static __always_inline int on_aio_leave(void)
 		op->task = 0;
 	}
 	return 0;
+}
+
+/* It lies where the kiocb of a read or write does. */
+struct fsync_iocb___known {
+	struct file *file;
+	struct {
+		long data;
+	} work;
+} __attribute__((preserve_access_index));
+
+static __always_inline __u64 aio_of_work(__u64 work)
+{
+	return number_of(work) - bpf_core_field_offset(struct fsync_iocb___known, work);
+}
+
+/* A worker does what AIO's fsync asked for, and reports the end before it returns. */
+static __always_inline int on_aio_fsync_enter(__u64 work)
+{
+	struct fsync_iocb___known *request = (void *)aio_of_work(work);
+
+	return issue_kiocb((void *)request, BPF_CORE_READ(request, file), OP_KIND_SYNC, 0);
+}
+
+static __always_inline int on_aio_fsync_leave(__u64 work)
+{
+	struct op_state *stand_in = find_op(bpf_get_current_task());
+	__s32 result = 0;
+
+	if (stand_in && stand_in->kind == OP_STAND_IN) {
+		result = stand_in->result;
+		free_op(stand_in);
+	}
+	return on_async_end(aio_of_work(work), result);
 }
 
 #endif

@@ -14,7 +14,7 @@ static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
 	struct dirty_frame *dirtied = following && write ? dirtier_of(bio) : NULL;
 
 	if (dirtied)
-		return !dirtied->ignored && operation_matches(write, bytes);
+		return dirtied->tid && operation_matches(write, bytes);
 	/* A bio does not say which file it is of. */
 	return task_matches() && !filter_file && operation_matches(write, bytes);
 }

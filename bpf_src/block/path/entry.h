@@ -85,7 +85,9 @@ enum call_kind {
 	CALL_KIND_PREADV,
 	CALL_KIND_PWRITEV,
 	CALL_KIND_FSYNC,
+	CALL_KIND_SYNCFS,
 	CALL_KIND_SYNC_FILE_RANGE,
+	CALL_KIND_SYNC,
 	CALL_KIND_MSYNC,
 };
 EXPORT_ENUM(call_kind);
@@ -98,11 +100,13 @@ static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
 	struct file *file = NULL;
 
 	/* What is mapped at an address cannot be looked up here. */
-	if (kind != CALL_KIND_MSYNC) {
+	if (kind < CALL_KIND_SYNC) {
 		file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 		if (!file)
 			return 0;
 	}
+	if (kind == CALL_KIND_SYNC || kind == CALL_KIND_SYNCFS)
+		return begin_whole(file);
 	if (kind == CALL_KIND_SYNC_FILE_RANGE)
 		return begin_rare(file, OP_KIND_SYNC, PT_REGS_PARM2_CORE_SYSCALL(regs),
 				  PT_REGS_PARM3_CORE_SYSCALL(regs));

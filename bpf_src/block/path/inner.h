@@ -48,6 +48,7 @@ static __noinline int on_inner_leave(__s64 result)
 		return 0;
 	if (op->depth) {
 		op->depth--;
+		op->result = result;
 		return 0;
 	}
 	return finish(op, NULL, result, now, false);
@@ -90,6 +91,32 @@ static __always_inline int on_sync_call_enter(struct pt_regs *regs)
 	struct file *file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 
 	return file ? on_sync_enter(file, 0, WHOLE_FILE) : 0;
+}
+
+/* All of a file system, or of all of them without a file. A filter for files asks for less. */
+static __noinline int begin_whole(struct file *file)
+{
+	struct op_state *op;
+
+	if (filter_file)
+		return 0;
+	begin_rare(file, OP_KIND_SYNC, -1, 0);
+	op = find_op(bpf_get_current_task());
+	if (op)
+		op->whole = true;
+	return 0;
+}
+
+static __always_inline int on_syncfs_enter(struct pt_regs *regs)
+{
+	struct file *file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
+
+	return file ? begin_whole(file) : 0;
+}
+
+static __always_inline int on_sync_enter_all(void)
+{
+	return begin_whole(NULL);
 }
 
 /* include/linux/mm_types.h */

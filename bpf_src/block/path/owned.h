@@ -107,8 +107,10 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	if (by == OWNER_BY_CGROUP) {
 		key.id = frame->cgroup;
 	} else {
-		if (by != OWNER_BY_COMM)
+		if (by != OWNER_BY_COMM) {
 			key.id = (__u64)frame->tgid << 32 | (by == OWNER_BY_THREAD ? frame->tid : 0);
+			key.more = frame->started;
+		}
 		__builtin_memcpy(key.comm, frame->comm, sizeof(key.comm));
 	}
 	return owner_number(&key, by);
@@ -158,7 +160,7 @@ static __always_inline void own_bio(struct bio_state *state, struct op_state *op
 {
 	if (!owner_by)
 		return;
-	if (op) {
+	if (op && !op->whole) {
 		state->owner = op->owner;
 		/* A worker may send it. */
 		if (neighbours && op->task == bpf_get_current_task())

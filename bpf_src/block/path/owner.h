@@ -36,7 +36,7 @@ CONSTANT(OWNER_OTHERS, OWNERS + 1);
 
 struct owner_key {
 	__u64 id; /* tgid << 32 | tid, the id of a cgroup, call_class << 32 | number, the number of an inode */
-	__u64 more; /* the device of that inode */
+	__u64 more; /* the device of that inode; of a task when it was started, as its number may be given to another one */
 	__u64 comm[2];
 };
 
@@ -82,7 +82,7 @@ static __always_inline __u64 owner_hash(struct owner_key *key, enum owner_by by)
 		hash = (hash ^ hash >> 32 ^ key->more) * 0xff51afd7ed558ccdULL;
 	if (BY_NAME(by)) {
 		hash = (hash ^ hash >> 32 ^ key->comm[0]) * 0xc4ceb9fe1a85ec53ULL;
-		hash = (hash ^ hash >> 32 ^ key->comm[1]) * 0x9e3779b97f4a7c15ULL;
+		hash = (hash ^ hash >> 32 ^ key->comm[1] ^ key->more) * 0x9e3779b97f4a7c15ULL;
 	}
 	return hash | 1;
 }
@@ -136,6 +136,26 @@ static __always_inline void leader_comm(struct owner_key *key, __u64 ids)
 	bpf_probe_read_kernel_str(key->comm, sizeof(key->comm), task->comm);
 }
 
+/* Of the current task or its process, in milliseconds. */
+static __always_inline __u32 started(enum owner_by by)
+{
+	struct task_struct *task;
+	__u64 ns;
+
+	if (has_typed_task()) {
+		task = bpf_get_current_task_btf();
+		if (by == OWNER_BY_PROCESS)
+			task = task->group_leader;
+		ns = task->start_time;
+	} else {
+		task = (void *)bpf_get_current_task();
+		if (by == OWNER_BY_PROCESS)
+			task = BPF_CORE_READ(task, group_leader);
+		ns = BPF_CORE_READ(task, start_time);
+	}
+	return ns >> 20;
+}
+
 /* The current task, or what it belongs to. */
 static __always_inline __u32 owner_of_task(enum owner_by by)
 {
@@ -149,10 +169,13 @@ static __always_inline __u32 owner_of_task(enum owner_by by)
 	} else if (by == OWNER_BY_PROCESS) {
 		ids = bpf_get_current_pid_tgid();
 		key.id = ids >> 32 << 32;
+		key.more = started(by);
 		leader_comm(&key, ids);
 	} else {
-		if (by == OWNER_BY_THREAD)
+		if (by == OWNER_BY_THREAD) {
 			key.id = bpf_get_current_pid_tgid();
+			key.more = started(by);
+		}
 		current_comm(key.comm);
 	}
 	return owner_number(&key, by);
@@ -297,7 +320,8 @@ static __noinline int count_owned_request(struct bio_state *state)
 		COUNT(cell->untimed);
 	} else {
 		times = &state->done.times;
-		add(&cell->stages[OWNED_REQUEST_STAGE_UNDER_WAY], times->completed - times->issued);
+		if (!(state->done.events.below & EVENT_UNDIVIDED))
+			add(&cell->stages[OWNED_REQUEST_STAGE_UNDER_WAY], times->completed - times->issued);
 		hist_add_counted(&cell->stages[OWNED_REQUEST_STAGE_TOTAL], times->completed - times->queued);
 	}
 	count_request_result(cell, &state->done);

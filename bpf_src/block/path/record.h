@@ -286,7 +286,9 @@ static __noinline int tell_request(struct bio_state *state)
 		return 0;
 	times = &state->done.times;
 	__builtin_memset(record->stages, 0, sizeof(record->stages));
-	EACH_REQUEST_STAGE(TELL_STAGE)
+	if (!(state->done.events.below & EVENT_UNDIVIDED)) {
+		EACH_REQUEST_STAGE(TELL_STAGE)
+	}
 	record->start_ns = times->queued;
 	record->end_ns = times->completed;
 	record->handed_ns = times->handed;

@@ -10,39 +10,66 @@
 #include "block/path/journal.h"
 #include "block/path/record.h"
 
-/* The request that the flush machinery has for itself: it has no owner, and waits for nothing. */
-static __noinline struct bio_state *take_flush(struct request *rq)
-{
-	enum block_op op_kind = request_op(BPF_CORE_READ(rq, cmd_flags));
-	struct device_match match;
-	struct bio_state *state;
-	__u32 dev;
+/* What made the request hears of its end itself: flushes, clones of dm, commands that users send. */
+struct request___made {
+	void *end_io;
+} __attribute__((preserve_access_index));
 
-	if (op_kind != BLOCK_OP_FLUSH)
+/* By cheap reads: where one disk is traced, most requests may be of others. */
+static __always_inline struct device_match traced_disk(struct request *rq, bool trusted)
+{
+	bool flush = !FIELD(trusted, rq, bio);
+
+	return find_any_device(rq, request_disk(rq, trusted), FIELD(trusted, rq, __sector), flush);
+}
+
+/*
+ * A request of whose bios none is known: that of the flush machinery, which has none, or the kernel skipped the program
+ * at the queue. Nobody knows whose it is, and what it waited for before it was made.
+ */
+static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot)
+{
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	enum block_op op_kind = request_op(BPF_CORE_READ(rq, cmd_flags));
+	/* Without iostats it is 0. Flushes have it in any case. */
+	__u64 made = BPF_CORE_READ(rq, start_time_ns);
+	__u64 key = bio ? (__u64)bio : (__u64)rq;
+	struct request___made *who = (void *)rq;
+	struct bio_state *state;
+
+	if (op_kind == BLOCK_OP_OTHER || made < since_ns)
 		return NULL;
-	dev = request_disk(rq, false);
-	match = find_any_device(rq, dev, 0, true);
-	if (!match.found)
+	/* The table was full: a bio may have been counted for that when it was queued. */
+	if (bio ? BPF_CORE_READ(who, end_io) || loss[PATH_CAUSE_BIO_FULL] : op_kind != BLOCK_OP_FLUSH)
 		return NULL;
-	state = claim_bio((__u64)rq);
+	state = claim_bio(key);
 	if (!state) {
 		no_place(NULL);
 		return NULL;
 	}
 	state->untimed = request_sample && !is_timed();
-	start_bio(state, (__u64)rq, BIO_KIND_QUEUED, state->untimed ? 0 : bpf_ktime_get_ns());
+	start_bio(state, key, BIO_KIND_QUEUED, state->untimed ? 0 : made);
 	state->tid = 0;
 	state->op_kind = op_kind;
 	state->empty = false;
-	state->done.dev = dev;
-	state->done.slot = match.slot;
+	state->done.dev = request_disk(rq, false);
+	state->done.slot = slot;
 	state->task = 0;
+	disown(state);
+	if (following)
+		written_by(state)->dirtied_ns = 0;
+	if (neighbours)
+		look_at_columns(state, NULL);
 	if (telling) {
 		note_submitter(state);
 		__builtin_memset(state->comm, 0, sizeof(state->comm));
 		state->cgroup = 0;
 		state->tgid = 0;
+		state->tid = 0;
 	}
+	/* What was queued before tracing began has its request soon. */
+	if (bio && made >= settled_ns)
+		COUNT(loss[PATH_CAUSE_UNSEEN_START]);
 	return state;
 }
 
@@ -86,9 +113,12 @@ static __always_inline struct bio_state *begin_issue(struct request *rq, bool tr
 	struct bio_state *state = first_of(rq, false, trusted);
 
 	if (!state) {
-		if (!tracing || FIELD(trusted, rq, bio) || filtering)
+		struct device_match match;
+
+		if (!tracing || filtering)
 			return NULL;
-		state = take_flush(rq);
+		match = traced_disk(rq, trusted);
+		state = match.found ? take_unqueued(rq, match.slot) : NULL;
 		if (!state)
 			return NULL;
 	}
@@ -130,37 +160,46 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 	return 0;
 }
 
-/* What made the request hears of its end itself: flushes, clones of dm, commands that users send. */
-struct request___made {
-	void *end_io;
-} __attribute__((preserve_access_index));
-
 /*
- * The end of a read or write of which nothing is known. It may be of no traced device, or filtered out, or have begun
- * before tracing did; else a program was skipped.
+ * The end of a request on a traced device that was not seen to begin: the place of what stands for it from now on. The
+ * kernel skipped the program at its issue, or it is not ours: a command, or made before tracing began.
  */
-__noinline int count_unmatched(__u64 request)
+__noinline __u32 begin_late(__u64 request, __u32 bytes)
 {
 	struct request *rq = (void *)request;
+	struct bio *bio = BPF_CORE_READ(rq, bio);
 	struct request___made *made = (void *)rq;
-	struct device_match match;
+	struct bio_state *state;
+	__u64 issued;
 
-	if (!tracing || filtering || !BPF_CORE_READ(rq, bio) || BPF_CORE_READ(made, end_io) ||
-	    request_op(BPF_CORE_READ(rq, cmd_flags)) > BLOCK_OP_WRITE)
-		return 0;
-	/* Without iostats it is 0. */
-	if (BPF_CORE_READ(rq, start_time_ns) < settled_ns)
-		return 0;
-	match = find_any_device(rq, request_disk(rq, false), BPF_CORE_READ(rq, __sector), false);
-	if (match.found)
-		COUNT(loss[PATH_CAUSE_UNMATCHED_END]);
-	return 0;
+	/* A sequence of flushes ends with a completion of no bytes, after that of its data. */
+	state = bio && !bytes ? NULL : begin_issue(rq, false);
+	if (!state) {
+		if (!tracing || filtering || (bio && !bytes && BPF_CORE_READ(rq, start_time_ns) >= since_ns))
+			return BIOS;
+		COUNT(elsewhere);
+		if (bio && !BPF_CORE_READ(rq, start_time_ns) && !BPF_CORE_READ(made, end_io) &&
+		    request_op(BPF_CORE_READ(rq, cmd_flags)) <= BLOCK_OP_WRITE && bpf_ktime_get_ns() >= settled_ns)
+			COUNT(loss[PATH_CAUSE_UNMATCHED_END]);
+		return BIOS;
+	}
+	if (telling)
+		state->done.cpus.issue = NO_CPU;
+	/* Without statistics of the queue it is 0 or that of another request. */
+	issued = BPF_CORE_READ(rq, io_start_time_ns);
+	state->apart |= BIO_APART_LATE;
+	if (issued && issued >= BPF_CORE_READ(rq, start_time_ns))
+		state->done.times.issued = issued;
+	else
+		state->done.events.below |= EVENT_UNDIVIDED;
+	return state->place;
 }
 
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	struct bio_state *state;
 	struct op_state *op = NULL;
+	bool late = false;
 	struct done *done;
 	struct bio *bio;
 
@@ -169,9 +208,18 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	state = state_of(rq, trusted);
 	if (neighbours && (!state || state->untimed))
 		leave_device(number_of((__u64)rq), 0, true);
-	if (!state)
-		/* A sequence of flushes ends with a completion of no bytes, after that of its data. */
-		return filtering || !bytes ? 0 : count_unmatched(number_of((__u64)rq));
+	if (!state) {
+		__u32 place;
+
+		/* With a filter only what was queued is known to be ours. */
+		if (filtering ? !first_of(rq, false, trusted) : !tracing || !traced_disk(rq, trusted).found)
+			return 0;
+		place = begin_late(number_of((__u64)rq), bytes);
+		if (place >= BIOS)
+			return 0;
+		state = bio_at(place);
+		late = true;
+	}
 	done = &state->done;
 	if (error || has_events(&done->events)) {
 		end_otherwise(rq, state, bytes, error);
@@ -197,7 +245,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		see_by_handler(state);
 	done->events.inline_ = !done->times.seen && bpf_get_current_task() == state->task;
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
-	if (neighbours) {
+	if (neighbours && !late) {
 		meet_neighbours(state);
 		leave_with(state, rq);
 	}

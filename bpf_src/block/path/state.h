@@ -16,7 +16,9 @@
  * one is detached, so that whatever was seen to begin is seen whole.
  */
 bool tracing;
-__u64 settled_ns; /* what is made from then on, was seen from the beginning */
+__u64 since_ns; /* when that was set */
+__u64 settled_ns; /* what is made from then on, was queued later than that */
+__u64 elsewhere; /* requests that ended on traced devices, and are not ours: the disks count them as well */
 
 /* Those that took at least this long are shown one by one; the default is never. */
 __u64 slow_ns = NEVER;
@@ -131,8 +133,10 @@ struct op_state {
 	bool lost; /* a bio had no slot */
 	bool in_iowait;
 	bool in_journal; /* where it may wait for one */
+	bool whole; /* a sync of file systems: it writes what is dirty there, whoever made it dirty */
 	__u8 depth; /* how many syncs and faults are under way inside of it */
 	__u8 journal; /* 1 + slot in journals of what it waited for, 0: none */
+	__s32 result; /* of the last sync or fault inside of it */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 cursor_ns; /* up to here time is charged */
@@ -235,6 +239,7 @@ struct bio_state {
 enum bio_apart {
 	BIO_APART_READAHEAD = 1, /* for pages that its operation did not ask for */
 	BIO_APART_BELOW = 2, /* made by a device above of a bio of its operation */
+	BIO_APART_LATE = 4, /* its issue went unseen */
 };
 
 /* Instead of a bio: it completed, and its operation has not looked at it yet. */

@@ -7,7 +7,7 @@
 #ifndef WPT_PATH_WRITEBACK_H
 #define WPT_PATH_WRITEBACK_H
 
-#include "block/path/state.h"
+#include "block/path/owner.h"
 #include "lib/filter.h"
 
 /* A power of two less 1, of the map below. */
@@ -19,8 +19,8 @@ struct dirty_frame {
 	__u64 cgroup;
 	__u32 check; /* what it is of: a frame is used again for another file, and not only for what becomes dirty */
 	__u32 tgid;
-	__u32 tid;
-	bool ignored; /* a filter leaves it out */
+	__u32 tid; /* 0: a filter leaves it out */
+	__u32 started; /* where owners are processes or threads */
 	char comm[NAME_BYTES];
 };
 
@@ -281,10 +281,11 @@ static __always_inline int note_dirty(__u64 page, __u64 index, struct address_sp
 	frame->page = page;
 	frame->check = check_of((__u64)mapping, index);
 	frame->tgid = ids >> 32;
-	frame->tid = ids;
+	frame->tid = filtering && !dirtier_passes(FIELD(trusted, mapping, host)) ? 0 : ids;
+	if (owner_by == OWNER_BY_PROCESS || owner_by == OWNER_BY_THREAD)
+		frame->started = started(owner_by);
 	frame->cgroup = bpf_get_current_cgroup_id();
 	bpf_get_current_comm(frame->comm, sizeof(frame->comm));
-	frame->ignored = filtering && !dirtier_passes(FIELD(trusted, mapping, host));
 	frame->since_ns = bpf_ktime_get_ns();
 	return 0;
 }
@@ -353,7 +354,7 @@ static __noinline int note_dirtier(struct bio_state *state, struct bio *bio)
 	if (!state)
 		return 0;
 	frame = dirtier_of(bio);
-	if (!frame || frame->ignored)
+	if (!frame || !frame->tid)
 		return 0;
 	mine = written_by(state);
 	mine->dirtied_ns = frame->since_ns;

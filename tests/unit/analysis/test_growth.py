@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from wptrace.analysis import growth
 from wptrace.analysis.history import Stretch, Sums
 
-KEY = ("operation", "read")
+KEY: Any = ("operation", "read")
 MS = 1_000_000
 
 
@@ -17,7 +18,7 @@ def sums(values: Sequence[int]) -> Sums:
     return Sums(len(values), sum(values), sum(value * value for value in values))
 
 
-def stretches(*seconds: dict[str, Sequence[int]]) -> list[Stretch]:
+def stretches(*seconds: Mapping[str, Sequence[int]]) -> list[Stretch]:
     found = []
     for at, stages in enumerate(seconds):
         whole = sums([sum(values) for values in zip(*stages.values())])

@@ -22,7 +22,7 @@ KEY = SDA.everywhere
 
 
 class Counters:
-    """What a flow counted so far, and the history of it, a second at a time."""
+    """Counters of a flow and their history, a second at a time."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.history = History(capacity)

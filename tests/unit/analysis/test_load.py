@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices had to do, made of rows and counters."""
+"""The load of devices, from rows and counters."""
 
 from __future__ import annotations
 

@@ -72,7 +72,9 @@ def test_what_is_asked_for_and_what_is_inside_the_time() -> None:
 owners = st.sampled_from((A, B, C))
 times = st.tuples(*[st.integers(0, 400)] * 3).map(sorted)
 requests = st.lists(
-    st.builds(lambda owner, at, dev: span(owner, *at, dev=dev), owners, times, st.sampled_from(("sda", "sdb"))),
+    st.builds(
+        lambda owner, at, dev: span(owner, at[0], at[1], at[2], dev=dev), owners, times, st.sampled_from(("sda", "sdb"))
+    ),
     max_size=30,
 )
 

@@ -7,8 +7,9 @@ from collections import Counter
 
 from tests.unit.outputs.samples import distribution
 from wptrace.analysis.owners import folded
+from wptrace.flows.io.by import CGROUP, COMM, PROCESS
 from wptrace.flows.io.kinds import OPERATION
-from wptrace.flows.io.owners import CGROUP, COMM, KINDS, PROCESS
+from wptrace.flows.io.owners import KINDS
 from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Comm, Group, Task
 from wptrace.model.report import BYTES, rows_of
 
@@ -63,14 +64,18 @@ def test_rows_without_owners_stay_and_0_keeps_all() -> None:
 
 def test_counters_of_what_has_no_cell_are_kept() -> None:
     _, sums = folded({}, {dd(1): {BYTES: 5}, dd(2): {BYTES: 6}}, 1)
-    assert sum(sums.values(), Counter()) == {BYTES: 11}
+    assert sum(map(Counter, sums.values()), Counter()) == {BYTES: 11}
 
 
 def test_labels_in_json() -> None:
     def fields(by: str, owner: object) -> dict[str, object]:
-        found = KINDS[by][0].group("sda", "read", owner).fields  # type: ignore[arg-type]
+        found = KINDS[by][0].group("sda", "read", owner).fields
         return {name: value for name, value in found.items() if name not in ("dev", "op")}
 
+    assert fields(PROCESS, Task("dd", 7, again=2)) == {
+        "owner": "dd[7]#2",
+        "task": {"comm": "dd", "pid": 7, "tid": 0, "again": 2},
+    }
     assert fields(PROCESS, Task("dd", 7)) == {"owner": "dd[7]", "task": {"comm": "dd", "pid": 7, "tid": 0}}
     assert fields(PROCESS, OTHERS) == {"owner": "others", "task": None}
     # A name may be anything.

@@ -13,7 +13,7 @@ _WARNING = 0
 
 
 def told(lib: Libbpf, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> int:
-    """What the library gets back for a message, while this happens."""
+    """Return what the library gets back for a message."""
 
     def fail(*unused: Any) -> str:
         raise error

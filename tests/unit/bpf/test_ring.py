@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wptrace.bpf.ring import BUSY, DISCARD, HEADER, Pace, Pages, Reader, Record, Ring
+from wptrace.bpf.ring import BUSY, DISCARD, HEADER, Pages, Reader, ReaderPace, Record, Ring
 from wptrace.errors import WptraceError
 
 COMMIT = 0
@@ -291,39 +291,39 @@ def test_a_ring_of_a_map_is_mapped_and_unmapped() -> None:
 
 
 def test_pace_slows_down_to_its_bound_while_nothing_comes() -> None:
-    pace = Pace()
+    pace = ReaderPace()
     waits = [pace.after(0.0) for _ in range(30)]
     assert waits == sorted(waits)
-    assert waits[-1] == Pace.LONGEST
+    assert waits[-1] == ReaderPace.LONGEST
 
 
 def test_pace_speeds_up_to_its_bound_while_the_ring_is_full() -> None:
-    pace = Pace()
+    pace = ReaderPace()
     waits = [pace.after(1.0) for _ in range(10)]
     assert waits == sorted(waits, reverse=True)
-    assert waits[-1] == Pace.SHORTEST
+    assert waits[-1] == ReaderPace.SHORTEST
 
 
 def test_pace_leaves_well_alone() -> None:
-    pace = Pace()
+    pace = ReaderPace()
     before = pace.wait
     assert {pace.after(fill) for fill in (0.1, 0.2, 0.25)} == {before}
 
 
 def test_pace_hurries_more_the_fuller_the_ring_is() -> None:
-    half, whole = Pace(), Pace()
-    assert whole.after(0.6) < half.after(0.3) < Pace().wait
+    half, whole = ReaderPace(), ReaderPace()
+    assert whole.after(0.6) < half.after(0.3) < ReaderPace().wait
 
 
 @given(fills=st.lists(st.floats(0, 1), max_size=60))
 def test_pace_stays_within_its_bounds(fills: list[float]) -> None:
-    pace = Pace()
-    assert all(Pace.SHORTEST <= pace.after(fill) <= Pace.LONGEST for fill in fills)
+    pace = ReaderPace()
+    assert all(ReaderPace.SHORTEST <= pace.after(fill) <= ReaderPace.LONGEST for fill in fills)
 
 
-@given(filled_per_second=st.floats(0, 250), wait=st.floats(Pace.SHORTEST, Pace.LONGEST))
+@given(filled_per_second=st.floats(0, 250), wait=st.floats(ReaderPace.SHORTEST, ReaderPace.LONGEST))
 def test_pace_settles_for_every_rate_that_it_can_serve(filled_per_second: float, wait: float) -> None:
-    pace = Pace()
+    pace = ReaderPace()
     pace.wait = wait
     fill = 0.0
     settled = []
@@ -332,7 +332,7 @@ def test_pace_settles_for_every_rate_that_it_can_serve(filled_per_second: float,
         settled.append((fill, pace.wait))
     assert len(set(settled[-10:])) == 1, "it swings"
     assert fill <= 0.25
-    assert fill >= 0.1 or pace.wait == Pace.LONGEST
+    assert fill >= 0.1 or pace.wait == ReaderPace.LONGEST
 
 
 def test_no_wait_is_longer_than_half_the_ring_takes_to_fill() -> None:
@@ -439,7 +439,7 @@ def test_reader_is_woken_by_a_rare_ring(signal: Signal) -> None:
     reader = Reader()
     reader.add(make_ring(Producer(4096), signal.fd), lambda records: None, rare=True)
     reader._pace.wait = LONG
-    reader._pace.LONGEST = LONG  # type: ignore[misc]
+    reader._pace.LONGEST = LONG
     signal.send()
     before = time.monotonic()
     reader.wait(LONG)
@@ -477,7 +477,7 @@ def test_reader_follows_the_pace_of_its_fullest_ring(polled: Polled) -> None:
     reader.wait(LONG)
     reader.drain()
     reader.wait(LONG)
-    assert polled.timeouts[0] == Pace().after(100 * 32 / 4096) * 1000
+    assert polled.timeouts[0] == ReaderPace().after(100 * 32 / 4096) * 1000
     assert polled.timeouts[1] > polled.timeouts[0]
     reader.wait(0.0)
     assert polled.timeouts[2] == 0

@@ -7,9 +7,11 @@ They are made up, so that nothing of a machine is in them: kinds and values of a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from tests.unit.capture import made
 from wptrace import __version__
@@ -49,7 +51,7 @@ def _distribution(*values: int) -> Distribution:
     return found
 
 
-def _report(kind: str, groups: dict[Group, dict[str, Distribution]]) -> Report:
+def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
     book = Book.read(9, 7, {STATE_FULL: 1}, {RING_FULL: 2, RECURSION: 3}, 1)
     counters = {group: {"bytes": 4096, "merged": 2} for group in groups}
     met = neighbours.MET.group("sda", Owner("/a"), Owner("others"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import stat
 import struct
@@ -77,7 +78,7 @@ def test_what_was_cut_off_is_told_as_far_as_it_goes(
     for length in sorted(lengths | set(range(0, len(data), 61))):
         cut.write_bytes(data[:length])
         if length < begun:
-            with pytest.raises(WptraceError, match=r"is no capture|cut off before it began"):
+            with pytest.raises(WptraceError, match=r"is not a capture|cut off before it began"):
                 Capture(cut)
             continue
         records, reports = items(cut)
@@ -97,24 +98,68 @@ def test_what_was_cut_off_is_told_as_far_as_it_goes(
 
 
 def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
+    """Which costs the frame that it is in, and what that has named."""
     data = file.read_bytes()
+    with closing(Capture(file)) as capture:
+        whole = list(capture.items())
+    with closing(Reader(file)) as reader:
+        every = list(reader.frames())
+    start = next(frame.place + frame.length for frame in every if frame.kind == Kind.LAYOUT)
     flipped = tmp_path / "flipped"
     for place in range(0, len(data), 5):
         flipped.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
-        with pytest.raises(WptraceError, match=r"damaged|no capture|of form"):
-            items(flipped)
+        try:
+            with closing(Capture(flipped)) as capture:
+                left = len(list(capture.items()))
+            frame = next(one for one in every if place < one.place + one.length)
+            assert capture.damaged
+            if frame.kind not in (Kind.NAMES, Kind.LAYOUT) and place >= frame.place:
+                assert capture.damaged == 1, frame
+                assert len(whole) - left <= 1, frame
+            elif place < frame.place:
+                # A header: whatever it was may have had names.
+                assert len(whole) - left < len(whole), frame
+        except WptraceError as error:
+            # The first bytes, and the start.
+            assert re.search("damaged|not a capture|of form", error.message)  # noqa: PT017
+            assert place < start
+
+
+def test_a_damaged_frame_costs_what_it_had(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In tables and in a page as well: the summary is made of the intervals where its frame is the one."""
+    data = file.read_bytes()
+    with closing(Reader(file)) as reader:
+        every = [frame for frame in reader.frames() if frame.kind in (Kind.RECORDS, Kind.INTERVAL, Kind.SUMMARY)]
+    flipped = tmp_path / "flipped"
+    for frame in every:
+        flipped.write_bytes(data[: frame.place] + bytes([data[frame.place] ^ 1]) + data[frame.place + 1 :])
+        # The summary says it all, so intervals are not read without need.
+        if frame.kind != Kind.INTERVAL:
+            with pytest.raises(WptraceError, match="damaged: one frame of it was left out"):
+                main(["replay", str(flipped), "--json"])
+            *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
+            total = next(row for row in summary["rows"] if row["stage"] == "total")
+            assert (total["count"], summary["loss"]["damaged"]) == (8, 1), frame
+        page = tmp_path / "page"
+        with pytest.raises(WptraceError, match="damaged"):
+            main(["report", str(flipped), "-o", str(page)])
+        text = page.read_text()
+        page.unlink()
+        assert "a frame of the capture is damaged" in text
+        capsys.readouterr()
+    assert {frame.kind for frame in every} == {Kind.RECORDS, Kind.INTERVAL, Kind.SUMMARY}
 
 
 def test_another_file_is_none(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for data in (b"", b"{}\n", b"\x7fELF", bytes(4096), b"wptrace"):
         path.write_bytes(data)
-        with pytest.raises(WptraceError, match="is no capture of wptrace"):
+        with pytest.raises(WptraceError, match="is not a capture of wptrace"):
             Capture(path)
     with pytest.raises(WptraceError, match="Is a directory"):
         Capture(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(WptraceError, match="is no file"):
+    with pytest.raises(WptraceError, match="is not a file"):
         Capture(tmp_path / "pipe")
 
 

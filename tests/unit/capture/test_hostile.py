@@ -376,8 +376,9 @@ def test_a_sparse_file_is_no_reason_for_memory(frames: Frames, tmp_path: Path) -
     os.truncate(path, 1 << 40)
     tracemalloc.start()
     try:
-        with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+        with closing(Capture(path)) as capture:
             list(capture.items())
+        assert capture.damaged == 1
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,18 @@ MANY = (
 )
 
 
-def write(obj: BpfObject, path: Path, start: Start = ALL, about: About = ABOUT, finished: int = 7) -> Path:
+def write(
+    obj: BpfObject,
+    path: Path,
+    start: Start = ALL,
+    about: About = ABOUT,
+    finished: int = 7,
+    found: Sequence[dict[str, Any]] = MANY,
+) -> Path:
     output = CaptureOutput(path, about)
-    take = output.raw(obj, RECORDS, ["other", "sda"], {10: "/batch", 20: "/app"}.__getitem__)
+    take = output.raw(obj, RECORDS, ["other", "sda"], {0: "", 10: "/batch", 20: "/app"}.__getitem__)
     output.start(start)
-    for at, values in enumerate(MANY):
+    for at, values in enumerate(found):
         take(memoryview(entry(obj, at, **values)))
     times = Distribution()
     for at in range(finished):
@@ -130,6 +138,74 @@ def test_owners_are_those_that_are_asked_for(
 ) -> None:
     _, found = replayed(write(obj, tmp_path / "trace.wpt"), capsys, f"--by={by}")
     assert found.keys() == {*names, "summary"}
+
+
+@pytest.mark.parametrize("by", ["process", "thread", "comm", "cgroup"])
+def test_a_flush_of_the_block_layer_is_nobodys(
+    by: str, obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a worker's that has no name in its record."""
+    flush = written({"cgroup": 0, "comm": b"", "tgid": 0, "tid": 44}, 110, 120, 250)
+    file = write(obj, tmp_path / "trace.wpt", found=[flush, one(DB, 100, 200, 260)])
+    _, found = replayed(file, capsys, f"--by={by}")
+    assert len(found) == 3
+    assert found["nobody"]["requests"] == 1
+
+
+def test_requests_of_operations_are_in_rows(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where events answer; of an operation that made several its record has the sum alone, and the replay says so."""
+    file = write(obj, tmp_path / "trace.wpt")
+
+    def answered(*options: str) -> tuple[int, int, int, dict[str, int]]:
+        assert main(["replay", str(file), "--json", "--summary", *options]) == 0
+        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+        totals = [row for row in summary["rows"] if (row["kind"], row["stage"]) == ("request", "total")]
+        count, ns = (sum(row[name] for row in totals) for name in ("count", "sum_ns"))
+        return count, ns, summary["requests"]["finished"], summary["loss"]
+
+    # The second operation of a request that is shared is the one that is not listed.
+    assert answered("--comm=db") == (2, (160 + 60) * US, 2, {"unlisted": 1})
+    assert answered("--comm=backup") == (2, (150 + 140) * US, 2, {"unlisted": 2})
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("process", {"db[7]": (4, 3), "backup[5]": (2, 2)}),
+        ("thread", {"db[7/7]": (4, 3), "backup[5/6]": (2, 2)}),
+        ("comm", {"db": (4, 3), "backup": (2, 2)}),
+        ("cgroup", {"/app": (4, 3), "/batch": (2, 2)}),
+        ("file", {"/srv/a": (1, 1), "nobody": (5, 4)}),
+        ("dir", {"/srv": (1, 1), "nobody": (5, 4)}),
+        ("device", {"sda": (6, 5)}),
+    ],
+)
+def test_rows_by_owner_are_made_of_operations(
+    by: str, names: dict[str, tuple[int, int]], obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How many operations, and requests, of each."""
+    path = b"a\0srv\0"
+    named = one(DB, 600, 620, 700, path=path, path_end=len(path))
+    file = write(obj, tmp_path / "trace.wpt", found=[*MANY[:-1], named])
+
+    def answered(*options: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+        assert main(["replay", str(file), "--json", "--summary", f"--by={by}", *options]) == 0
+        start, summary = map(json.loads, capsys.readouterr().out.splitlines())
+        counts: dict[str, list[int]] = {}
+        for row in summary["rows"]:
+            if row["stage"] == "total" and row["kind"].startswith("owned_"):
+                counts.setdefault(row["owner"], [0, 0])[row["kind"] == "owned_request"] += row["count"]
+        return start, {owner: (operations, requests) for owner, (operations, requests) in counts.items()}
+
+    start, found = answered()
+    assert (start["filters"]["by"], start["notes"][-1][:7]) == (by, "rows by"), start
+    assert found == names
+    ours = answered("--comm=db")[1]
+    assert ours == {owner: counts for owner, counts in names.items() if "db" in owner or owner == "/app"} or by in (
+        "file", "dir", "device",
+    )  # fmt: skip
+    if by == "device":
+        assert ours == {"sda": (4, 3)}
 
 
 def test_a_filter_chooses_who_waits(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

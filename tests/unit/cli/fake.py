@@ -21,7 +21,7 @@ from wptrace.model.report import Event, Snapshot, Start
 
 class FakeFlow(Flow):
     name = "io"
-    kinds = judged = (KIND,)
+    kinds = verdict_kinds = (KIND,)
     filters = io_path.PathFlow.filters
 
     def __init__(self, options: io_block.Options | io_path.Options) -> None:
@@ -58,5 +58,5 @@ class FakeFlow(Flow):
 
 if __name__ == "__main__":
     io_block.BlockFlow = io_path.PathFlow = FakeFlow  # type: ignore[assignment,misc]
-    privileges.effective = lambda: {"CAP_SYS_ADMIN"}  # type: ignore[assignment]
+    privileges.effective = lambda: {"CAP_SYS_ADMIN"}  # type: ignore[assignment,misc]
     main.run()

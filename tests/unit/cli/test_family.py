@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands beside io and doctor refuse, and what they make of a good command line."""
+"""Commands beside io and doctor: bad command lines, and the flow of a good one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What commands hand to the runner."""
+    """Record what commands hand to the runner."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: found.append(arguments))
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
@@ -55,7 +55,7 @@ def test_a_good_one_is_handed_to_the_runner(
     ((((flow, output),), terms),) = traced
     assert flow.name == words[0]
     assert type(output) is kinds[0]
-    assert kinds[1] is None or type(output._view) is kinds[1]
+    assert kinds[1] is None or type(vars(output)["_view"]) is kinds[1]
     assert terms[:3] == (0.5, 3, True)
 
 

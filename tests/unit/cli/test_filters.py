@@ -152,6 +152,8 @@ NO_RANGE = "is not a range of sizes such as 4K-64K, 4K- or -1M"
         (["--file", "/proc"], "/proc is a directory"),
         (["--dir", "/none"], "/none cannot be found: No such file or directory"),
         (["--dir", "/proc/version"], "/proc/version is not a directory"),
+        (["--op", "read", "--op=write"], "--op takes one value, not both read and write"),
+        (["-p", "1", "--pid", "2"], "--pid takes one value, not both 1 and 2"),
         (["--op", "flush"], "io: argument --op: invalid choice: 'flush'"),
         (["--size", ""], f"'' {NO_RANGE}"),
         (["--size", "-"], f"'-' {NO_RANGE}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,8 +30,10 @@ from wptrace.tools import join
 ABOUT = About("stages", ["wptrace"], (OPERATION, REQUEST), each=True)
 IMAGE = "/srv/web.img"
 IMAGES = [{"path": IMAGE, "format": "raw", "inode": 11, "maj_min": ""}]
+GUEST = START._replace(filters={"dev": ["vda"]})
 HOST = START._replace(flow="host", filters={"pid": 7, "guest": "web", "images": IMAGES})
 AHEAD, COUNT = 10**12, 40
+TIMES = ("start_ns", "handed_ns", "seen_ns", "end_ns")
 CASES = 150
 Fields = dict[str, Union[int, bytes]]
 STAGES = 10
@@ -74,7 +77,7 @@ def write(
 @pytest.fixture
 def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
     return (
-        write(obj, tmp_path / "guest.wpt", START._replace(filters={"dev": ["vda"]}), map(guest, range(COUNT))),
+        write(obj, tmp_path / "guest.wpt", GUEST, map(guest, range(COUNT))),
         write(obj, tmp_path / "host.wpt", HOST, map(host, range(COUNT))),
     )
 
@@ -122,6 +125,34 @@ def test_a_capture_of_both_tells_the_same(
     # What is shown is not what is kept.
     told(capsys, "join", *both, "--capture", place)
     assert len(told(capsys, "replay", place)) == COUNT + 2
+
+
+def test_what_is_joined_comes_in_intervals(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page has a column for each second, and a capture the same figures; what was not found is in its second too."""
+
+    def at(values: Fields, number: int) -> Fields:
+        later = 2_500_000_000 if number >= 30 else 0
+        return {name: int(value) + later if name in TIMES else value for name, value in values.items()}
+
+    ours = write(obj, tmp_path / "guest.wpt", GUEST, (at(guest(number), number) for number in range(COUNT)))
+    found = (at(host(number), number) for number in range(COUNT) if number != 35)
+    theirs = write(obj, tmp_path / "host.wpt", HOST, found)
+    place, page, lines = tmp_path / "both.wpt", tmp_path / "page", tmp_path / "lines"
+    files = ("--report", page, "--export", f"json={lines}")
+    _, summary = told(capsys, "join", ours, theirs, "--capture", place, *files)
+    assert (summary["requests"]["finished"], summary["loss"]["unserved"]) == (COUNT - 1, 1)
+    parts = intervals(lines)
+    assert parts == [(30, {}), (0, {}), (COUNT - 31, {"unserved": 1})]
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text())[0])
+    assert len(data["columns"]) == 2
+    lines.unlink()
+    told(capsys, "replay", place, "--export", f"json={lines}")
+    assert intervals(lines) == parts
+
+
+def intervals(path: Path) -> list[tuple[int, dict[str, int]]]:
+    found = [line for line in map(json.loads, path.read_text().splitlines()) if line["kind"] == "interval"]
+    return [(line["requests"]["finished"], line["loss"]) for line in found]
 
 
 def test_both_sides_are_told_from_when_to_when(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ def test_a_python_without_cffi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kernel_without_type_information(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lib.os.path, "exists", lambda path: False)
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
     with pytest.raises(UnsupportedError, match="this kernel has no type information") as caught:
         lib.require_kernel_btf()
     assert caught.value.exit_code == 4
@@ -194,7 +195,7 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_folder_that_is_named_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would be others than those that were meant that run."""
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path / "none"))
-    with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names \S*/none, which is no folder$"):
+    with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names \S*/none, which is not a folder$"):
         objects.find("io_block")
 
 
@@ -203,7 +204,7 @@ def test_every_command_minds_a_folder_that_is_not_there(words: list[str]) -> Non
     """Those that open no object would ignore it without a word."""
     found = run(WPTRACE, *words, WPTRACE_BPF_DIR="/nonexistent")
     assert (found.returncode, found.stdout) == (1, "")
-    assert sentence(found.stderr) == "WPTRACE_BPF_DIR names /nonexistent, which is no folder"
+    assert sentence(found.stderr) == "WPTRACE_BPF_DIR names /nonexistent, which is not a folder"
 
 
 def test_an_object_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_a_fault_of_the_kernel_is_told_with_what_the_verifier_said() -> None:
 
 
 def all_of(file: IO[bytes]) -> bytes:
-    """What comes out of a terminal until its other side is closed, which reads as an error."""
+    """Read from a terminal until its other side is closed, which reads as an error."""
     found = b""
     while True:
         try:

@@ -18,14 +18,14 @@ from wptrace import __version__
 from wptrace.cli import options as common
 from wptrace.cli.main import command_names, main
 from wptrace.engine.flow import Flow
-from wptrace.engine.run import Terms
+from wptrace.engine.run import RunOptions
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
 from wptrace.model.report import Output
 
-Handed = tuple[list[tuple[Flow, Output]], Terms]
+Handed = tuple[list[tuple[Flow, Output]], RunOptions]
 FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
 BAD = [
@@ -318,7 +318,7 @@ def test_a_capture_of_all_has_a_larger_ring(
 def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
     assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
     ((((flow, _),), terms),) = flows
-    assert terms == Terms(2.0, 3, True, terms.watch_fd, 1_500_000_000)
+    assert terms == RunOptions(2.0, 3, True, terms.watch_fd, 1_500_000_000)
     assert isinstance(flow, PathFlow)
     assert flow._options.ring_bytes == 4 << 20
     flows.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two machines say of their clocks, as bounds."""
+"""Bounds of an offset, from the clocks of two machines."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from wptrace.correlation.guests import (
     OUTSIDE,
     PARTLY,
     SPLIT,
+    UNFORWARDED,
     UNSERVED,
     WHOLE,
     Asked,
@@ -30,6 +31,7 @@ from wptrace.correlation.guests import (
     shares,
 )
 from wptrace.correlation.kicks import Kick
+from wptrace.model.book import Cause
 
 
 class World(NamedTuple):
@@ -175,6 +177,64 @@ def test_flushes_have_an_order_and_no_place() -> None:
     offset = alignment([disk])
     assert offset is not None
     assert match(Disk(asked, served), offset).pairs[20:] == [Pair(20, (20,), WHOLE), Pair(21, (21,), WHOLE)]
+
+
+def test_a_last_flush_that_has_nothing_to_do_is_not_outside() -> None:
+    """Nothing that the host did comes after it; a request that has none either shows that the host was not traced."""
+    disk = spread(20)
+    offset = alignment([disk])
+    assert offset is not None
+    asked = [*disk.asked, Asked("flush", 0, 0, 10**10, 10**10 + 5)]
+    assert match(Disk(asked, disk.served), offset).causes == {20: UNFORWARDED}
+    asked.append(Asked("read", 0, 512, 10**10 + 10, 10**10 + 20))
+    assert match(Disk(asked, disk.served), offset).causes == {20: OUTSIDE, 21: OUTSIDE}
+
+
+def test_a_flush_and_the_operations_that_wait_for_it_are_one() -> None:
+    """The kernel sends one flush for both operations; what it sends for the journal is a request of its own."""
+    disk = spread(20)
+    asked = [
+        *disk.asked,
+        Asked("flush", 0, 0, 3_000_100, 3_000_800),
+        Asked("flush", 0, 0, 3_000_010, 3_000_900, sent=False),
+        Asked("flush", 0, 0, 3_000_020, 3_000_950, sent=False),
+        Asked("flush", 0, 0, 7_000_100, 7_000_800),
+    ]
+    served = [*disk.served, *(Served("flush", 0, 0, 10**9 + n * 10**6 + 250, 10**9 + n * 10**6 + 700) for n in (3, 7))]
+    offset = alignment([disk])
+    assert offset is not None
+    found = match(Disk(asked, served), offset)
+    assert found.pairs[20:] == [Pair(21, (20,), MERGED), Pair(22, (20,), MERGED), Pair(23, (21,), WHOLE)]
+    assert (found.causes, found.unasked) == ({}, 0)
+    alone = match(Disk([*asked[:22], asked[23]], served), offset)
+    assert alone.pairs[20:] == [Pair(21, (20,), WHOLE), Pair(22, (21,), WHOLE)]
+
+
+@pytest.mark.parametrize(
+    ("op", "at", "cause"),
+    [
+        ("write", 4_500_000, UNSERVED),
+        ("write", 2_500_000, UNFORWARDED),
+        ("read", 4_500_000, UNFORWARDED),
+    ],
+)
+def test_a_flush_that_has_nothing_to_do_is_not_lost(op: str, at: int, cause: Cause) -> None:
+    """The hypervisor passes it on if something was written since the last one."""
+    disk = spread(20)
+    reads = Disk([one._replace(op="read") for one in disk.asked], [one._replace(op="read") for one in disk.served])
+    begin = 10**9 + at
+    asked = [*reads.asked, *(Asked("flush", 0, 0, n * 10**6 + 100, n * 10**6 + 800) for n in (3, 6))]
+    asked.append(Asked(op, 1 << 30, 512, at, at + 400))
+    served = [*reads.served, Served("flush", 0, 0, 10**9 + 3_000_250, 10**9 + 3_000_700)]
+    served.append(Served(op, 1 << 30, 512, begin + 200, begin + 300))
+    offset = alignment([reads])
+    assert offset is not None
+    assert match(Disk(asked, served), offset).causes == {21: cause}
+    # Where none was ever seen, none is passed on.
+    assert match(Disk(asked, [one for one in served if one.op != "flush"]), offset).causes == {
+        20: UNFORWARDED,
+        21: UNFORWARDED,
+    }
 
 
 def test_one_place_asked_for_again_and_again_tells_the_offset_by_its_rhythm() -> None:

@@ -30,7 +30,7 @@ def text(page: str) -> str:
 
 
 def section(page: str, heading: str) -> str:
-    """What stands below a heading, up to the next one of the same or a higher rank."""
+    """Return the text below a heading, up to the next one of the same or a higher rank."""
     rank = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{rank}}} |\Z)", text(page), re.M | re.S)
     assert found, f"{page} has no section {heading!r}"

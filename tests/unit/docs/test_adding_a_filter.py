@@ -22,7 +22,7 @@ CODE, LIST = blocks(PAGE, "python")
 
 
 def made() -> tuple[filters.Predicate, ...]:
-    """What the flow would list."""
+    """The list of a flow with it."""
     found = {**vars(io_filters), **vars(task), "pwd": __import__("pwd")}
     exec(compile(f"from __future__ import annotations\n{CODE}\n{LIST}", PATH, "exec"), found)  # noqa: S102 - our own document
     listed: tuple[filters.Predicate, ...] = found["FILTERS"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README and the other pages say of commands, imports, versions and licences is so."""
+"""Claims of the README and the other pages about commands, imports, versions and licences."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields, unknown, without
+from tests.unit.docs.test_stages import as_row
 from tests.unit.outputs.samples import told
 from tests.unit.outputs.test_progs import activity, usage
 from tests.unit.outputs.text.test_turns import cell, report, wait
@@ -28,11 +29,8 @@ from wptrace.outputs.progs import ProgsJson
 
 def test_the_stages_are_those_of_the_table() -> None:
     points, stages = tables(section("cpu.md", "## Stages"))
-    assert stages == [
-        [stage.name, f"{stage.start.letter} → {stage.end.letter}", stage.description, stage.meaning]
-        for stage in (*TURN.measured, TURN.total)
-    ]
-    letters = dict.fromkeys(point.letter for stage in TURN.measured for point in (stage.start, stage.end))
+    assert stages == [as_row(stage) for stage in (*TURN.measured, TURN.total)]
+    letters = dict.fromkeys(point.letter for stage in TURN.measured for point in (stage.start, stage.end) if point)
     assert [letter for letter, _ in points] == list(letters)
 
 

@@ -104,7 +104,7 @@ def made(properties: dict[str, Any], **more: Any) -> list[tuple[str, str, str]]:
         **more,
     }
     written = FIELDS.Tables({"$defs": defined}, {"one.md": PAGE}).written("one.md")
-    return [tuple(row) for row in tables(written)[0]]
+    return [(name, kind, words) for name, kind, words in tables(written)[0]]
 
 
 def ref(name: str, **more: Any) -> dict[str, Any]:

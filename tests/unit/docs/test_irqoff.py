@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields, unknown, without
+from tests.unit.docs.test_stages import as_row
 from tests.unit.outputs.samples import told
 from tests.unit.outputs.text import test_faults as faults
 from tests.unit.outputs.text import test_periods as periods
@@ -35,9 +36,7 @@ def test_the_stages_are_those_of_the_table(page: str, flow: type[Flow]) -> None:
     # One stage is the whole.
     (kind,) = flow.kinds
     shown = kind.stages if len(kind.stages) == 1 else (*kind.measured, kind.total)
-    assert stages == [
-        [stage.name, f"{stage.start.letter} → {stage.end.letter}", stage.description, stage.meaning] for stage in shown
-    ]
+    assert stages == [as_row(stage) for stage in shown]
     named = dict.fromkeys(point for stage in kind.stages for point in (stage.start, stage.end))
     assert points == [[point.letter, point.name] for point in named]
 

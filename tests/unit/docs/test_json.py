@@ -59,7 +59,7 @@ def parts(schema: Line, branch: Callable[[Line], bool] = lambda schema: True) ->
 
 
 def inside(every: Sequence[Line], key: str) -> list[Line]:
-    """What is said of a field."""
+    """Return the description of a field."""
     found = [part["properties"][key] for part in every if key in part.get("properties", {})]
     return found or [part["additionalProperties"] for part in every if part.get("additionalProperties")]
 
@@ -139,8 +139,8 @@ def made() -> Iterator[Line]:
     hook = HookFinding("C", "ok", None, [Attempt("complete", "tp_btf/x", True, "")])
     flow = FlowFinding("io", "block", True, "", [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])
     seen = [Seen("irq", "entry", "tp_btf/irq_handler_entry", 5)]
-    found = "6.12", "x86_64", True, [check], [check], [flow], [check], seen, 1.0
-    yield json.loads(json.dumps(as_json(Diagnosis(*found), "io")))
+    diagnosis = Diagnosis("6.12", "x86_64", True, [check], [check], [flow], [check], seen, 1.0)
+    yield json.loads(json.dumps(as_json(diagnosis, "io")))
 
 
 LINES = list(made())
@@ -228,7 +228,8 @@ def test_buckets_are_pairs_in_rows_of_all_sorts(definition: str) -> None:
     line = json.loads(stream.getvalue())
     assert all(sum(count for _, count in row["buckets"]) == row["count"] for row in line["rows"])
     VALIDATOR.validate(line)
-    for wrong in ([[1]], [[1, 0]], [[-1, 1]], [[1, 2, 3]], [1, 2], {}):
+    every: list[object] = [[[1]], [[1, 0]], [[-1, 1]], [[1, 2, 3]], [1, 2], {}]
+    for wrong in every:
         line["rows"][0]["buckets"] = wrong
         assert not VALIDATOR.is_valid(line)
 

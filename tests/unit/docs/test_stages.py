@@ -27,7 +27,8 @@ def as_row(stage: Measured) -> list[str]:
 
 def test_the_stages_of_the_path_are_those_of_its_table() -> None:
     shared, inside, apart = tables(section("stages.md", "## `wptrace io`"))
-    assert shared == [as_row(stage) for stage in (*OPERATION.stages, OPERATION.unattributed, OPERATION.total)]
+    stages: list[Measured] = [*OPERATION.stages, OPERATION.unattributed, OPERATION.total]
+    assert shared == [as_row(stage) for stage in stages]
     assert inside == [as_row(stage) for stage in OPERATION.interference]
     assert apart == [as_row(stage) for stage in WRITEBACK.stages]
 

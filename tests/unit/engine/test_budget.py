@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from wptrace.engine import budget as module
 from wptrace.engine.budget import Keeper, Meter
 from wptrace.errors import LibbpfError, NotPermittedError
 from wptrace.flows.io.savings import SAVINGS
+from wptrace.kernel import cpus, privileges
 from wptrace.model import budget
 from wptrace.model.budget import Cost, Step, ladder
 
@@ -121,7 +123,7 @@ def test_a_large_budget_sheds_nothing() -> None:
     assert flow.asked == []
     found = keeper.spending(0, 100 * SECOND, whole=True)
     assert (found.shed, found.changes, found.one_in) == ((), (), 1)
-    assert found.cost == Cost(pytest.approx(0.225), pytest.approx(0.075))
+    assert tuple(found.cost) == pytest.approx((0.225, 0.075))
 
 
 def test_it_measures_for_a_short_time_now_and_then() -> None:
@@ -137,7 +139,8 @@ def test_intervals_tell_what_was_measured_in_them() -> None:
     flow = Flow(lambda shed: 0.5)
     keeper, _ = kept(flow, 3)
     first = keeper.spending(0, 3 * SECOND, whole=False)
-    assert (first.cost.total, first.worst, len(first.changes)) == (pytest.approx(0.5), 0.5, 3)
+    assert first.cost.total == pytest.approx(0.5)
+    assert (first.worst, len(first.changes)) == (0.5, 3)
     flow.cost = lambda shed: 0.01
     nothing = keeper.spending(3 * SECOND, 3 * SECOND + 1, whole=False)
     assert (nothing.cost.total, nothing.worst, nothing.changes) == (0.5, 0.0, ())
@@ -184,9 +187,9 @@ class Machine:
         self.ran = Statistics(1, 0, 0, 0, 0, 0)
         self.on = 0
         self.refused = False
-        monkeypatch.setattr(module.time, "monotonic_ns", lambda: self.now)
-        monkeypatch.setattr(module.time, "process_time_ns", lambda: self.own)
-        monkeypatch.setattr(module.cpus, "busy_ns", lambda: self.busy)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now)
+        monkeypatch.setattr(time, "process_time_ns", lambda: self.own)
+        monkeypatch.setattr(cpus, "busy_ns", lambda: self.busy)
         monkeypatch.setattr(module, "run_statistics", lambda: self)
 
     def __enter__(self) -> None:
@@ -232,7 +235,7 @@ def test_who_lacks_the_capability_for_run_times_hears_its_name(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.refused = True
-    monkeypatch.setattr(module.privileges, "effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
     meter = machine.meter()
     meter.begin()
     assert meter.refused == "run times take CAP_SYS_ADMIN, which is missing"
@@ -240,7 +243,7 @@ def test_who_lacks_the_capability_for_run_times_hears_its_name(
 
 def test_without_run_times_the_reader_is_watched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.refused = True
-    monkeypatch.setattr(module.privileges, "effective", lambda: {"CAP_SYS_ADMIN"})
+    monkeypatch.setattr(privileges, "effective", lambda: {"CAP_SYS_ADMIN"})
     meter = machine.meter()
     meter.begin()
     assert meter.refused == "run-time statistics cannot be switched on"

@@ -12,6 +12,7 @@ from tests.unit.outputs.samples import group
 from wptrace.bpf.maps import Map
 from wptrace.engine import cells as cells_module
 from wptrace.engine.cells import Cells
+from wptrace.kernel import cpus
 from wptrace.model.distribution import SLOTS, index
 from wptrace.model.kind import Group
 
@@ -205,7 +206,7 @@ def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
     made = WeakMap()
     found = Cells(cast("Map", made), [A], ["all"], sparse=True)
     monkeypatch.setattr(cells_module, "_ORDERED", ordered)
-    monkeypatch.setattr(cells_module, "everywhere", made.barrier)
+    monkeypatch.setattr(cpus, "barrier", made.barrier)
     made.ahead(5)
     found.read()
     made.barrier()
@@ -214,10 +215,10 @@ def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
     # Without a barrier, where one is needed, the time that is not to be seen yet is taken for none.
     assert (all_of_a.count, all_of_a.buckets[0]) == ((2, 1) if ordered else (1, 0))
     # Between the first look and the second one another may end.
-    monkeypatch.setattr(cells_module, "everywhere", lambda: made.ahead(7))
+    monkeypatch.setattr(cpus, "barrier", lambda: made.ahead(7))
     found.read()
     made.barrier()
-    monkeypatch.setattr(cells_module, "everywhere", made.barrier)
+    monkeypatch.setattr(cpus, "barrier", made.barrier)
     found.read()
     if not ordered:
         assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum) == (2, 0, 12)

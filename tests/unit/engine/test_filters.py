@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python writes for a filter, and that bpf_src/lib/filters/ means the same by it."""
+"""Globals that Python writes for a filter, and their meaning in bpf_src/lib/filters/."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from wptrace.flows import discover
 from wptrace.flows.cpu import CpuFlow
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
+from wptrace.kernel import tasks
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
 
@@ -44,6 +45,8 @@ NAMES = set(re.findall(r"^(?:bool|char|__[us]\d+|enum \w+) (\w+)(?:\[16\] [^;]*)
 
 class Globals:
     """A section that knows the globals of the header, and the order of writes to it."""
+
+    order: list[str]
 
     def __init__(self) -> None:
         self.__dict__["order"] = []
@@ -215,7 +218,7 @@ def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest
     """It is shown only where it is not the machine's own, and an id was given."""
     ours = ["42 is an id of this pid namespace; ids in the output are those of the whole machine"]
     for number, told in ((0, []), (7, ours)):
-        monkeypatch.setattr(task.tasks, "namespace", lambda number=number: number)
+        monkeypatch.setattr(tasks, "namespace", lambda number=number: number)
         bss = SimpleNamespace()
         filters.apply(bss, Filter(), (one,))
         assert bss.pid_namespace == number

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
 
-from wptrace.bpf import targets
-from wptrace.engine import hooks as base_hooks
+from wptrace.bpf import targets, trial
 from wptrace.engine import resolver as base
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, END, START, Hook, Way, probe
@@ -26,9 +26,10 @@ class Btf:
     def __init__(
         self, functions: tuple[str, ...] = (), tracepoints: tuple[str, ...] = (), base: Btf | None = None
     ) -> None:
-        self.base, self.first = base, base.count if base else 1
+        self.base = base
+        self.first: int = base.count if base else 1
         self.functions, self.tracepoints = functions, tracepoints
-        self.count = self.first + len(functions) + len(tracepoints)
+        self.count: int = self.first + len(functions) + len(tracepoints)
 
     def function(self, name: str) -> int:
         found = self.base.function(name) if self.base else 0
@@ -96,10 +97,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         kernel: Kernel, functions: tuple[str, ...] = (), fentry: Callable[[bool], bool] = lambda attach: True
     ) -> Kernel:
         tracepoints = tuple(section.partition("/")[2] for section in kernel.sections.values())
-        monkeypatch.setattr(base.trial, "open_here", kernel.open)
+        monkeypatch.setattr(trial, "open_here", kernel.open)
         monkeypatch.setattr(targets, "vmlinux", lambda: Btf(functions, tracepoints))
         monkeypatch.setattr(targets, "module", lambda name: None)
-        monkeypatch.setattr(base.trial, "attempt", lambda *_, attach=True: SimpleNamespace(works=fentry(attach)))
+        monkeypatch.setattr(trial, "attempt", lambda *_, attach=True: SimpleNamespace(works=fentry(attach)))
         return kernel
 
     return make
@@ -276,10 +277,10 @@ def test_without_a_privilege_nothing_else_is_tried(machine: Any) -> None:
 def test_a_driver_that_is_not_there_needs_no_hook(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = machine(Kernel(**SECTIONS), BOTH_FUNCTIONS)
     driver = MORE._replace(required=True, module="driver")
-    monkeypatch.setattr(base_hooks.os.path, "isdir", lambda path: False)
+    monkeypatch.setattr(os.path, "isdir", lambda path: False)
     assert not driver.applies
     assert set(ways(loaded(LAST, driver))) == {"end"}
-    monkeypatch.setattr(base_hooks.os.path, "isdir", {"/sys/module/driver": True}.__getitem__)
+    monkeypatch.setattr(os.path, "isdir", {"/sys/module/driver": True}.__getitem__)
     assert driver.applies
     assert set(ways(loaded(LAST, driver))) == {"end", "more"}
     assert kernel.opened == 2

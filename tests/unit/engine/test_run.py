@@ -22,8 +22,8 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine import run as module
 from wptrace.engine import session
 from wptrace.engine.flow import Flow
-from wptrace.engine.run import Terms, run
-from wptrace.engine.session import Pace
+from wptrace.engine.run import RunOptions, run
+from wptrace.engine.session import HistoryPace
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.model.book import RING_FULL, Book, Cause
@@ -39,7 +39,7 @@ class Fake(Flow):
     """Finishes one request at each look."""
 
     name = "fake"
-    kinds = judged = (KIND,)
+    kinds = verdict_kinds = (KIND,)
 
     def __init__(self, clock: Time, told: list[str]) -> None:
         self.clock = clock
@@ -146,7 +146,7 @@ class World:
         stuck_ns: int | None = None,
         limit: float | None = None,
     ) -> None:
-        run([(self.flow, self.output)], Terms(interval_s, count, statistics, watch, stuck_ns, limit))
+        run([(self.flow, self.output)], RunOptions(interval_s, count, statistics, watch, stuck_ns, limit))
 
     @property
     def lengths(self) -> list[float]:
@@ -171,7 +171,7 @@ def test_several_flows_have_reports_of_their_own(clock: Time) -> None:
     told: list[str] = []
     flows = [Fake(clock, told), Fake(clock, told)]
     outputs = [Collected(told), Collected(told)]
-    run(list(zip(flows, outputs)), Terms(1.0, 2))
+    run(list(zip(flows, outputs)), RunOptions(1.0, 2))
     assert [len(output.reports) for output in outputs] == [3, 3]
     assert [report.kind for report in outputs[1].reports] == ["interval", "interval", "summary"]
     starts = [at for at, what in enumerate(told) if what == "start"]
@@ -449,7 +449,7 @@ def test_a_summary_without_a_change_has_none(world: World) -> None:
 
 
 def test_a_flow_that_has_nothing_to_judge_has_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fake, "judged", ())
+    monkeypatch.setattr(Fake, "verdict_kinds", ())
     world.clock.at(200.0, interrupt)
     world.run(None, None)
     assert world.output.reports[-1].verdict is None
@@ -466,21 +466,21 @@ def test_looks_for_the_history_cost_no_snapshots_of_their_own_where_there_are_in
 
 @pytest.mark.parametrize(("cost", "seconds"), [(0.0, 1.0), (0.005, 1.0), (0.02, 2.0), (0.3, 30.0), (9.0, 60.0)])
 def test_looks_take_a_hundredth_of_the_time_at_most(cost: float, seconds: float) -> None:
-    pace = Pace(100.0, wanted=True)
+    pace = HistoryPace(100.0, wanted=True)
     assert pace.due == 101.0
     assert pace.taken(101.0, cost)
     assert pace.due == pytest.approx(101.0 + seconds)
 
 
 def test_looks_that_nobody_wants_are_as_rare_as_counters_allow() -> None:
-    pace = Pace(0.0, wanted=False)
+    pace = HistoryPace(0.0, wanted=False)
     assert pace.due == 60.0
     assert pace.taken(60.0, 0.0)
     assert pace.due == 120.0
 
 
 def test_a_look_that_is_too_early_does_not_count() -> None:
-    pace = Pace(0.0, wanted=True)
+    pace = HistoryPace(0.0, wanted=True)
     assert not pace.taken(0.4, 0.0)
     assert pace.due == 1.0
     assert pace.taken(0.6, 0.0)

@@ -19,7 +19,7 @@ def of(*values: int) -> Distribution:
 
 
 class Cell:
-    """What a kernel would count."""
+    """Count as the kernel would."""
 
     def __init__(self) -> None:
         self.timed = Distribution()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the flows say of their objects, against the objects themselves. They must have been built: `make objects`."""
+"""Flows against their objects, which must have been built: `make objects`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the iopf flow makes of rows and pending faults."""
+"""The iopf flow, from rows and pending faults to reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the irqoff flow makes of records, samples and cells."""
+"""The irqoff flow, from records, samples and cells to reports."""
 
 from __future__ import annotations
 

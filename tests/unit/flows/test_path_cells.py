@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -34,12 +35,7 @@ class CellMap:
         self.cell = [0] * len(fields)
         layout = struct.Struct("<" + f"{len(counters)}Q" + f"{len(_HIST)}Q{SLOTS}I" * len(stages))
 
-        class Codec:
-            pass
-
-        self.value_codec: Any = Codec()
-        self.value_codec.struct = layout
-        self.value_codec.fields = tuple(fields)
+        self.value_codec = SimpleNamespace(struct=layout, fields=tuple(fields))
 
     def raw(self, key: int) -> memoryview | None:
         return memoryview(self.value_codec.struct.pack(*self.cell)) if key == 0 else None

@@ -40,6 +40,18 @@ def stacks(sysfs: Sysfs) -> Sysfs:
     return sysfs
 
 
+def test_swaps_that_make_no_requests(stacks: Sysfs, tmp_path: Path) -> None:
+    stacks.disk("zram0", "252:0", queue=False)
+    swaps = tmp_path / "swaps"
+    swaps.write_text(
+        "Filename\tType\tSize\tUsed\tPriority\n"
+        "/dev/zram0 partition 1 0 100\n/dev/dm-0 partition 1 0 1\n/dev/sda1 partition 1 0 1\n/a\\040b file 1 0 1\n"
+    )
+    assert blockdev.swaps_without_requests(tmp_path, stacks.root) == ["zram0"]
+    swaps.unlink()
+    assert blockdev.swaps_without_requests(tmp_path, stacks.root) == []
+
+
 @pytest.mark.parametrize(
     ("major", "minor", "number"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.kernel.procfs import Procfs
+from wptrace.kernel import cgroup_names
 from wptrace.kernel.cgroup_names import CgroupNames
 
 
@@ -57,3 +58,21 @@ def test_one_that_nobody_sees_has_its_number(tmp_path: Path, hierarchy: Path) ->
 def test_without_a_hierarchy_there_is_the_root(tmp_path: Path) -> None:
     found = names(tmp_path, None)
     assert (found.of(1), found.of(5)) == ("/", "cgroup 5")
+
+
+def test_one_that_was_removed_is_asked_for_first(tmp_path: Path, hierarchy: Path) -> None:
+    found = names(tmp_path, hierarchy)
+    found.gone = {7: "/gone"}.__getitem__
+    assert found.of(7) == "/gone"
+    service = hierarchy / "system.slice" / "a.service"
+    found.gone = lambda _number: ""
+    assert found.of(service.stat().st_ino) == "/system.slice/a.service"
+
+
+def test_names_do_not_grow_for_ever(tmp_path: Path, hierarchy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup_names, "_MOST", 8)
+    found = names(tmp_path, hierarchy)
+    found.gone = lambda number: f"/gone{number}"
+    assert [found.of(number) for number in range(100, 200)] == [f"/gone{number}" for number in range(100, 200)]
+    assert len(found._known) <= 8
+    assert found.of(1) == "/"

@@ -27,7 +27,7 @@ def proc(tmp_path: Path) -> Procfs:
 
 @pytest.fixture
 def tree(tmp_path: Path, proc: Procfs) -> Path:
-    """What systemd calls hybrid: v2 and some hierarchies of v1."""
+    """The hybrid layout of systemd: v2 and some hierarchies of v1."""
     root = tmp_path / "cgroup"
     for name in ("unified/system.slice/a:b", "memory/system.slice/x", "memory/memory", "cpu,cpuacct/x", "systemd/x"):
         (root / name).mkdir(parents=True)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a handler interrupted, by stacks as kernels make them."""
+"""The function that a handler interrupted, by stacks as kernels make them."""
 
 from __future__ import annotations
 
 import pytest
 
-from wptrace.kernel.entry import interrupted
+from wptrace.kernel.symbols import interrupted
 
 HANDLER = ["bpf_prog_0123_expire_tp_btf+0x12 [bpf]", "hrtimer_interrupt+0x100", "__sysvec_apic_timer_interrupt+0x55"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What root writes into: what another user has put there is refused, whatever it is."""
+"""Files that root writes: whatever another user has put there is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -117,4 +116,4 @@ def test_what_would_be_waited_for_is_not_read(tmp_path: Path, what: str) -> None
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             stack.callback(signal.signal, signal.SIGIO, signal.signal(signal.SIGIO, signal.SIG_IGN))
         with pytest.raises(OSError, match=r"Invalid argument|temporarily unavailable"):
-            files.open_to_read(path, lambda found: stat.S_ISREG(found.st_mode))
+            files.open_to_read(path, files.is_regular)

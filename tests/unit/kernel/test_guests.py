@@ -92,6 +92,20 @@ def test_files_that_the_command_line_names_are_images(procs: Procs, words: tuple
     assert found.images == (guests.Image(str(image), image.stat().st_ino, None, "raw"),)
 
 
+@pytest.mark.parametrize(
+    ("words", "aio"),
+    [
+        (("-drive", "file={},aio=native,cache=none"), "native"),
+        (("-blockdev", '{{"driver":"raw","file":{{"driver":"file","aio":"io_uring","filename":"{}"}}}}'), "io_uring"),
+        (("-blockdev", '{{"driver":"file","aio":["native"],"filename":"{}"}}'), ""),
+        (("-hda", "{}"), ""),
+    ],
+)
+def test_how_a_file_is_read(procs: Procs, words: tuple[str, str], aio: str) -> None:
+    image = procs.file("web.img")
+    assert [one.aio for one in procs.read(words[0], words[1].format(image), opened=[image]).images] == [aio]
+
+
 def test_a_comma_in_a_name_is_written_twice(procs: Procs) -> None:
     image = procs.file("a,b.img")
     found = procs.read("-drive", f"file={str(image).replace(',', ',,')},cache=none", opened=[image])

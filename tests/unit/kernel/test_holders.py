@@ -13,7 +13,7 @@ from wptrace.kernel.holders import Process, held, is_wptrace
 class Procs:
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / "sys").mkdir()  # what is no process
+        (root / "sys").mkdir()  # what is not a process
 
     def process(self, pid: int, comm: str, *words: str) -> None:
         folder = self.root / str(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,12 +189,12 @@ def test_block_devices_below_file_systems(proc: Procfs, tmp_path: Path, monkeypa
     number = os.makedev(259, 0)
     real = os.stat
 
-    def fake(path: object, **options: object) -> os.stat_result:
+    def fake(path: Any, **options: Any) -> os.stat_result:
         if path == "/dev/nvme0n1":
             return os.stat_result((stat.S_IFBLK | 0o600, *[0] * 9), {"st_rdev": number})
         if path == "/home/x/image":
             return os.stat_result((stat.S_IFREG | 0o600, *[0] * 9), {"st_rdev": 0})
-        return real(path, **options)  # type: ignore[call-overload,no-any-return]
+        return real(path, **options)
 
     monkeypatch.setattr(os, "stat", fake)
     assert mounts.block_devices(proc.root, sysfs.root) == {
@@ -201,6 +202,27 @@ def test_block_devices_below_file_systems(proc: Procfs, tmp_path: Path, monkeypa
         kernel_dev(253, 0): "dm-0",
         kernel_dev(0, 35): "nvme0n1",
     }
+
+
+def test_overlays_that_show_what_lies_at_a_path(proc: Procfs, tmp_path: Path) -> None:
+    for name in ("low", "low:2", "lower", "up"):
+        (tmp_path / name / "in").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("low")
+    low, up = tmp_path / "low", tmp_path / "up"
+    proc.mount(1, "0:70", "/a", "overlay", "overlay", f"rw,lowerdir=/x:{tmp_path}/link,upperdir={up},workdir=/w")
+    proc.mount(2, "0:71", "/b", "overlay", "overlay", f"ro,lowerdir={tmp_path}/low\\134:2:/x")
+    proc.mount(3, "0:72", "/c", "overlay", "overlay", f"ro,lowerdir+={low}/in,lowerdir+=/x")
+    proc.mount(4, "8:0", "/d", "ext4", "/dev/sda", "rw")
+
+    def shown(path: Path) -> list[str]:
+        return mounts.overlays_of(str(path), proc.root)
+
+    assert shown(low / "in") == ["/a", "/c"]
+    assert shown(low) == ["/a"]
+    assert shown(tmp_path / "link" / "other") == ["/a"]
+    assert shown(up / "in" / "file") == ["/a"]
+    assert shown(tmp_path / "low:2" / "in") == ["/b"]
+    assert shown(tmp_path / "lower" / "in") == shown(Path("/d")) == []
 
 
 def test_an_overlay_lies_where_it_is_written_to(proc: Procfs, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def symbols(proc: Path) -> KernelSymbols:
         (0xFFFFFFFF81000000, "_text"),
         (0xFFFFFFFF810000FF, "_text"),
         (0xFFFFFFFF81000100, "read_it"),
-        (0xFFFFFFFF81000210, "read_it"),  # data is no function
+        (0xFFFFFFFF81000210, "read_it"),  # data is not a function
         (0xFFFFFFFF81000300, "weak_one"),
         (0xFFFFFFFFC0100050, "nvme_irq"),
         (0xFFFFFFFFC0200001, "ext4_read"),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -130,3 +131,26 @@ def test_children_are_those_that_it_started(proc: Path) -> None:
     (proc / "99").mkdir()
     assert tasks.children(41, proc) == [7, 50]
     assert tasks.children(1, proc) == []
+    assert tasks.descendants(410, proc) == [61]
+
+
+def test_descendants_are_of_any_generation(proc: Path) -> None:
+    """Also where what is read of them at several moments is a circle."""
+    for pid, parent in ((50, 41), (60, 50), (61, 60), (70, 71), (71, 70), (72, 70)):
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "status").write_text(f"PPid:\t{parent}\n")
+    assert tasks.descendants(41, proc) == [50, 60, 61]
+    assert tasks.descendants(70, proc) == [71, 72]
+
+
+def test_the_end_of_a_process_is_seen_once() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
+        watched = tasks.Watched(one.pid)
+        assert not watched.look()
+        one.communicate(timeout=60)
+    assert watched.look()
+    assert not watched.look()
+    assert watched.ended
+    watched.close()
+    # It was waited for.
+    assert tasks.Watched(one.pid).ended

@@ -68,7 +68,7 @@ def line(start: int, path: str, access: str = "r-xp", offset: int = 0, file: str
 
 
 def in_memory(proc: Path, start: int, path: str | Path) -> None:
-    """What /proc/PID/map_files leads to."""
+    """The target of /proc/PID/map_files."""
     (proc / "7" / "map_files").mkdir(parents=True, exist_ok=True)
     (proc / "7" / "map_files" / f"{start:x}-{start + SIZE:x}").symlink_to(path)
 
@@ -191,7 +191,7 @@ def test_tables_of_all_files_have_a_size(tmp_path: Path, monkeypatch: pytest.Mon
     """Those that were used last are kept."""
     monkeypatch.setattr(user_symbols, "_tables", OrderedDict())
     region = library()
-    copies = [shutil.copy(region.path, tmp_path / f"copy{number}.so") for number in range(3)]
+    copies = [str(shutil.copy(region.path, tmp_path / f"copy{number}.so")) for number in range(3)]
     lines = [line(0x10000000 * (place + 1), path, offset=region.offset) for place, path in enumerate(copies)]
     found = process(tmp_path, "".join(lines))
     found.name(0x10000010)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests/run.py makes of jobs: which tests are in them, what runs once more, what it tells of them."""
+"""Jobs of tests/run.py: which tests are in them, what runs once more, what is said of them."""
 
 from __future__ import annotations
 
@@ -159,8 +159,17 @@ def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: py
     order: list[str] = []
     monkeypatch.setattr(run, "CPUS", 1)
     monkeypatch.setattr(run, "EXPECTED_S", {"5.10": 10, "6.12": 20, "lint": 5})
-    monkeypatch.setattr(run, "_prepare", lambda kernels: order.append(f"prepare {kernels}") or 0)
-    monkeypatch.setattr(run, "run", lambda job: order.append(job.name) or result_of(job.name, 1))
+
+    def prepare(kernels: object) -> int:
+        order.append(f"prepare {kernels}")
+        return 0
+
+    def run_job(job: Job) -> object:
+        order.append(job.name)
+        return result_of(job.name, 1)
+
+    monkeypatch.setattr(run, "_prepare", prepare)
+    monkeypatch.setattr(run, "run", run_job)
     queue = Queue([Job("lint", ()), Job("5.10", (), kernel="5.10"), Job("6.12", (), kernel="6.12")], {})
     queue.work()
     # What runs here waits for nothing.
@@ -227,7 +236,7 @@ def collected(kernel: str) -> dict[str, list[str]]:
 
 def takes(job: Job, test: str, marks: list[str]) -> bool:
     inside = any(test.startswith(file) for file in job.files)
-    return inside and Expression.compile(job.marks).evaluate(lambda name, **_: name in marks)
+    return inside and Expression.compile(job.marks).evaluate(lambda name, /, **_: name in marks)
 
 
 @pytest.fixture(scope="module")

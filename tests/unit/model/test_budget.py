@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget decides, whatever the costs are."""
+"""Decisions of a budget, whatever the costs are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -134,7 +135,8 @@ def test_a_steady_load_does_not_make_it_flap(savings: list[float], pace: int) ->
 
 
 def test_a_step_that_is_always_too_much_is_tried_less_and_less_often() -> None:
-    policy, now, tried = Policy(LIMIT, 1), 0, []
+    policy, now = Policy(LIMIT, 1), 0
+    tried: list[Any] = []
     while len(tried) < 9:
         now += SECOND
         if policy.decide(CALM if policy.shed else TIGHT, now) == -1:

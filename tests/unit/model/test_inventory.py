@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BPF programs did between two inventories."""
+"""Runs of BPF programs between two inventories."""
 
 from __future__ import annotations
 

@@ -72,6 +72,14 @@ def test_constants_are_fields_of_every_group() -> None:
     assert turn.group(ALL).fields == {"dev": "", "op": "turn"}
 
 
+def test_numbers_that_found_no_row_are_no_text() -> None:
+    """So that a key of JSON has one type, or none."""
+    labels = [Label("cpu", CPU), Label("nr", kind.NUMBER), Label("rw", "enum")]
+    group = Kind("object", NOUN, labels, [QUEUE], nested=True).group("(rest)", "(rest)", "(rest)")
+    assert group.fields == {"labels": {"cpu": None, "nr": None, "rw": "(rest)"}}
+    assert group.shown == "(rest) (rest) (rest)"
+
+
 @pytest.mark.parametrize(
     ("label", "value", "shown", "fields"),
     [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came between two looks."""
+"""Differences of snapshots."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import gc
 import io
 import json
 import tracemalloc
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +22,7 @@ SDA_READ = group("sda")
 
 
 def written(*results: Any) -> list[dict[str, Any]]:
-    """What the output writes, each line parsed on its own."""
+    """Return the output, each line parsed on its own."""
     stream = io.StringIO()
     play(NdjsonOutput(stream, PLAIN), *results)
     text = stream.getvalue()
@@ -222,13 +222,14 @@ def test_every_line_leaves_at_once_but_requests_in_batches() -> None:
         assert stream.arrived == before
         output.flush()
 
-    for send in (
+    every: list[Callable[[], None]] = [
         lambda: output.start(start()),
         batch,
         lambda: output.interval(report({})),
         lambda: output.in_flight([path.waiting()], NOON),
         lambda: output.summary(report({}, accounting=book())),
-    ):
+    ]
+    for send in every:
         before = stream.arrived
         send()
         assert stream.arrived == stream.tell() > before

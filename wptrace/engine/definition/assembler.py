@@ -140,7 +140,7 @@ class Code:
         self._add(ALWAYS)
 
     def jump_if(self, condition: int, register: int, number: int, label: str, spare: int = R8) -> None:
-        """What does not fit an instruction goes through another register."""
+        """Move a number that does not fit into an instruction through another register."""
         number = signed(number)
         if not fits(number):
             self.set(spare, number)

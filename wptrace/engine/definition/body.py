@@ -32,7 +32,7 @@ class StandIns(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What is constant at a point."""
+    """Constants of a point."""
 
     flags: int
     state: int
@@ -112,7 +112,7 @@ class _Joined:
             self._made.append(Instruction(asm.ALWAYS))
 
     def _wide(self, at: int) -> int:
-        """What comes for a load of 64 bits, and where it goes on."""
+        """Emit a load of 64 bits, and return the place behind it."""
         first, second = self._code[at : at + 2]
         name = "" if first.source else self._names.get(second.number, "")
         if name in ("flags", "lacks", "exchanges"):

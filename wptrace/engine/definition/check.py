@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a definition would be on a kernel, without attaching anything."""
+"""Check a definition against a kernel without attaching anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PointReport(NamedTuple):
     ways: tuple[str, ...]
     """Best first: the first that the kernel takes; empty where it is not there."""
     why: tuple[str, ...]
-    """What stands in the way of better ones."""
+    """Reasons why better ones do not work."""
 
 
 class Report(NamedTuple):

@@ -22,12 +22,12 @@ TEXT_WORDS = 2
 BEGIN, PASS, END, DROP = "begin", "pass", "end", "drop"
 """Roles of points. What is dropped is counted under its outcome and has no stages."""
 FIRST, RESTART = "first", "restart"
-"""What a second begin of an object that is on its way does: nothing, or it begins anew. Else it is `repeat = ""`: what
+"""The effect of a second begin of an object that is on its way: none, or it begins anew. Else it is `repeat = ""`: what
 was there is counted as replaced."""
 OUTER = "outer"
 """Of calls inside calls with the same key only the outermost counts."""
 
-AUTO, TEXT, NUMBER, HEX, SYMBOL, CGROUP, ENUM, CPU, DEVICE, ADDRESS = (
+AUTO, TEXT, NUMBER, HEX, SYMBOL, CGROUP, ENUM, CPU, DEVICE, ADDRESS, SYSCALL = (
     "auto",
     "text",
     "number",
@@ -38,9 +38,10 @@ AUTO, TEXT, NUMBER, HEX, SYMBOL, CGROUP, ENUM, CPU, DEVICE, ADDRESS = (
     "cpu",
     "device",
     "address",
+    "syscall",
 )
 """How a label is shown; `auto` is decided by its type in BTF. A `device` is a dev_t, an `address` IPv4 of a packet."""
-LABEL_TYPES = (AUTO, TEXT, NUMBER, HEX, SYMBOL, CGROUP, ENUM, CPU, DEVICE, ADDRESS)
+LABEL_TYPES = (AUTO, TEXT, NUMBER, HEX, SYMBOL, CGROUP, ENUM, CPU, DEVICE, ADDRESS, SYSCALL)
 UNITS = ("bytes", "ns", "count", "pages")
 """Of values."""
 TRACEPOINT, FUNCTION, RETURN, EVENT = "tp", "fn", "ret", "event"

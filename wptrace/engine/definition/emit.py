@@ -65,7 +65,7 @@ _FILTERED = "filtered"
 
 
 class Constants(NamedTuple):
-    """What the body knows of a point before it runs."""
+    """Facts about a point that the body knows before it runs."""
 
     point: int
     flags: int
@@ -92,7 +92,7 @@ def program(
 
 
 def front(attachment: Attachment, constants: Constants, used: int, machine: str, key: int) -> bytes:
-    """What comes before a body that uses so many bytes of stack, and wants the key in this register."""
+    """Emit the front of a body that uses so many bytes of stack, and wants the key in this register."""
     return _Front(attachment, constants, used, machine, key).emit()
 
 
@@ -259,7 +259,7 @@ class _Front:
             code.label(null)
 
     def _read(self, address: int, offset: int, size: int) -> None:
-        """What cannot be read is 0, by the helper's promise."""
+        """Read through the helper, which leaves 0 if it cannot read."""
         code = self._code
         code.move(R3, address)
         if offset:

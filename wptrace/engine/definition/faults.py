@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a definition, and where it says so."""
+"""Faults of a definition, with their places in the file."""
 
 from __future__ import annotations
 

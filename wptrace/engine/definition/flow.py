@@ -104,14 +104,14 @@ class DefinedFlow(Flow):
             self._words += label.words
         self.name = definition.name
         self.kind = kind_of(definition, self._labels)
-        self.kinds = self.judged = (self.kind,)
+        self.kinds = self.verdict_kinds = (self.kind,)
         self._stages = [stage.name for stage in self.kind.stages]
         self._asks = bool(options.filter)
         self._programs: Programs | None = None
         self._opened: BpfObject | None = None
         self._table: Slots | None = None
         self._names = Names()
-        self._told: list[Event] = []
+        self._events: list[Event] = []
         self._sampling = Sampling()
         self._groups: dict[int, Group] = {}
         self._stopped = False
@@ -152,7 +152,7 @@ class DefinedFlow(Flow):
         if any(label.type == SYMBOL for label in self._resolution.labels) and not symbols.shown():
             why = privileges.hidden_addresses()
             notes.append(f"functions have no names: /proc/kallsyms shows no addresses ({why})")
-        return self._begun(filters.describe(wanted, self.filters), self._sources(), notes)
+        return self._started(filters.describe(wanted, self.filters), self._sources(), notes)
 
     @property
     def _telling(self) -> bool:
@@ -316,7 +316,7 @@ class DefinedFlow(Flow):
 
     def _take(self, records: list[Record]) -> None:
         offset = wall_offset_ns()
-        self._told += [self._event(dict(zip(self._fields, record)), offset) for record in records]
+        self._events += [self._event(dict(zip(self._fields, record)), offset) for record in records]
 
     def _event(self, record: dict[str, Any], offset: int) -> Event:
         seen = record["seen"]
@@ -338,7 +338,7 @@ class DefinedFlow(Flow):
         return Event(group, record["end_ns"] + offset, record["total_ns"], stages, fields)
 
     def events(self) -> list[Event]:
-        found, self._told = self._told, []
+        found, self._events = self._events, []
         return found
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:

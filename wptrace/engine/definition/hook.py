@@ -86,7 +86,7 @@ def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Mis
 
 
 def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
-    """What is in no BTF, as all of modules on old kernels; its arguments are known by their numbers alone."""
+    """A function in no BTF, as all of modules on old kernels; its arguments are known by their numbers alone."""
     if target.kind == TRACEPOINT:
         if kernel.has_tracepoint(target.name):
             return Hook(target, kernel.types, (), typed=False)
@@ -100,7 +100,7 @@ def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
 
 
 def renamed(name: str, kernel: Kernel) -> str:
-    """What became of a function, as a half sentence; nothing where that is not known."""
+    """Say as half a sentence what the compiler made of a function; empty where that is not known."""
     found = sorted(symbol for symbol in kernel.symbols if symbol.startswith(f"{name}."))
     if found:
         return f": the compiler made {found[0]} of it"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a kernel to resolve a definition: the one that runs, or another one whose types are in a file."""
+"""The kernel that a definition is resolved for: the running one, or another one whose types are in a file."""
 
 from __future__ import annotations
 

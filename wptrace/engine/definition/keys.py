@@ -91,7 +91,7 @@ LABEL = (
     Key(
         "enum",
         WORDS,
-        "the enum that has names for it, or the first of a list that exists",
+        "the enum that has names for it, or one of its names where it has none itself; of a list the first that exists",
         most=MAX_WORDS,
     ),
     Key("optional", FLAG, "a kernel that lacks it does without"),

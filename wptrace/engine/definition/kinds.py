@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a definition follows, in the words of the model."""
+"""Kinds, labels and stages of a definition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the words of labels are called."""
+"""Words for the values of labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wptrace.kernel.symbols import KernelSymbols
 
 REST = "(rest)"
-"""What stands for all that found no row of their own."""
+"""The value for all that found no row of their own."""
 
 
 class Names:
@@ -49,6 +49,7 @@ class Names:
             spec.SYMBOL: lambda _, value: self._symbol(value),
             spec.CGROUP: lambda _, value: self._cgroups.of(value),
             spec.ENUM: lambda label, value: label.names.get(value & 0xFFFFFFFF, label.names.get(value, str(value))),
+            spec.SYSCALL: lambda label, value: label.names.get(value, f"call {value}"),
             spec.DEVICE: lambda _, value: _device(value),
             spec.ADDRESS: lambda _, value: ".".join(map(str, struct.pack("=I", value & 0xFFFFFFFF))),
             spec.CPU: lambda _, value: value,

@@ -43,7 +43,7 @@ _ORDER = (DROP, END, PASS, BEGIN)
 
 
 class Bodies(NamedTuple):
-    """What a loaded object has for front ends to fall through into."""
+    """The body in a loaded object that front ends fall through into."""
 
     code: Mapping[str, bytes]
     flags: Mapping[str, int]

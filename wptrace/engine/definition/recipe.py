@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a point of a definition is on one kernel: where it attaches, and how each of its values is read there.
+"""Recipes: where a point of a definition attaches on one kernel, and how each of its values is read there.
 
 Made by the resolver from the definition and the kernel's BTF; from it alone the programs are emitted.
 """
@@ -56,9 +56,9 @@ class Recipe(NamedTuple):
     located: int | None = None
     """Of a text in the record of an event: at its place are 16 bits that say where it begins, counted from here."""
     pointer: bool = False
-    """An address: as a key it is never 0, and NULL is no object. Numbers as keys have bit 63 set."""
+    """An address: as a key it is never 0, and NULL is not an object. Numbers as keys have bit 63 set."""
     otherwise: Recipe | None = None
-    """What is read where this one is 0."""
+    """The recipe to use where this one gives 0."""
 
 
 class Test(NamedTuple):
@@ -77,7 +77,7 @@ class Attachment(NamedTuple):
     target: str
     """Of a tracepoint, a function, or "category/name" of an event."""
     btf_id: int
-    """What the kernel wants with tp_btf, fentry and fexit; else 0."""
+    """The BTF id for tp_btf, fentry and fexit; else 0."""
     module: str
     """The module whose BTF that is; empty: the kernel itself."""
     keys: tuple[Recipe, ...]

@@ -19,12 +19,13 @@ from wptrace.engine.definition.recipe import Attachment, Recipe, Test
 from wptrace.engine.definition.resolved import Label, Point, Resolution
 from wptrace.engine.definition.walk import TEXT_SIZE, Found, Walker, WalkError, fault
 from wptrace.errors import WptraceError
+from wptrace.kernel import system_calls
 
 _DIRECT = (r.TP_BTF, r.FENTRY, r.FEXIT)
 
 
 class Attempt(NamedTuple):
-    """What became of a definition; without faults it can be traced."""
+    """A resolved definition; without faults it can be traced."""
 
     resolution: Resolution
     faults: tuple[Fault, ...]
@@ -101,7 +102,8 @@ class _Resolver:
         for target in spec.targets:
             hook = find(target, self._kernel, self._definition.modules)
             if isinstance(hook, Hook) and self._gone(hook):
-                hook = Missing(f"{target.name} is no function", renamed(target.name, self._kernel) or ": it is inlined")
+                gone = renamed(target.name, self._kernel) or ": it is inlined"
+                hook = Missing(f"{target.name} is not a function", gone)
             if isinstance(hook, Missing):
                 (rest if attachments else notes).append(f"{hook.why}{hook.hint}")
                 faults.append(Fault(f"{hook.why} on {self._kernel.name}{hook.hint}", target.at))
@@ -177,7 +179,7 @@ class _Resolver:
             found = Found(Recipe(r.CONSTANT, text=spec.type == d.TEXT), None)
         kind = self._label_type(spec, found)
         if kind == d.TEXT and not found.recipe.text:
-            raise _PointError(Fault(f"the label {spec.name} is no text", spec.at))
+            raise _PointError(Fault(f"the label {spec.name} is not a text", spec.at))
         names = _names(spec, found, hook, kind)
         label = Label(spec.name, kind, d.TEXT_WORDS if found.recipe.text else 1, 0, names)
         _, known = self._labels.setdefault(spec.name, (spec, label))
@@ -244,7 +246,7 @@ class _Resolver:
     @staticmethod
     def _text(literal: str, found: Found, comparison: Comparison) -> bytes:
         if not found.recipe.text:
-            raise _PointError(Fault(f"{comparison.left} is no text", comparison.place))
+            raise _PointError(Fault(f"{comparison.left} is not a text", comparison.place))
         data = literal.encode("utf-8", "surrogateescape")
         if len(data) >= min(found.recipe.size, TEXT_SIZE):
             room = min(found.recipe.size, TEXT_SIZE) - 1
@@ -293,22 +295,34 @@ def _is_cgroup(comparison: Comparison) -> bool:
 
 
 def _names(spec: LabelSpec, found: Found, hook: Hook, kind: str) -> dict[int, str]:
+    if kind == d.SYSCALL:
+        return dict(system_calls.names())
     if kind != d.ENUM:
         return {}
-    named = (hook.types.find(name, Enum) for name in spec.enums)
+    named = (hook.types.find(name, Enum) or hook.types.enum_with(name) for name in spec.enums)
     enum: Type | None = next(filter(None, named), None) if spec.enums else found.type
     if not isinstance(enum, Enum) or not enum.values:
         if spec.optional:
             return {}
         wanted = " or ".join(spec.enums)
-        what = f"this kernel has no enum {wanted}" if wanted else f"the type of {spec.value} is no enum: name one"
+        what = f"this kernel has no enum {wanted}" if wanted else f"the type of {spec.value} is not an enum: name one"
         raise _PointError(Fault(what, spec.at))
     mask = (1 << 64) - 1
-    # Without what all of them begin with.
-    first, last = min(value.name for value in enum.values), max(value.name for value in enum.values)
-    same = next((at for at, (one, other) in enumerate(zip(first, last)) if one != other), 0)
-    start = first.rfind("_", 0, same) + 1
-    return {value.value & mask: value.name[start:].lower() for value in enum.values}
+    names = {value.value & mask: value.name for value in enum.values}
+    last = next(reversed(names))
+    if len(names) > 2 and names[last].startswith("NR_") and not enum.values[0].name.startswith("NR_"):
+        # It says how many there are.
+        del names[last]
+    return {value: name.lower() for value, name in zip(names, _apart(list(names.values())))}
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Without the words that all of them begin or end with."""
+    words = [name.split("_") for name in names]
+    for end in (0, -1):
+        while len(names) > 1 and all(len(one) > 1 and one[end] == words[0][end] for one in words):
+            words = [one[1:] if end == 0 else one[:-1] for one in words]
+    return ["_".join(one) for one in words]
 
 
 def _enumerator(literal: Name, found: Found, comparison: Comparison) -> int:
@@ -317,13 +331,13 @@ def _enumerator(literal: Name, found: Found, comparison: Comparison) -> int:
     if literal.name in values:
         return values[literal.name]
     if not values:
-        raise _PointError(Fault(f"{comparison.left} is no enum, so {literal.name} has no meaning here", place))
+        raise _PointError(Fault(f"{comparison.left} is not an enum, so {literal.name} has no meaning here", place))
     hint = did_you_mean(literal.name, values)
     raise _PointError(Fault(f"the enum of {comparison.left} has no {literal.name}{hint}", place))
 
 
 def _fitting(literal: int, found: Found, comparison: Comparison) -> int:
-    """What can never hold is a mistake."""
+    """Return the literal in the type of the value; one that can never hold is a mistake."""
     if found.recipe.text:
         raise _PointError(Fault(f"{comparison.left} is a text", comparison.place))
     known = isinstance(found.type, (Int, Enum, Ptr))

@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def find(text: str) -> Definition:
-    """What the user named: one of these, or a file."""
+    """Find the definition that the user named: one of these, or a file."""
     if text in names():
         return read(_HOME / f"{text}.toml")
     if "/" in text or text.endswith(".toml"):

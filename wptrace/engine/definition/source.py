@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
 from wptrace.engine.definition.definition import Place
 from wptrace.engine.definition.faults import DefinitionError, Fault
 from wptrace.errors import UnsupportedError, UsageError
+from wptrace.kernel.files import OtherKindError, is_regular, open_to_read
 
 MAX_SIZE = 32 * 1024
 MAX_LINE = 512
@@ -23,11 +23,11 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 def plain(path: Path, most: int) -> bytes:
     """So much of a file. What is no plain one is not waited for."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor, _ = open_to_read(path, is_regular)
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UsageError(f"{path} is not a file")
             return file.read(most)
+    except OtherKindError:
+        raise UsageError(f"{path} is not a file") from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "this is no name of a file"
         raise UsageError(f"{path} cannot be read: {said}") from error
@@ -43,7 +43,7 @@ def read(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        raise DefinitionError(str(path), [Fault("this is no UTF-8", Place(line, column))]) from error
+        raise DefinitionError(str(path), [Fault("this is not UTF-8", Place(line, column))]) from error
 
 
 def tables(text: str, file: str) -> dict[str, Any]:

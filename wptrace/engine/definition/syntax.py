@@ -33,7 +33,7 @@ _MINIMUM, _MAXIMUM = -(1 << 63), (1 << 64) - 1
 
 
 class TextError(UsageError):
-    """What is wrong at which character of the text; the caller, who knows the file, shows it."""
+    """A mistake at a character of the text; the caller, who knows the file, shows it."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(message)
@@ -281,7 +281,7 @@ def _tokens(text: str) -> list[_Token]:
             if text[at] in "\"'":
                 raise TextError("this text has no end", at)
             if text[at].isdigit():
-                raise TextError("this is no number", at)
+                raise TextError("this is not a number", at)
             raise TextError(f"{text[at]!r} means nothing here", at)
         kind = match.lastgroup or ""
         found.append(_Token(kind, match.group(kind), match.start(kind)))

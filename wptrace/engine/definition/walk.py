@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wptrace.bpf.btf import Array, Btf, Composite, Enum, Fwd, Int, Ptr, Struct, Type, Union
+from wptrace.bpf.btf import Array, Btf, Composite, Enum, Fwd, Int, Modifier, Ptr, Struct, Type, Typedef, Union
 from wptrace.engine.definition import recipe as r
 from wptrace.engine.definition.definition import RETURN
 from wptrace.engine.definition.expression import Choice, Expression, Path, Step
@@ -23,7 +23,7 @@ _EVENT_TEXT = "text of an event"
 
 
 class WalkError(Exception):
-    """What this kernel lacks, and at which character of the expression."""
+    """Something that this kernel lacks, with the character of the expression where it is asked for."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class WalkError(Exception):
 class Found(NamedTuple):
     recipe: Recipe
     type: Type | None
-    """What the value is; None if unknown."""
+    """The type of the value; None if unknown."""
     cgroup: bool = False
     """It is the number of one."""
 
@@ -161,7 +161,7 @@ class Walker:
                 return _Object(_EVENT_TEXT, field.offset, -1, bits=TEXT_SIZE, located=base)
             return _Object(_EVENT_TEXT, field.offset, -1, bits=field.size)
         if field.size not in _INTEGERS:
-            raise WalkError(f"{name} has {field.size} bytes, which is no number", at)
+            raise WalkError(f"{name} has {field.size} bytes, which is not a number", at)
         return _Object(r.ARGUMENT, field.offset, -1, bits=field.size, signed=field.signed)
 
     def _number(self, name: str, at: int) -> int:
@@ -196,7 +196,7 @@ class Walker:
         return f"{count or 'no'} argument{'s' * (count != 1)}"
 
     def _points_to(self, type_id: int) -> str:
-        """The name of the struct; empty where it is no pointer to one."""
+        """The name of the struct; empty where it is not a pointer to one."""
         entry = self._types.resolve(type_id)
         target = self._types.resolve(entry.type) if isinstance(entry, Ptr) else None
         return target.name if isinstance(target, (Composite, Fwd)) else ""
@@ -212,18 +212,18 @@ class Walker:
         if struct is None:
             raise WalkError(f"this kernel has no struct {path.cast}", path.at)
         if start.source == _EVENT_TEXT:
-            raise WalkError("a text is no pointer", path.at)
+            raise WalkError("a text is not a pointer", path.at)
         start = self._loaded(start, path.at, any_pointer=True)
         return start._replace(type=-1, struct=struct, known=False)
 
     def _loaded(self, start: _Object, at: int, any_pointer: bool = False) -> _Object:
-        """What it was a place in becomes the object that the pointer there leads to."""
+        """Follow the pointer at this place to the object behind it."""
         if start.offset is None:
             return start
         if start.bits or (start.type >= 0 and not any_pointer and not self._is_pointer(start.type)):
-            raise WalkError(f"{self._what(start.type)} is no pointer", at)
+            raise WalkError(f"{self._what(start.type)} is not a pointer", at)
         if start.type >= 0 and any_pointer and self._types.size(start.type) != 8:
-            raise WalkError(f"{self._what(start.type)} is no pointer", at)
+            raise WalkError(f"{self._what(start.type)} is not a pointer", at)
         load = Load(start.offset, 8, start.known)
         known = start.known and not start.inside_union
         return _Object(start.source, start.number, start.type, (*start.loads, load), None, known=known)
@@ -353,7 +353,7 @@ class Walker:
                 return Found(self._as_text(found, entry, min(size, TEXT_SIZE)), entry)
         if isinstance(entry, Composite):
             names = ", ".join(name for name in self._names(entry, 0)[:4] if name)
-            raise WalkError(f"{entry.keyword} {entry.name} is no number: name a field of it, as {names}", end)
+            raise WalkError(f"{entry.keyword} {entry.name} is not a number: name a field of it, as {names}", end)
         if isinstance(entry, Array):
             is_text = bool(self._text_size(entry))
             hint = "this is a text, and a number is needed" if is_text else "this is a list: name an element, as [0]"
@@ -368,7 +368,7 @@ class Walker:
         return Found(recipe._replace(swap=path.swap), entry, cgroup)
 
     def _plain(self, found: _Object, path: Path) -> Recipe:
-        """What has no type in BTF."""
+        """A value that has no type in BTF."""
         if found.source == r.CPU:
             return Recipe(r.CPU, size=4, swap=path.swap)
         if found.source == r.CONSTANT:
@@ -397,7 +397,7 @@ class Walker:
         """Bytes of the text that this is, or leads to; 0: it is none."""
         if isinstance(entry, Array) and self._is_char(entry.element):
             return entry.count or TEXT_SIZE
-        if isinstance(entry, Ptr) and entry.type and self._is_char(entry.type):
+        if isinstance(entry, Ptr) and entry.type and (self._is_char(entry.type) or self._is_name(entry.type)):
             return TEXT_SIZE
         return 0
 
@@ -405,6 +405,13 @@ class Walker:
         entry = self._types.resolve(type_id)
         # Of char, not of u8: lists of bytes are none.
         return isinstance(entry, Int) and entry.size == 1 and entry.name == "char"
+
+    def _is_name(self, type_id: int) -> bool:
+        """An `unsigned char` that is called so, as those that d_name.name points to; u8 is a number."""
+        entry = self._types.type(type_id)
+        while isinstance(entry, Modifier) and not isinstance(entry, Typedef):
+            entry = self._types.type(entry.type)
+        return isinstance(entry, Int) and entry.size == 1 and entry.name == "unsigned char"
 
     def _as_text(self, found: _Object, entry: Type, size: int) -> Recipe:
         if isinstance(entry, Ptr):
@@ -419,7 +426,7 @@ class Walker:
         elif pointer:
             size, signed = 8, False
         else:
-            raise WalkError(f"{self._what(found.type)} is no number", at)
+            raise WalkError(f"{self._what(found.type)} is not a number", at)
         if size not in _INTEGERS:
             raise WalkError(f"{self._what(found.type)} has {size} bytes, and 8 are the most", at)
         if found.offset is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user wants of what a flow follows: predicates, each with its options, its words and its globals.
+"""Filters: predicates, each with its options, its words and its globals.
 
 A predicate is in a module here beside a header in bpf_src/lib/filters/, and a flow lists those that its programs ask.
 """
@@ -16,9 +16,9 @@ class Predicate(NamedTuple):
     name: str
     """That of its option, without dashes."""
     words: str
-    """What its option does, for --help; a flow that follows something else has others."""
+    """The help of its option; a flow that follows something else has other words."""
     parse: Callable[[str], Any]
-    """What is given on the command line, or a UsageError."""
+    """Parse the value on the command line, or raise a UsageError."""
     set: Callable[[Any, Any], None] = lambda bss, value: None
     """Writes its globals into .bss; for None those that let everything through. What turns it on comes last.
 
@@ -35,14 +35,14 @@ class Predicate(NamedTuple):
     describe: Callable[[Any], dict[str, Any]] | None = None
     """For the first line of a trace, where it is not the value itself."""
     notes: Callable[[Any], list[str]] = lambda value: []
-    """What a reader must know of what was given."""
+    """Return the notes on the given value."""
 
 
 Predicates = tuple[Predicate, ...]
 
 
 class Filter(Mapping[str, Any]):
-    """What is wanted, by the names of predicates. All has to hold together; nothing lets everything through."""
+    """Wanted values by the names of predicates. All have to hold; an empty filter lets everything through."""
 
     def __init__(self, **wanted: Any) -> None:
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
@@ -91,14 +91,14 @@ def apply(bss: Any, wanted: Filter, predicates: Predicates) -> None:
 
 
 def describe(wanted: Filter, predicates: Predicates) -> dict[str, Any]:
-    """What the user chose, for the first line of a trace."""
-    told: dict[str, Any] = {}
+    """Describe the filters for the first line of a trace."""
+    chosen: dict[str, Any] = {}
     for one in predicates:
         if one.name in wanted:
             value = wanted[one.name]
             plain = {one.name: list(value) if one.repeatable else value}
-            told.update(one.describe(value) if one.describe else plain)
-    return told
+            chosen.update(one.describe(value) if one.describe else plain)
+    return chosen
 
 
 def notes(wanted: Filter, predicates: Predicates) -> list[str]:

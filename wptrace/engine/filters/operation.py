@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done, and with how many bytes (bpf_src/lib/filters/operation.h)."""
+"""Filters by operation and size (bpf_src/lib/filters/operation.h)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _set_sizes(bss: Any, wanted: Sizes | None) -> None:
 
 
 def _describe_sizes(wanted: Sizes) -> dict[str, Any]:
-    told = zip(("min_bytes", "max_bytes"), wanted)
-    return {name: bound for name, bound in told if bound is not None}
+    bounds = zip(("min_bytes", "max_bytes"), wanted)
+    return {name: bound for name, bound in bounds if bound is not None}
 
 
 # They share a switch whose test looks at both, so a flow takes both or none.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.analysis.verdict import Rules
@@ -16,12 +16,12 @@ from wptrace.engine import devices, filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import NEVER_NS, Flow
-from wptrace.engine.hooks import BOTH, END, START, Field, Hook, probe
+from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
-from wptrace.flows.io.fates import Events, counted, timed_out_bit
 from wptrace.flows.io.kinds import STAGES
+from wptrace.flows.io.request_events import Events, counted, timed_out_bit
 from wptrace.flows.io.savings import SAMPLE, SAVINGS
 from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
@@ -120,15 +120,15 @@ def _set_maker(bss: Any, process: int | None) -> None:
 
 
 def _notes_of_maker(process: int) -> list[str]:
-    told = f"only requests that process {process} makes itself: others write out what it leaves in the page cache"
-    return [*task.notes(process), told]
+    note = f"only requests that process {process} makes itself: others write out what it leaves in the page cache"
+    return [*task.notes(process), note]
 
 
 class BlockFlow(Flow):
     name = "io"
     level = "block"
     object = "io_block"
-    kinds = judged = (REQUEST,)
+    kinds = verdict_kinds = (REQUEST,)
     hooks = (
         probe(
             "request.complete",
@@ -156,7 +156,7 @@ class BlockFlow(Flow):
     )
 
     @staticmethod
-    def checks() -> list[Check]:
+    def checks(chosen: Mapping[str, Way]) -> list[Check]:
         found = []
         for disk in blockdev.disks():
             if blockdev.is_stamped(disk):
@@ -173,7 +173,7 @@ class BlockFlow(Flow):
         times = OWN if options.filter else options.times
         self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
-        self._told: list[Event] = []
+        self._events: list[Event] = []
         self._sampling = Sampling()
 
     @staticmethod
@@ -195,7 +195,7 @@ class BlockFlow(Flow):
             sink = None if self.recorder is None else self.recorder.raw(obj, RECORDS, self._names())
             self._ring = Ring.of(obj.maps["records"], self._requests.layout, sink)
             reader.add(self._ring, self._take, rate=RATE)
-        return self._begun(self._filters(), self._sources(loaded), self._notes(loaded))
+        return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
 
     def _filters(self) -> dict[str, Any]:
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
@@ -216,7 +216,7 @@ class BlockFlow(Flow):
         obj.bss.devices = devices.table(obj, self._extents, self._stateful)
 
     def plan(self) -> list[str]:
-        """What a start would do, without doing it."""
+        """Describe a start without doing it."""
         lines = [f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._extents]
         hooks = self._hooks()
         return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
@@ -258,10 +258,10 @@ class BlockFlow(Flow):
         return notes
 
     def _take(self, records: list[Record]) -> None:
-        self._told += self._requests.told(records, wall_offset_ns())
+        self._events += self._requests.decode(records, wall_offset_ns())
 
     def events(self) -> list[Event]:
-        taken, self._told = self._told, []
+        taken, self._events = self._events, []
         return taken
 
     @property
@@ -320,7 +320,7 @@ class Requests:
         self._events = Events(layout.member("events"))
         self.layout, self._fields = layout.packed("events")
 
-    def told(self, records: Sequence[Record], wall_offset_ns: int) -> Iterator[Event]:
+    def decode(self, records: Sequence[Record], wall_offset_ns: int) -> Iterator[Event]:
         groups, ops = self._groups, self._ops
         at = self._fields.index
         end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (

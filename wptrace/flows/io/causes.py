@@ -20,10 +20,19 @@ SHED = Cause("shed", "the budget took operations off while it was in flight")
 OWNER_FULL = Cause("owner_full", "there was no row left for an owner: it counts in the row others")
 NEIGHBOUR_FULL = Cause("neighbour_full", "more requests were under way at once than are tracked for neighbours")
 SIGNAL_FULL = Cause("signal_full", "no room for a use of an eventfd: it is not counted, or not in the capture")
+CHILD_FULL = Cause("child_full", "there were more children at once than are tracked: what this one does may be missing")
+SILENT = Cause(
+    "silent", "a read or write of io_uring that posts no completion (CQE_SKIP_SUCCESS): seen as requests only"
+)
+EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
 )
-NEIGHBOUR_LATE = Cause("neighbour_late", "of an exact overlap: a request was told too late to be in it as a whole")
+NEIGHBOUR_LATE = Cause("neighbour_late", "of an exact overlap: a request was reported too late to be in it as a whole")
+UNSEEN_START = Cause(
+    "unseen_start", "the kernel skipped the program at the start of a request: counted by the kernel's own stamps"
+)
+UNSEEN = Cause("unseen", "the kernel skipped the programs at both ends of a request: the disk has counted it")
 FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 
 COUNTED = (
@@ -35,6 +44,7 @@ COUNTED = (
     NO_CELL,
     UNMATCHED_START,
     UNMATCHED_END,
+    UNSEEN_START,
     OP_UNENDED,
     UNENTERED,
     DIRTY_FULL,
@@ -42,6 +52,8 @@ COUNTED = (
     OWNER_FULL,
     NEIGHBOUR_FULL,
     SIGNAL_FULL,
+    CHILD_FULL,
+    SILENT,
 )
 """By the programs."""
 NOTED = (
@@ -52,9 +64,14 @@ NOTED = (
     UNENTERED,
     NO_CELL,
     UNMATCHED_END,
+    UNSEEN_START,
     OWNER_FULL,
     NEIGHBOUR_FULL,
     SIGNAL_FULL,
+    CHILD_FULL,
+    SILENT,
 )
 """Of these, what costs neither an operation nor a request."""
-CAUSES = {cause.name: cause for cause in (*COUNTED, UNWATCHED, GHOST, RECURSION, SHED, FOREIGN, INCONSISTENT)}
+CAUSES = {
+    cause.name: cause for cause in (*COUNTED, UNWATCHED, GHOST, UNSEEN, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED)
+}

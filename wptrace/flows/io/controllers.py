@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What held requests before they had one, in the path flow (bpf_src/block/path/controllers.h)."""
+"""Controllers that hold bios before they get a request (bpf_src/block/path/controllers.h)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class Driver(NamedTuple):
     name: str
     module: str
     prefixes: tuple[str, ...]
-    """What the names of its disks begin with."""
+    """The prefix of the names of its disks."""
     disks: str
     """In words."""
     programs: Mapping[str, tuple[str, ...]]

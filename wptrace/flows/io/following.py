@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from wptrace.correlation import anchors, guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
-from wptrace.flows.io.beside import Beside
 from wptrace.flows.io.joined import (
     JUMPED,
     UNASKED,
@@ -28,11 +27,12 @@ from wptrace.flows.io.joined import (
     known,
     told_of_anchors,
 )
+from wptrace.flows.io.other_guests import OtherGuests
 from wptrace.model.anchor import Anchor
 from wptrace.model.report import Event, Report
 
 WINDOW_S = 30
-"""What the host did waits so long for the guest's word."""
+"""Requests of the host wait so long for the guest's records."""
 MOST = 1 << 14
 """Of either side, of each disk, so many wait."""
 
@@ -81,6 +81,7 @@ class _Image:
         self.done: deque[_Done] = deque()
         self.shared: set[Served] = set()
         """Of several requests, or parts of one: they are asked for, and wait on."""
+        self.writes = guests.Writes()
 
 
 class Following:
@@ -92,13 +93,13 @@ class Following:
         self._bounds: list[Bound] = []
         self._count = 0
         self._told: set[int] = set()
-        """When those were handed over that told of the clocks at the last look."""
+        """When those were handed over that showed the clocks at the last look."""
         self._missed = 0
         """In a row."""
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
         self._sums, self._recent = Sums(), Sums()
-        self.beside = Beside(MOST)
+        self.beside = OtherGuests(MOST)
         self._anchors: Sequence[Bound] = ()
         self._tries = guests.Tries(_TRIED)
         self.begun_ns = 0
@@ -129,12 +130,14 @@ class Following:
         if not image:
             return
         found = self._images.setdefault(image, _Image())
-        found.done.append(_Done(as_served(event), event))
+        served = as_served(event)
+        found.done.append(_Done(served, event))
+        found.writes.add(served)
         if len(found.done) > MOST:
             self._forget(found)
 
     def anchor(self, guest: Sequence[Anchor], host: Sequence[Anchor]) -> None:
-        """What both machines said of their clocks so far."""
+        """Return what both machines said of their clocks so far."""
         self._anchors = anchors.bounds(guest, host)
 
     @property
@@ -177,7 +180,7 @@ class Following:
         least = since + offset.at(since).least
         done = [one for one in image.done if one.served.end >= least]
         both = Disk([one.asked for one in disk.waiting], [one.served for one in done])
-        matches = guests.match(both, offset, self._tries)
+        matches = guests.match(both, offset, self._tries, image.writes)
         gone: set[int] = set()
         missed = 0
         for pair in matches.pairs:
@@ -195,7 +198,7 @@ class Following:
             yield event
         for number, cause in matches.causes.items():
             if number < ready:
-                missed += 1
+                missed += cause is not guests.UNFORWARDED
                 # What the host did before may be forgotten: only its begin tells that it was not traced.
                 self._lose(
                     cause
@@ -212,7 +215,7 @@ class Following:
 
     def _lose(self, cause: Any, count: int = 1) -> None:
         for sums in (self._sums, self._recent):
-            sums.lost[cause] += count
+            sums.miss(cause, count)
 
     def _forget(self, image: _Image) -> None:
         one = image.done.popleft().served
@@ -226,11 +229,11 @@ class Following:
             sums.noted[UNASKED] += 1
 
     def _expire(self, last: bool) -> None:
-        """What the guest would have told by now. Nobody knows of what it has not come to yet."""
+        """Give up work of the host whose guest record would have come by now."""
         if self._offset is None:
             return
-        told = self._latest + self._offset.at(self._latest).least
-        until = told if last else told - _WINDOW_NS
+        sent = self._latest + self._offset.at(self._latest).least
+        until = sent if last else sent - _WINDOW_NS
         for image in self._images.values():
             while image.done and image.done[0].served.end < until:
                 self._forget(image)
@@ -284,7 +287,7 @@ class Following:
         if len(self._bounds) > _KEPT:
             self._bounds = [self._bounds[0], *self._bounds[1::2]]
 
-    # --- What is told of all ------------------------------------------------------------------------------------------
+    # --- Reports ---------------------------------------------------------------------------------------------------
 
     def notes(self) -> Iterable[str]:
         for disk in self._disks.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from wptrace.engine import devices
+from wptrace.engine import devices, gone_cgroups
 from wptrace.engine.hooks import END, START, Hook, Way, probe
 from wptrace.flows.io import drivers
 from wptrace.flows.io import operations as io_operations
@@ -18,7 +18,7 @@ _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
 OPERATION, SYNC = "operation", "sync"
 # Those whose ends are ends of operations.
-ENDING = (OPERATION, SYNC, "sync_file_range", "pagefault", "swapin")
+ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
 # Modules of journals, and the file systems that have one of them.
 JOURNALS = {"jbd2": {"ext3", "ext4", "ocfs2"}, "xfs": {"xfs"}, "btrfs": {"btrfs"}}
 # By function: its module, and what it is in words.
@@ -57,6 +57,15 @@ KICKS = Hook(
     required=False,
 )
 
+CHILDREN = Hook(
+    "children",
+    "a process is forked",
+    (Way(("fork_raw_tp",), ("task_free_raw_tp",)),),
+    (),
+    "a process whose parent has ended counts as no child any more",
+    required=False,
+)
+
 HOOKS = (
     probe("request.complete", "completion of a request (C)", "complete", _ALL, "no request can be seen", END),
     Hook(
@@ -82,6 +91,22 @@ HOOKS = (
         "fsync, fdatasync and msync are no operations",
         required=False,
         modules=MODULES,
+    ),
+    Hook(
+        "sync.whole",
+        "end of sync and syncfs (X), its begin (E)",
+        (Way(("sys_syncfs_exit", "ksys_sync_exit"), ("sys_syncfs_entry", "ksys_sync_entry")), BY_CALL),
+        ("fs", "return"),
+        "sync and syncfs are no operations",
+        required=False,
+    ),
+    Hook(
+        "sync.aio",
+        "end of an fsync of AIO (X), its begin (E)",
+        (Way(("aio_fsync_work_exit",), ("aio_fsync_work_entry", "aio_fsync_fentry")),),
+        ("submit", "fs", "return"),
+        "an fsync of AIO is one of the kernel thread that does it",
+        required=False,
     ),
     Hook(
         "sync_file_range",
@@ -208,12 +233,14 @@ HOOKS = (
     probe("softirq.exit", "exit of a softirq", "softirq_exit", ("softirq",), _NO_SOFTIRQS, END, False),
     probe("softirq.entry", "entry of a softirq", "softirq_entry", ("softirq",), _NO_SOFTIRQS, START, False),
     KICKS,
+    CHILDREN,
+    gone_cgroups.HOOK,
     Hook("tick", "tick of each CPU", ("tick_perf",), ("irq_delay",), "late interrupts are not found", required=False),
 )
 
 
 def file_systems(extents: list[Extent]) -> set[str]:
-    """What is mounted on the wanted devices. Where nothing is, all that may be mounted later is prepared for."""
+    """Return the file systems that are mounted on the wanted devices; all known ones if none is."""
     return set(devices.file_systems(extents).values()) or io_operations.preparable(mounts.registered())
 
 

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from wptrace.flows.io.operations import AIO, URING
 from wptrace.kernel.guests import Guest, Image
 from wptrace.model.report import Event
 
 _SECTOR = 512
+_INTERFACES = {"native": AIO, "io_uring": URING}
+"""By what QEMU calls them."""
 _NUMBER = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
@@ -29,15 +32,22 @@ class Images:
         ]
         return {"guest": self._guest.name, "images": images}
 
-    def notes(self) -> list[str]:
+    def notes(self, unseen: Collection[str]) -> list[str]:
+        """`unseen` are interfaces whose operations are seen as requests only."""
         guest = self._guest
         if not guest.images:
             return [f"process {guest.pid} has no image of a disk that is known: its operations are shown without one"]
         found = [f"{guest.name} (pid {guest.pid}) has {', '.join(image.path for image in guest.images)}"]
-        return found + [
+        found += [
             f"{image.path} is of format {image.format or 'unknown'}: offsets in it are not those of the guest's disk"
             for image in guest.images
             if image.format != "raw"
+        ]
+        return found + [
+            f"{image.path} cannot be joined: it is a file with aio={image.aio}, whose operations are not seen here;"
+            " aio=threads, or a block device, can be"
+            for image in guest.images
+            if _INTERFACES.get(image.aio) in unseen
         ]
 
     def of(self, events: Iterable[Event]) -> Iterator[Event]:
@@ -47,8 +57,8 @@ class Images:
             if place is None:
                 continue
             image, offset = place
-            told = {"guest": self._guest.name, "path": image.path, "format": image.format, "offset": offset}
-            yield event._replace(fields={**event.fields, "image": told})
+            image_fields = {"guest": self._guest.name, "path": image.path, "format": image.format, "offset": offset}
+            yield event._replace(fields={**event.fields, "image": image_fields})
 
     def _place(self, fields: Any) -> tuple[Image, int | None] | None:
         """An operation is one of a file; a request that nobody waits for is one of a block device."""
@@ -62,7 +72,7 @@ class Images:
         return None if image is None else (image, fields["sector"] * _SECTOR)
 
 
-def told(filters: Mapping[str, Any]) -> Images:
+def of_filters(filters: Mapping[str, Any]) -> Images:
     """Those that a trace says it had, which may be anybody's: ValueError, TypeError or LookupError where it is none."""
     return Images(Guest(0, _text(filters["guest"]), tuple(map(_image, filters["images"]))))
 
@@ -77,7 +87,7 @@ def _image(found: Mapping[str, Any]) -> Image:
 
 def _text(found: Any) -> str:
     if not isinstance(found, str):
-        raise ValueError("it is no text")
+        raise ValueError("it is not a text")
     return found
 
 
@@ -85,7 +95,7 @@ def _maj_min(image: Image) -> str:
     return "" if image.device is None else "{}:{}".format(*image.device)
 
 
-def _is_named(path: str, told: str) -> bool:
+def _is_named(path: str, known: str) -> bool:
     """The kernel hands over names as far as it has room, or none."""
-    front, cut, end = told.partition(".../")
-    return not told or (path.endswith(end) if cut and not front else path == told)
+    front, cut, end = known.partition(".../")
+    return not known or (path.endswith(end) if cut and not front else path == known)

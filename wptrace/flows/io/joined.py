@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +32,8 @@ from wptrace.correlation.guests import (
 from wptrace.correlation.kicks import Kick, Kicks, Signal, Work
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
-from wptrace.flows.io.beside import Beside
 from wptrace.flows.io.kinds import HIT, REQUEST, STAGES
+from wptrace.flows.io.other_guests import OtherGuests
 from wptrace.model import units
 from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
@@ -69,8 +69,9 @@ _BETWEEN = (
         _BEGIN,
         "from the guest's H to the host's first step: the kick, and the hypervisor's thread that takes it",
         "the hypervisor is late to take what the guest hands over",
-        advice="on the host, whether the hypervisor's threads wait for CPUs (wptrace cpu -p PID --by thread), and how"
-        " many of them serve the guest's disks (iothread)",
+        advice="whether the hypervisor itself limits the disk (QEMU: virsh blkdeviotune DOMAIN DISK); on the"
+        " host, whether its threads wait for CPUs (wptrace cpu -p PID --by thread), and how many of them serve the"
+        " guest's disks (iothread)",
     ),
     Stage(
         HOST + PICKUP,
@@ -146,13 +147,28 @@ _CACHED = Cause("cached", "the host's page cache served it")
 _SEVERAL = Cause("several", "an operation of the guest made more requests than the one that is joined")
 UNASKED = Cause("unasked", "the host did something with an image for which no request of the guest is known")
 JUMPED = Cause("jumped", "the clocks of both sides were apart by something else all at once, which was found anew")
-CAUSES = (guests.OUTSIDE, guests.UNSERVED, guests.PARTLY, _MERGED, _SPLIT, _CACHED, _SEVERAL, UNASKED, JUMPED)
+CAUSES = (
+    guests.OUTSIDE,
+    guests.UNSERVED,
+    guests.PARTLY,
+    guests.UNFORWARDED,
+    _MERGED,
+    _SPLIT,
+    _CACHED,
+    _SEVERAL,
+    UNASKED,
+    JUMPED,
+)
 
 _SECTOR = 512
+_SECOND = 1_000_000_000
+_MOST_INTERVALS = 600
 _LETTERS = {"R": "read", "W": "write"}
+_SENT = "FF"
+"""A flush that the block layer makes of those that it was asked for, for the device."""
 
 
-class Told(NamedTuple):
+class Recorded(NamedTuple):
     """All events of a trace."""
 
     path: Path
@@ -179,7 +195,9 @@ class _Disk(NamedTuple):
 
 
 class Join:
-    def __init__(self, guest: Told, host: Told, named: Mapping[str, str], others: Sequence[Told] = ()) -> None:
+    def __init__(
+        self, guest: Recorded, host: Recorded, named: Mapping[str, str], others: Sequence[Recorded] = ()
+    ) -> None:
         """`named` are images of disks that the user knows; the others are found by what was asked for.
 
         `others` are what the host did for other guests meanwhile.
@@ -202,13 +220,15 @@ class Join:
         )
         self._count = len(offset)
         self._sums = Sums()
+        self._missed: list[tuple[int, Cause]] = []
+        """When requests of the guest were over that are in no event, and why."""
         kicks = Kicks(host.signals, map(_work, host.events)) if host.signals else None
         self._kicked = {} if kicks is None else kicks.of_alone()
         self._tallies = () if kicks is None else kicks.tallies(self._kicked)
-        self._beside = Beside()
-        for told in others:
-            _require_same_boot(told, host)
-            for event in told.events:
+        self._beside = OtherGuests()
+        for recorded in others:
+            _require_same_boot(recorded, host)
+            for event in recorded.events:
                 self._beside.other(whose(event), event)
         self.events = sorted(
             (event for disk in self._disks for event in self._of(disk)), key=lambda event: event.end_ns
@@ -222,10 +242,10 @@ class Join:
 
     def _of(self, disk: _Disk) -> Iterable[Event]:
         if not disk.image:
-            self._sums.lost[guests.UNSERVED] += len(disk.ours)
+            self._miss(disk, dict.fromkeys(range(len(disk.ours)), guests.UNSERVED))
             return
         matches = guests.match(disk.both, self.offset)
-        self._sums.lost.update(matches.causes.values())
+        self._miss(disk, matches.causes)
         self._sums.noted[UNASKED] += matches.unasked
         for pair in matches.pairs:
             ours = disk.ours[pair.asked]
@@ -235,10 +255,36 @@ class Join:
             self._beside.wait(disk.name, event.total_ns, theirs)
             yield event
 
+    def _miss(self, disk: _Disk, causes: Mapping[int, Cause]) -> None:
+        for number, cause in causes.items():
+            self._sums.miss(cause)
+            self._missed.append((disk.ours[number].end_ns, cause))
+
     @property
     def began_ns(self) -> int:
         """Time of day in the guest."""
         return min(event.start_ns for disk in self._disks for event in disk.ours)
+
+    @property
+    def _ended_ns(self) -> int:
+        return max(event.end_ns for disk in self._disks for event in disk.ours)
+
+    def intervals(self) -> Iterable[tuple[list[Event], Report]]:
+        """Return what ended in each second, or in each of so many parts of a longer time."""
+        begin, end = self.began_ns, self._ended_ns
+        length = max(_SECOND, -(-(end - begin) // _MOST_INTERVALS))
+        events = deque(self.events)
+        missed = deque(sorted(self._missed, key=lambda one: one[0]))
+        while begin < end:
+            until = min(begin + length, end)
+            sums, some = Sums(), []
+            while events and events[0].end_ns <= until:
+                some.append(events.popleft())
+                sums.add(some[-1])
+            while missed and missed[0][0] <= until:
+                sums.miss(missed.popleft()[1])
+            yield some, sums.report("interval", until, until - begin)
+            begin = until
 
     # --- What is shown of all -----------------------------------------------------------------------------------------
 
@@ -257,9 +303,9 @@ class Join:
         )
 
     def _notes(self) -> Iterable[str]:
-        for told in (self.guest, self._host):
-            if not told.whole:
-                yield f"{told.path} has no end: its trace was cut off"
+        for recorded in (self.guest, self._host):
+            if not recorded.whole:
+                yield f"{recorded.path} has no end: its trace was cut off"
         for disk in self._disks:
             yield f"{disk.name} is {disk.image}" if disk.image else f"{disk.name} has no image in {self._host.path}"
         yield known(self.offset, self._count)
@@ -272,7 +318,7 @@ class Join:
             )
 
     def summary(self) -> Report:
-        end = max(event.end_ns for disk in self._disks for event in disk.ours)
+        end = self._ended_ns
         images = [(disk.name, disk.image) for disk in self._disks]
         report = self._sums.report("summary", end, end - self.began_ns)
         self._beside.look()
@@ -287,7 +333,7 @@ _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
 
 
 class Sums:
-    """What came of those that were joined, and why others were not."""
+    """Count the operations that were joined, and the others by the reason."""
 
     def __init__(self) -> None:
         self._bounded = Bounded(_MOST)
@@ -316,13 +362,17 @@ class Sums:
         ):
             self.noted[cause] += there
 
+    def miss(self, cause: Cause, count: int = 1) -> None:
+        """A flush of which the host need not know is not lost."""
+        (self.noted if cause is guests.UNFORWARDED else self.lost)[cause] += count
+
     def report(self, kind: str, ts_ns: int, duration_ns: int) -> Report:
         book = Book.read(self._count + sum(self.lost.values()), self._count, self.lost, self.noted, self._failed)
         rows = rows_of(self._cells, (JOINED,))
         return Report(kind, ts_ns, duration_ns, {REQUESTS: book}, rows, self._counters, Overhead(0, 0, 0, 0, 0, 0))
 
 
-def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], beside: Beside) -> Report:
+def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], beside: OtherGuests) -> Report:
     """A summary, with its verdict, and what was found out of clocks and disks."""
     images = [{"dev": name, "image": image} for name, image in disks]
     report = report._replace(lists={"clocks": [clock] if clock else [], "disks": images})
@@ -361,7 +411,7 @@ def _stretches(event: Event) -> Iterable[tuple[str, int]]:
 
 
 def _segments(ours: Event, device: Sequence[Share]) -> list[Segment]:
-    """The guest's own, if it told all: what is in the place of `device` fills it from its end on."""
+    """The guest's own, if it recorded all: what is in the place of `device` fills it from its end on."""
     found: list[Segment] = []
     left = list(device)
     for one in () if ours.more else reversed(ours.segments):
@@ -394,10 +444,10 @@ def whose(event: Event) -> str:
     return f"{event.fields['image']['guest']} {event.fields['pid']}"
 
 
-def _require_same_boot(told: Told, host: Told) -> None:
-    if told.boot and host.boot and told.boot != host.boot:
+def _require_same_boot(recorded: Recorded, host: Recorded) -> None:
+    if recorded.boot and host.boot and recorded.boot != host.boot:
         raise WptraceError(
-            f"{told.path} is of another machine than {host.path}, or of another time that it was started"
+            f"{recorded.path} is of another machine than {host.path}, or of another time that it was started"
         )
 
 
@@ -440,12 +490,12 @@ def _are_words(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def formats(host: Told) -> Iterable[str]:
+def formats(host: Recorded) -> Iterable[str]:
     images = host.filters.get("images")
     for image in images if isinstance(images, list) else ():
         if isinstance(image, dict) and image.get("format") != "raw":
-            told = f"{image.get('path')} is of format {image.get('format')}"
-            yield f"{told}: its offsets are not those of the guest's disk"
+            recorded = f"{image.get('path')} is of format {image.get('format')}"
+            yield f"{recorded}: its offsets are not those of the guest's disk"
 
 
 def image_of(event: Event) -> str:
@@ -467,7 +517,7 @@ def disk_of(event: Event, source: object) -> str:
     return str(fields["maj_min"])
 
 
-def _images(host: Told) -> dict[str, list[Event]]:
+def _images(host: Recorded) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = defaultdict(list)
     for event in host.events:
         image = image_of(event)
@@ -476,7 +526,7 @@ def _images(host: Told) -> dict[str, list[Event]]:
     return found
 
 
-def _asked(guest: Told) -> dict[str, tuple[str, list[Event]]]:
+def _asked(guest: Recorded) -> dict[str, tuple[str, list[Event]]]:
     """By the number of the disk: its name, which is the shortest one, and what was asked of it."""
     found: dict[str, tuple[str, list[Event]]] = {}
     for event in guest.events:
@@ -505,7 +555,8 @@ def as_asked(event: Event) -> Asked:
     fields = event.fields
     op = direction(fields) or FLUSH
     offset, length = (0, 0) if op == FLUSH else (fields["sector"] * _SECTOR, fields["bytes"])
-    return Asked(op, offset, length, fields["clock"]["handed_ns"], fields["clock"]["seen_ns"])
+    sent = op != FLUSH or fields.get("rwbs", "") == _SENT
+    return Asked(op, offset, length, fields["clock"]["handed_ns"], fields["clock"]["seen_ns"], sent)
 
 
 def as_served(event: Event) -> Served:

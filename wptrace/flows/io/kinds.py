@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the path flow follows: operations and hits, the bios of stacked devices, requests, and what is written back."""
+"""Kinds of the path flow: operations and hits, bios of stacked devices, requests, and pages that are written back."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Neighbours:
 
     # --- What a request met ---------------------------------------------------------------------------------------
 
-    def told(self, met: Any) -> dict[str, Any]:
+    def decode(self, met: Any) -> dict[str, Any]:
         """Of a `struct met`: who had the device while the request waited, and who beside it when it was there."""
         both = {"meanwhile": met.wait, "beside": met.device}
         return {

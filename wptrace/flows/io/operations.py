@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from wptrace.bpf.kernel_btf import module, vmlinux
 from wptrace.engine.hooks import Way
+from wptrace.kernel import mounts
+from wptrace.kernel.mounts import Place
 
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.
@@ -17,7 +19,8 @@ _SAME = {"ext2": "ext4", "ext3": "ext4"}
 _ASIDE = {"vfat", "squashfs", "iso9660"}
 
 _URING, _AIO = "uring_complete_raw_tp", "aio_complete_fentry"
-_INTERFACES = {"io_uring": _URING, "AIO": _AIO}
+URING, AIO = "io_uring", "AIO"
+_INTERFACES = {URING: _URING, AIO: _AIO}
 _BEGINS = {_URING: ("uring_submit_raw_tp",), _AIO: ("aio_read_fentry", "aio_write_fentry")}
 
 
@@ -26,7 +29,7 @@ FILES, FUNCTIONS, CALLS = "files", "functions", "calls"
 
 
 def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) -> Way:
-    """What the kernel skips of asynchronous ends is found out later (OP_UNENDED of wptrace/flows/io/causes.py)."""
+    """Asynchronous ends that the kernel skips are found out later (OP_UNENDED of wptrace/flows/io/causes.py)."""
     names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
     functions = [f"{prefix}_{way}_iter" for kind, prefix in _PREFIXES.items() if kind in names for way in _WAYS]
     ends = (*(f"{function}_exit" for function in functions), *asynchronous)
@@ -97,18 +100,30 @@ def is_watched(kind: str, way: Way, prepared: Collection[str]) -> bool:
     return way.name != FILES or _SAME.get(kind, kind) in {_SAME.get(one, one) for one in prepared}
 
 
-def notes(way: Way, kinds: Collection[str]) -> list[str]:
-    """What a reader must know of operations that are seen this way."""
-    missing = [name for name, end in _INTERFACES.items() if end not in way.ends]
+def notes(way: Way, kinds: Collection[str], wanted: Sequence[Place] = ()) -> list[str]:
+    """Return the notes on operations that are seen this way, where files or directories are wanted."""
+    missing = unseen_interfaces(way)
     found = [f"asynchronous operations ({', '.join(missing)}) are seen as requests only"] if missing else []
     if way.name == CALLS:
         found.append("reads and writes of 32-bit programs are seen as requests only: their calls have other numbers")
+    if way.name != FILES:
+        # Only functions of file systems have the file below.
+        found += [
+            f"files opened through the overlay at {point} are not found by {place.path}: give the path there"
+            for place in wanted
+            for point in mounts.overlays_of(place.path)
+        ]
     if way.name == FILES:
         found += [
             f"reads and writes of files on {kind} are seen as requests only: there are other file systems"
             for kind in unseen(kinds)
         ]
     return found
+
+
+def unseen_interfaces(way: Way) -> list[str]:
+    """Of asynchronous operations."""
+    return [name for name, end in _INTERFACES.items() if end not in way.ends]
 
 
 def preparable(kinds: Iterable[str]) -> set[str]:

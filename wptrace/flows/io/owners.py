@@ -62,14 +62,15 @@ KINDS = {
 
 
 class Owners:
-    """What the programs count by owner; by device they need not."""
+    """Rows that the programs count by owner; by device they need not."""
 
-    def __init__(self, by: str) -> None:
+    def __init__(self, by: str, cgroups: CgroupNames) -> None:
         self.by = by
         self.kinds = KINDS[by]
-        self._cgroups = CgroupNames() if by == CGROUP else None
+        self._cgroups = cgroups if by == CGROUP else None
         self._labels: dict[int, Any] = {0: NOBODY}
         self._known: set[int] = set()
+        self._tasks: Counter[Task] = Counter()
 
     # --- The programs ---------------------------------------------------------------------------------------------
 
@@ -164,7 +165,11 @@ class Owners:
         if self.by == CALL:
             return call(self._obj.enum("call_class")[id >> 32], id & 0xFFFFFFFF)
         comm = _name(values, "key.comm")
-        return Comm(comm) if self.by == COMM else Task(comm, id >> 32, id & 0xFFFFFFFF)
+        if self.by == COMM:
+            return Comm(comm)
+        task = Task(comm, id >> 32, id & 0xFFFFFFFF)
+        self._tasks[task] += 1
+        return task._replace(again=self._tasks[task]) if self._tasks[task] > 1 else task
 
     def _path(self, number: int) -> str:
         memory = self._obj.maps["owner_paths"].raw(number - 1)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from wptrace.analysis import neighbours, owners
@@ -15,13 +17,13 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import RATE, RAW_RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
-from wptrace.engine import devices, filters
+from wptrace.engine import devices, filters, gone_cgroups
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.filters import Filter
-from wptrace.engine.filters.file import FILE
+from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow
-from wptrace.engine.hooks import END, Field, Hook
+from wptrace.engine.hooks import END, Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
@@ -31,10 +33,21 @@ from wptrace.flows.io import layers, rules
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io import signals as io_signals
 from wptrace.flows.io import writeback as io_writeback
-from wptrace.flows.io.causes import BIO_FULL, CAUSES, FOREIGN, GHOST, NOTED, OP_FULL, OP_UNENDED, SHED, UNWATCHED
-from wptrace.flows.io.fates import counted, timed_out_bit
+from wptrace.flows.io.by import CGROUP
+from wptrace.flows.io.causes import (
+    BIO_FULL,
+    CAUSES,
+    EXITED,
+    FOREIGN,
+    GHOST,
+    NOTED,
+    OP_FULL,
+    OP_UNENDED,
+    SHED,
+    UNSEEN,
+    UNWATCHED,
+)
 from wptrace.flows.io.filters import FILTERS
-from wptrace.flows.io.ghosts import Ghosts
 from wptrace.flows.io.hooks import HOOKS
 from wptrace.flows.io.images import Images
 from wptrace.flows.io.kinds import (
@@ -52,12 +65,17 @@ from wptrace.flows.io.kinds import (
 from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.owners import Owners
 from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, waiting
+from wptrace.flows.io.request_events import counted, timed_out_bit
 from wptrace.flows.io.shed import PathShedder
 from wptrace.flows.io.signals import Signals
+from wptrace.flows.io.stale import StaleRequests
 from wptrace.flows.io.syscalls import calls
-from wptrace.kernel import cpus, mounts, tasks
+from wptrace.flows.io.unseen import Unseen
+from wptrace.kernel import blockdev, cpus, mounts, tasks
+from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.guests import Guest
 from wptrace.model.book import INCONSISTENT, RECURSION, UNMATCHED_START, Book
+from wptrace.model.diagnosis import DEGRADED, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS as OF_OPERATIONS
 from wptrace.model.kind import REQUESTS, TOTAL, Group, Kind, names
@@ -71,11 +89,14 @@ _TICK_NS = 1_000_000
 # Cells whose objects a budget may have counted alone.
 _SAMPLED = ("request", "writeback", "owned_request")
 # Bios of stacked devices that can be in flight.
+# Processes at once that descend from the one that is asked for.
+_CHILDREN = 1 << 14
+_NO_PROCESS = (1 << 32) - 1
 _UPPERS = 16384
 # So many are known by name of whom others waited for.
 _BLAMED = 4096
 _LAST_MOMENT_S = 0.1
-# A bio that was queued before tracing began gets its request within this time, or an end without a start is counted.
+# A bio that was queued before tracing began gets its request within this time.
 _SETTLES_NS = 1_000_000_000
 
 
@@ -93,7 +114,7 @@ class Options(NamedTuple):
     """With --pid: what that process started as well."""
     interference: bool = False
     writeback: bool = False
-    """What is written back is followed from the task that made it dirty."""
+    """Follow pages that are written back from the task that made them dirty."""
     by: str = ""
     """Rows by owner as well."""
     top: int = 0
@@ -103,7 +124,7 @@ class Options(NamedTuple):
     neighbours: bool = False
     """Who had the device while others waited for it, by the same owners."""
     owner_rows: int = 0
-    """What the kernel has room for; 0: as many as the memory for them allows."""
+    """The size of the table in the kernel; 0: as many as the memory for them allows."""
     ring_bytes: int = 1 << 22
     guest: Guest | None = None
     """Told are those of the images of its disks alone."""
@@ -120,7 +141,7 @@ class PathFlow(Flow):
     level = "path"
     object = OBJECT
     kinds: tuple[Kind, ...] = KINDS
-    judged = (OPERATION, REQUEST)
+    verdict_kinds = (OPERATION, REQUEST)
     hooks = HOOKS
     filters = FILTERS
     fields = (
@@ -147,13 +168,14 @@ class PathFlow(Flow):
         self._layers = layers.wanted(options.devices)
         self._loads = devices.Loads([*self._names, *self._layers])
         self._stopped = False
-        self._told: list[Event] = []
-        self._behind: dict[str, int] = {}
-        self._ran: dict[str, int] = {}
+        self._process: tasks.Watched | None = None
+        self._events: list[Event] = []
+        self._blame: dict[str, dict[str, int]] = defaultdict(dict)
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
+        self._cgroups = CgroupNames()
         if options.by:
-            self._owners = Owners(options.by)
+            self._owners = Owners(options.by, self._cgroups)
             self.kinds = (*KINDS, *self._owners.kinds)
             if options.neighbours:
                 self._neighbours = Neighbours(self._owners)
@@ -179,8 +201,10 @@ class PathFlow(Flow):
         if self._neighbours is not None:
             self._neighbours.begin(obj, self._names)
         what = self._records
-        self._stories = Stories(obj, self._names, neighbours=self._neighbours, end=what.end)
-        self._ghosts = Ghosts(obj)
+        self._stories = Stories(obj, self._names, self._cgroups, neighbours=self._neighbours, end=what.end)
+        if self._shows_cgroups:
+            gone_cgroups.watch(obj, self._cgroups)
+        self._stale = StaleRequests(obj)
         if self._options.telling:
             recorder, cgroup_of = self.recorder, self._stories.cgroups.of
             sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
@@ -196,25 +220,36 @@ class PathFlow(Flow):
             plain=loaded.way(io_hooks.OPERATION).name == io_operations.CALLS,
             syncs=loaded.way(io_hooks.SYNC).name == io_operations.CALLS,
         )
-        told: dict[str, Any] = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
-        told.update(filters.describe(self._options.filter, self.filters))
+        chosen: dict[str, Any] = {"dev": [extent.name for extent in self._extents] if self._options.devices else []}
+        chosen.update(filters.describe(self._options.filter, self.filters))
         if self._options.children:
-            told["children"] = True
+            chosen["children"] = True
         if self._options.by:
-            told["by"] = self._options.by
+            chosen["by"] = self._options.by
         if self._options.neighbours:
-            told["neighbours"] = True
+            chosen["neighbours"] = True
         if self._options.segments:
-            told["segments"] = True
+            chosen["segments"] = True
         if self._images is not None:
-            told.update(self._images.described)
+            chosen.update(self._images.described)
         if self._options.kicks:
-            told["kicks"] = True
+            chosen["kicks"] = True
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
-        start = self._begun(told, sources, self._notes(loaded))
-        obj.bss.settled_ns = time.monotonic_ns() + _SETTLES_NS
+        start = self._started(chosen, sources, self._notes(loaded))
+        self._mark_children()
+        pid = self._options.filter.get(PID.name)
+        # When a guest ends its trace does.
+        if pid and self._options.guest is None:
+            self._process = tasks.Watched(pid)
+        obj.bss.since_ns = time.monotonic_ns()
+        obj.bss.settled_ns = obj.bss.since_ns + _SETTLES_NS
         obj.bss.tracing = True
+        self._unseen = Unseen(self._watched_whole())
         return start
+
+    def _watched_whole(self) -> list[blockdev.Extent]:
+        """Of which each request has a row."""
+        return [] if self._options.filter or self._options.guest is not None else self._extents
 
     @property
     def _records(self) -> Raw:
@@ -258,6 +293,12 @@ class PathFlow(Flow):
             **({} if self._owners is None else self._owners.cells(obj, self._names)),
         }
 
+    @staticmethod
+    def checks(chosen: Mapping[str, Way]) -> list[Check]:
+        kinds = io_hooks.file_systems(devices.extents((), hidden=True))
+        notes = io_operations.notes(chosen[io_hooks.OPERATION], kinds) if chosen else []
+        return [Check("operations", DEGRADED, note) for note in notes]
+
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
         return io_hooks.seen_by(io_hooks.file_systems(devices.extents((), hidden=True)))
@@ -268,7 +309,13 @@ class PathFlow(Flow):
         unused |= set() if self._layers else {"layers"}
         disks = {extent.disk for extent in self._extents} if self._options.devices else None
         found = io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
-        return (*found, io_hooks.KICKS) if self._options.kicks else found
+        found += (io_hooks.KICKS,) if self._options.kicks else ()
+        found += (io_hooks.CHILDREN,) if self._options.children else ()
+        return (*found, gone_cgroups.HOOK) if self._shows_cgroups else found
+
+    @property
+    def _shows_cgroups(self) -> bool:
+        return self._options.telling or self._options.by == CGROUP
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
@@ -314,13 +361,30 @@ class PathFlow(Flow):
         obj.bss.devices = devices.table(obj, self._extents, ())
         obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
         obj.bss.file_devices = devices.file_table(obj, self._extents, self._below)
-        obj.rodata.filter_children = options.children
+        if options.children:
+            obj.rodata.filter_children = True
+            obj.maps["descendants"].max_entries = _CHILDREN
+        if self._shows_cgroups:
+            gone_cgroups.prepare(obj)
         filters.apply(obj.bss, options.filter, self.filters)
 
     def retarget(self, wanted: Filter) -> None:
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
         filters.apply(self._running.obj.bss, wanted, self.filters)
         self._options = self._options._replace(filter=wanted)
+        self._unseen = Unseen(self._watched_whole())
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        self._mark_children()
+
+    def _mark_children(self) -> None:
+        """Those that are there; later ones are marked when they are forked."""
+        pid = self._options.filter.get(PID.name)
+        if self._options.children and pid and not tasks.namespace():
+            marked = self._running.obj.maps["descendants"]
+            for number in tasks.descendants(pid):
+                marked[number] = 0
 
     def shedder(self) -> PathShedder:
         wanted = self._options
@@ -335,33 +399,43 @@ class PathFlow(Flow):
         return self._shedder
 
     def plan(self) -> list[str]:
-        """What a start would do, without doing it."""
+        """Describe a start without doing it."""
         return devices.plan(self._extents, self._hooks())
 
     def _notes(self, loaded: Loaded) -> list[str]:
         notes = loaded.attempts.notes()
-        notes += io_operations.notes(loaded.way(io_hooks.OPERATION), self._file_systems)
+        places = [self._options.filter[name] for name in (FILE.name, DIR.name) if name in self._options.filter]
+        notes += io_operations.notes(loaded.way(io_hooks.OPERATION), self._file_systems, places)
+        memory = [] if self._options.devices else blockdev.swaps_without_requests()
+        if memory:
+            notes.append(f"swap-ins from {', '.join(memory)} are in no row: they make no requests")
         if self._options.interference:
             notes += io_controllers.notes(loaded.obj)
         notes += filters.notes(self._options.filter, self.filters)
         if self._images is not None:
-            notes += self._images.notes()
+            notes += self._images.notes(io_operations.unseen_interfaces(loaded.way(io_hooks.OPERATION)))
         return devices.notes(self._options.devices) + notes
 
     def _take(self, records: list[Record]) -> None:
-        told = list(self._stories.told(records))
-        self._told += told
-        for one in told:
+        events = list(self._stories.decode(records))
+        self._events += events
+        for one in events:
             # What a task itself had put most into is its own wait.
             most = one.fields.get("commit", {}).get("most")
             if most and most["pid"] != one.fields["pid"]:
-                _blame(self._behind, f"{most['comm']} (pid {most['pid']})", one.stages.get("journal", 0))
+                self._add_blame(rules.BEHIND, most["comm"], most["pid"], one.stages.get("journal", 0))
             for other in one.fields.get("interference", ()):
                 if other["pid"]:
-                    _blame(self._ran, f"{other['name']} (pid {other['pid']})", other["ns"])
+                    rule = rules.IRQ_OFF if other["kind"] == "irq_off" else rules.RAN
+                    self._add_blame(rule, other["name"], other["pid"], other["ns"])
+
+    def _add_blame(self, rule: str, name: str, pid: int, ns: int) -> None:
+        found, who = self._blame[rule], f"{name} (pid {pid})"
+        if who in found or len(found) < _BLAMED:
+            found[who] = found.get(who, 0) + ns
 
     def events(self) -> list[Event]:
-        taken, self._told = self._told, []
+        taken, self._events = self._events, []
         return taken if self._images is None else list(self._images.of(taken))
 
     @property
@@ -370,11 +444,10 @@ class PathFlow(Flow):
         children = tasks.children(pid) if pid and not self._options.children else ()
         journal, filtered = bool(self._running.serving("journal")), bool(self._options.filter)
         partial = bool(self._options.devices) and any(extent.name != extent.disk for extent in self._extents)
-        ran = self._ran if self._options.interference else None
-        return rules.path(self._behind, journal, children, filtered, ran, partial)
+        return rules.path(self._blame, journal, children, filtered, bool(self._options.interference), partial)
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
-        self._ghosts.sweep()
+        self._stale.sweep()
         obj, anywhere = self._running.obj, not self._options.devices
         return waiting(obj, self._names, time.monotonic_ns(), at_least_ns, anywhere)
 
@@ -382,12 +455,13 @@ class PathFlow(Flow):
         loaded = self._running
         obj = loaded.obj
         if not self._stopped:
-            self._ghosts.sweep()
+            self._stale.sweep()
+            self._unseen.look()
         # Read before the ends: what begins and ends in between is not taken for being in flight.
         requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
         # Of these most are of other devices, and the book has none of them until they are known to be of ours.
         elsewhere = unplaced(obj) if self._options.devices else 0
-        held = self._ghosts.held()
+        held = self._stale.held()
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
         found = self.look()
         ran = loaded.statistics()
@@ -401,20 +475,29 @@ class PathFlow(Flow):
         if self._ring is not None:
             noted[FOREIGN] = self._ring.foreign
         noted[UNWATCHED] = len(self._unwatched)
+        if self._process is not None:
+            if self._process.look():
+                obj.bss.filter_tgid = _NO_PROCESS
+            noted[EXITED] = int(self._process.ended)
         noted[INCONSISTENT] = sum(cells.shrunk for cells in self._cells.values())
         requests = self._cells["request"]
         requests_ended = requests.total("finished") + self._cells["only"].total("finished")
         shed = self._shedder
         given_up = causes[UNMATCHED_START] + (shed.given_up_requests if shed is not None else 0)
-        self._ghosts.note(requests_begun, held, requests_ended + given_up, self._stopped)
+        self._stale.note(requests_begun, held, requests_ended + given_up, self._stopped)
+        if shed is None:
+            of_requests = (self._cells[name].counters.items() for name in ("request", "only"))
+            seen = requests_begun + obj.bss.elsewhere + causes[BIO_FULL]
+            self._unseen.note(itertools.chain.from_iterable(of_requests), seen)
         ops = [self._cells[name] for name in ("op", "only", "hit")]
         book = Book.read(
-            requests_begun + causes[BIO_FULL],
+            requests_begun + causes[BIO_FULL] + self._unseen.count,
             requests_ended,
             {
                 BIO_FULL: causes[BIO_FULL],
                 UNMATCHED_START: causes[UNMATCHED_START],
-                GHOST: self._ghosts.count,
+                GHOST: self._stale.count,
+                UNSEEN: self._unseen.count,
                 SHED: shed.given_up_requests if shed is not None else 0,
             },
             noted,
@@ -508,12 +591,13 @@ class PathFlow(Flow):
     def stop(self) -> None:
         """Takes no new ones, gives those in flight a moment to end, and detaches."""
         loaded = self._running
+        self._unseen.look()
         loaded.obj.bss.tracing = False
-        self._ghosts.sweep()
+        self._stale.sweep()
         end = time.monotonic() + _LAST_MOMENT_S
         while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:
             time.sleep(_LAST_MOMENT_S / 20)
-        self._ghosts.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
+        self._stale.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
         loaded.detach()
         self._stopped = True
 
@@ -522,11 +606,8 @@ class PathFlow(Flow):
 
     def close(self) -> None:
         self._mounted.close()
+        if self._process is not None:
+            self._process.close()
         if self._signals is not None:
             self._signals.close()
         super().close()
-
-
-def _blame(found: dict[str, int], who: str, ns: int) -> None:
-    if who in found or len(found) < _BLAMED:
-        found[who] = found.get(who, 0) + ns

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.records import Raw, Tail
-from wptrace.flows.io.fates import Events
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SPARSE
+from wptrace.flows.io.request_events import Events
 from wptrace.flows.io.trail import Trails, of_request
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
-from wptrace.kernel.irqs import SOFTIRQS
 from wptrace.kernel.rwbs import rwbs
 from wptrace.kernel.tasks import comm, leader_of, name_of
 from wptrace.model.report import Event, InFlight
@@ -31,6 +30,8 @@ _NO_SECTOR = (1 << 64) - 1
 OBJECT = "io_path"
 _CHAIN = "cpus."
 # What has another name in stories.
+# By number (include/linux/interrupt.h), the same on all supported kernels.
+_SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 _IN_STORIES = {"irq_delay": "irq_off"}
 # And as captures have it that were made before it was called so.
 _INTERFERENCE = ("interference", "noise")
@@ -100,9 +101,9 @@ class Stories:
         self._trails = self._trails_of(obj, layout) if "trail" in layout.names else None
         self.cgroups = CgroupNames() if cgroups is None else cgroups
         self.wall_offset_ns: int | None = None
-        """What makes the time of day of times; None is that of now."""
+        """The offset from monotonic times to the time of day; None is that of now."""
 
-    def told(self, records: Sequence[Record]) -> Iterator[Event]:
+    def decode(self, records: Sequence[Record]) -> Iterator[Event]:
         # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
@@ -194,7 +195,7 @@ class Stories:
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
                 ]
             if self._neighbours is not None and self._met is not None and any(record[met][:8]):
-                fields["neighbours"] = self._neighbours.told(self._met.unpack(record[met], 0))
+                fields["neighbours"] = self._neighbours.decode(self._met.unpack(record[met], 0))
             end = record[end_ns]
             if handed_ns is not None and seen_ns is not None:
                 clock = fields["clock"] = {"end_ns": end}
@@ -206,17 +207,17 @@ class Stories:
             elif kind is REQUEST:
                 yield event._replace(segments=of_request(stages))
             else:
-                segments, more, children = trails.told(record[trail], record[start_ns])
+                segments, more, children = trails.decode(record[trail], record[start_ns])
                 yield event._replace(segments=segments, more=more, children=children)
 
-    def brief(self, records: Sequence[Record]) -> Iterator[Event]:
+    def decode_short(self, records: Sequence[Record]) -> Iterator[Event]:
         """As much of them as figures are made of and filters ask for, in a part of the time."""
         at = self._at.__getitem__
         tgid, tid, name, cgroup, path_at, path_end, path_cut = map(
             at, ("tgid", "tid", "comm", "cgroup", "path", "path_end", "path_cut")
         )
-        kind_at, slot, op, result, length, size, dirty_ns = map(
-            at, ("kind", "slot", "op", "result", "length", "bytes", "dirty_ns")
+        kind_at, slot, op, result, length, size, dirty_ns, requests, readahead = map(
+            at, ("kind", "slot", "op", "result", "length", "bytes", "dirty_ns", "requests", "readahead")
         )
         start, end, first = at("start_ns"), at("end_ns"), at("stages[0]")
         last, names, kinds, ops = first + len(self._stages), self.names, self._kinds, self._ops
@@ -239,6 +240,7 @@ class Stories:
                 fields["error"], fields["bytes"] = done, record[size]
             else:
                 fields["error"], fields["result"], fields["length"] = -4096 < done < 0, done, record[length]
+                fields["requests"], fields["readahead"] = record[requests], record[readahead]
             if group.kind is not REQUEST or record[dirty_ns]:
                 fields["path"] = paths[record[path_at][: record[path_end]], record[path_cut] != 0]
             yield Event(group, record[end] + wall, record[end] - record[start], stages, fields)
@@ -294,7 +296,7 @@ class Stories:
                 continue
             yield {
                 "kind": kind,
-                "name": SOFTIRQS[one.softirq % len(SOFTIRQS)] if kind == "softirq" else comm(one.name),
+                "name": _SOFTIRQS[one.softirq % len(_SOFTIRQS)] if kind == "softirq" else comm(one.name),
                 "pid": one.pid if kind not in ("hardirq", "softirq") else None,
                 "cpu": one.cpu,
                 "ns": one.ns,
@@ -303,7 +305,7 @@ class Stories:
 
 
 class _Made(dict[Any, Any]):
-    """What was made of records, by what it was made of; records of the same share it."""
+    """Values made from parts of records, by these parts; records with the same part share one."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verdict of `wptrace io` looks for beyond what holds of any flow (docs/verdict.md)."""
+"""Rules of the verdict of `wptrace io` beyond those of any flow (docs/verdict.md)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wptrace.flows.io.owners import OWNED_REQUEST
 from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL
 from wptrace.model.report import BYTES, Finding, Report
 
-BEHIND_SHARE = 0.1
-"""Waits of this length for commits that others filled are reported."""
+BLAME_SHARE = 0.1
+"""A task that was in the way for this share of the time of all operations is named."""
 
 _ADVICE = {
     **verdict.TIMED.advice,
@@ -32,7 +32,8 @@ the device."""
 _HOLDERS = 3
 """So many of them are named who had that share together."""
 _ALIKE = 0.8
-"""Of several that wait, those whose share is that of the worst are as bad, and the one that waited longest is named."""
+"""Of several that wait, those whose share is that of the worst are as bad, and the one that waited longest is named. Of
+several that had the device, the next one is named with the one before it if it had as much."""
 LARGE = 1 << 20
 """Operations of so many bytes in the mean take their time to be prepared."""
 _MIXED = 0.05
@@ -100,17 +101,23 @@ def tail(case: Case) -> Finding | None:
     return found if sum(count >= _MIXED * calls.total() for count in calls.values()) < 2 else None
 
 
-def blamed(rule: str, stage: str, waits: Mapping[str, int]) -> Rule:
-    """Of the operations that were shown one by one: who was in their way, for how long."""
+BEHIND, RAN, IRQ_OFF = "behind", "ran", "irq_off"
+_BLAMED = {BEHIND: "journal", RAN: "wakeup", IRQ_OFF: "complete"}
+"""Rules that name a task, with their stage."""
+Blame = Mapping[str, Mapping[str, int]]
+"""By rule: for how long each task was in the way of the operations that were shown one by one."""
 
+
+def _blamed(rule: str, tasks: Mapping[str, int]) -> Rule:
     def found(case: Case) -> Finding | None:
-        if not waits:
+        if not tasks:
             return None
         whole = sum(stages[TOTAL].sum for stages in case.of_kind(OPERATION).values())
-        who = max(waits, key=waits.__getitem__)
-        if not whole or waits[who] < BEHIND_SHARE * whole:
+        who = max(tasks, key=tasks.__getitem__)
+        if not whole or tasks[who] < BLAME_SHARE * whole:
             return None
-        return Finding(rule, {"share": min(waits[who] / whole, 1.0), "sum_ns": waits[who]}, stage=stage, who=who)
+        figures = {"share": min(tasks[who] / whole, 1.0), "sum_ns": tasks[who]}
+        return Finding(rule, figures, stage=_BLAMED[rule], who=who)
 
     found.__name__ = rule
     return found
@@ -140,24 +147,25 @@ def owner(case: Case) -> Finding | None:
     return Finding("owner", figures, who=who)
 
 
-def _of_a_part(rule: Rule) -> Rule:
-    """Of a partition: nobody knows what the others of its disk had."""
+def _owner_of(filtered: bool, partial: bool) -> Rule:
+    """The same where filters or partitions leave out others, and nobody looks at the rest."""
 
     def found(case: Case) -> Finding | None:
-        finding = rule(case)
-        return None if finding is None else finding._replace(figures={**finding.figures, "partial": 1})
+        finding = owner(case)
+        if finding is None:
+            return None
+        figures = dict(finding.figures)
+        if filtered and not any(group.kind is HAD for group in case.report.counters):
+            if figures["owners"] == 1:
+                # That one is alone among those whom a filter asks for says nothing.
+                return None
+            figures["filtered"] = 1
+        if partial:
+            figures["partial"] = 1
+        return finding._replace(figures=figures)
 
-    found.__name__ = rule.__name__
+    found.__name__ = owner.__name__
     return found
-
-
-def followed(case: Case) -> Finding | None:
-    """The same with a filter: who had most of the time of what it lets through, where nobody looks at the rest."""
-    found = owner(case)
-    if found is None or any(group.kind is HAD for group in case.report.counters):
-        return found
-    # That one is alone among those whom a filter asks for says nothing.
-    return found._replace(figures={**found.figures, "filtered": 1}) if found.figures["owners"] > 1 else None
 
 
 def neighbour(case: Case) -> Finding | None:
@@ -186,7 +194,7 @@ def neighbour(case: Case) -> Finding | None:
     had = 0.0
     for count, holder in enumerate(holders, 1):
         had += one.met[holder] / one.met_ns
-        if had >= NEIGHBOUR_HAD:
+        if had >= NEIGHBOUR_HAD and not (count < len(holders) and one.met[holders[count]] >= _ALIKE * one.met[holder]):
             who = [named.get((one.dev, holder), neighbours.described(holder, "", 0)) for holder in holders[:count]]
             words = who[0] if count == 1 else f"{', '.join(who[:-1])} and {who[-1]}"
             break
@@ -218,35 +226,32 @@ BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 
 
 def path(
-    waits: Mapping[str, int],
+    blame: Blame,
     journal: bool = True,
     children: Sequence[int] = (),
     filtered: bool = False,
-    ran: Mapping[str, int] | None = None,
+    interference: bool = False,
     partial: bool = False,
 ) -> Rules:
-    """Of operations: with how long those that were shown waited for commits of others, by who had filled them.
+    """Of operations: with the tasks that were in the way of those that were shown.
 
     Without `journal` nobody sees the waits for one, and they are part of `fs`. The `children` are those of a process
     that was asked for. Where it is `filtered`, what is counted is not all that the devices did; where it is `partial`,
-    it is that of partitions. With --interference it is known who `ran` meanwhile.
+    it is that of partitions.
     """
     advice = dict(_ADVICE)
-    if ran is not None:
+    if interference:
         advice |= dict.fromkeys(("wakeup", "complete"), _NOBODY_NAMED)
     if not journal:
         advice["fs"] = _FS_WITH_JOURNAL
     if children:
-        named = ", ".join(map(str, children[:_NAMED]))
+        pids = ", ".join(map(str, children[:_NAMED]))
         more = f" and {len(children) - _NAMED:,} more" if len(children) > _NAMED else ""
-        started = f"processes that the one of --pid started (pid {named}{more})"
+        started = f"processes that the one of --pid started (pid {pids}{more})"
         advice["idle"] = f"{started}: --children has them as well, --cgroup all of a service"
-    who: Rule = followed if filtered else owner
-    if partial:
-        who = _of_a_part(who)
-    blame = (blamed("behind", "journal", waits), blamed("ran", "wakeup", ran or {}))
+    named = [_blamed(rule, blame.get(rule, {})) for rule in _BLAMED]
     return Rules(
         (verdict.idle, cached, verdict.unmeasured, largest),
-        (verdict.grew, tail, verdict.inside, *blame, who, neighbour, verdict.lost),
+        (verdict.grew, tail, verdict.inside, *named, _owner_of(filtered, partial), neighbour, verdict.lost),
         advice,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace io` does less of to keep a budget, in this order (docs/budget.md)."""
+"""Savings of `wptrace io` to keep a budget, in this order (docs/budget.md)."""
 
 from __future__ import annotations
 

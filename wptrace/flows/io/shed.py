@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the path flow sheds, one step after the other, and how it takes it back (bpf_src/block/path/state.h)."""
+"""The steps by which the path flow saves cost, and how they are taken back (bpf_src/block/path/state.h)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
 from wptrace.flows.io.by import CGROUP, COMM, PROCESS, THREAD
-from wptrace.flows.io.fates import Events
+from wptrace.flows.io.request_events import Events
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
 from wptrace.model.kind import NOBODY, Task
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BY = (CGROUP, PROCESS, THREAD, COMM)
 """Owners that records tell."""
 
-# Requests that were merged end together, and are told soon behind each other.
+# Requests that were merged end together, and are reported one soon after another.
 _MERGED = 1 << 12
 # More are looked up anew.
 _MOST_OWNERS = 1 << 16
@@ -108,7 +108,8 @@ class Spans:
             self._tasks.clear()
             self._owners.clear()
             self._leaders.clear()
-        if not tid and not pid:
+        if not pid:
+            # A flush that the block layer sends has the worker's thread alone.
             key: tuple[Any, ...] = ()
         elif self._by == CGROUP:
             key = (cgroup,)

@@ -19,11 +19,13 @@ _KINDS = {
     "preadv": ("preadv", "preadv2"),
     "pwritev": ("pwritev", "pwritev2"),
     "fsync": ("fsync", "fdatasync"),
+    "syncfs": ("syncfs",),
     "sync_file_range": ("sync_file_range",),
+    "sync": ("sync",),
     "msync": ("msync",),
 }
 
-SYNCS = ("fsync", "sync_file_range", "msync")
+SYNCS = ("fsync", "syncfs", "sync_file_range", "sync", "msync")
 
 
 def calls(count: int, kinds: Sequence[str], plain: bool, syncs: bool, machine: str | None = None) -> bytes:
@@ -60,7 +62,7 @@ _CLASSES = {
 
 
 def call(kind: str, number: int, machine: str | None = None) -> str:
-    """What people call it, by its class and the number of a system call."""
+    """Return the usual name of a call, by its class and the number of a system call."""
     if kind != SYSTEM_CALL:
         return _CLASSES[kind]
     name = names(machine or "").get(number)

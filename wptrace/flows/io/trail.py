@@ -29,7 +29,7 @@ class Trails:
         self._letters, self._numbers = letters, numbers
         self._nothing = bytes(codec.size)
 
-    def told(self, data: bytes, start_ns: int) -> tuple[list[Segment], int, list[Child]]:
+    def decode(self, data: bytes, start_ns: int) -> tuple[list[Segment], int, list[Child]]:
         """Stretches, how many more there were, requests in the order in which they were queued.
 
         A ValueError where they go back in time, as those of no program do.

@@ -20,7 +20,7 @@ FORMATS = {
     "csv": "csv_lines",
     "json": "json_lines",
 }
-"""What users call a format, and its module."""
+"""Names of formats, with their modules."""
 
 
 class _Format(Protocol):

@@ -31,7 +31,7 @@ class ExportFile:
             raise WptraceError(f"{path} cannot be written: its folder is not there or takes no files")
 
     def _check(self) -> None:
-        """What is there already."""
+        """Check what is there already."""
         try:
             found = self.path.lstat()
         except FileNotFoundError:
@@ -48,7 +48,7 @@ class ExportFile:
         return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")
 
     def open(self) -> BinaryIO:
-        """What is written becomes the file with `commit` alone."""
+        """Begin to write; only `commit` makes it the file."""
         if self._file is None:
             # Whose name it would be that somebody put there: no link is followed, nothing is overwritten.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,7 +75,7 @@ class ExportFile:
         file.close()
 
     def discard(self) -> None:
-        """What was not committed is as if it had never been."""
+        """Remove what was not committed."""
         self.discarded = True
         if self._file is None:
             return
@@ -98,7 +98,7 @@ class Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """What was discarded takes no more."""
+        """Write, unless the file was discarded."""
         part = bytes(data)
         if not self._file.discarded:
             self._file.write(part)

@@ -18,7 +18,7 @@ class ExportFolder(ExportFile):
 
     def _check(self) -> None:
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
-            raise UsageError(f"{self.path} is no folder: this export makes a folder of its own")
+            raise UsageError(f"{self.path} is not a folder: this export makes a folder of its own")
         try:
             if self.path.is_dir() and any(self.path.iterdir()):
                 raise UsageError(f"{self.path} is not empty: this export makes a folder of its own")
@@ -26,7 +26,7 @@ class ExportFolder(ExportFile):
             raise self._failed(error) from None
 
     def folder(self) -> Path:
-        """What is put into it is there with `commit` alone."""
+        """Begin to fill it; only `commit` makes it appear."""
         try:
             self._beside.mkdir(_MODE)
         except OSError as error:

@@ -54,7 +54,7 @@ Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
 class _Sparse:
-    """What a distribution held: count, sum, and the filled buckets."""
+    """A distribution as count, sum, and the filled buckets."""
 
     __slots__ = ("buckets", "count", "sum")
 
@@ -82,7 +82,7 @@ class _Column(NamedTuple):
 
 
 class Times:
-    """What came when, of each kind and operation, in columns whose sums are those of the summary."""
+    """Counts over time of each kind and operation, in columns whose sums are those of the summary."""
 
     def __init__(self) -> None:
         self._columns: list[_Column] = []
@@ -101,7 +101,7 @@ class Times:
         self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells)
 
     def end(self, report: Report) -> None:
-        """What came behind the last interval."""
+        """Add what came after the last interval."""
         rest: dict[Group, dict[str, Distribution]] = {}
         for group, found in sums.wholes(report).items():
             before = self._told.get(group, {})
@@ -430,7 +430,7 @@ def page(title: str, data: Mapping[str, Any], text: Sequence[str]) -> bytes:
     here = Path(__file__).parent
     style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # Names are hostile: what would end the element is spelled in another way.
-    told = encoded(data).replace("<", "\\u003c")
+    json = encoded(data).replace("<", "\\u003c")
     policy = f"default-src 'none'; style-src {_checksum(style)}; script-src {_checksum(script)}; base-uri 'none'"
     plain = html.escape("\n".join(map(printable, text)))
     return (
@@ -440,7 +440,7 @@ def page(title: str, data: Mapping[str, Any], text: Sequence[str]) -> bytes:
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f"<title>{html.escape(printable(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f"<noscript><pre>{plain}</pre></noscript>\n<main></main>\n"
-        f'<script type="application/json" id="data">{told}</script>\n<script>{script}</script>\n</body>\n</html>\n'
+        f'<script type="application/json" id="data">{json}</script>\n<script>{script}</script>\n</body>\n</html>\n'
     ).encode("utf-8", "backslashreplace")
 
 

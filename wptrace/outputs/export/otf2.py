@@ -57,7 +57,7 @@ class Otf2Export(Export):
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """What the library raises is about its files."""
+        """Turn errors of the library into errors about its files."""
         try:
             yield
         except (self._error, OSError) as error:
@@ -89,8 +89,8 @@ class Otf2Export(Export):
             value = fields.get(name)
             if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
                 found[self._numbers[name]] = value
-        if told := segments.order(event):
-            found[self._texts["stages"]] = told
+        if note := segments.order(event):
+            found[self._texts["stages"]] = note
         return found
 
     def _location(self, event: Event) -> Any:

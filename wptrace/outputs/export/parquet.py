@@ -44,14 +44,14 @@ class ParquetExport(Export):
         columns += [(f"label_{one}" if nested or one in others else one, name) for one in self._labels]
         columns += [*((one, name) for one in _TEXTS), *((one, number) for one in _NUMBERS), ("total_ns", number)]
         columns += [*((f"{one}_ns", number) for one in self._stages), ("more", arrow.string())]
-        told: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "version": __version__,
             "flow": start.flow,
             "level": start.level,
             "kernel": start.kernel,
         }
-        told.update(filters=dict(start.filters), notes=start.notes)
-        self._schema = arrow.schema(columns, metadata={"wptrace.schema": "1", "wptrace.start": encoded(told)})
+        shown.update(filters=dict(start.filters), notes=start.notes)
+        self._schema = arrow.schema(columns, metadata={"wptrace.schema": "1", "wptrace.start": encoded(shown)})
         self._writer = self._parquet.ParquetWriter(Sink(self._file), self._schema, compression="zstd")
 
     def event(self, event: Event) -> None:

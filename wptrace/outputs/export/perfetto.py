@@ -24,6 +24,8 @@ from wptrace.outputs.text.words import printable
 _WRITER = 1
 _REALTIME, _BOOTTIME = 1, 6
 _LONGEST = 4096
+# Of events that overlap, on a thread or a device; and of all: a capture may say anything.
+_LANES, _TRACKS = 1024, 1 << 16
 _GUEST, _HOST = _SIDES = "guest", "host"
 """Machines of one trace."""
 
@@ -38,6 +40,7 @@ class PerfettoExport(Export):
         self._lanes = Lanes()
         self._flows = 0
         self._told = 0
+        self._left_out = 0
 
     def start(self, start: Start) -> None:
         self._start = start
@@ -114,12 +117,15 @@ class PerfettoExport(Export):
         parent = self._owner(event.fields, _GUEST if "host" in event.fields else "")
         name = " ".join(filter(None, (words.group(event.group), kind.noun.one)))
         track = self._lane(parent, kind.name, kind.noun.plural, event.start_ns, event.end_ns)
+        if not track:
+            self._left_out += 1
+            return
         on = "" if there else device(event)
         self._flows += bool(on or there)
         flow = self._flows if on or there else 0
         notes = {key: value for key, value in event.fields.items() if value not in (None, "", [], {})}
-        if told := segments.order(event):
-            notes["stages"] = told
+        if facts := segments.order(event):
+            notes["stages"] = facts
         self._begin(track, name, event.start_ns, {**notes, "total_ns": event.total_ns}, flow)
         for segment in ours:
             self._begin(track, segment.stage, segment.begin_ns, {}, flow if segment.stage == BACK else 0)
@@ -133,9 +139,15 @@ class PerfettoExport(Export):
             self._on_host(event.fields["host"], there, flow)
 
     def _lane(self, parent: int, key: str, name: str, begin_ns: int, end_ns: int) -> int:
-        """A track of the owner on which nothing else is meanwhile."""
-        lane = self._lanes.take((parent, key), begin_ns, end_ns)
+        """A track of the owner on which nothing else is meanwhile; 0 where there are too many."""
+        lane = self._lanes.take((parent, key), begin_ns, end_ns, self._most_lanes)
+        if lane is None:
+            return 0
         return self._track(("lane", parent, key, lane), name=name, **({"parent_uuid": parent} if parent else {}))
+
+    @property
+    def _most_lanes(self) -> int:
+        return _LANES if len(self._tracks) < _TRACKS else 0
 
     def _owner(self, fields: Mapping[str, Any], side: str = "") -> int:
         """The thread that it belongs to; none where nobody is known.
@@ -147,17 +159,23 @@ class PerfettoExport(Export):
             return 0
         if not isinstance(tid, int) or not 0 < tid < 1 << 31:
             tid = pid
+        known = ("task", side, pid, tid) if side else ("thread", pid, tid)
+        if len(self._tracks) >= _TRACKS and known not in self._tracks:
+            return 0
         if side:
             machine = {"pid": _SIDES.index(side) + 1, "process_name": side}
             parent = self._track(("machine", side), process=machine)
-            return self._track(("task", side, pid, tid), name=f"{comm} {tid}", parent_uuid=parent)
+            return self._track(known, name=f"{comm} {tid}", parent_uuid=parent)
         self._track(("process", pid), process={"pid": pid, "process_name": comm})
-        return self._track(("thread", pid, tid), thread={"pid": pid, "tid": tid, "thread_name": comm})
+        return self._track(known, thread={"pid": pid, "tid": tid, "thread_name": comm})
 
     def _on_host(self, fields: Mapping[str, Any], found: Sequence[Segment], flow: int) -> None:
-        """What the host did, by the guest's clock."""
+        """Draw the work of the host, by the guest's clock."""
         begin, end = found[0].begin_ns, found[-1].end_ns
         track = self._lane(self._owner(fields, _HOST), "host", "operations for the guest", begin, end)
+        if not track:
+            self._left_out += 1
+            return
         self._begin(track, printable(str(fields.get("image") or "host")), begin, fields, flow)
         for segment in found:
             self._begin(track, segment.stage, segment.begin_ns, {})
@@ -174,7 +192,10 @@ class PerfettoExport(Export):
             self._on_device(str(on), f"{name}, sector {one.fields['sector']}", begin, end, 0)
 
     def _on_device(self, name: str, what: str, begin_ns: int, end_ns: int, flow: int) -> None:
-        lane = self._lanes.take(("device", name), begin_ns, end_ns)
+        lane = self._lanes.take(("device", name), begin_ns, end_ns, self._most_lanes)
+        if lane is None:
+            self._left_out += 1
+            return
         parent = self._track(("device", name), name=f"device {printable(name)}")
         track = self._track(("on", name, lane), name="requests in the device", parent_uuid=parent)
         self._begin(track, what, begin_ns, {}, flow)
@@ -204,15 +225,17 @@ class PerfettoExport(Export):
     def finish(self, report: Report) -> None:
         """A slice over all of it says how it was measured, and what was lost."""
         start, begin = self._start, report.ts_ns - report.duration_ns
-        told: dict[str, Any] = {"version": __version__, "kernel": start.kernel, "level": start.level}
-        told.update({f"filter {name}": value for name, value in start.filters.items()})
-        told.update({f"hook of {source.stage}": source.how or "not seen on this kernel" for source in start.sources})
-        told.update({f"note {at}": note for at, note in enumerate(start.notes, 1)})
-        told.update(_by_name(header.law(report)))
-        told.update({f"loss {at}": line for at, line in enumerate(header.losses(report), 1)})
+        facts: dict[str, Any] = {"version": __version__, "kernel": start.kernel, "level": start.level}
+        facts.update({f"filter {name}": value for name, value in start.filters.items()})
+        facts.update({f"hook of {source.stage}": source.how or "not seen on this kernel" for source in start.sources})
+        facts.update({f"note {at}": note for at, note in enumerate(start.notes, 1)})
+        facts.update(_by_name(header.law(report)))
+        facts.update({f"loss {at}": line for at, line in enumerate(header.losses(report), 1)})
+        if self._left_out:
+            facts["left out"] = f"{self._left_out:,} slices: too many were under way at once"
         parent = self._track("counters", name=f"wptrace {start.flow}")
         track = self._track("trace", name="the trace", parent_uuid=parent)
-        self._begin(track, f"wptrace {start.flow}", begin, told)
+        self._begin(track, f"wptrace {start.flow}", begin, facts)
         self._end(track, report.ts_ns)
 
 

@@ -30,7 +30,7 @@ def name(group: Group) -> str:
 
 
 class Charged(NamedTuple):
-    """What a stack started, by one operation on one device."""
+    """I/O of one operation that a stack started on one device."""
 
     frames: list[str]
     """From the outermost inwards."""

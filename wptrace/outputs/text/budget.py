@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget for the tracing's own cost did, as text and as JSON."""
+"""Effects of a budget for the cost of tracing, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def lines(report: Report) -> Iterator[str]:
     if found is None:
         return
     programs, reader = found.cost
-    told = f"programs {_percent(programs)}" if programs is not None else "what programs cost is not known"
-    line = f"budget: {_percent(found.cost.total)} of {_percent(found.limit)} spent ({told}, reader {_percent(reader)})"
+    cost = f"programs {_percent(programs)}" if programs is not None else "what programs cost is not known"
+    line = f"budget: {_percent(found.cost.total)} of {_percent(found.limit)} spent ({cost}, reader {_percent(reader)})"
     exhausted = found.exhausted and found.cost.total > found.limit
     yield line + (", and nothing more to shed" if exhausted else "")
     shed = [_shed(kind, ns, found, report.duration_ns) for kind, ns in found.off_ns.items() if ns]

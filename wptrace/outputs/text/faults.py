@@ -28,22 +28,22 @@ _LISTED = 50
 class FaultsView(View):
     def __init__(self, wanted: Wanted) -> None:
         super().__init__(wanted)
-        self._told: set[tuple[Any, ...]] = set()
+        self._listed: set[tuple[Any, ...]] = set()
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
         """Each once: what is not answered now may never be."""
-        fresh = [told for told in (one.told for one in found) if _identity(told) not in self._told]
-        self._told.update(map(_identity, fresh))
+        fresh = [one for one in (one.plain for one in found) if _identity(one) not in self._listed]
+        self._listed.update(map(_identity, fresh))
         return list(self._list(fresh, at_ns)) if fresh else []
 
     def _list(self, found: Sequence[Mapping[str, Any]], at_ns: int) -> Iterator[str]:
         time = clock_seconds(at_ns, self.wanted.dates)
         yield f"{time}  unanswered: {len(found):,}, the oldest for {units.duration(found[0]['age_ns'])}"
-        for told in found[:_LISTED]:
-            where = self.kinds[0].group(told["dev"], told["pasid"]).shown
-            line = f"  {units.duration(told['age_ns']):>8}  {told['stage']:<7} {printable(where)}"
-            line += f", group {told['group']}, {_PAGE.of(told['faults'])}"
-            yield line + (f" from {told['address']:#x}" if told["address"] else "")
+        for one in found[:_LISTED]:
+            where = self.kinds[0].group(one["dev"], one["pasid"]).shown
+            line = f"  {units.duration(one['age_ns']):>8}  {one['stage']:<7} {printable(where)}"
+            line += f", group {one['group']}, {_PAGE.of(one['faults'])}"
+            yield line + (f" from {one['address']:#x}" if one["address"] else "")
         if len(found) > _LISTED:
             yield f"  and {len(found) - _LISTED:,} more"
 
@@ -77,8 +77,8 @@ class FaultsView(View):
             yield from ["", *self._list(unanswered, report.ts_ns)]
 
 
-def _identity(told: Mapping[str, Any]) -> tuple[Any, ...]:
-    return told["dev"], told["pasid"], told["group"], told["address"]
+def _identity(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    return one["dev"], one["pasid"], one["group"], one["address"]
 
 
 VIEW = FaultsView

@@ -59,7 +59,7 @@ def law(report: Report, kinds: Iterable[Kind] = ()) -> Iterator[str]:
 
 
 def _nouns(kinds: Iterable[Kind]) -> dict[str, str]:
-    """What is in each book, where it is of one kind that has a noun of its own."""
+    """Return the nouns of books that are of one kind with a noun of its own."""
     found: dict[str, str] = {}
     for kind in kinds:
         if kind.book and kind.nested:

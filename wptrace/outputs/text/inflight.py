@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has not finished yet, as a table: how old it is, and how far it came."""
+"""Requests in flight as a table: how old each is, and how far it came."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _row(one: InFlight) -> tuple[str, ...]:
 
 
 def _where(one: InFlight) -> tuple[str, str]:
-    """What it does, and where."""
+    """Name its operation and place."""
     first, *others = (label.shown(value) for label, value in zip(one.group.kind.labels, one.group.values))
     return printable(" ".join((*others, *one.group.kind.constants.values()))), printable(first)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each device had to do: a line for each."""
+"""The load of devices: a line for each."""
 
 from __future__ import annotations
 

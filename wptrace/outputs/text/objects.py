@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flows by definition look like: a table for each row of labels, and lines for what is in flight."""
+"""Flows by definition as text: a table for each row of labels, and lines for what is in flight."""
 
 from __future__ import annotations
 

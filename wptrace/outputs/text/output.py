@@ -13,9 +13,9 @@ from typing import NamedTuple, TextIO
 from wptrace.model.book import Cause
 from wptrace.model.report import Controls, Event, InFlight, Report, Start
 from wptrace.outputs.text import budget, header, inflight, keyboard, pages, screen, words
-from wptrace.outputs.text.desk import ROWS, STORIES, TABLES, Desk
 from wptrace.outputs.text.keyboard import Keyboard
 from wptrace.outputs.text.live import Live, can_be_live
+from wptrace.outputs.text.screen_state import ROWS, STORIES, TABLES, ScreenState
 from wptrace.outputs.text.view import Forms, View
 
 # This many records are kept, and this many of them stand below the tables.
@@ -32,7 +32,7 @@ _IDLE = "stages that took no time"
 
 
 class _Seen(NamedTuple):
-    """What a live screen is made of."""
+    """Parts of a live screen."""
 
     report: Report | None = None
     recent: Sequence[Event] = ()
@@ -51,7 +51,7 @@ class TextOutput:
         self._recent: deque[Event] = deque(maxlen=_LAST_STORIES)
         live = view.wanted.live and can_be_live(stream)
         self._live = Live(stream, self._compose, self._introduce) if live else None
-        self._desk = Desk((), view.wanted.per_device, view.arranges)
+        self._state = ScreenState((), view.wanted.per_device, view.arranges)
         self._keyboard: Keyboard | None = None
         if self._live is not None and keyboard.there_is_one(sys.stdin):
             self._keyboard = Keyboard(stream, self._press, self._live.redraw)
@@ -69,14 +69,14 @@ class TextOutput:
     @property
     def paused(self) -> bool:
         """The user holds the screen."""
-        return self._desk.paused
+        return self._state.paused
 
     # --- Events -------------------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:
         self._introduction = list(self._view.begin(start))
         self._introduce()
-        self._desk = Desk(self._view.kinds, self._view.wanted.per_device, self._view.arranges)
+        self._state = ScreenState(self._view.kinds, self._view.wanted.per_device, self._view.arranges)
         if self._live is not None:
             self._live.start()
         if self._keyboard is not None:
@@ -184,17 +184,17 @@ class TextOutput:
     # --- The live screen ----------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """What came since; a screen that the user holds stands still."""
-        if self._live is not None and not self._desk.paused:
+        """Show what came since; a screen that the user holds stands still."""
+        if self._live is not None and not self._state.paused:
             self._live.draw()
 
     def _press(self, keys: list[str]) -> bool:
         """Answers all that came before it draws once."""
-        desk, report = self._desk, self._shown.report
+        state, report = self._state, self._shown.report
         for key in keys:
-            if desk.stale and desk.moves(key) and report is not None:
-                desk.arranged(report)
-            if not desk.press(key):
+            if state.stale and state.moves(key) and report is not None:
+                state.arranged(report)
+            if not state.press(key):
                 return False
         if self._live is not None:
             if "redraw" in keys:
@@ -205,33 +205,33 @@ class TextOutput:
 
     def _compose(self) -> list[str]:
         width, height = self._size
-        if not self._desk.paused:
+        if not self._state.paused:
             self._shown = self._now._replace(recent=list(self._recent))
         if self._keyboard is None:
             lines = self._tables(width, height - 1)
         else:
             lines = self._page(width, max(height - 2, 1))
-            if self._desk.helping:
+            if self._state.helping:
                 lines = pages.help_over(lines, width, max(height - 2, 1))
-            lines.append(pages.status(self._desk, width))
+            lines.append(pages.status(self._state, width))
         return [words.head(words.printable(line).translate(self._characters), width) for line in lines]
 
     def _page(self, width: int, height: int) -> list[str]:
-        desk, report, style = self._desk, self._shown.report, self._view.style(width)
-        if desk.page == STORIES:
-            return pages.stories(self._shown.recent, self._view, desk, width, height)
-        if report is None or desk.page == TABLES:
+        state, report, style = self._state, self._shown.report, self._view.style(width)
+        if state.page == STORIES:
+            return pages.stories(self._shown.recent, self._view, state, width, height)
+        if report is None or state.page == TABLES:
             return self._tables(width, height)
         first = header.time(report, style)
-        of = desk.arranged(report)
-        if desk.page == ROWS:
-            return [first, *pages.rows(of, desk, width, height - 1)]
-        return [first, *pages.row(of, desk, style, height - 1)]
+        of = state.arranged(report)
+        if state.page == ROWS:
+            return [first, *pages.rows(of, state, width, height - 1)]
+        return [first, *pages.row(of, state, style, height - 1)]
 
     def _tables(self, width: int, height: int) -> list[str]:
         report = self._shown.report
         # Also where the tables stay as they are: for those who go on to the list of rows.
-        of = None if report is None or self._keyboard is None else self._desk.arranged(report)
+        of = None if report is None or self._keyboard is None else self._state.arranged(report)
         of = of if self._view.arranges else None
         sections, without = self._sections(width, of), []
         if not screen.fits(sections, height):

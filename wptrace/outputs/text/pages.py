@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from wptrace.model import units
 from wptrace.model.kind import TOTAL, Group
 from wptrace.model.report import BYTES, Event, Report
-from wptrace.outputs.text import desk, histogram, tables, words
-from wptrace.outputs.text.desk import Desk
+from wptrace.outputs.text import histogram, screen_state, tables, words
+from wptrace.outputs.text.screen_state import ScreenState
 from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import ends, head, padded, printable
 
@@ -32,15 +32,15 @@ CHOSEN, OTHER = "> ", "  "
 _FIGURES = 49
 _NAME, _WIDEST = 24, 60
 _KEYS = {
-    desk.TABLES: "q:quit ?:help p:pause b:group s:sort d:devices /:filter Tab:stories Enter:rows",
-    desk.ROWS: "q:quit ?:help Up/Down:choose Enter:look s:sort /:filter p:pause Esc:back",
-    desk.ROW: "q:quit ?:help Left/Right:stage Up/Down:scroll p:pause Esc:back",
-    desk.STORIES: "q:quit ?:help Up/Down:scroll p:pause Esc:back",
+    screen_state.TABLES: "q:quit ?:help p:pause b:group s:sort d:devices /:filter Tab:stories Enter:rows",
+    screen_state.ROWS: "q:quit ?:help Up/Down:choose Enter:look s:sort /:filter p:pause Esc:back",
+    screen_state.ROW: "q:quit ?:help Left/Right:stage Up/Down:scroll p:pause Esc:back",
+    screen_state.STORIES: "q:quit ?:help Up/Down:scroll p:pause Esc:back",
 }
 _NOTHING_TOLD = "There are no stories yet: --slow, --each and --sample select them."
 
 
-def rows(report: Report, state: Desk, width: int, height: int) -> list[str]:
+def rows(report: Report, state: ScreenState, width: int, height: int) -> list[str]:
     """A line for each, around the chosen one."""
     room = min(max(width - _FIGURES - len(OTHER), _NAME), _WIDEST)
     title = f"{OTHER}{padded('rows', room)} {'count':>9} {'bytes':>9} {'mean':>8} {'p99':>8} {'max':>8}"
@@ -68,7 +68,7 @@ def name(group: Group) -> str:
     return f"{words.group(group)} {group.kind.noun.plural.rpartition(' ')[2]}".strip()
 
 
-def row(report: Report, state: Desk, style: tables.Style, height: int) -> list[str]:
+def row(report: Report, state: ScreenState, style: tables.Style, height: int) -> list[str]:
     """Its stages, and the histogram of one of them."""
     group = state.chosen
     if group is None:
@@ -88,7 +88,7 @@ def row(report: Report, state: Desk, style: tables.Style, height: int) -> list[s
     return _window(lines, state, height)
 
 
-def stories(events: Sequence[Event], view: View, state: Desk, width: int, height: int) -> list[str]:
+def stories(events: Sequence[Event], view: View, state: ScreenState, width: int, height: int) -> list[str]:
     """As many of the newest as there is room for."""
     if not events:
         return [_NOTHING_TOLD]
@@ -103,7 +103,7 @@ def stories(events: Sequence[Event], view: View, state: Desk, width: int, height
     return ["(older ones: Up)", *shown[1:]] if last > height else shown
 
 
-def _window(lines: Sequence[str], state: Desk, height: int) -> list[str]:
+def _window(lines: Sequence[str], state: ScreenState, height: int) -> list[str]:
     state.scroll = min(state.scroll, max(len(lines) - height, 0))
     shown = list(lines[state.scroll : state.scroll + height])
     below = len(lines) - state.scroll - height
@@ -119,13 +119,13 @@ def help_over(lines: Sequence[str], width: int, height: int) -> list[str]:
     return [*box, *lines[len(box) :]][: max(height, 1)]
 
 
-def status(state: Desk, width: int) -> str:
-    """What is not as it was, and the keys that there is room for."""
+def status(state: ScreenState, width: int) -> str:
+    """Return the changed settings, and the keys that there is room for."""
     if state.typing:
         return head(f"filter: {printable(state.needle)}_  (Enter keeps it, Esc drops it)", width)
     found = []
-    if state.told:
-        found.append(f"({state.told})")
+    if state.message:
+        found.append(f"({state.message})")
     if state.paused:
         found.append("PAUSED")
     if state.grouping:

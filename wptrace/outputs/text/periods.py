@@ -26,10 +26,10 @@ class Columns(NamedTuple):
         return f"{'TIME':<{26 if self.dates else 15}} {'CPU':>4} {'COMM':<16} {'TID':>7} {'LAT(us)':>9}"
 
     def lines(self, event: Event) -> Iterator[str]:
-        told = event.fields
-        line = f"{clock_time(told['start_ns'], self.dates)} {told['cpu']:>4} {printable(told['comm']):<16}"
-        yield f"{line} {told['tid']:>7} {event.total_ns // 1000:>9}"
-        for frame in told["stack"] or ["(user space)"]:
+        shown = event.fields
+        line = f"{clock_time(shown['start_ns'], self.dates)} {shown['cpu']:>4} {printable(shown['comm']):<16}"
+        yield f"{line} {shown['tid']:>7} {event.total_ns // 1000:>9}"
+        for frame in shown["stack"] or ["(user space)"]:
             yield f"    {printable(frame)}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on a live screen: as much as fits, the most important to the last."""
+"""The live screen: as much as fits, the most important to the last."""
 
 from __future__ import annotations
 

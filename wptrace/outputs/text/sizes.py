@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sizes requests have, as text: a row for each size, or for each power of two where there are many."""
+"""Sizes of requests as text: a row for each size, or for each power of two where there are many."""
 
 from __future__ import annotations
 

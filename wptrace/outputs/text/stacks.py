@@ -22,7 +22,7 @@ IO = Noun("I/O")
 
 
 class Charged(NamedTuple):
-    """What a stack started on one device, or on all of them, by one operation."""
+    """I/O of one operation that a stack started on one device, or on all of them."""
 
     group: Group
     stack: Stack

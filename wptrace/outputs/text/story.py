@@ -59,8 +59,8 @@ def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[s
     if "host" in event.fields:
         yield from wrapped(list(_host(event.fields)), width, _INDENT)
     yield _INDENT + strip(_stretches(event), width - len(_INDENT))
-    if told := segments.order(event):
-        yield _INDENT + told
+    if note := segments.order(event):
+        yield _INDENT + note
     yield from _list(_parts(event), width)
     yield from _children(event)
     if "flush" in event.fields:
@@ -83,12 +83,12 @@ def short(event: Event, width: int) -> Iterator[str]:
     room = max(width - columns(line) - 2, 0)
     yield head(f"{line}  {ends(what(fields, room), room)}".rstrip(), width)
     largest = sorted(_parts(event), key=lambda part: -part.ns)
-    told = [f"{part.stage} {units.duration(part.ns)} {part.share:.0%}" for part in largest if part.share >= _LARGE]
+    parts = [f"{part.stage} {units.duration(part.ns)} {part.share:.0%}" for part in largest if part.share >= _LARGE]
     worst = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
     behind = f"; {_interference(worst)}" if worst else ""
     most = fields.get("commit", {}).get("most")
     behind += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
-    yield head(f"    {printable(event.group.label('dev'))}: {', '.join(told)}{behind}", width)
+    yield head(f"    {printable(event.group.label('dev'))}: {', '.join(parts)}{behind}", width)
 
 
 def strip(parts: list[Part], width: int) -> str:
@@ -217,7 +217,7 @@ def _parts(event: Event) -> list[Part]:
 
 
 def _stretches(event: Event) -> list[Part]:
-    """What stands in the strip: one behind the other, as often as there were."""
+    """Return the stages of the strip, one behind the other, as often as there were."""
     if not event.segments:
         return _parts(event)
     whole = event.total_ns or 1
@@ -273,7 +273,7 @@ def _flushes(flush: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
-    """What was committed that it waited for, and who had put most into it."""
+    """Describe the commit that it waited for, and who had put most into it."""
     yield f"waited for commit {commit['transaction']}" + (f" of {who(commit)}" if "pid" in commit else "")
     if "pid" not in commit:
         return

@@ -46,12 +46,12 @@ class TurnsView(View):
         yield self._wait(event)
 
     def _wait(self, event: Event) -> str:
-        told = event.fields
-        line = f"{clock_time(event.end_ns, self.wanted.dates)}  {_task(told)} waited"
-        line += f" {units.duration(event.total_ns)} for cpu{told['cpu']}"
-        if told["sleep_ns"]:
-            line += f" after {units.duration(told['sleep_ns'])} of sleep"
-        instead = told.get("instead")
+        shown = event.fields
+        line = f"{clock_time(event.end_ns, self.wanted.dates)}  {_task(shown)} waited"
+        line += f" {units.duration(event.total_ns)} for cpu{shown['cpu']}"
+        if shown["sleep_ns"]:
+            line += f" after {units.duration(shown['sleep_ns'])} of sleep"
+        instead = shown.get("instead")
         if instead is None:
             return line
         if not instead["tid"]:

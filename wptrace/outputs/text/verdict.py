@@ -41,12 +41,12 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding, told: str) -> dict[str, Any]:
+def _finding(finding: Finding, before: str) -> dict[str, Any]:
     of = finding.group
     group = {} if of is None else {**of.fields, "kind": of.kind.name}
     figures = {name: _plain(name, value) for name, value in finding.figures.items()}
     who = {"who": finding.who} if finding.who else {}
-    advice = {"advice": finding.advice} if finding.advice and finding.advice != told else {}
+    advice = {"advice": finding.advice} if finding.advice and finding.advice != before else {}
     return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice}
 
 
@@ -159,10 +159,13 @@ def _owner(finding: Finding, dates: bool) -> str:
     return f"{of}{who} had {share:.0%} of the device's time, {rest} had the rest"
 
 
-def _ran(finding: Finding, dates: bool) -> str:
-    figures = finding.figures
-    took = units.duration(figures["sum_ns"])
-    return f"{printable(finding.who)} ran on their CPU for {figures['share']:.0%} of the time of operations ({took})"
+def _in_the_way(did: str) -> Callable[[Finding, bool], str]:
+    def words(finding: Finding, dates: bool) -> str:
+        figures = finding.figures
+        took = units.duration(figures["sum_ns"])
+        return f"{printable(finding.who)} {did} for {figures['share']:.0%} of the time of operations ({took})"
+
+    return words
 
 
 def _neighbour(finding: Finding, dates: bool) -> str:
@@ -186,7 +189,8 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "tail": _tail,
     "inside": _inside,
     "behind": _behind,
-    "ran": _ran,
+    "ran": _in_the_way("ran on their CPU"),
+    "irq_off": _in_the_way("kept interrupts off"),
     "owner": _owner,
     "neighbour": _neighbour,
 }

@@ -23,7 +23,7 @@ class View:
     arranges = False
     """Its tables are of whatever rows they are handed."""
     spaced = True
-    """What is in flight stands apart from the lines above it."""
+    """Set requests in flight apart from the lines above them."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -49,7 +49,7 @@ class View:
         raise NotImplementedError
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
-        """What only a summary has."""
+        """Return the parts that only a summary has."""
         yield from ()
 
     def sections(

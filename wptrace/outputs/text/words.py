@@ -112,7 +112,7 @@ def wrapped(parts: Iterable[str], width: int, indent: str, gap: str = "  ") -> I
 
 
 def chosen(start: Start) -> str:
-    """What of the machine is traced, and how: ` on vda, only op read, by cgroup`."""
+    """Describe devices and filters: ` on vda, only op read, by cgroup`."""
     where = ""
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
@@ -141,12 +141,12 @@ def introduction(start: Start) -> Iterator[str]:
 
 
 def happened(events: Mapping[str, int]) -> str:
-    """What else happened to requests on their way."""
+    """Describe events of requests on their way."""
     return ", ".join(f"{name} {count:,}" for name, count in events.items())
 
 
 def overhead(cost: Overhead, duration_ns: int) -> str:
-    """What the tracing itself cost."""
+    """Describe the cost of the tracing itself."""
     parts = [f"reader {cost.reader_cpu_ns / duration_ns:.1%} of a CPU" if duration_ns else ""]
     if cost.bpf_runs:
         parts.append(f"BPF {units.duration(cost.bpf_ns / cost.bpf_runs)} a run, {cost.bpf_runs:,} runs")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from wptrace.bpf.btf import (
     Array,
     Btf,
+    Const,
     Enum,
     Enumerator,
     Func,
@@ -33,7 +34,7 @@ class Types:
         self.all: list[Type] = [Void(0, "")]
 
     def add(self, kind: type[Type], *arguments: object) -> int:
-        self.all.append(kind(len(self.all), *arguments))  # type: ignore[call-arg,arg-type]
+        self.all.append(kind(len(self.all), *arguments))  # type: ignore[arg-type]
         return len(self.all) - 1
 
     def integer(self, name: str, size: int, encoding: int = 0) -> int:
@@ -82,7 +83,19 @@ def kernel() -> Kernel:
     t.all[cgroup_pointer] = Ptr(cgroup_pointer, "", cgroup)
     css = t.struct("css_set", 16, ("dfl_cgrp", cgroup_pointer, 64))
     task = t.struct("task_struct", 128, ("pid", i32, 64), ("comm", text, 128), ("cgroups", t.pointer(css), 512))
-    dev = t.struct("dev", 64, ("name", text, 8), ("title", t.pointer(char), 320), ("uid", kuid, 384))
+    unsigned_char = t.integer("unsigned char", 1)
+    numbers = t.pointer(t.add(Typedef, "byte", unsigned_char))
+    letters = t.pointer(t.add(Const, "", unsigned_char))
+    t.add(Enum, "", 4, False, [Enumerator(name, at) for at, name in enumerate(("IN_PART", "OUT_PART", "NR_PARTS"))])
+    dev = t.struct(
+        "dev",
+        64,
+        ("name", text, 8),
+        ("title", t.pointer(char), 320),
+        ("uid", kuid, 384),
+        ("letters", letters, 416),
+        ("numbers", numbers, 448),
+    )
     inner = t.add(Union, "", 8, [Member("owner", t.pointer(task), 0, 0), Member("hash", u64, 0, 0)])
     item = t.struct(
         "item",

@@ -84,7 +84,7 @@ def test_a_key_of_parts() -> None:
 
 
 def key_of(parts: int, *values: int) -> int:
-    """What these instructions make of the values of the parts."""
+    """Compute what these instructions make of the values of the parts."""
     registers = {"r7": 0, "r9": 0, "r1": 0, "r2": 0}
     left = list(values)
     recipes = (Recipe(CPU), NUMBER)[2 - parts :]

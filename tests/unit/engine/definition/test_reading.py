@@ -275,7 +275,7 @@ def test_a_file_is_bounded_and_plain(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         reading.read(tmp_path / "none")
     (tmp_path / "bytes.toml").write_bytes(b'name = "x"\nabout = "\xff"\n')
-    with pytest.raises(DefinitionError, match="line 2, column 10: this is no UTF-8"):
+    with pytest.raises(DefinitionError, match="line 2, column 10: this is not UTF-8"):
         reading.read(tmp_path / "bytes.toml")
 
 

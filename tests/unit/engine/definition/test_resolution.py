@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What points are on a kernel that was made up, with one of each difficulty."""
+"""Points on a made-up kernel, with one of each difficulty."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -9,21 +11,23 @@ from tests.unit.engine.definition import made_up
 from wptrace.engine.definition import reading
 from wptrace.engine.definition.check import check, lines
 from wptrace.engine.definition.faults import DefinitionError
+from wptrace.engine.definition.labels import Names
 from wptrace.engine.definition.recipe import Attachment, Load, Recipe
 from wptrace.engine.definition.recipe import Test as Filter
 from wptrace.engine.definition.resolution import Attempt, attempt, resolve
+from wptrace.kernel import system_calls
 
 _KERNEL = made_up.kernel()
 _END = '[[point]]\nname = "z"\nat = "tp:ended"\nkey = "item"\n'
 _HEAD = 'name = "x"\n'
 
 
-def _attempt(point: str, head: str = _HEAD, end: str = _END, **how: object) -> Attempt:
+def _attempt(point: str, head: str = _HEAD, end: str = _END, **how: Any) -> Attempt:
     text = f'{head}[[point]]\nname = "a"\n{point}\n{end}'
-    return attempt(reading.parse(text, "x.toml"), _KERNEL, **how)  # type: ignore[arg-type]
+    return attempt(reading.parse(text, "x.toml"), _KERNEL, **how)
 
 
-def _first(point: str, at: str = "tp:made", key: str = "item", **how: object) -> list[Attachment]:
+def _first(point: str, at: str = "tp:made", key: str = "item", **how: Any) -> list[Attachment]:
     found = _attempt(f'at = "{at}"\nkey = "{key}"\n{point}', **how)
     assert not found.faults, found.faults
     return list(found.resolution.points[0].attachments)
@@ -162,6 +166,24 @@ def test_labels_of_enums_have_their_names_without_what_all_begin_with() -> None:
     assert (found.type, found.names) == ("enum", {0: "read", 1: "write"})
 
 
+def test_letters_may_be_unsigned_and_bytes_are_none() -> None:
+    found = _attempt('at = "tp:made"\nkey = "item"\nlabels = ["item->dev->letters", "item->dev->numbers"]')
+    assert [(label.name, label.type) for label in found.resolution.labels] == [("letters", "text"), ("numbers", "hex")]
+
+
+def test_constants_of_an_enum_without_a_name_have_names() -> None:
+    """It is found by one of them; what counts them is none, and what all end with says nothing."""
+    found = _attempt('at = "tp:made"\nkey = "item"\nlabels = [{ value = "count", enum = "OUT_PART" }]')
+    assert (found.resolution.labels[0].type, found.resolution.labels[0].names) == ("enum", {0: "in", 1: "out"})
+
+
+def test_system_calls_have_names() -> None:
+    found = _attempt('at = "tp:made"\nkey = "item"\nlabels = [{ value = "count", as = "syscall" }]')
+    label = found.resolution.labels[0]
+    assert (label.type, label.names[system_calls.numbers()["fsync"]]) == ("syscall", "fsync")
+    assert [Names().of(label, [number]) for number in (system_calls.numbers()["read"], 4000)] == ["read", "call 4000"]
+
+
 def test_labels_take_at_most_four_words() -> None:
     point = 'labels = ["item->dev->name", { name = "b", value = "task.comm" }, "count"]'
     assert _fault(point) == "the labels take 5 words; there is room for 4, and a text takes 2"
@@ -243,7 +265,7 @@ def test_the_first_key_that_all_points_have() -> None:
     [
         ('value = "item->lne"', "tp:made", "struct item has no field lne on this kernel; did you mean len?"),
         ('value = "item->dev"', "tp:none", "there is no tracepoint none on made-up"),
-        ('value = "item->embedded"', "tp:made", "struct dev is no number: name a field of it, as name, title, uid"),
+        ('value = "item->embedded"', "tp:made", "struct dev is not a number: name a field of it, as name, title, uid"),
         ('value = "item->list"', "tp:made", "this is a list: name an element, as [0]"),
         ('value = "item->list[4]"', "tp:made", "it has 4 elements"),
         ('value = "item->dev->name"', "tp:made", "this is a text, and a number is needed"),
@@ -251,7 +273,7 @@ def test_the_first_key_that_all_points_have() -> None:
         ('value = "item->private->x"', "tp:made", "void * leads to no struct: say (struct NAME *) before it"),
         ('value = "item->hidden->x"', "tp:made", "struct hidden * leads to no struct: say (struct NAME *) before it"),
         ('value = "(struct none *)item->x"', "tp:made", "this kernel has no struct none"),
-        ('value = "(struct dev *)(item->len)->uid"', "tp:made", "unsigned int is no pointer"),
+        ('value = "(struct dev *)(item->len)->uid"', "tp:made", "unsigned int is not a pointer"),
         ('value = "itm"', "tp:made", "tp:made has no itm; did you mean item?"),
         ('value = "arg3"', "tp:made", "tp:made has 3 arguments, counted from arg0"),
         (
@@ -259,7 +281,7 @@ def test_the_first_key_that_all_points_have() -> None:
             "tp:switched",
             "tp:switched has 2 arguments of the type task_struct: say prev",
         ),
-        ('filter = "count == MY_OP_READ"', "tp:made", "count is no enum, so MY_OP_READ has no meaning here"),
+        ('filter = "count == MY_OP_READ"', "tp:made", "count is not an enum, so MY_OP_READ has no meaning here"),
         (
             'filter = "item->op == MY_OP_REED"',
             "tp:made",
@@ -267,15 +289,15 @@ def test_the_first_key_that_all_points_have() -> None:
         ),
         ('filter = "item->len == -1"', "tp:made", "item->len has 32 bits without a sign and is never -1"),
         ('filter = "item->port > 65536"', "tp:made", "item->port has 16 bits and is never 65536"),
-        ('labels = [{ name = "n", value = "count", as = "text" }]', "tp:made", "the label n is no text"),
+        ('labels = [{ name = "n", value = "count", as = "text" }]', "tp:made", "the label n is not a text"),
         (
             'labels = [{ name = "n", value = "count", as = "enum" }]',
             "tp:made",
-            "the type of count is no enum",
+            "the type of count is not an enum",
         ),
         ('labels = [{ name = "n", value = "count", enum = "none" }]', "tp:made", "this kernel has no enum none"),
         ("filter = \"task.comm == '0123456789abcdef'\"", "tp:made", "task.comm has at most 15 bytes to compare"),
-        ("filter = \"count == 'x'\"", "tp:made", "count is no text"),
+        ("filter = \"count == 'x'\"", "tp:made", "count is not a text"),
         ('filter = "task.comm == 1"', "tp:made", "this is a text, and a number is needed"),
     ],
 )
@@ -290,7 +312,7 @@ def test_what_this_kernel_lacks_is_told_in_a_sentence(point: str, at: str, messa
         (
             "ret:put_item",
             "ret",
-            "put_item is no function on made-up: the compiler made put_item.constprop.0 of it",
+            "put_item is not a function on made-up: the compiler made put_item.constprop.0 of it",
         ),
         ("ret:large", "ret", "__int128 has 16 bytes, and 8 are the most"),
         ("event:none/none", "x", "there is no event none/none on made-up"),

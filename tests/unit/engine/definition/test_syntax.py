@@ -96,7 +96,7 @@ def test_comparisons(text: str, left: str, operator: str, right: tuple[object, .
         ("a" + "->b" * 13, 37, "there is room for 12 steps"),
         ("a|b|c|d|e", 7, "there is room for 4 alternatives"),
         ("9" * 20, 0, "the number does not fit 64 bits"),
-        ("5x", 0, "this is no number"),
+        ("5x", 0, "this is not a number"),
         ("a" * 257, 256, "it has 257 characters; there is room for 256"),
     ],
 )

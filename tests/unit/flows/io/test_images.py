@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a hypervisor's operations and requests is of the disks of its guest."""
+"""Operations and requests of a hypervisor for the disks of its guest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_names_that_the_kernel_cut(path: str, is_it: bool) -> None:
 
 
 def test_a_capture_has_all_that_it_takes() -> None:
-    again = images.told(Images(GUEST).described)
+    again = images.of_filters(Images(GUEST).described)
     events = [operation(), request(), operation(inode=13, path="/srv/b.qcow2")]
     assert list(again.of(events)) == list(Images(GUEST).of(events))
 
@@ -72,9 +72,12 @@ def test_a_capture_has_all_that_it_takes() -> None:
 )
 def test_what_no_trace_says_is_refused(filters: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
-        images.told(filters)
+        images.of_filters(filters)
 
 
 def test_other_formats_are_said() -> None:
-    assert any("/srv/b.qcow2 is of format qcow2" in note for note in Images(GUEST).notes())
-    assert "no image of a disk" in Images(Guest(7, "web", ())).notes()[0]
+    assert any("/srv/b.qcow2 is of format qcow2" in note for note in Images(GUEST).notes([]))
+    native = Images(Guest(7, "web", (FILE._replace(aio="native"), COW._replace(aio="threads"))))
+    assert not any("cannot be joined" in note for note in native.notes(["io_uring"]))
+    assert [note.partition(":")[0] for note in native.notes(["AIO"])][-1] == "/srv/a.img cannot be joined"
+    assert "no image of a disk" in Images(Guest(7, "web", ())).notes([])[0]

@@ -10,6 +10,7 @@ from tests.unit.engine.test_devices import HASH, PROBES
 from wptrace.bpf.object import BpfObject
 from wptrace.errors import UsageError
 from wptrace.flows.io import layers
+from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
 HEADER = (ROOT / "bpf_src/block/path/layers.h").read_text()
@@ -19,7 +20,7 @@ HEADER = (ROOT / "bpf_src/block/path/layers.h").read_text()
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """dm-N has the number 253:N."""
     monkeypatch.setattr(
-        layers.blockdev,
+        blockdev,
         "extent",
         lambda name: Extent(name, name, kernel_dev(253, int(name.partition("-")[2])), 0, EVERYTHING),
     )

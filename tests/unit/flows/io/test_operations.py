@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from wptrace.engine.hooks import END
+from wptrace.engine.hooks import END, Way
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.operations import (
@@ -20,6 +20,8 @@ from wptrace.flows.io.operations import (
     unseen,
     ways,
 )
+from wptrace.kernel import mounts
+from wptrace.kernel.mounts import Place
 
 AIO = ("aio_read", "aio_write", "aio_complete_rw")
 OLD = {
@@ -152,3 +154,16 @@ def test_what_is_mounted_later_may_be_of_another_kind() -> None:
     prepared = {"ext4", "vfat"}
     assert [kind for kind in ("ext3", "vfat", "xfs", "f2fs") if is_watched(kind, KNOWN, prepared)] == ["ext3", "vfat"]
     assert all(is_watched("f2fs", way, prepared) for way in (BY_FUNCTION, BY_CALL, SYNCS_BY_FUNCTION))
+
+
+@pytest.mark.parametrize(
+    ("way", "said"), [(io_operations.BY_FUNCTION, True), (io_operations.BY_CALL, True), (io_operations.KNOWN, False)]
+)
+def test_what_is_opened_through_an_overlay_is_not_found_below_it(
+    monkeypatch: pytest.MonkeyPatch, way: Way, said: bool
+) -> None:
+    monkeypatch.setattr(mounts, "overlays_of", lambda path: {"/low/db": ["/merged"]}.get(path, []))
+    places = [Place(path, 0, 0, 0, None) for path in ("/low/db", "/srv")]
+    found = [note for note in notes(way, (), places) if "overlay" in note]
+    note = "files opened through the overlay at /merged are not found by /low/db: give the path there"
+    assert found == ([note] if said else [])

@@ -61,7 +61,7 @@ def told(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     array = {name: values.pop(name) for name in list(values) if isinstance(values[name], (list, tuple))}
     for name, parts in array.items():
         values.update({f"{name}[{place}]": part for place, part in enumerate(parts)})
-    (found,) = stories.told([stories.layout.unpack(packed(layout, **values))])
+    (found,) = stories.decode([stories.layout.unpack(packed(layout, **values))])
     return found
 
 

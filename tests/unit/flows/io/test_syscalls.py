@@ -30,7 +30,9 @@ NAMES = {
     "preadv": ("preadv", "preadv2"),
     "pwritev": ("pwritev", "pwritev2"),
     "fsync": ("fsync", "fdatasync"),
+    "syncfs": ("syncfs",),
     "sync_file_range": ("sync_file_range",),
+    "sync": ("sync",),
     "msync": ("msync",),
 }
 

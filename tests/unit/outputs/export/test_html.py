@@ -142,10 +142,10 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
             for name, one in found.items():
                 cells[group][name].merge(one)
     whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
-    found = told(tmp_path, path.start(), *reports, whole)
-    assert html.COLUMNS / 2 <= len(found["columns"]) <= html.COLUMNS
-    assert sum(cells["0"]["total"][0] for _, _, cells in found["columns"]) == 500 * len(reports)
-    edges = [edge for begin, end, _ in found["columns"] for edge in (begin, end)]
+    columns = told(tmp_path, path.start(), *reports, whole)["columns"]
+    assert html.COLUMNS / 2 <= len(columns) <= html.COLUMNS
+    assert sum(cells["0"]["total"][0] for _, _, cells in columns) == 500 * len(reports)
+    edges = [edge for begin, end, _ in columns for edge in (begin, end)]
     assert edges == sorted(edges)
 
 

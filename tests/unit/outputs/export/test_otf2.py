@@ -102,7 +102,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
         export.make("otf2", place, "stages", Wanted())
     (place / "kept").unlink()
     assert read(written(tmp_path, "otf2", path.start(), path.operation(), SUMMARY))[0]
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         export.make("otf2", place / "traces.otf2", "stages", Wanted())
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out"]
 

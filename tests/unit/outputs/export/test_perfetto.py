@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from wptrace.errors import WptraceError
 from wptrace.model.kind import Kind, Noun, Point, Stage
 from wptrace.model.report import Event
 from wptrace.outputs import export
+from wptrace.outputs.export import perfetto
 from wptrace.outputs.export.lanes import Lanes
 from wptrace.outputs.registry import Wanted
 
@@ -178,10 +180,28 @@ def test_a_library_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: py
 
 def test_lanes_hold_one_at_a_time() -> None:
     lanes = Lanes()
-    taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    taken: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
     for event in some(300):
         taken[lanes.take("one", event.start_ns, event.end_ns)].append((event.start_ns, event.end_ns))
     assert len(taken) > 1
     for spans in taken.values():
         spans.sort()
         assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:]))
+
+
+def test_what_is_under_way_at_once_has_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one thread, or of many: what has no track is counted."""
+    event = path.operation()
+    monkeypatch.setattr(perfetto, "_LANES", 5)
+    found = packets(tmp_path, REPLAYED, *[event] * 12)
+    assert len([one for one in slices(found) if one[0].endswith("operation")]) == 5
+    assert any("7 slices: too many" in note.string_value for one in found for note in one.track_event.debug_annotations)
+    monkeypatch.setattr(perfetto, "_TRACKS", 20)
+    many = [path.operation(pid=pid, tid=pid) for pid in range(1000, 1100)]
+    found = packets(tmp_path, REPLAYED, *many)
+    assert len({packet.track_descriptor.uuid for packet in found if packet.track_descriptor.uuid}) < 30
+    kept = len([one for one in slices(found) if one[0].endswith("operation")])
+    assert 0 < kept < 100
+    words = " ".join(note.string_value for one in found for note in one.track_event.debug_annotations)
+    # Those of the device are slices as well.
+    assert 100 - kept <= int(re.findall(r"(\d+) slices: too many", words)[0]) <= 200 - kept

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget did, on a screen and in JSON."""
+"""Effects of a budget, on a screen and in JSON."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def spending(shed: int = 0, off: dict[Saving, int] | None = None, cost: Cost = U
 
 def report(found: Spending | None, untimed: dict[Group, int] | None = None) -> Report:
     made = path.report()._replace(budget=found)
+    counters = {group: dict(counts) for group, counts in made.counters.items()}
     for group, count in (untimed or {}).items():
-        made.counters[group][UNTIMED] = count
-    return made
+        counters[group][UNTIMED] = count
+    return made._replace(counters=counters)
 
 
 def test_without_a_budget_nothing_is_said() -> None:

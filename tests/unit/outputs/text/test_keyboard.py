@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bytes of a terminal are which keys."""
+"""Keys, from bytes of a terminal."""
 
 from __future__ import annotations
 

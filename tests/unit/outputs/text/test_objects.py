@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flows by definition look like as text."""
+"""Flows by definition as text."""
 
 from __future__ import annotations
 

@@ -115,6 +115,10 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
             "hog (pid 7) ran on their CPU for 62% of the time of operations (1.20 s)",
         ),
         (
+            Finding("irq_off", {"share": 0.2, "sum_ns": 1.2 * SECOND}, stage="complete", who="kworker/0:1 (pid 7)"),
+            "kworker/0:1 (pid 7) kept interrupts off for 20% of the time of operations (1.20 s)",
+        ),
+        (
             Finding("owner", {"share": 0.92, "owners": 3, "more": 1}, who="backup[12]"),
             "backup[12] had 92% of the device's time, many others had the rest",
         ),

@@ -76,8 +76,8 @@ def _summed(times: Iterable[int]) -> tuple[list[int], list[int]]:
     return ordered, sums
 
 
-class Beside:
-    """What this guest and the others had of the host's devices."""
+class OtherGuests:
+    """The shares of this guest and of the others in the host's devices."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -106,7 +106,7 @@ class Beside:
         return sum(map(len, self._waits.values()))
 
     def look(self) -> None:
-        """What others had during the waits since the last look."""
+        """Add what others had during the waits since the last look."""
         if self._others and self._waits:
             every = {
                 who: {dev: _Busy([one for one in stays if one.dev == dev]) for dev in {one.dev for one in stays}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user chose to see of a live screen, by keys: apart from how it is drawn."""
+"""Settings of a live screen that the user changes by keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STEPS = {"up": -1, "down": 1, "pgup": -10, "pgdn": 10, "home": -1 << 30, "end":
 _LONGEST_NEEDLE = 64
 
 
-class Desk:
+class ScreenState:
     """`press` takes keys, `arranged` makes of a report the one to be drawn."""
 
     def __init__(self, kinds: Sequence[Kind], per_device: bool, groups: bool = True) -> None:
@@ -41,7 +41,7 @@ class Desk:
         self.paused = False
         self.typing = False
         self.needle = ""
-        self.told = ""
+        self.message = ""
         """Why the last key did nothing."""
         self.order = ""
         self.per_device = per_device
@@ -71,7 +71,7 @@ class Desk:
 
     def press(self, key: str) -> bool:
         """False: the user wants to end."""
-        self.told = ""
+        self.message = ""
         self.stale |= self.typing or key in _REARRANGING
         if self.typing:
             self._type(key)
@@ -94,10 +94,10 @@ class Desk:
             self.paused = not self.paused
         elif key == "b":
             self._grouping = (self._grouping + 1) % len(self._groupings)
-            self.told = "" if len(self._groupings) > 1 else "there is nothing else to group by"
+            self.message = "" if len(self._groupings) > 1 else "there is nothing else to group by"
         elif key == "d":
             self.per_device = self.per_device != bool(self._place)
-            self.told = "" if self._place else "its rows have no devices"
+            self.message = "" if self._place else "its rows have no devices"
         elif key == "s":
             orders = list(ORDERS)
             self.order = orders[(orders.index(self.order) + 1) % len(orders)]

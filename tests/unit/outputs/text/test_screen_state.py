@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keys make of a report: grouping, order, filter, the chosen row."""
+"""Keys on a report: grouping, order, filter, the chosen row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tests.unit.analysis.test_neighbours import APP, BATCH, COUNTERS, CRON
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import MS, distribution
 from wptrace.analysis import neighbours
-from wptrace.flows.io.owners import KINDS, PROCESS
+from wptrace.flows.io.by import PROCESS
+from wptrace.flows.io.owners import KINDS
 from wptrace.model.kind import ALL, OTHERS, Group, Task
 from wptrace.model.report import Report, rows_of
-from wptrace.outputs.text.desk import ORDERS, ROW, ROWS, STORIES, TABLES, Desk
+from wptrace.outputs.text.screen_state import ORDERS, ROW, ROWS, STORIES, TABLES, ScreenState
 
 OWNED = KINDS[PROCESS][2]
 DB, BACKUP = Task("db", 7), Task("backup", 9)
@@ -35,8 +36,8 @@ def report() -> Report:
     return made._replace(rows=rows_of(cells, (*path.KINDS, OWNED)))
 
 
-def desk(*keys: str, per_device: bool = False) -> Desk:
-    made = Desk((*path.KINDS, OWNED), per_device)
+def pressed(*keys: str, per_device: bool = False) -> ScreenState:
+    made = ScreenState((*path.KINDS, OWNED), per_device)
     made.arranged(report())
     for key in keys:
         assert made.press(key)
@@ -44,14 +45,14 @@ def desk(*keys: str, per_device: bool = False) -> Desk:
     return made
 
 
-def shown(state: Desk) -> list[Group]:
+def shown(state: ScreenState) -> list[Group]:
     found = state.arranged(report())
     groups = list(dict.fromkeys(row.group for row in found.rows))
     assert groups == state.rows
     return groups
 
 
-def of(state: Desk, kind: object) -> list[tuple[object, ...]]:
+def of(state: ScreenState, kind: object) -> list[tuple[object, ...]]:
     return [group.values for group in shown(state) if group.kind is kind]
 
 
@@ -59,24 +60,24 @@ def test_as_it_comes_the_rows_are_those_of_a_summary() -> None:
     def plain(found: Report) -> list[tuple[object, ...]]:
         return [(row.group, row.metric, row.distribution.sum, row.share) for row in found.rows]
 
-    assert plain(desk().arranged(report())) == plain(report().everywhere())
-    assert plain(desk(per_device=True).arranged(report())) == plain(report())
+    assert plain(pressed().arranged(report())) == plain(report().everywhere())
+    assert plain(pressed(per_device=True).arranged(report())) == plain(report())
 
 
 def test_q_ends_and_nothing_else_does() -> None:
-    assert not Desk((), False).press("q")
+    assert not ScreenState((), False).press("q")
     for key in ("?", "h", "p", " ", "b", "s", "d", "/", "tab", "esc", "enter", "up", "left", "redraw", "ä", "Q"):
-        assert Desk((), False).press(key)
+        assert ScreenState((), False).press(key)
 
 
 def test_devices_are_apart_and_together_again() -> None:
-    assert {values[0] for values in of(desk(), path.OPERATION)} == {ALL}
-    assert {values[0] for values in of(desk("d"), path.OPERATION)} == {"nvme0n1", "sda"}
-    assert {values[0] for values in of(desk("d", "d"), path.OPERATION)} == {ALL}
+    assert {values[0] for values in of(pressed(), path.OPERATION)} == {ALL}
+    assert {values[0] for values in of(pressed("d"), path.OPERATION)} == {"nvme0n1", "sda"}
+    assert {values[0] for values in of(pressed("d", "d"), path.OPERATION)} == {ALL}
 
 
 def test_groupings_go_round() -> None:
-    state = desk()
+    state = pressed()
     seen = []
     for _ in range(4):
         seen.append((state.grouping, len(of(state, path.OPERATION)), len(of(state, OWNED))))
@@ -87,7 +88,7 @@ def test_groupings_go_round() -> None:
 
 
 def test_sums_are_the_same_however_it_is_grouped() -> None:
-    def sums(state: Desk) -> dict[object, tuple[int, int]]:
+    def sums(state: ScreenState) -> dict[object, tuple[int, int]]:
         found: dict[object, tuple[int, int]] = {}
         for row in state.arranged(report()).rows:
             if row.metric == "total":
@@ -96,22 +97,22 @@ def test_sums_are_the_same_however_it_is_grouped() -> None:
                 found[row.group.kind] = count + one.count, total + one.sum
         return found
 
-    whole = sums(desk(per_device=True))
-    assert sums(desk()) == sums(desk("d")) == whole
+    whole = sums(pressed(per_device=True))
+    assert sums(pressed()) == sums(pressed("d")) == whole
     for keys in (["b"], ["b", "b"], ["b", "b", "b"], ["d", "b", "b"]):
-        grouped = sums(desk(*keys))
+        grouped = sums(pressed(*keys))
         assert grouped == {kind: whole[kind] for kind in grouped}
 
 
 @pytest.mark.parametrize(("order", "first"), [("time", BACKUP), ("count", BACKUP), ("mean", DB), ("max", DB)])
 def test_rows_are_sorted_and_others_are_last(order: str, first: Task) -> None:
-    state = desk("b", "b", *["s"] * list(ORDERS).index(order))
+    state = pressed("b", "b", *["s"] * list(ORDERS).index(order))
     assert state.order == order
     assert [values[2] for values in of(state, OWNED)] == [first, BACKUP if first is DB else DB, OTHERS]
 
 
 def test_orders_go_round_and_keep_kinds_together() -> None:
-    state = desk("d", "s")
+    state = pressed("d", "s")
     for _ in list(ORDERS)[1:]:
         kinds = [group.kind for group in shown(state)]
         assert len(dict.fromkeys(kinds)) == 1 + sum(one is not other for one, other in zip(kinds, kinds[1:]))
@@ -120,10 +121,10 @@ def test_orders_go_round_and_keep_kinds_together() -> None:
 
 
 def test_a_filter_leaves_rows_out_and_says_how_many() -> None:
-    state = desk("/", *"Back", "u")
+    state = pressed("/", *"Back", "u")
     assert (state.typing, state.needle) == (True, "Backu")
     assert {group.values[2] for group in shown(state)} == {BACKUP}
-    assert state.hidden == len(shown(desk())) - 2
+    assert state.hidden == len(shown(pressed())) - 2
     state.press("enter")
     assert (state.typing, state.needle) == (False, "Backu")
     # Keys are keys again.
@@ -132,7 +133,7 @@ def test_a_filter_leaves_rows_out_and_says_how_many() -> None:
 
 def test_neighbours_are_followed_through_devices_groupings_and_filters() -> None:
     def owners(*keys: str) -> list[tuple[object, str, str]]:
-        state = desk(*keys)
+        state = pressed(*keys)
         found = neighbours.of(state.arranged(report()._replace(counters=COUNTERS)).counters)
         return [(one.dev, one.owner, one.op) for one in found]
 
@@ -141,7 +142,7 @@ def test_neighbours_are_followed_through_devices_groupings_and_filters() -> None
     assert owners() == owners("b") == owners("b", "b", "b") == together
     assert owners("d") == owners("d", "b") == owners("/", *"Neighb", "enter", "d") == apart
     # By the name of a task; who had the device meanwhile is not left out.
-    state = desk("/", *"/app")
+    state = pressed("/", *"/app")
     app, others = sorted(
         neighbours.of(state.arranged(report()._replace(counters=COUNTERS)).counters), key=lambda one: one.owner
     )
@@ -152,20 +153,20 @@ def test_neighbours_are_followed_through_devices_groupings_and_filters() -> None
 
 
 def test_a_filter_is_dropped_and_typed_anew() -> None:
-    assert desk("/", "x", "esc").needle == ""
-    assert desk("/", "x", "y", "backspace").needle == "x"
-    assert desk("/", "x", "clear", "q").needle == "q"
-    assert desk("/", "x", "enter", "/").needle == ""
-    assert desk("/", "tab", "up", "x").needle == "x"
-    state = desk("/")
+    assert pressed("/", "x", "esc").needle == ""
+    assert pressed("/", "x", "y", "backspace").needle == "x"
+    assert pressed("/", "x", "clear", "q").needle == "q"
+    assert pressed("/", "x", "enter", "/").needle == ""
+    assert pressed("/", "tab", "up", "x").needle == "x"
+    state = pressed("/")
     for _ in range(1000):
         state.press("x")
     assert len(state.needle) == 64
-    assert shown(desk("/", *"no such row", "enter")) == []
+    assert shown(pressed("/", *"no such row", "enter")) == []
 
 
 def test_the_chosen_row_is_followed_wherever_it_goes() -> None:
-    state = desk("down")
+    state = pressed("down")
     assert (state.page, state.chosen) == (ROWS, state.rows[0])
     state.press("down")
     chosen = state.chosen
@@ -183,14 +184,14 @@ def test_the_chosen_row_is_followed_wherever_it_goes() -> None:
 
 
 def test_a_chosen_row_that_is_gone_gives_way_to_the_first() -> None:
-    state = desk("down", "end", "/", *"read", "enter")
+    state = pressed("down", "end", "/", *"read", "enter")
     state.chosen = Group(OWNED, ("gone", "read", DB))
     state.press("down")
     assert state.chosen == state.rows[0]
 
 
 def test_enter_looks_at_a_row_and_back() -> None:
-    state = desk("enter")
+    state = pressed("enter")
     assert state.page == ROWS
     state.press("enter")
     assert state.page == ROW
@@ -204,14 +205,14 @@ def test_enter_looks_at_a_row_and_back() -> None:
 
 
 def test_where_there_is_no_row_there_is_none_to_look_at() -> None:
-    state = Desk((), False)
+    state = ScreenState((), False)
     for key in ("down", "enter", "enter", "up", "left"):
         state.press(key)
     assert (state.page, state.chosen) == (ROWS, None)
 
 
 def test_tab_turns_to_the_stories_and_back() -> None:
-    state = desk("tab")
+    state = pressed("tab")
     assert state.page == STORIES
     state.press("up")
     state.press("pgup")
@@ -225,7 +226,7 @@ def test_tab_turns_to_the_stories_and_back() -> None:
 
 def test_any_key_leaves_the_help_and_does_nothing_else() -> None:
     for key in ("q", "p", "?", "esc"):
-        state = desk("?")
+        state = pressed("?")
         assert state.helping
         assert state.press(key)
         assert not state.helping
@@ -233,20 +234,20 @@ def test_any_key_leaves_the_help_and_does_nothing_else() -> None:
 
 
 def test_what_cannot_be_done_is_said_until_the_next_key() -> None:
-    state = Desk((), False, groups=False)
+    state = ScreenState((), False, groups=False)
     state.press("b")
-    assert state.told == "there is nothing else to group by"
+    assert state.message == "there is nothing else to group by"
     state.press("d")
-    assert state.told == "its rows have no devices"
+    assert state.message == "its rows have no devices"
     assert state.per_device is False
     state.press("p")
-    assert state.told == ""
+    assert state.message == ""
 
 
 @given(st.lists(st.sampled_from(["?", "p", "b", "s", "d", "/", "x", "tab", "up", "down", "pgdn", "home", "end",
                                  "enter", "esc", "left", "right", "backspace"]), max_size=30))  # fmt: skip
 def test_no_keys_lead_astray(keys: list[str]) -> None:
-    state = Desk(path.KINDS, False)
+    state = ScreenState(path.KINDS, False)
     for key in keys:
         assert state.press(key)
         state.arranged(SMALL)

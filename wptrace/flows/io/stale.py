@@ -31,8 +31,8 @@ class _Head(NamedTuple):
     begun: int
 
 
-class Ghosts:
-    """What of the table of requests is not in flight any more, look by look."""
+class StaleRequests:
+    """Finds entries in the table of requests that are not in flight any more, look by look."""
 
     def __init__(self, obj: BpfObject, sys: Path = blockdev.SYS) -> None:
         self._obj = obj

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.flows.io.test_records import DELIVERED, HEAD, OP, QUEUED, Tables
-from wptrace.flows.io import ghosts as io_ghosts
-from wptrace.flows.io.ghosts import GRACE_NS, Ghosts
+from wptrace.flows.io import stale as io_stale
 from wptrace.flows.io.records import give_up
+from wptrace.flows.io.stale import GRACE_NS, StaleRequests
 from wptrace.kernel.blockdev import kernel_dev
 
 SDA, SDB = kernel_dev(8, 0), kernel_dev(8, 16)
@@ -26,12 +26,12 @@ class World:
         self.tables = Tables(obj)
         self.sys = sys
         self.now = 10 * GRACE_NS
-        monkeypatch.setattr(io_ghosts, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
+        monkeypatch.setattr(io_stale, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
         for number in ("8:0", "8:16"):
             (sys / "dev/block" / number / "queue").mkdir(parents=True)
             (sys / "dev/block" / number / "queue/iostats").write_text("1\n")
             self.counted(number, 0)
-        self.ghosts = Ghosts(self.tables, sys)  # type: ignore[arg-type]
+        self.stale = StaleRequests(self.tables, sys)  # type: ignore[arg-type]
 
     def counted(self, number: str, reads: int, writes: int = 0) -> None:
         (self.sys / "dev/block" / number / "inflight").write_text(f"{reads:8} {writes:8}\n")
@@ -45,9 +45,9 @@ class World:
         return [place for place, key in enumerate(self.tables.view("bios").cast("Q")[::stride].tolist()) if key]
 
     def sweep(self, after_ns: int = GRACE_NS) -> list[int]:
-        self.ghosts.sweep()
+        self.stale.sweep()
         self.now += after_ns
-        self.ghosts.sweep()
+        self.stale.sweep()
         return self.there()
 
 
@@ -77,10 +77,10 @@ def test_each_disk_for_itself(world: World) -> None:
 def test_those_without_an_operation_go_first_and_then_the_oldest(world: World) -> None:
     world.tables.put("ops", 7, **OP)
     world.put(1, task=OP["task"], op=7)
-    world.ghosts.sweep()
+    world.stale.sweep()
     world.now += 5
     world.put(2, task=OP["task"], op=7)
-    world.ghosts.sweep()
+    world.stale.sweep()
     world.now += 5
     world.put(3, task=OP["task"] + 64, op=7)
     world.put(4, task=OP["task"], op=7, done__times__queued=10)  # of an operation before that one
@@ -113,27 +113,27 @@ def test_without_statistics_nothing_is_said(world: World) -> None:
 
 def test_a_place_that_is_used_again_is_young(world: World) -> None:
     world.put(1)
-    world.ghosts.sweep()
+    world.stale.sweep()
     world.now += GRACE_NS
     world.put(1, begun=4)
-    world.ghosts.sweep()
+    world.stale.sweep()
     assert world.there() == [1]
 
 
 def test_one_that_ends_while_the_kernel_is_asked_costs_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.put(1)
     world.put(2)
-    world.ghosts.sweep()
+    world.stale.sweep()
     world.now += GRACE_NS
-    asked = world.ghosts._with_driver
+    asked = world.stale._with_driver
 
     def ends(dev: int) -> int | None:
         world.put(1, bio=0)
         world.counted("8:0", 1)
         return asked(dev)
 
-    monkeypatch.setattr(world.ghosts, "_with_driver", ends)
-    world.ghosts.sweep()
+    monkeypatch.setattr(world.stale, "_with_driver", ends)
+    world.stale.sweep()
     assert world.there() == [2]
 
 
@@ -142,19 +142,19 @@ def test_what_began_and_is_in_no_place_is_counted(world: World) -> None:
     world.put(2, bio=DELIVERED)
     world.put(3, kind=QUEUED)
     world.put(4, empty=True)
-    assert world.ghosts.held() == 2
-    world.ghosts.note(12, 2, 10, False)
-    assert world.ghosts.count == 0
+    assert world.stale.held() == 2
+    world.stale.note(12, 2, 10, False)
+    assert world.stale.count == 0
     # For a moment one may be missing that another one takes with it.
-    world.ghosts.note(13, 2, 10, False)
-    assert world.ghosts.count == 0
-    world.ghosts.note(13, 2, 11, False)
-    assert world.ghosts.count == 0
+    world.stale.note(13, 2, 10, False)
+    assert world.stale.count == 0
+    world.stale.note(13, 2, 11, False)
+    assert world.stale.count == 0
     for _ in range(2):
-        world.ghosts.note(16, 2, 11, False)
-    assert world.ghosts.count == 3
-    world.ghosts.note(17, 2, 11, True)
-    assert world.ghosts.count == 4
+        world.stale.note(16, 2, 11, False)
+    assert world.stale.count == 3
+    world.stale.note(17, 2, 11, True)
+    assert world.stale.count == 4
 
 
 def test_what_completed_waits_for_its_operation(world: World) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to requests on their way (`struct fate` and `struct events` of bpf_src/lib/block.h)."""
+"""Events of requests on their way (`struct fate` and `struct events` of bpf_src/lib/block.h)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Events:
         self._nothing = bytes(codec.size)
 
     def fields(self, data: bytes) -> dict[str, Any]:
-        """What goes into the fields of a request; nothing where nothing happened."""
+        """Return the fields of a request for its events; empty where nothing happened."""
         if data == self._nothing:
             return {}
         found = dict(zip(self._codec.fields, self._codec.struct.unpack(data)))

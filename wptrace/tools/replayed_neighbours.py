@@ -50,7 +50,7 @@ def owners(head: Head, by: str | None) -> str:
     return ""
 
 
-class Met:
+class ReplayedNeighbours:
     def __init__(self, capture: Capture, selection: Selection, by: str) -> None:
         self._selection, self._by = selection, by
         self._singles = Singles(capture, capture.head, whole=False)
@@ -72,23 +72,23 @@ class Met:
     def figures(self, whole: Report | None, books: Mapping[str, Book], top: int) -> tuple[Counters, dict[str, Book]]:
         """Of the `whole` it is known how many requests there were."""
         counters = self._overlap.counters()
-        told = sum(counts[COUNT] for group, counts in counters.items() if group.kind is HAD)
+        counted = sum(counts[COUNT] for group, counts in counters.items() if group.kind is HAD)
         finished = sum(
             row.distribution.count
             for row in (whole.rows if whole is not None else ())
             if row.group.kind is REQUEST and row.metric == TOTAL and self._selection.is_on(str(row.group.values[0]))
         )
         book = books[REQUESTS].copy() if REQUESTS in books else Book()
-        for cause, count in ((NEIGHBOUR_UNKNOWN, finished - told), (NEIGHBOUR_LATE, self._overlap.late)):
+        for cause, count in ((NEIGHBOUR_UNKNOWN, finished - counted), (NEIGHBOUR_LATE, self._overlap.late)):
             if count > 0:
                 book.note(cause, count)
         return neighbours.folded(counters, top), {**books, REQUESTS: book}
 
 
-def with_owners(verdict: Verdict, judged: Verdict) -> Verdict:
-    """What is said of owners and neighbours is that of the other one; the rest stays."""
+def with_owners(verdict: Verdict, other: Verdict) -> Verdict:
+    """Take the findings about owners and neighbours from the other verdict; keep the rest."""
     kept = [one for one in verdict.findings if one.rule not in _RULES]
-    new = [one for one in judged.findings if one.rule in _RULES]
+    new = [one for one in other.findings if one.rule in _RULES]
     last = [one for one in kept if one.rule == "lost"]
     findings = (*(one for one in kept if one.rule != "lost"), *new, *last)
     return verdict._replace(findings=findings)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows by owner of a capture that has each operation: `wptrace replay --by`."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from wptrace.capture import sums
+from wptrace.capture.reader import Head
+from wptrace.flows.io import kinds, owners
+from wptrace.flows.io.by import CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+from wptrace.model.kind import NOBODY, Comm, Kind, Task
+from wptrace.model.report import Event, Report
+
+_BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
+NOTE = "rows by {} are computed from the single operations and requests of the capture"
+_NAMES = {kind.name for kind in owners.KINDS[FILE]}
+# Of processes, the names of so many are remembered.
+_MOST = 1 << 16
+
+
+def answers(head: Head, by: str) -> bool:
+    """Whether the capture has each operation, and that says whose it is."""
+    return head.start.flow == "io" and head.start.level == "path" and head.each and by in _BY
+
+
+def without(report: Report) -> Report:
+    """Its rows by other owners are left out."""
+    counters = {group: counts for group, counts in report.counters.items() if group.kind.name not in _NAMES}
+    return report._replace(rows=[row for row in report.rows if row.group.kind.name not in _NAMES], counters=counters)
+
+
+class Owned:
+    def __init__(self, by: str) -> None:
+        self._by = by
+        self._kinds: dict[Kind, Kind] = dict(zip((kinds.OPERATION, kinds.HIT, kinds.REQUEST), owners.KINDS[by]))
+        self._singles = sums.Singles(owners.KINDS[by])
+        self._names: dict[int, str] = {}
+
+    def add(self, event: Event, requests: Iterable[Event]) -> None:
+        """An operation with the requests that are its own, or a request that nobody waits for."""
+        owner = self._owner(event)
+        for one in (event, *requests):
+            kind = self._kinds.get(one.group.kind)
+            if kind is None:
+                continue
+            under_way = sum(one.stages.get(name, 0) for name in ("driver", "device", "complete"))
+            stages = {kinds.UNDER_WAY: under_way} if one.group.kind is kinds.REQUEST else {}
+            self._singles.add(one._replace(group=kind.group(*one.group.values, owner), stages=stages))
+
+    def instead(self, found: Iterable[Kind]) -> tuple[Kind, ...]:
+        """These kinds in the place of those by other owners."""
+        return (*(one for one in found if one.name not in _NAMES), *self._kinds.values())
+
+    def added(self, report: Report) -> Report:
+        """The same with these rows."""
+        report = without(report)
+        found = self._singles.report(report.ts_ns, report.duration_ns, {})
+        return report._replace(rows=[*report.rows, *found.rows], counters={**report.counters, **found.counters})
+
+    def _owner(self, event: Event) -> Any:
+        fields = event.fields
+        if self._by == DEVICE:
+            return event.group.values[0]
+        if self._by in (FILE, DIR):
+            path = str(fields.get("path") or "")
+            return (path if self._by == FILE else posixpath.dirname(path)) or NOBODY
+        if not fields.get("pid"):
+            return NOBODY
+        if self._by == CGROUP:
+            return str(fields["cgroup"])
+        return Comm(str(fields["comm"])) if self._by == COMM else self._task(fields)
+
+    def _task(self, fields: Mapping[str, Any]) -> Task:
+        comm, pid, tid = str(fields["comm"]), int(fields["pid"]), int(fields["tid"])
+        if self._by == THREAD:
+            return Task(comm, pid, tid)
+        # A process has the name of its first thread, or of the one that was seen first.
+        if len(self._names) >= _MOST:
+            self._names.clear()
+        if tid == pid:
+            self._names[pid] = comm
+        return Task(self._names.setdefault(pid, comm), pid)
