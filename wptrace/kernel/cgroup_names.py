@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Callable
@@ -12,6 +13,9 @@ from wptrace.kernel import mounts
 from wptrace.kernel.mounts import PROC
 
 _MOST = 1 << 16
+# The tracepoint of a removal passes after the directory is gone. Of those gone for long few are waited for.
+_REMOVAL_S = (0, 0.002, 0.02)
+_WAITED_FOR = 10
 
 
 class CgroupNames:
@@ -20,8 +24,9 @@ class CgroupNames:
     def __init__(self, proc: Path = PROC, known: Mapping[int, str] | None = None) -> None:
         """Those that are `known` are all, if they are given: of another machine, or another time."""
         self._all = known is not None
-        self.gone: Callable[[int], str] = lambda _number: ""
+        self.gone: Callable[[int], str] | None = None
         """The path of one that was removed, below the root of the whole hierarchy; empty where it is not known."""
+        self._waited = 0
         if known is not None:
             self._root, self._whole, self._known = "", False, dict(known)
             return
@@ -35,11 +40,7 @@ class CgroupNames:
     def of(self, number: int) -> str:
         if number in self._known:
             return self._known[number]
-        name = self.gone(number) if self._whole else ""
-        if not name and self._root:
-            self._read()
-            name = self._known.get(number, "")
-        name = name or f"cgroup {number}"
+        name = self._removed(number) or self._there(number) or self._removed(number, _REMOVAL_S) or f"cgroup {number}"
         if not self._all:
             if len(self._known) >= _MOST:
                 # Those that are still there are read again.
@@ -52,6 +53,22 @@ class CgroupNames:
         if self._root:
             self._read()
         return self._known
+
+    def _removed(self, number: int, waits: tuple[float, ...] = (0,)) -> str:
+        if self.gone is None or not self._whole:
+            return ""
+        for wait_s in waits if self._waited < _WAITED_FOR else (0,):
+            time.sleep(wait_s)
+            if name := self.gone(number):
+                return name
+        self._waited += len(waits) > 1
+        return ""
+
+    def _there(self, number: int) -> str:
+        if not self._root:
+            return ""
+        self._read()
+        return self._known.get(number, "")
 
     def _read(self) -> None:
         """An id is the inode number of the directory."""

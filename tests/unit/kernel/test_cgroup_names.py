@@ -69,6 +69,15 @@ def test_one_that_was_removed_is_asked_for_first(tmp_path: Path, hierarchy: Path
     assert found.of(service.stat().st_ino) == "/system.slice/a.service"
 
 
+@pytest.mark.parametrize("asked", [2, 3, 4])
+def test_one_that_is_removed_meanwhile_has_its_name(tmp_path: Path, hierarchy: Path, asked: int) -> None:
+    """Its directory is gone when the folders are read, and its removal is not written yet when it is asked for."""
+    found = names(tmp_path, hierarchy)
+    answers = iter([""] * (asked - 1) + ["/brief"])
+    found.gone = lambda _number: next(answers)
+    assert found.of(1 << 60) == "/brief"
+
+
 def test_names_do_not_grow_for_ever(tmp_path: Path, hierarchy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup_names, "_MOST", 8)
     found = names(tmp_path, hierarchy)
