@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Union
@@ -86,11 +86,9 @@ class _Frames:
     most_bytes = columns.MOST_BYTES
     """Of the records of a frame."""
 
-    def __init__(self, file: Reader | Stream, kinds: Sequence[model.Kind]) -> None:
-        """Use these `kinds` for those of the capture that are equal to them."""
+    def __init__(self, file: Reader | Stream) -> None:
         self._from = file
-        self._kinds = kinds
-        self._known = spec.Known(kinds)
+        self._known = spec.Known()
         self.layouts: list[Described] = []
         self.cgroups: OrderedDict[int, str] = OrderedDict()
         self.anchors: list[Anchor] = []
@@ -206,9 +204,9 @@ class Capture(_Frames):
     damaged = 0
     """So many frames could not be read at the last walk: torn ones, and those that need the names in them."""
 
-    def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self._file = Reader(path)
-        super().__init__(self._file, kinds)
+        super().__init__(self._file)
         try:
             self.head = self._head()
         except WptraceError:
@@ -257,8 +255,7 @@ class Capture(_Frames):
 
     def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
         """In the order in which they were written; without what nobody asks for."""
-        # Kinds are compared by what they are: those of the start are the same ones.
-        self._known, self.layouts = spec.Known((*self._kinds, *self.head.start.kinds)), []
+        self._known, self.layouts = spec.Known(), []
         parts = _Parts()
         self.damaged = 0
         for frame in self._file.frames():
@@ -293,9 +290,9 @@ class Arriving(_Frames):
     # As much as is decoded at once, while nobody looks at the host's own ring. A writer packs half of it.
     most_bytes = 1 << 21
 
-    def __init__(self, path: Path, kinds: Sequence[model.Kind] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self._stream = Stream(path)
-        super().__init__(self._stream, kinds)
+        super().__init__(self._stream)
         self._began_ns = 0
         self.head: Head | None = None
         self.ended = False

@@ -8,10 +8,8 @@ whatever is made of them can be shown.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Callable
 
-from wptrace.analysis import load, neighbours
 from wptrace.analysis.neighbours import Owner
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
@@ -105,9 +103,6 @@ def of_kind(kind: Kind) -> Json:
         "constants": kind.constants,
         "nested": kind.nested,
     }
-
-
-_said = lru_cache(maxsize=4 * _MOST_KINDS)(of_kind)
 
 
 def _plain(one: Stage | Metric) -> Json:
@@ -260,9 +255,7 @@ class Numbering:
 class Known:
     """Of the reader: the same by their numbers."""
 
-    def __init__(self, same: Sequence[Kind] = ()) -> None:
-        """Whoever follows these as well knows them by what they are."""
-        self._same = [(_said(one), one) for one in (*same, *neighbours.KINDS, load.LOAD)]
+    def __init__(self) -> None:
         self.kinds: list[Kind] = []
         self._groups: list[Group | None] = []
         self._unsure = False
@@ -281,8 +274,7 @@ class Known:
         if self._unsure:
             # Nobody knows which numbers these have.
             return
-        for one in sequence(has.get("kinds", [])):
-            self.kinds.append(next((known for said, known in self._same if said == one), None) or kind(one))
+        self.kinds += map(kind, sequence(has.get("kinds", [])))
         for of, *values in sequence(has.get("groups", [])):
             self._groups.append(self.kind(of).group(*map(value, values)))
         if len(self.kinds) > _MOST_KINDS or len(self._groups) > 2 * _MOST_GROUPS:

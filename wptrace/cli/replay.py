@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from wptrace.capture.reader import Capture
     from wptrace.outputs.lines import LineOutput
-    from wptrace.tools.replay import KINDS, Wanted, replay
+    from wptrace.tools.replay import Wanted, replay
 
     _require_one_form(options)
     speed = _speed(options)
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     # With a sample alone, nothing is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
     selection = _selection(options)
-    capture = Capture(Path(options.capture_file), KINDS)
+    capture = Capture(Path(options.capture_file))
     try:
         head = capture.head
         _require(options, head)

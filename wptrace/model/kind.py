@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Union
+from weakref import WeakValueDictionary
 
 TOTAL = "total"
 UNATTRIBUTED = "unattributed"
@@ -165,10 +166,28 @@ Measured = Union[Stage, Metric]
 
 
 class Kind:
-    """Such as an operation, a request, a packet, a period. It is one object, and compared by identity."""
+    """Such as an operation, a request, a packet, a period. Two that say the same are one object."""
 
-    def __init__(
-        self,
+    name: str
+    noun: Noun
+    labels: tuple[Label, ...]
+    stages: tuple[Stage, ...]
+    metrics: tuple[Metric, ...]
+    book: str
+    ranked: bool
+    sized: bool
+    squares: bool
+    constants: dict[str, str]
+    nested: bool
+    place: dict[str, int]
+    total: Metric
+    unattributed: Metric
+    rows: tuple[Measured, ...]
+    """Every line of a complete table."""
+    _by_name: dict[str, Measured]
+
+    def __new__(
+        cls,
         name: str,
         noun: Noun,
         labels: Iterable[Label],
@@ -182,25 +201,32 @@ class Kind:
         squares: bool = True,
         constants: Mapping[str, str] | None = None,
         nested: bool = False,
-    ) -> None:
+    ) -> Kind:
         """`book` is the one in which it is counted, if in any; `unit` that of the total where there are no stages.
 
         `sized` ones have bytes. Where rows are `ranked`, those with the most come first, and their shares are those of
         all of them together. Without `squares` there is no standard deviation. In JSON all have the fields of
         `constants`; `nested` labels, whose names may be any, are in a field of their own.
         """
+        labels, stages, metrics, constants = tuple(labels), tuple(stages), tuple(metrics), dict(constants or {})
+        fixed = tuple(sorted(constants.items()))
+        key = (name, noun, labels, stages, metrics, unit, book, ranked, sized, squares, fixed, nested)
+        found = _kinds.get(key)
+        if found is not None:
+            return found
+        self = super().__new__(cls)
         self.name = name
         self.noun = noun
-        self.labels = tuple(labels)
-        self.stages = tuple(stages)
-        self.metrics = tuple(metrics)
+        self.labels = labels
+        self.stages = stages
+        self.metrics = metrics
         self.book = book
         self.ranked = ranked
         self.sized = sized
         self.squares = squares
-        self.constants = dict(constants or {})
+        self.constants = constants
         self.nested = nested
-        self.place = {label.name: place for place, label in enumerate(self.labels)}
+        self.place = {label.name: place for place, label in enumerate(labels)}
         start, end = (self.stages[0].start, self.stages[-1].end) if self.stages else (None, None)
         way = f", from {start.name} to {end.name}" if start and end else ""
         self.total = Metric(
@@ -215,13 +241,14 @@ class Kind:
             start=start,
             end=end,
         )
-        self.rows: tuple[Measured, ...] = (*self.stages, *self.metrics, self.unattributed, self.total)
-        """Every line of a complete table."""
-        self._by_name: dict[str, Measured] = {}
+        self.rows = (*self.stages, *self.metrics, self.unattributed, self.total)
+        self._by_name = {}
         for one in self.rows:
             if one.name in self._by_name:
                 raise ValueError(f"{one.name!r} is measured twice")
             self._by_name[one.name] = one
+        _kinds[key] = self
+        return self
 
     def __repr__(self) -> str:
         return f"Kind({self.name!r})"
@@ -245,6 +272,10 @@ class Kind:
     @property
     def interference(self) -> tuple[Metric, ...]:
         return tuple(metric for metric in self.metrics if metric.interference)
+
+
+# By what they say, as long as somebody has them. Groups are compared so often that it has to be by identity.
+_kinds: WeakValueDictionary[tuple[Hashable, ...], Kind] = WeakValueDictionary()
 
 
 class Group(NamedTuple):

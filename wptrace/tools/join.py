@@ -18,7 +18,7 @@ from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
 from wptrace.flows.io import signals
 from wptrace.flows.io.joined import Join, Recorded
-from wptrace.flows.io.kinds import HIT, KINDS, OPERATION, REQUEST
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event, Output
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
@@ -74,7 +74,7 @@ def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: i
 
 
 def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Recorded:
-    with closing(Capture(path, KINDS)) as capture:
+    with closing(Capture(path)) as capture:
         head = capture.head
         require(head, path, flow)
         events: list[Event] = []

@@ -18,7 +18,6 @@ from wptrace.capture.writer import CaptureOutput
 from wptrace.errors import WptraceError
 from wptrace.flows.io.following import Following
 from wptrace.flows.io.joined import JOINED, whose
-from wptrace.flows.io.kinds import KINDS
 from wptrace.flows.io.records import RECORDS
 from wptrace.kernel.clock import day_and_time, realtime_error_ns
 from wptrace.model.anchor import Anchor
@@ -48,7 +47,7 @@ class LiveJoin:
         """The recorder takes all, the output those that took so long; None: no events."""
         self._channel, self._output, self._recorder, self._slow_ns = channel, output, recorder, slow_ns
         self._path = Path(channel.name)
-        self._guest = Arriving(self._path, KINDS)
+        self._guest = Arriving(self._path)
         self._singles: Singles | None = None
         self._following = Following(self._path, named)
         self._host: Start | None = None

@@ -27,7 +27,6 @@ from wptrace.tools.pace import ReplayPace
 from wptrace.tools.replayed_neighbours import COUNTED, EXACT, ReplayedNeighbours, with_owners
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
-KINDS = (*kinds.KINDS, block.REQUEST, joined.JOINED)
 """Kinds that rules of verdicts know."""
 
 

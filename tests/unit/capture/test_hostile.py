@@ -28,7 +28,7 @@ from wptrace.cli.main import main
 from wptrace.errors import WptraceError
 from wptrace.outputs import registry
 from wptrace.outputs.registry import LINES, NDJSON, TEXT, make
-from wptrace.tools.replay import KINDS, Wanted, replay
+from wptrace.tools.replay import Wanted, replay
 
 CASES = 10_000
 Frames = list[tuple[int, Any]]
@@ -122,7 +122,7 @@ def told(path: Path, case: int) -> str:
     stream = io.StringIO()
     form = (TEXT, NDJSON, LINES, TEXT)[case % 4]
     selection = Selection({"pid": ("7",)} if case % 4 == 3 else {"op": ("read",)} if case % 5 == 0 else {})
-    with closing(Capture(path, KINDS)) as capture:
+    with closing(Capture(path)) as capture:
         output = make(form, stream, "stages", registry.Wanted(hist="total"))
         replay(capture, output, Wanted(selection, since_ns=0 if case % 3 == 0 else None))
         output.close()
@@ -155,7 +155,7 @@ def test_what_nobody_wrote_ends_in_a_sentence(
                 assert "\x1b" not in told(made(path, wild(frames, chance)), case // 4)
                 continue
             at = chance.randrange(size)
-            with flipped(right, at, chance.randrange(8)), closing(Capture(right, KINDS)) as capture:
+            with flipped(right, at, chance.randrange(8)), closing(Capture(right)) as capture:
                 for _ in capture.items():
                     pass
         except WptraceError:
@@ -250,7 +250,7 @@ def test_rows_without_end_have_bounded_room(frames: Frames, tmp_path: Path) -> N
         selection = Selection({"pid": ("7",)}) if kind == Kind.EVENTS else Selection({})
         stream = io.StringIO()
         tracemalloc.start()
-        with closing(Capture(path, KINDS)) as capture, closing(make(NDJSON, stream, "stages", registry.Wanted())) as to:
+        with closing(Capture(path)) as capture, closing(make(NDJSON, stream, "stages", registry.Wanted())) as to:
             replay(capture, to, Wanted(selection, singles=False))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -269,7 +269,7 @@ def test_names_of_cgroups_without_end_take_their_time_once(frames: Frames, tmp_p
             (Kind.NAMES, {"cgroups": {str(one): "x" for one in range(number, number + 10_000)}})
             for number in range(0, count, 10_000)
         ]
-        with closing(Capture(made(tmp_path / "file", [*frames[:-1], *named, frames[-1]]), KINDS)) as capture:
+        with closing(Capture(made(tmp_path / "file", [*frames[:-1], *named, frames[-1]]))) as capture:
             before = time.process_time()
             for _ in capture.items():
                 pass
@@ -292,7 +292,7 @@ def test_texts_have_lengths_that_can_be_shown(frames: Frames, tmp_path: Path, wh
     else:
         kind["stages"][0]["name" if where == "stage" else "meaning"] = "x" * (1 << 17)
     path = made(tmp_path / "file", [*frames[:at], (Kind.NAMES, content), *frames[at + 1 :]])
-    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path, KINDS)) as capture:
+    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
         list(capture.items())
 
 
@@ -409,6 +409,6 @@ def test_what_an_output_raises_is_not_called_damage(
     path = made(tmp_path / "file", frames)
     output = make(NDJSON, io.StringIO(), "stages", registry.Wanted())
     monkeypatch.setattr(output, "event", broken)
-    with closing(Capture(path, KINDS)) as capture, pytest.raises(WptraceError) as raised:
+    with closing(Capture(path)) as capture, pytest.raises(WptraceError) as raised:
         replay(capture, output, Wanted(Selection({})))
     assert str(raised.value) == f"{path} has something that cannot be shown (KeyError: 'a fault of the output')"

@@ -51,8 +51,14 @@ def test_interference_lies_inside_and_what_lies_outside_does_not() -> None:
     assert REQUEST.interference == (HARDIRQ,)
 
 
+def test_kinds_that_say_the_same_are_one() -> None:
+    """One that a capture has and one of a flow, whoever comes first."""
+    again = Kind("request", NOUN, list(LABELS), [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
+    assert again is REQUEST
+
+
 def test_kinds_with_the_same_name_are_not_the_same() -> None:
-    other = Kind("request", NOUN, LABELS, [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
+    other = Kind("request", NOUN, LABELS, [QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
     assert other.group("sda", "read") != REQUEST.group("sda", "read") == REQUEST.group("sda", "read")
 
 
