@@ -168,10 +168,7 @@ class Running:
             before = self._look()
             made = kernel_counted(self._names)
             self.flow.events()
-            if isinstance(self.flow, PathFlow):
-                self.flow._blame.clear()
-            if isinstance(self.flow, AimedFlow):
-                self.flow.tell(each)
+            self._show(each)
             before_that = skipped(self.flow._obj)
             try:
                 yield told

@@ -17,7 +17,7 @@ from wptrace.capture.recording import Window
 from wptrace.capture.selection import Selection
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import block, by, joined, kinds, rules
+from wptrace.flows.io import by, kinds, rules
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES, Event, Output, Report, Start
@@ -89,6 +89,7 @@ class _Replay:
         self._by_rows = not selection or self._answered(head)
         self._window = Window(self._kinds, wanted.since_ns, wanted.until_ns)
         self._singles = sums.Singles(self._kinds)
+        self._in_the_way = rules.InTheWay()
         self._lately = sums.Singles(self._kinds)
         self._of_singles = bool(selection) and not self._by_rows
         self._decoded = Singles(capture, capture.head, wanted.singles)
@@ -224,6 +225,7 @@ class _Replay:
             return
         self._first_ns = self._first_ns or event.start_ns
         self._last_ns = event.end_ns
+        self._in_the_way.add(event)
         for one in (event, *requests):
             self._singles.add(one)
             if self._pace is not None:
@@ -308,7 +310,7 @@ class _Replay:
         found = self._singles.report(ts_ns, duration_ns, books)
         if self._unlisted:
             found.books[REQUESTS].note(UNLISTED, self._unlisted)
-        return found
+        return found._replace(counters={**found.counters, **self._in_the_way.counters()})
 
     def _with_verdict(self, report: Report) -> Report:
         if not self._head.verdict_kinds:
@@ -319,4 +321,4 @@ class _Replay:
         start = self._head.start
         if start.flow not in ("io", "host"):
             return TIMED
-        return rules.path({}) if start.level == "path" else rules.BLOCK
+        return rules.path() if start.level == "path" else rules.BLOCK

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.outputs.samples import OVERHEAD, distribution
 from wptrace.analysis import growth, neighbours, verdict
 from wptrace.analysis.history import Stretch, Sums
-from wptrace.analysis.neighbours import HAD, MET, WAITED
+from wptrace.analysis.neighbours import HAD, MET, NS, WAITED
 from wptrace.analysis.verdict import TIMED, Case
 from wptrace.flows.io import by
 from wptrace.flows.io import owners as io_owners
@@ -21,14 +21,14 @@ from wptrace.model import kind
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import ALL, CPU, Group, Kind, Label, Noun, Point, Stage
-from wptrace.model.report import Finding, Report, Verdict, rows_of
+from wptrace.model.report import Event, Finding, Report, Verdict, rows_of
 
 MS = 1_000_000
 SECOND = 1000 * MS
 READ, WRITE = OPERATION.group("sda", "read"), OPERATION.group("sda", "write")
 REQUESTS = REQUEST.group("sda", "read")
 HITS = HIT.group("sda", "read")
-RULES = io_rules.path({})
+RULES = io_rules.path()
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
@@ -53,8 +53,15 @@ def case(
     return Case(report, (OPERATION, REQUEST), **more)
 
 
+def in_the_way(found: Case, rule: str, tasks: Mapping[str, int]) -> Case:
+    """The same with these tasks, by how long each was."""
+    counters = {io_rules.IN_THE_WAY.group(rule, who): {NS: ns} for who, ns in tasks.items()}
+    report = found.report._replace(counters={**found.report.counters, **counters})
+    return Case(report, found.kinds, found.stretches, found.wall_offset_ns)
+
+
 def judge(found: Case, behind: Mapping[str, int] | None = None) -> Verdict:
-    return verdict.judge(found, io_rules.path({"behind": behind or {}}))
+    return verdict.judge(in_the_way(found, "behind", behind or {}), io_rules.path())
 
 
 def rules(found: Case, behind: Mapping[str, int] | None = None) -> list[str]:
@@ -262,7 +269,7 @@ def test_each_finding_has_advice_of_its_own() -> None:
 
 
 def test_fs_has_the_journal_where_nobody_sees_it() -> None:
-    rules = io_rules.path({}, journal=False)
+    rules = io_rules.path(journal=False)
     found = verdict.judge(case({WRITE: cell(10, fs=9 * MS, device=MS)}), rules)
     assert "journal" in found.advice
     assert "journal" not in judge(case({WRITE: cell(10, fs=9 * MS, device=MS)})).advice
@@ -270,7 +277,7 @@ def test_fs_has_the_journal_where_nobody_sees_it() -> None:
 
 def test_a_process_that_does_nothing_may_have_children_that_do() -> None:
     def advice(*children: int) -> str:
-        return verdict.judge(case({}), io_rules.path({}, children=children)).advice
+        return verdict.judge(case({}), io_rules.path(children=children)).advice
 
     assert advice(7, 8).startswith("processes that the one of --pid started (pid 7, 8): --children has")
     assert "(pid 1, 2, 3 and 2 more)" in advice(1, 2, 3, 4, 5)
@@ -307,7 +314,7 @@ def test_flushes_of_the_block_layer_are_no_part_of_it() -> None:
 
 def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
     """But with --neighbours, where all is known."""
-    (rule,) = [one for one in io_rules.path({}, filtered=True).more if one.__name__ == "owner"]
+    (rule,) = [one for one in io_rules.path(filtered=True).more if one.__name__ == "owner"]
     found = rule(case(owned(backup=3 * MS, db=MS)))
     assert found is not None
     assert (found.who, found.figures) == ("backup", {"share": 0.75, "owners": 2, "filtered": 1})
@@ -424,8 +431,8 @@ def test_a_tail_is_not_that_of_two_calls() -> None:
 
 def test_who_ran_meanwhile_is_named() -> None:
     found = verdict.judge(
-        case({READ: cell(10, device=MS, wakeup=9 * MS)}),
-        io_rules.path({"ran": {"hog (pid 7)": 80 * MS}}, interference=True),
+        in_the_way(case({READ: cell(10, device=MS, wakeup=9 * MS)}), "ran", {"hog (pid 7)": 80 * MS}),
+        io_rules.path(interference=True),
     )
     assert [(one.rule, one.who) for one in found.findings if one.who] == [("ran", "hog (pid 7)")]
     # That there is such an option is known by who has used it.
@@ -434,7 +441,7 @@ def test_who_ran_meanwhile_is_named() -> None:
 
 
 def test_nobody_had_a_partition_s_disk_alone() -> None:
-    partial = io_rules.path({}, partial=True)
+    partial = io_rules.path(partial=True)
     (found,) = [rule for rule in partial.more if rule.__name__ == "owner"]
     whole = found(case(owned(backup=6 * MS)))
     assert whole is not None
@@ -459,8 +466,9 @@ def test_every_rule_can_be_reached() -> None:
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
         met(38 * MS, 100 * MS, batch=92 * MS),
     ]
-    everything_said = io_rules.path({rule: {"hog (pid 7)": 100 * SECOND} for rule in ("behind", "ran", "irq_off")})
-    reached = {found.rule for one in cases for found in verdict.judge(one, everything_said).findings}
+    hog = {"hog (pid 7)": 100 * SECOND}
+    cases += [in_the_way(case({READ: cell(9, device=MS)}), rule, hog) for rule in ("behind", "ran", "irq_off")]
+    reached = {found.rule for one in cases for found in verdict.judge(one, io_rules.path()).findings}
     assert reached == {rule.__name__ for rule in (*RULES.first, *RULES.more)}
 
 
@@ -474,3 +482,38 @@ def test_a_stage_without_advice_has_its_meaning() -> None:
 
 def test_a_rule_of_growth_has_its_bounds() -> None:
     assert (growth.FACTOR, growth.SHARE, growth.ENOUGH, growth.ERRORS) == (2.0, 0.1, 16, 4.0)
+
+
+def test_who_was_in_the_way_of_single_operations() -> None:
+    """Of those that a capture has as well, which may have any fields."""
+
+    def event(**fields: Any) -> Event:
+        return Event(READ, 0, 9, {"journal": 4}, {"pid": 5, **fields})
+
+    def other(kind: str, pid: int, ns: Any) -> dict[str, Any]:
+        return {"kind": kind, "name": "hog", "pid": pid, "ns": ns}
+
+    found = io_rules.InTheWay()
+    for one in (
+        event(interference=[other("preempted", 7, 3), other("irq_off", 7, 20), other("hardirq", 0, 50)]),
+        event(interference=[other("before_wakeup", 7, 100)]),
+        event(commit={"most": {"comm": "dd", "pid": 9}}),
+        event(commit={"most": {"comm": "own", "pid": 5}}),
+        event(commit=[1], interference=3),
+        event(interference=[{}, 7]),
+        event(interference=[other("preempted", 7, "many")]),
+    ):
+        found.add(one)
+    assert {group.values: counts[NS] for group, counts in found.counters().items()} == {
+        ("ran", "hog (pid 7)"): 103,
+        ("irq_off", "hog (pid 7)"): 20,
+        ("behind", "dd (pid 9)"): 4,
+    }
+
+
+def test_those_in_the_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io_rules.InTheWay, "_MOST", 3)
+    found = io_rules.InTheWay()
+    for pid in [*range(1, 9), 1]:
+        found.add(Event(READ, 0, 9, {}, {"interference": [{"kind": "ran", "name": "hog", "pid": pid, "ns": 1}]}))
+    assert sorted(counts[NS] for counts in found.counters().values()) == [1, 1, 2]

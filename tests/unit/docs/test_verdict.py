@@ -11,7 +11,7 @@ from wptrace.analysis.history import CAPACITY
 from wptrace.flows.io import block, rules
 from wptrace.flows.io.kinds import OPERATION
 
-RULES = rules.path({})
+RULES = rules.path()
 FIRST, MORE = tables(section("verdict.md", "## Rules"))
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Callable, NamedTuple
 
 from wptrace.analysis import neighbours, owners
 from wptrace.analysis.verdict import Rules
@@ -93,8 +94,6 @@ _SAMPLED = ("request", "writeback", "owned_request")
 _CHILDREN = 1 << 14
 _NO_PROCESS = (1 << 32) - 1
 _UPPERS = 16384
-# So many are known by name of whom others waited for.
-_BLAMED = 4096
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time.
 _SETTLES_NS = 1_000_000_000
@@ -170,7 +169,7 @@ class PathFlow(Flow):
         self._stopped = False
         self._process: tasks.Watched | None = None
         self._events: list[Event] = []
-        self._blame: dict[str, dict[str, int]] = defaultdict(dict)
+        self._in_the_way = rules.InTheWay()
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
         self._cgroups = CgroupNames()
@@ -420,19 +419,7 @@ class PathFlow(Flow):
         events = list(self._stories.decode(records))
         self._events += events
         for one in events:
-            # What a task itself had put most into is its own wait.
-            most = one.fields.get("commit", {}).get("most")
-            if most and most["pid"] != one.fields["pid"]:
-                self._add_blame(rules.BEHIND, most["comm"], most["pid"], one.stages.get("journal", 0))
-            for other in one.fields.get("interference", ()):
-                if other["pid"]:
-                    rule = rules.IRQ_OFF if other["kind"] == "irq_off" else rules.RAN
-                    self._add_blame(rule, other["name"], other["pid"], other["ns"])
-
-    def _add_blame(self, rule: str, name: str, pid: int, ns: int) -> None:
-        found, who = self._blame[rule], f"{name} (pid {pid})"
-        if who in found or len(found) < _BLAMED:
-            found[who] = found.get(who, 0) + ns
+            self._in_the_way.add(one)
 
     def events(self) -> list[Event]:
         taken, self._events = self._events, []
@@ -444,7 +431,7 @@ class PathFlow(Flow):
         children = tasks.children(pid) if pid and not self._options.children else ()
         journal, filtered = bool(self._running.serving("journal")), bool(self._options.filter)
         partial = bool(self._options.devices) and any(extent.name != extent.disk for extent in self._extents)
-        return rules.path(self._blame, journal, children, filtered, bool(self._options.interference), partial)
+        return rules.path(journal, children, filtered, bool(self._options.interference), partial)
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         self._stale.sweep()
@@ -611,3 +598,4 @@ class PathFlow(Flow):
         if self._signals is not None:
             self._signals.close()
         super().close()
+        found.update(self._in_the_way.counters())

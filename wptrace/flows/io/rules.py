@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from wptrace.analysis import neighbours, verdict
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
@@ -12,8 +13,8 @@ from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, UNDER_WAY
 from wptrace.flows.io.owners import OWNED_REQUEST
-from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL
-from wptrace.model.report import BYTES, Finding, Report
+from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun
+from wptrace.model.report import BYTES, Event, Finding, Report
 
 BLAME_SHARE = 0.1
 """A task that was in the way for this share of the time of all operations is named."""
@@ -101,15 +102,52 @@ def tail(case: Case) -> Finding | None:
     return found if sum(count >= _MIXED * calls.total() for count in calls.values()) < 2 else None
 
 
-BEHIND, RAN, IRQ_OFF = "behind", "ran", "irq_off"
-_BLAMED = {BEHIND: "journal", RAN: "wakeup", IRQ_OFF: "complete"}
+_BEHIND, _RAN, _IRQ_OFF = "behind", "ran", "irq_off"
+_STAGES = {_BEHIND: "journal", _RAN: "wakeup", _IRQ_OFF: "complete"}
 """Rules that name a task, with their stage."""
-Blame = Mapping[str, Mapping[str, int]]
-"""By rule: for how long each task was in the way of the operations that were shown one by one."""
+IN_THE_WAY = Kind("in_the_way", Noun("task"), (Label("rule", "text"), Label("task", "text")), book="")
+"""For how long a task was in the way of operations that were shown one by one: counters alone."""
 
 
-def _blamed(rule: str, tasks: Mapping[str, int]) -> Rule:
+class InTheWay:
+    """Tasks that were in the way of single operations, so many of them at most."""
+
+    _MOST = 4096
+
+    def __init__(self) -> None:
+        self._times: Counter[Group] = Counter()
+
+    def add(self, event: Event) -> None:
+        # Those of a capture may have any fields.
+        with suppress(LookupError, TypeError, AttributeError):
+            self._add_of(event)
+
+    def _add_of(self, event: Event) -> None:
+        # What a task itself had put most into is its own wait.
+        most = event.fields.get("commit", {}).get("most")
+        if most and most["pid"] != event.fields["pid"]:
+            self._add(_BEHIND, most["comm"], most["pid"], event.stages.get("journal", 0))
+        for other in event.fields.get("interference", ()):
+            if other["pid"]:
+                rule = _IRQ_OFF if other["kind"] == "irq_off" else _RAN
+                self._add(rule, other["name"], other["pid"], other["ns"])
+
+    def _add(self, rule: str, name: str, pid: int, ns: int) -> None:
+        task = IN_THE_WAY.group(rule, f"{name} (pid {pid})")
+        if task in self._times or len(self._times) < self._MOST:
+            self._times[task] += ns
+
+    def counters(self) -> dict[Group, Counter[str]]:
+        return {task: Counter({NS: ns}) for task, ns in self._times.items()}
+
+
+def _named(rule: str) -> Rule:
     def found(case: Case) -> Finding | None:
+        tasks = {
+            str(group.label("task")): counts[NS]
+            for group, counts in case.report.counters.items()
+            if group.kind is IN_THE_WAY and group.label("rule") == rule
+        }
         if not tasks:
             return None
         whole = sum(stages[TOTAL].sum for stages in case.of_kind(OPERATION).values())
@@ -117,7 +155,7 @@ def _blamed(rule: str, tasks: Mapping[str, int]) -> Rule:
         if not whole or tasks[who] < BLAME_SHARE * whole:
             return None
         figures = {"share": min(tasks[who] / whole, 1.0), "sum_ns": tasks[who]}
-        return Finding(rule, figures, stage=_BLAMED[rule], who=who)
+        return Finding(rule, figures, stage=_STAGES[rule], who=who)
 
     found.__name__ = rule
     return found
@@ -226,14 +264,13 @@ BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 
 
 def path(
-    blame: Blame,
     journal: bool = True,
     children: Sequence[int] = (),
     filtered: bool = False,
     interference: bool = False,
     partial: bool = False,
 ) -> Rules:
-    """Of operations: with the tasks that were in the way of those that were shown.
+    """Of operations, with the tasks that were in the way of those that were shown.
 
     Without `journal` nobody sees the waits for one, and they are part of `fs`. The `children` are those of a process
     that was asked for. Where it is `filtered`, what is counted is not all that the devices did; where it is `partial`,
@@ -249,7 +286,7 @@ def path(
         more = f" and {len(children) - _NAMED:,} more" if len(children) > _NAMED else ""
         started = f"processes that the one of --pid started (pid {pids}{more})"
         advice["idle"] = f"{started}: --children has them as well, --cgroup all of a service"
-    named = [_blamed(rule, blame.get(rule, {})) for rule in _BLAMED]
+    named = [_named(rule) for rule in _STAGES]
     return Rules(
         (verdict.idle, cached, verdict.unmeasured, largest),
         (verdict.grew, tail, verdict.inside, *named, _owner_of(filtered, partial), neighbour, verdict.lost),

@@ -154,7 +154,7 @@ def test_dates_stand_before_the_time_if_wanted() -> None:
 
 
 def test_there_are_words_for_every_rule() -> None:
-    found = of_io.path({})
+    found = of_io.path()
     names = {rule.__name__ for rule in (*found.first, *found.more)}
     assert set(verdict._WORDS) | {"lost"} == names
 
