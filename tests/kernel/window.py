@@ -7,25 +7,21 @@ import io
 import json
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable
 
 from tests.kernel.disks import Disk
 from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, kernel_counted, skipped, unskipped
-from wptrace.bpf.object import BpfObject
-from wptrace.engine import devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.session import Session
 from wptrace.flows.io import block as io_block
-from wptrace.flows.io import layers
 from wptrace.flows.io import path as io_path
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import in_use
-from wptrace.kernel.blockdev import Extent
+from wptrace.kernel import blockdev
 from wptrace.model.report import Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
@@ -34,86 +30,20 @@ from wptrace.outputs.registry import Wanted
 _MOMENT_S = 5.0
 RING = 1 << 24
 _ALL, _NONE = 0, (1 << 64) - 1
-
-
-class AimedFlow(PathFlow):
-    """The path of devices that are named, and named anew, while it runs; nothing of any other one is counted."""
-
-    DEVICES, LAYERS = 20, 8
-
-    def __init__(self, options: io_path.Options) -> None:
-        super().__init__(options)
-        # The programs of each file system are there, whatever is mounted later.
-        self._file_systems = set(MODULES)
-        self._extents = []
-        self._names, self._layers = self._padded([], [])
-        self._before: dict[str, dict[object, dict[str, int]]] = defaultdict(dict)
-        """Of the rows of devices that were there before."""
-
-    def _padded(self, names: list[str], stacked: list[str]) -> tuple[list[str], list[str]]:
-        """With names for the rows that nobody has now."""
-        assert len(names) <= self.DEVICES, "more devices than there are rows"
-        assert len(stacked) <= self.LAYERS, "more stacked devices than there are rows"
-        rows = [*names, *(f"unused{number}" for number in range(len(names), self.DEVICES))]
-        return [devices.OTHER, *rows], [*stacked, *(f"none{number}" for number in range(len(stacked), self.LAYERS))]
-
-    def _prepare(self, obj: BpfObject) -> None:
-        # Those are no devices that a table may have.
-        rows, self._layers = self._layers, []
-        super()._prepare(obj)
-        self._layers = rows
-        obj.maps["layer_cells"].max_entries = self.LAYERS * len(obj.enum("block_op"))
-        obj.maps["uppers"].max_entries = io_path._UPPERS
-        obj.rodata.stacked = True
-        obj.bss.trace_unlisted = False
-
-    def _watched_whole(self) -> list[Extent]:
-        # Of what the rows have, most is of earlier windows.
-        return []
-
-    def aim(self, disks: Sequence[Disk]) -> None:
-        """Nothing may be under way. What is mounted on them is so already, as where a trace begins."""
-        names = [disk.name for disk in disks]
-        obj = self._running.obj
-        self._extents = devices.extents(names, hidden=True)
-        stacked = layers.wanted(names)
-        found = [extent.name for extent in self._extents]
-        self._names, self._layers = self._padded(found, stacked)
-        self._loads = devices.Loads([*found, *stacked])
-        self._stories.names = self._names
-        obj.bss.layers = layers.table(obj, stacked)
-        obj.bss.holding = bool(stacked)
-        obj.bss.devices = devices.table(obj, self._extents, ())
-        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
-        obj.bss.file_devices = devices.file_table(obj, self._extents, devices.below_files())
-        # What was counted before has other names from now on, and is no part of a window.
-        for name, cells in self._cells.items():
-            cells.read()
-            counted = ((row, cells.counters.get(group)) for row, group in cells._followed)
-            self._before[name].update((row, counters) for row, counters in counted if counters)
-        self._cells = self._counted(obj)
-        # Each row takes a call to the kernel at each look, also one that nobody has. What ended there did end.
-        used = {devices.OTHER, *found, *stacked}
-        for name, cells in self._cells.items():
-            unused = [one for one in cells._followed if one[1].label("dev") not in used]
-            cells._followed = [one for one in cells._followed if one[1].label("dev") in used]
-            before = self._before[name]
-            cells.counters.update((group, before[row]) for row, group in unused if row in before)
-
-    def tell(self, everything: bool) -> None:
-        """Or nothing, where no test needs it: an emulated machine is slow to read records."""
-        self._running.obj.data.slow_ns = _ALL if everything else _NONE
+# Rows for the devices of tests.
+_SPARE = 20
 
 
 class Running:
     """`wptrace io --each`, in this process."""
 
     def __init__(
-        self, make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), renewed: bool = False
+        self, make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), shared: bool = False
     ) -> None:
+        """One that is shared by tests has other devices for each, and begins anew after a fault."""
         self._make = make
         self._disks = disks
-        self._renewed = renewed
+        self._shared = shared
         self._failed = False
         self._begin()
 
@@ -130,7 +60,7 @@ class Running:
 
     def _clear(self) -> None:
         """Begin anew where a test before this one has left something in flight."""
-        if not self._renewed:
+        if not self._shared:
             return
         if not self._failed and self._is_busy():
             self._settle()
@@ -147,11 +77,12 @@ class Running:
 
     def aim(self, *disks: Disk) -> Running:
         """As `--dev` does. What was begun with the devices of its tests has them all along."""
-        if not isinstance(self.flow, AimedFlow):
+        if not self._shared:
             return self
         if self._failed:
             self._begin_anew()
-        self.flow.aim(disks)
+        assert isinstance(self.flow, PathFlow)
+        self.flow.watch([disk.name for disk in disks])
         self._disks, self._names = disks, [disk.name for disk in disks]
         return self
 
@@ -184,8 +115,8 @@ class Running:
             self._failed = True
             raise
         finally:
-            if isinstance(self.flow, AimedFlow) and not self._failed:
-                self.flow.tell(False)
+            if not self._failed:
+                self._show(False)
             if wanted is not None and not self._failed:
                 assert isinstance(self.flow, PathFlow)
                 self.flow.retarget(Filter())
@@ -201,6 +132,11 @@ class Running:
         for line in told.lines:
             check(line)
         unskipped(told.summary, 0 if wanted else kernel_counted(self._names) - made)
+
+    def _show(self, everything: bool) -> None:
+        """Or nothing, where no test needs it: an emulated machine is slow to read records."""
+        if self._shared:
+            self.flow._obj.data.slow_ns = _ALL if everything else _NONE
 
     def stuck(self, at_least_ns: int) -> list[Line]:
         """Return what `--stuck` lists now."""
@@ -233,9 +169,9 @@ class Running:
 
 @contextmanager
 def running(
-    make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), renewed: bool = False
+    make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), shared: bool = False
 ) -> Iterator[Running]:
-    made = Running(make, disks, renewed)
+    made = Running(make, disks, shared)
     try:
         yield made
         made.flow.stop()
@@ -264,8 +200,10 @@ class Shared:
             for module in MODULES:
                 # Its functions are there before the programs are.
                 subprocess.run(["modprobe", "--quiet", module], check=False)
-            options = io_path.Options(slow_ns=_NONE, ring_bytes=RING, writeback=writeback)
-            self._now = writeback, self._stack.enter_context(running(lambda: AimedFlow(options), renewed=True))
+            options = io_path.Options(
+                tuple(blockdev.disks()[:1]), slow_ns=_NONE, ring_bytes=RING, writeback=writeback, spare=_SPARE
+            )
+            self._now = writeback, self._stack.enter_context(running(lambda: PathFlow(options), shared=True))
         return self._now[1]
 
     def close(self) -> None:

@@ -154,6 +154,13 @@ class _Frames:
                 raise ValueError("no cgroup is called so")
             self._named += len(name) - len(self.cgroups.pop(key, ""))
             self.cgroups[key] = name
+        for number, devices in spec.mapping(has.get("devices", {})).items():
+            # Whoever decodes records of the layout has this list.
+            names = self.layouts[spec.integer(int(number))].names
+            found = [spec.text(name) for name in spec.sequence(devices)]
+            if len(found) != len(names) or any(len(name) > _LONGEST_NAME for name in found):
+                raise ValueError("there are other slots")
+            names[:] = found
         while len(self.cgroups) > _MOST_CGROUPS or self._named > _MOST_TEXT:
             self._named -= len(self.cgroups.popitem(last=False)[1])
 
@@ -314,7 +321,6 @@ class Arriving(_Frames):
             self._began_ns = self._began_ns or day
         elif frame.kind == Kind.START and self.head is None:
             found = self._read_head(self._json(frame), self._known, self._began_ns)
-            # Kinds are compared by what they are: those of the start are the same ones from now on.
             self.head = found._replace(has_events=True)
         elif frame.kind == Kind.END:
             self.ended = True

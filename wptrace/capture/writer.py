@@ -134,16 +134,22 @@ class CaptureOutput:
     ) -> Callable[[memoryview], None]:
         """Before the start: what takes the memory in which records lie in the ring, with their headers.
 
-        `names` are those of devices, by the slots in records. Cgroups get the names that they have when they come.
+        `names` are those of devices, by the slots in records; a slot may become that of another device. Cgroups get the
+        names that they have when they come.
         """
         layout = obj.struct(what.record).before(what.end)
         made = _Buffer(facts(obj, what, names), layout, what)
+        written = list(names)
         number = len(self._raw)
         self._raw.append(made)
         place = next((one.offset for one in layout.places if one.name == what.cgroup), None)
         known: set[int] = set()
 
         def take(entries: memoryview) -> None:
+            if written != (now := list(names)):
+                self._put()
+                written[:] = now
+                self._json(Kind.NAMES, {"devices": {str(number): written}})
             while entries:
                 entries = made.take(entries)
                 if made.full:

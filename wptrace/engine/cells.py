@@ -30,6 +30,7 @@ class Elements(Protocol):
     def value_codec(self) -> Any: ...
 
     def raw(self, key: Any) -> memoryview | None: ...
+    def clear(self, key: Any) -> None: ...
 
 
 class Changes:
@@ -41,10 +42,10 @@ class Changes:
         self._before: dict[tuple[int, int], bytes] = {}
         self._nothing = bytes(self._struct.size)
 
-    def read(self, keys: Iterable[Any]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    def read(self, keys: Iterable[Any], first: int = 0) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Of what changed, which of the keys it is of, its values, and those before."""
         size = self._struct.size
-        for place, key in enumerate(keys):
+        for place, key in enumerate(keys, first):
             memory = self._map.raw(key)
             if memory is None:
                 continue
@@ -54,6 +55,14 @@ class Changes:
                 if now != before:
                     self._before[place, cpu] = now
                     yield place, self._struct.unpack(now), self._struct.unpack(before)
+
+    def clear(self, place: int, key: Any) -> None:
+        """Set an element to zero that no program counts in now."""
+        found = [one for one in self._before if one[0] == place]
+        for one in found:
+            del self._before[one]
+        if found:
+            self._map.clear(key)
 
 
 class Cells:
@@ -89,9 +98,20 @@ class Cells:
         self.distributions: dict[Group, dict[str, Distribution]] = {}
         self.shrunk = 0
 
-    def follow(self, key: Any, group: Group) -> None:
-        """Reads one more element from now on."""
+    def follow(self, key: Any, group: Group) -> int:
+        """Read one more element from now on, and return its number."""
         self._followed.append((key, group))
+        return len(self._followed) - 1
+
+    def regroup(self, place: int, group: Group) -> None:
+        """From now on the element with this number is of another group, which begins with nothing."""
+        key, before = self._followed[place]
+        if group == before:
+            return
+        for _, now, was in self._changes.read([key], place):
+            self._add(before, now, was)
+        self._changes.clear(place, key)
+        self._followed[place] = key, group
 
     def read(self) -> None:
         # What is not counted yet in the first look cannot be short of a stage in the second.

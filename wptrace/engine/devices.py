@@ -6,11 +6,14 @@ from __future__ import annotations
 import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
+from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
+from wptrace.engine.cells import Cells, Elements
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, mounts
@@ -22,8 +25,11 @@ LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
 # The slot of those that are not in the table.
 UNLISTED = 0
 _HINT = "name those of interest with --dev"
-# Disks that appear while tracing share a row until the next start.
+# Disks without a row of their own share one.
 OTHER = "other"
+
+# At most so much memory in the kernel for rows of disks that come later, but room for one; and so many of them.
+_SPARE_BYTES, _SPARE = 4 << 20, 8
 
 
 def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Extent]:
@@ -49,16 +55,110 @@ def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
     return {name: below for name, below in found.items() if below != [name]}
 
 
+def extents_of_now(devices: Sequence[str], hidden: bool = False) -> list[blockdev.Extent]:
+    """The same for those of the wanted devices that are there now. One of them may go meanwhile."""
+    there = []
+    for device in devices or [*blockdev.disks(), *(blockdev.heads() if hidden else ())]:
+        with suppress(UsageError):
+            there += extents((device,), hidden)
+    return blockdev.merged(there)
+
+
 def names(found: Iterable[blockdev.Extent]) -> list[str]:
     """Return the name in rows of each slot of the table."""
     return [OTHER, *(extent.name for extent in found)]
+
+
+def spare(row_bytes: int) -> int:
+    """How many rows of so many bytes on each CPU are kept for devices that come later."""
+    return max(min(_SPARE_BYTES // (row_bytes * libbpf().cpus), _SPARE), 1)
+
+
+class Slots:
+    """Which row each device has. One that comes later gets a spare row, or that of the device that is gone longest.
+
+    `names` is changed in place. Those that are gone keep their row until it is needed.
+    """
+
+    def __init__(self, names: Iterable[str], spare: int = 0, reused: bool = True) -> None:
+        self.names = [*names, *[""] * spare]
+        self._reused = reused
+        self._gone: list[int] = []
+        self.waiting = False
+        """A device has no row yet, and may get one at the next look."""
+
+    @classmethod
+    def of(cls, obj: BpfObject, wanted: Sequence[blockdev.Extent], devices: Sequence[str], row_bytes: int) -> Slots:
+        """Those of a flow of requests: one for all others, and spare ones where others may come."""
+        room = spare(row_bytes) if not devices or stacked(devices) else 0
+        return cls(names(wanted), max(min(room, most(obj) - len(wanted)), 0))
+
+    def changes(self, there: Collection[str]) -> dict[int, str]:
+        """Return rows that are of another device now. They are so once `rename` is called."""
+        free = [row for row, name in enumerate(self.names) if not name]
+        # One that has just gone may still have something in flight.
+        free += [row for row in self._gone if self.names[row] not in there] if self._reused else []
+        gone = [row for row, name in enumerate(self.names) if name not in ("", OTHER, *there)]
+        come = [name for name in there if name not in self.names]
+        found = dict(zip(free, come))
+        self._gone = [row for row in self._gone if row in gone and row not in found]
+        self._gone += [row for row in gone if row not in self._gone and row not in found]
+        self.waiting = self._reused and len(come) > len(found) and bool(self._gone)
+        return found
+
+    def rename(self, changes: Mapping[int, str]) -> None:
+        for row, name in changes.items():
+            self.names[row] = name
+
+
+class DeviceCells(Cells):
+    """Cells of so many groups for each device, in the order of their slots."""
+
+    def __init__(
+        self,
+        cells: Elements,
+        names: Iterable[str],
+        groups: Callable[[str], list[Group]],
+        stages: list[str],
+        sparse: bool = False,
+        absent: Iterable[str] = (),
+    ) -> None:
+        super().__init__(cells, [], stages, sparse, absent)
+        self._groups = groups
+        self._places: dict[int, int] = {}
+        for slot, name in enumerate(names):
+            if name:
+                self.rename(slot, name)
+
+    @property
+    def followed(self) -> bool:
+        return bool(self._places)
+
+    def rename(self, slot: int, name: str) -> None:
+        """From now on a slot is of another device."""
+        groups = self._groups(name)
+        if slot in self._places:
+            for place, group in enumerate(groups, self._places[slot]):
+                self.regroup(place, group)
+            return
+        self._places[slot] = len(self._followed)
+        for key, group in enumerate(groups, slot * len(groups)):
+            self.follow(key, group)
 
 
 class Loads:
     """How busy devices were so far, as the kernel counts it for all of their requests."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._counts = {name: Counter[str]() for name in names if name != OTHER}
+        self._counts: dict[str, Counter[str]] = {}
+        self._busy: dict[str, int] = {}
+        self.add(names)
+
+    def add(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name and name != OTHER:
+                self._counts.setdefault(name, Counter())
+                self._busy[name] = blockdev.busy_ms(name) or 0
 
     def counters(self) -> dict[Group, Counter[str]]:
         for name, counts in self._counts.items():
@@ -66,7 +166,9 @@ class Loads:
             counts[LOOKS] += 1
             if busy is not None:
                 counts[STAMPED] += 1
-                counts[BUSY_MS] = busy
+                # Another device that has its name begins with 0.
+                counts[BUSY_MS] += busy - self._busy[name] if busy >= self._busy[name] else busy
+                self._busy[name] = busy
         return {LOAD.group(name): counts.copy() for name, counts in self._counts.items()}
 
 
@@ -105,13 +207,19 @@ class Table:
         return place is not None
 
 
-def table(obj: BpfObject, wanted: list[blockdev.Extent], stateful: Collection[str]) -> list[dict[str, int]]:
-    """The table for the BPF side; the first slot is for disks that are not in it."""
+def most(obj: BpfObject) -> int:
+    """How many devices a flow can follow at once."""
+    return obj.length("devices") // 2
+
+
+def table(
+    obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str], stateful: Collection[str] = ()
+) -> list[dict[str, int]]:
+    """The table for the BPF side, with the slot of each name; the first slot is for disks that are not in it."""
+    if len(wanted) > most(obj):
+        raise UsageError(f"{len(wanted)} devices are more than wptrace can follow at once ({most(obj)})", hint=_HINT)
     found = Table(obj, "devices")
-    most = len(found.entries) // 2
-    if len(wanted) > most:
-        raise UsageError(f"{len(wanted)} devices are more than wptrace can follow at once ({most})", hint=_HINT)
-    for slot, one in enumerate(wanted, start=UNLISTED + 1):
+    for one, slot in _placed(wanted, slots):
         room = one.hidden or found.put(one.dev, slot=slot, stateful=one.disk in stateful, first=one.first, end=one.end)
         if not room:
             raise _no_room(one, [found.entries[place]["dev"] for place in found.places(one.dev)])
@@ -129,14 +237,33 @@ def _no_room(extent: blockdev.Extent, taken: list[int]) -> UsageError:
     )
 
 
-def hidden_table(obj: BpfObject, wanted: list[blockdev.Extent]) -> list[dict[str, Any]]:
+def _placed(wanted: Iterable[blockdev.Extent], slots: Sequence[str]) -> list[tuple[blockdev.Extent, int]]:
+    """Those that have a slot, with it."""
+    numbers = {name: slot for slot, name in enumerate(slots)}
+    return [(one, numbers[one.name]) for one in wanted if one.name in numbers]
+
+
+def update(
+    obj: BpfObject,
+    slots: Slots,
+    before: Sequence[blockdev.Extent],
+    now: Sequence[blockdev.Extent],
+    stateful: Collection[str] = (),
+) -> dict[int, str]:
+    """Put the devices that are there now in the programs' table, and return by slot those that came."""
+    changes = slots.changes([extent.name for extent in now])
+    slots.rename(changes)
+    with suppress(UsageError):
+        # A search that runs meanwhile finds those that stay.
+        obj.bss.devices = table(obj, list(dict.fromkeys([*before, *now])), slots.names, stateful)
+        obj.bss.devices = table(obj, now, slots.names, stateful)
+    return changes
+
+
+def hidden_table(obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str]) -> list[dict[str, Any]]:
     """The same for those that the BPF side finds by their names."""
     most = obj.length("hidden_disks")
-    found = [
-        {"name": extent.name.encode(), "slot": slot}
-        for slot, extent in enumerate(wanted, start=UNLISTED + 1)
-        if extent.hidden
-    ]
+    found = [{"name": extent.name.encode(), "slot": slot} for extent, slot in _placed(wanted, slots) if extent.hidden]
     if len(found) > most:
         raise UsageError(
             f"{len(found)} paths of NVMe multipaths are more than wptrace can follow at once ({most})", hint=_HINT
@@ -169,37 +296,41 @@ def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path 
     raise UsageError(f"{file.path} lies on {name}, which is not one of the devices of --dev", hint=f"--dev {name}")
 
 
-def file_table(obj: BpfObject, wanted: list[blockdev.Extent], below: Mapping[int, str]) -> list[dict[str, int]]:
+def file_table(
+    obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str], below: Mapping[int, str]
+) -> list[dict[str, int]]:
     """The rows of files by the device they lie on, for operations without a request.
 
     What has no place left is not found: its page-cache hits are not counted, its requests are. Those that come first
     have their places whatever comes behind.
     """
     found = Table(obj, "file_devices")
+    placed = _placed(wanted, slots)
     for dev, name in below.items():
-        slot = _slot_of(name, wanted)
+        slot = _slot_of(name, placed)
         if slot:
             found.put(dev, slot=slot)
     return found.entries
 
 
-def file_systems(wanted: list[blockdev.Extent]) -> dict[int, str]:
+def file_systems(wanted: Iterable[blockdev.Extent]) -> dict[int, str]:
     """The kind of each file system that is mounted on the wanted devices, as far as this process sees it.
 
     An overlay is none: what is asked of it those below do.
     """
     below = mounts.block_devices()
     every = [one for one in mounts.mounts() if one.dev in below and one.kind != mounts.OVERLAY]
-    return {one.dev: one.kind for one in every if _slot_of(below[one.dev], wanted)}
+    ours = [(one, 1) for one in wanted]
+    return {one.dev: one.kind for one in every if _slot_of(below[one.dev], ours)}
 
 
-def _slot_of(name: str, wanted: list[blockdev.Extent]) -> int:
+def _slot_of(name: str, placed: Iterable[tuple[blockdev.Extent, int]]) -> int:
     """The slot of the first wanted extent in which requests of a device may be seen; 0 if none is."""
     try:
         own = list(blockdev.requests_of(name))
     except UsageError:  # a device without a queue, or one that is gone
         return 0
-    for slot, extent in enumerate(wanted, start=UNLISTED + 1):
+    for extent, slot in placed:
         if any(extent.covers(one) for one in own):
             return slot
     return 0

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
@@ -12,6 +14,7 @@ from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
+from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group, Kind, Metric, Noun
@@ -77,6 +80,7 @@ class SizeFlow(Flow):
         """`wanted` are devices as the user named them; none means all disks."""
         self._wanted = wanted
         self._extents = devices.extents(wanted)
+        self._changed = blockdev.Changes()
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -89,8 +93,7 @@ class SizeFlow(Flow):
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj
-        groups = [REQUEST.group(name, op) for name in devices.names(self._extents) for op in obj.enum("block_op")]
-        self._sizes = Sizes(obj.maps["cells"], groups)
+        self._sizes = Sizes(obj.maps["cells"], self._slots.names, obj.enum("block_op"))
         self._causes = [_CAUSES[name] for name in obj.enum("size_cause")]
         sections = ", ".join(program.section for program in loaded.programs)
         return self._started(
@@ -101,12 +104,18 @@ class SizeFlow(Flow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
-        obj.maps["cells"].max_entries = (len(self._extents) + 1) * len(obj.enum("block_op"))
+        ops = len(obj.enum("block_op"))
+        self._slots = devices.Slots.of(obj, self._extents, self._wanted, obj.maps["cells"].value_size * ops)
+        obj.maps["cells"].max_entries = len(self._slots.names) * ops
         obj.bss.trace_unlisted = not self._wanted
-        obj.bss.devices = devices.table(obj, self._extents, ())
+        obj.bss.devices = devices.table(obj, self._extents, self._slots.names)
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
+        if self._changed or self._slots.waiting:
+            before, self._extents = self._extents, devices.extents_of_now(self._wanted)
+            for slot in devices.update(loaded.obj, self._slots, before, self._extents):
+                self._sizes.rename(slot)
         self._sizes.read()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, loaded.obj.bss.loss))
@@ -124,9 +133,13 @@ class SizeFlow(Flow):
 class Sizes:
     """The cells of all CPUs added up. Their counts have 32 bits and wrap, so it is differences that are added."""
 
-    def __init__(self, cells: Map, groups: list[Group]) -> None:
+    def __init__(self, cells: Map, names: Sequence[str], ops: Sequence[str]) -> None:
         self._changes = Changes(cells)
-        self._groups = groups
+        self._names, self._ops = names, ops
+        self._groups: dict[int, Group] = {}
+        for slot, name in enumerate(names):
+            if name:
+                self.rename(slot)
         fields = cells.value_codec.fields
         place = [name for name in fields if name.startswith("places[0].")]
         first, step = fields.index(place[0]), len(place)
@@ -136,9 +149,19 @@ class Sizes:
         self.count = 0
         self.bytes: dict[Group, int] = {}
 
+    def rename(self, slot: int) -> None:
+        """From now on a slot is of another device."""
+        for key, op in enumerate(self._ops, slot * len(self._ops)):
+            if key in self._groups:
+                for _, now, was in self._changes.read([key], key):
+                    self._add(self._groups[key], now, was)
+                self._changes.clear(key, key)
+            self._groups[key] = REQUEST.group(self._names[slot], op)
+
     def read(self) -> None:
-        for key, now, was in self._changes.read(range(len(self._groups))):
-            self._add(self._groups[key], now, was)
+        for key, group in self._groups.items():
+            for _, now, was in self._changes.read([key], key):
+                self._add(group, now, was)
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         tallies = self._found.setdefault(group, (Tally(), Tally()))

@@ -14,6 +14,7 @@ from wptrace.engine.frames import Frames
 from wptrace.engine.hooks import END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
+from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, STACK, TOTAL, Group, Kind, Label, Noun, Point, Stage
@@ -24,6 +25,8 @@ _G = Point("G", "request allocated, or merged into one")
 _C = Point("C", "completed")
 
 # I/Os that can be in flight, and rows of different stacks.
+# Disks that come later.
+_SPARE = 64
 _STATES = 16384
 _CELLS = 2048
 _STACKS = 4096
@@ -103,6 +106,10 @@ class StacksFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = devices.extents(options.devices)
+        self._changed = blockdev.Changes()
+        # What its rows have says for ever by which slot they are.
+        spare = _SPARE if not options.devices or devices.stacked(options.devices) else 0
+        self._slots = devices.Slots(devices.names(self._extents), spare, reused=False)
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -116,7 +123,7 @@ class StacksFlow(Flow):
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj
-        self._names, self._ops = devices.names(self._extents), obj.enum("block_op")
+        self._names, self._ops = self._slots.names, obj.enum("block_op")
         self._causes = [_CAUSES[name] for name in obj.enum("stacks_cause")]
         self._frames = Frames(obj)
         if self._options.user:
@@ -148,7 +155,7 @@ class StacksFlow(Flow):
             obj.maps[name].max_entries = size
         obj.bss.min_ns = self._options.min_ns
         obj.bss.trace_unlisted = not self._options.devices
-        obj.bss.devices = devices.table(obj, self._extents, ())
+        obj.bss.devices = devices.table(obj, self._extents, self._slots.names)
         filters.apply(obj.bss, self._options.wanted, self.filters)
 
     def _meet(self, records: list[Record]) -> None:
@@ -159,6 +166,9 @@ class StacksFlow(Flow):
     def snapshot(self) -> Snapshot:
         loaded = self._running
         obj = loaded.obj
+        if self._changed:
+            before, self._extents = self._extents, devices.extents_of_now(self._options.devices)
+            devices.update(obj, self._slots, before, self._extents)
         ran = [program.statistics() for program in loaded.programs]
         totals = obj.maps["totals"].summed(0)
         causes = dict(zip(self._causes, obj.bss.loss))

@@ -175,6 +175,28 @@ def merged(extents: list[Extent]) -> list[Extent]:
     return sorted(kept, key=lambda one: (one.dev, one.first, one.name))
 
 
+class Changes:
+    """Whether a device or partition came, went, or has another number since the last look."""
+
+    def __init__(self, sys: Path = SYS, proc: Path = Path("/proc")) -> None:
+        self._sys, self._proc = sys, proc
+        self._before = self._now()
+
+    def __bool__(self) -> bool:
+        now = self._now()
+        changed = now != self._before
+        self._before = now
+        return changed
+
+    def _now(self) -> tuple[set[str], str]:
+        """Hidden disks have no number, and those without a medium are in the folder alone."""
+        try:
+            names = {path.name for path in (self._sys / "block").iterdir()}
+        except OSError:
+            names = set()
+        return names, _read(self._proc / "partitions") or ""
+
+
 def is_stamped(disk: str, sys: Path = SYS) -> bool:
     """Whether the kernel stamps the disk's requests both when they are made and when they are issued.
 

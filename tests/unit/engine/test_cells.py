@@ -39,6 +39,9 @@ class FakeMap:
         found = self.elements.get(key)
         return None if found is None else memoryview(b"".join(Layout.struct.pack(*cell) for cell in found))
 
+    def clear(self, key: Any) -> None:
+        self.elements[key] = [[0] * len(FIELDS) for _ in range(2)]
+
     def count(self, key: Any, cpu: int, value: int) -> None:
         cells = self.elements.setdefault(key, [[0] * len(FIELDS) for _ in range(2)])
         cell = cells[cpu]
@@ -87,6 +90,28 @@ def test_elements_with_other_keys_are_followed() -> None:
     found.read()
     found.read()
     assert {group: stages["all"].sum for group, stages in found.distributions.items()} == {A: 11, LATE: 1000}
+
+
+def test_an_element_of_another_group_begins_with_nothing() -> None:
+    """A device that came has the place of one that is gone; that one keeps what was counted until now."""
+    made = FakeMap()
+    found = cells(made, A)
+    made.count(0, 0, 5)
+    found.read()
+    made.count(0, 1, 1000)
+    found.regroup(0, LATE)
+    assert made.raw(0) is not None
+    made.count(0, 0, 70)
+    found.read()
+    all_of = {group: stages["all"] for group, stages in found.distributions.items()}
+    assert {group: (one.count, one.min, one.max) for group, one in all_of.items()} == {
+        A: (2, 5, 1000),
+        LATE: (1, 70, 70),
+    }
+    found.regroup(0, LATE)
+    found.read()
+    assert found.total("finished") == 3
+    assert found.shrunk == 0
 
 
 def test_two_elements_of_one_group_are_added_up() -> None:

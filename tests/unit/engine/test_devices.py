@@ -117,7 +117,7 @@ def test_every_device_is_found_where_bpf_looks_for_it(
 ) -> None:
     stateful = data.draw(st.sets(st.sampled_from([one.disk for one in wanted]))) if wanted else set()
     try:
-        table = devices.table(obj, wanted, sorted(stateful))
+        table = devices.table(obj, wanted, devices.names(wanted), sorted(stateful))
     except UsageError:
         assert crowded(wanted)
         return
@@ -154,22 +154,22 @@ def crowded(wanted: list[Extent]) -> bool:
 
 def test_sixteen_partitions_of_a_disk_have_room_and_no_more(obj: BpfObject) -> None:
     parts = [Extent(f"sda{number}", "sda", kernel_dev(8, 0), number * 10, number * 10 + 10) for number in range(17)]
-    table = devices.table(obj, parts[:16], [])
+    table = devices.table(obj, parts[:16], devices.names(parts[:16]))
     found = [find_device(table, kernel_dev(8, 0), number * 10 + 5) for number in range(17)]
     assert found == [*(Match(slot, 0) for slot in range(1, 17)), None]
     with pytest.raises(UsageError, match="no room left for sda16 among so many devices: at most 16 part") as caught:
-        devices.table(obj, parts, [])
+        devices.table(obj, parts, devices.names(parts))
     assert caught.value.hint == "name fewer of them, or the whole disk: --dev sda"
     disks = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in _ALL if place(dev) == 77][:17]
     with pytest.raises(UsageError, match=r"among so many devices$") as caught:
-        devices.table(obj, disks, [])
+        devices.table(obj, disks, devices.names(disks))
     assert caught.value.hint == "name those of interest with --dev"
 
 
 def test_a_table_wraps_around_its_end(obj: BpfObject) -> None:
     last = [dev for dev in _ALL if place(dev) == 255][:3]
     wanted = [Extent(f"{dev:x}", f"{dev:x}", dev, 0, EVERYTHING) for dev in last]
-    table = devices.table(obj, wanted, [])
+    table = devices.table(obj, wanted, devices.names(wanted))
     assert table[255]
     assert table[0]
     assert table[1]
@@ -177,7 +177,7 @@ def test_a_table_wraps_around_its_end(obj: BpfObject) -> None:
 
 
 def test_an_empty_table_knows_no_device(obj: BpfObject) -> None:
-    table = devices.table(obj, [], [])
+    table = devices.table(obj, [], devices.names([]))
     assert table == [{}] * DEVICES
     assert find_device(table, kernel_dev(8, 0), 0) is None
 
@@ -185,8 +185,8 @@ def test_an_empty_table_knows_no_device(obj: BpfObject) -> None:
 def test_too_many_devices_are_refused(obj: BpfObject) -> None:
     found = [Extent(f"sd{number}", f"sd{number}", number, 0, EVERYTHING) for number in range(1, 130)]
     with pytest.raises(UsageError, match=r"129 devices are more than wptrace can follow at once \(128\)"):
-        devices.table(obj, found, [])
-    assert sum(map(bool, devices.table(obj, found[1:], []))) == 128
+        devices.table(obj, found, devices.names(found))
+    assert sum(map(bool, devices.table(obj, found[1:], devices.names(found[1:])))) == 128
 
 
 def test_doubles_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,12 +212,122 @@ def test_hidden_disks_are_found_by_their_names(obj: BpfObject, monkeypatch: pyte
         devices.extents(["nvme1n1"])
     every = devices.extents([], hidden=True)
     assert every == [*paths[:2], disk]
-    table = devices.hidden_table(obj, every)
+    table = devices.hidden_table(obj, every, devices.names(every))
     assert table[:3] == [{"name": b"nvme1c0n1", "slot": 1}, {"name": b"nvme1c1n1", "slot": 2}, {}]
     assert len(table) == 32
-    assert [entry["slot"] for entry in devices.table(obj, every, []) if entry] == [3]
+    assert [entry["slot"] for entry in devices.table(obj, every, devices.names(every)) if entry] == [3]
     with pytest.raises(UsageError, match=r"33 paths of NVMe multipaths are more than wptrace can .* \(32\)"):
-        devices.hidden_table(obj, paths)
+        devices.hidden_table(obj, paths, devices.names(paths))
+
+
+# --- Devices that come and go ---------------------------------------------------------------------------------
+
+
+def slots(*names: str, spare: int = 2, reused: bool = True) -> devices.Slots:
+    return devices.Slots(["other", *names], spare, reused)
+
+
+def come(made: devices.Slots, *there: str) -> dict[int, str]:
+    changes = made.changes(there)
+    made.rename(changes)
+    return changes
+
+
+def test_a_device_that_comes_gets_a_spare_slot() -> None:
+    made = slots("sda")
+    assert come(made, "sda") == {}
+    assert come(made, "sda", "sdb") == {2: "sdb"}
+    assert come(made, "sdc", "sdb", "sda") == {3: "sdc"}
+    assert made.names == ["other", "sda", "sdb", "sdc"]
+    assert come(made, "sda", "sdb", "sdc", "sdd") == {}
+    assert not made.waiting
+
+
+def test_one_that_comes_back_has_the_slot_that_it_had() -> None:
+    made = slots("sda", "sdb", spare=0)
+    assert come(made, "sda") == come(made, "sda", "sdb") == {}
+    assert made.names == ["other", "sda", "sdb"]
+
+
+def test_the_slot_of_who_is_gone_longest_is_given_away_and_not_at_once() -> None:
+    made = slots("sda", "sdb", spare=0)
+    assert come(made, "sdb", "sdc") == {}
+    assert made.waiting
+    assert come(made, "sdb", "sdc") == {1: "sdc"}
+    assert not made.waiting
+    come(made, "sdc")
+    come(made)
+    assert come(made, "sdd") == {2: "sdd"}
+    assert made.names == ["other", "sdc", "sdd"]
+
+
+def test_where_rows_keep_what_they_have_no_slot_is_given_away() -> None:
+    made = slots("sda", spare=1, reused=False)
+    come(made)
+    assert come(made, "sdb") == {2: "sdb"}
+    assert come(made, "sdc") == {}
+    assert not made.waiting
+
+
+@given(looks=st.lists(st.sets(st.sampled_from("abcdefgh")), max_size=30), spare=st.integers(0, 4))
+def test_no_two_devices_have_one_slot(looks: list[set[str]], spare: int) -> None:
+    made = slots("a", "b", spare=spare)
+    for there in looks:
+        before = list(made.names)
+        changes = come(made, *sorted(there))
+        named = [name for name in made.names if name]
+        assert len(named) == len(set(named))
+        assert made.names[0] == "other"
+        assert set(changes.values()) <= there
+        assert all(before[slot] not in there for slot in changes)
+
+
+def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disk(name: str, minor: int) -> Extent:
+        return Extent(name, name, kernel_dev(8, minor), 0, EVERYTHING)
+
+    class Running:
+        constants, length = obj.constants, staticmethod(obj.length)
+
+        class bss:  # noqa: N801
+            devices: Table = []  # noqa: RUF012
+
+    made, before, now = slots("sda", spare=1), [disk("sda", 0)], [disk("sdb", 16)]
+    assert devices.update(Running, made, before, now) == {2: "sdb"}  # type: ignore[arg-type]
+    assert find_device(Running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
+    assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
+    # As a disk that was reset: it has the same name and another number.
+    assert devices.update(Running, made, now, [disk("sdb", 32)]) == {}  # type: ignore[arg-type]
+    assert find_device(Running.bss.devices, kernel_dev(8, 32), 7) == Match(2, 0)
+
+
+def test_one_that_goes_while_somebody_looks_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
+
+    def requests_of(name: str) -> Iterator[Extent]:
+        if name != "sda":
+            raise UsageError(f"there is no block device {name}")
+        return iter([disk])
+
+    monkeypatch.setattr(blockdev, "resolve", lambda text: text)
+    monkeypatch.setattr(blockdev, "disks", lambda: ["sda", "sdb"])
+    monkeypatch.setattr(blockdev, "requests_of", requests_of)
+    assert devices.extents_of_now([]) == devices.extents_of_now(["sdb", "sda"]) == [disk]
+    # Nothing is not everything.
+    assert devices.extents_of_now(["sdb"]) == []
+
+
+def test_a_device_that_begins_anew_is_busy_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = {"sda": 1000, "sdb": 70}
+    monkeypatch.setattr(blockdev, "busy_ms", busy.get)
+    loads = devices.Loads(["other", "sda"])
+    busy["sda"] += 5
+    loads.counters()
+    busy["sda"] = 3
+    loads.add(["sdb"])
+    busy["sdb"] += 2
+    found = {group.label("dev"): counts["busy_ms"] for group, counts in loads.counters().items()}
+    assert found == {"sda": 8, "sdb": 2}
 
 
 # --- Rows of files --------------------------------------------------------------------------------------------
@@ -270,13 +380,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Extent]]:
 
 def test_a_file_is_shown_on_what_it_lies_on(obj: BpfObject, machine: dict[str, list[Extent]]) -> None:
     sda, sdb, dm, btrfs = (kernel_dev(*number) for number in ((8, 0), (8, 16), (253, 0), (0, 41)))
-    disks = devices.file_table(obj, [*machine["sda"], *machine["sdb"]], devices.below_files())
+    both = [*machine["sda"], *machine["sdb"]]
+    disks = devices.file_table(obj, both, devices.names(both), devices.below_files())
     assert [row_of_file(disks, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [1, 1, 1, 2, 1, 1]
     assert row_of_file(disks, kernel_dev(251, 0)) is None
-    parts = devices.file_table(obj, [*machine["sda1"], *machine["sdb"]], devices.below_files())
+    both = [*machine["sda1"], *machine["sdb"]]
+    parts = devices.file_table(obj, both, devices.names(both), devices.below_files())
     # The whole disk is more than the partition that is traced.
     assert [row_of_file(parts, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [None, 1, None, 2, 2, 1]
-    assert not any(devices.file_table(obj, [], devices.below_files()))
+    assert not any(devices.file_table(obj, [], devices.names([]), devices.below_files()))
 
 
 @given(found=st.lists(numbers, max_size=400, unique=True), later=st.lists(numbers, max_size=400, unique=True))
@@ -286,8 +398,8 @@ def test_what_is_mounted_later_takes_no_place_of_another_one(
     disk = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blockdev, "requests_of", lambda name: iter([disk]))
-        before = devices.file_table(obj, [disk], dict.fromkeys(found, "sda"))
-        after = devices.file_table(obj, [disk], dict.fromkeys([*found, *later], "sda"))
+        before = devices.file_table(obj, [disk], ["other", "sda"], dict.fromkeys(found, "sda"))
+        after = devices.file_table(obj, [disk], ["other", "sda"], dict.fromkeys([*found, *later], "sda"))
     assert all(now == was for now, was in zip(after, before) if was)
 
 
@@ -298,7 +410,7 @@ def test_every_file_system_is_found_where_bpf_looks_for_it(obj: BpfObject, found
         patch.setattr(blockdev, "requests_of", lambda name: iter([disk]))
         patch.setattr(blockdev, "numbers", lambda: dict.fromkeys(found, "sda"))
         patch.setattr(mounts, "block_devices", dict)
-        table = devices.file_table(obj, [disk], devices.below_files())
+        table = devices.file_table(obj, [disk], ["other", "sda"], devices.below_files())
     assert len(table) == FILES
     kept = [dev for dev in found if row_of_file(table, dev) == 1]
     assert len(kept) == sum(map(bool, table))

@@ -43,7 +43,7 @@ class FakeMap:
 
 
 def found(made: FakeMap) -> Sizes:
-    return Sizes(cast("Map", made), [READ, FLUSH])
+    return Sizes(cast("Map", made), ["sda"], ["read", "flush"])
 
 
 def counts(distribution: Distribution) -> dict[int, int]:

@@ -457,6 +457,9 @@ class _Sized:
     def raw(self, key: int) -> memoryview | None:
         return self._map.raw(key.to_bytes(4, "little"))
 
+    def clear(self, key: int) -> None:
+        self._map.clear(key.to_bytes(4, "little"))
+
 
 def _wanted(resolution: Resolution, by: Sequence[str] | None) -> list[Label]:
     known = {label.name: label for label in resolution.labels}

@@ -13,7 +13,6 @@ from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.engine import devices, filters
-from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import NEVER_NS, Flow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
@@ -42,8 +41,6 @@ _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
 _C = Point("C", "completed")
 
-# Disks that appear while tracing get the row group "other" until the next start.
-_OTHER = "other"
 # Requests that can be in flight on devices without stamps, and bios on their way to a request.
 _STATES = 16384
 
@@ -169,9 +166,8 @@ class BlockFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._extents = devices.extents(options.devices)
-        self._loads = devices.Loads(extent.name for extent in self._extents)
-        times = OWN if options.filter else options.times
-        self._stateful = sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
+        self._changed = blockdev.Changes()
+        self._stateful = self._unstamped()
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
         self._events: list[Event] = []
         self._sampling = Sampling()
@@ -188,14 +184,17 @@ class BlockFlow(Flow):
         obj = loaded.obj
         self._ops = obj.enum("block_op")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
-        groups = [REQUEST.group(name, op) for name in self._names() for op in self._ops]
-        self._cells = Cells(obj.maps["cells"], groups, obj.enum("block_stage"))
+        names = self._slots.names
+        self._cells = devices.DeviceCells(obj.maps["cells"], names, self._groups, obj.enum("block_stage"))
         if self._options.slow_ns is not None:
-            self._requests = Requests(obj, self._names())
-            sink = None if self.recorder is None else self.recorder.raw(obj, RECORDS, self._names())
+            self._requests = Requests(obj, names)
+            sink = None if self.recorder is None else self.recorder.raw(obj, RECORDS, names)
             self._ring = Ring.of(obj.maps["records"], self._requests.layout, sink)
             reader.add(self._ring, self._take, rate=RATE)
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
+
+    def _groups(self, name: str) -> list[Group]:
+        return [REQUEST.group(name, op) for op in self._ops]
 
     def _filters(self) -> dict[str, Any]:
         wanted = [extent.name for extent in self._extents] if self._options.devices else []
@@ -203,8 +202,10 @@ class BlockFlow(Flow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
-        slots = len(self._extents) + 1
-        obj.maps["cells"].max_entries = slots * len(obj.enum("block_op"))
+        ops = len(obj.enum("block_op"))
+        self._slots = devices.Slots.of(obj, self._extents, self._options.devices, obj.maps["cells"].value_size * ops)
+        self._loads = devices.Loads(self._slots.names)
+        obj.maps["cells"].max_entries = len(self._slots.names) * ops
         states = _STATES if self._stateful else 1
         obj.maps["bios"].max_entries = states
         obj.maps["requests"].max_entries = states
@@ -213,7 +214,7 @@ class BlockFlow(Flow):
             obj.data.slow_ns = self._options.slow_ns
         filters.apply(obj.bss, self._options.filter, self.filters)
         obj.bss.trace_unlisted = not self._options.devices and not self._options.filter
-        obj.bss.devices = devices.table(obj, self._extents, self._stateful)
+        obj.bss.devices = devices.table(obj, self._extents, self._slots.names, self._stateful)
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
@@ -226,9 +227,6 @@ class BlockFlow(Flow):
 
     def _hooks(self) -> tuple[Hook, ...]:
         return self.hooks if self._stateful else tuple(hook for hook in self.hooks if hook.required or not hook.serves)
-
-    def _names(self) -> list[str]:
-        return [_OTHER, *(extent.name for extent in self._extents)]
 
     def _sources(self, loaded: Loaded) -> list[Source]:
         sections = loaded.sections(*(hook.id for hook in self._hooks() if hook.serves))
@@ -291,7 +289,24 @@ class BlockFlow(Flow):
             ran.values(),
         )
 
+    def _look_at_devices(self) -> None:
+        before, self._extents = self._extents, devices.extents_of_now(self._options.devices)
+        # Without the hooks for times of its own wptrace takes what the kernel has, as for all that have no row.
+        if self._stateful:
+            self._stateful = self._unstamped()
+        self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
+        changes = devices.update(self._obj, self._slots, before, self._extents, self._stateful)
+        for slot, name in changes.items():
+            self._cells.rename(slot, name)
+        self._loads.add(changes.values())
+
+    def _unstamped(self) -> list[str]:
+        times = OWN if self._options.filter else self._options.times
+        return sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
+
     def look(self) -> dict[Group, dict[str, Distribution]]:
+        if self._changed or self._slots.waiting:
+            self._look_at_devices()
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
         found = self._cells.copy()
@@ -315,13 +330,15 @@ class Requests:
 
     def __init__(self, obj: BpfObject | Described, names: Sequence[str]) -> None:
         self._ops, self._flags = obj.enum("block_op"), obj.enum("block_flag")
-        self._groups = [REQUEST.group(name, op) for name in names for op in self._ops]
+        self._names = names
         layout: Structure = obj.struct("block_record")
         self._events = Events(layout.member("events"))
         self.layout, self._fields = layout.packed("events")
 
     def decode(self, records: Sequence[Record], wall_offset_ns: int) -> Iterator[Event]:
-        groups, ops = self._groups, self._ops
+        ops = self._ops
+        # Each time: a slot may be of another device by now.
+        groups = [REQUEST.group(name, op) for name in self._names for op in ops]
         at = self._fields.index
         end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
             at(name)

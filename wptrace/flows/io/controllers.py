@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.cells import Cells
+from wptrace.engine.devices import DeviceCells
 from wptrace.flows.io.kinds import CONTROLLERS, OPERATION, REQUEST
 from wptrace.kernel import privileges, symbols
 from wptrace.model.distribution import Distribution
+from wptrace.model.kind import Group
 
 # In which function a task sleeps that each of them holds; who waits for io.max does not sleep.
 FUNCTIONS = {
@@ -37,13 +38,19 @@ def notes(obj: BpfObject) -> list[str]:
     return [f"what held requests back has no name: {hidden}"]
 
 
-def cells(obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:
+def cells(obj: BpfObject, names: Sequence[str]) -> dict[str, DeviceCells]:
     """Of no names there are none to read."""
-    of_ops = [OPERATION.group(name, kind) for name in names for kind in obj.enum("op_kind")]
-    of_requests = [REQUEST.group(name, op) for name in names for op in obj.enum("block_op")]
+    kinds, ops = obj.enum("op_kind"), obj.enum("block_op")
+
+    def of_ops(name: str) -> list[Group]:
+        return [OPERATION.group(name, kind) for kind in kinds]
+
+    def of_requests(name: str) -> list[Group]:
+        return [REQUEST.group(name, op) for op in ops]
+
     return {
-        "held_op": Cells(obj.maps["held_op_cells"], of_ops, obj.enum("controller")),
-        "held_request": Cells(obj.maps["held_request_cells"], of_requests, obj.enum("controller")),
+        "held_op": DeviceCells(obj.maps["held_op_cells"], names, of_ops, obj.enum("controller")),
+        "held_request": DeviceCells(obj.maps["held_request_cells"], names, of_requests, obj.enum("controller")),
     }
 
 

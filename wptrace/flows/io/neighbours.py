@@ -35,27 +35,31 @@ class Neighbours:
         self._obj, self._devices = obj, names
         self._ops, self._kinds = obj.enum("block_op"), obj.enum("neighbour_row")
         self._others = obj.constants["OWNER_OTHERS"]
+        self._sums: dict[Group, Counter[str]] = {}
+        self._before: dict[int, dict[str, int]] = {}
+        """By row, what of it is in the sums."""
+        self._nameless: dict[Group, Counter[str]] = {}
 
     # --- What is counted ------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[Group, Counter[str]]:
-        found: dict[Group, Counter[str]] = {}
+        """All so far; to be called once more before a slot becomes that of another device."""
+        self._nameless = {}
         rows, kinds = _rows(self._obj), self._obj.constants["NEIGHBOUR_KINDS"]
         for place, key in enumerate(self._obj.view("neighbour_rows").cast("Q").tolist()):
             if key:
-                self._add(found, place, key >> 48, key >> 8 & 0xFF, key >> 32 & 0xFFFF, key >> 16 & 0xFFFF)
+                self._add(place, key >> 48, key >> 8 & 0xFF, key >> 32 & 0xFFFF, key >> 16 & 0xFFFF)
         full = self._obj.enum("path_cause").index(OWNER_FULL.name)
         for slot in range(len(self._devices)) if self._obj.bss.loss[full] else ():
             for what in range(kinds):
-                self._add(found, rows + slot * kinds + what, what, slot, self._others, self._others)
-        return found
+                self._add(rows + slot * kinds + what, what, slot, self._others, self._others)
+        return {group: counts.copy() for group, counts in {**self._sums, **self._nameless}.items()}
 
-    def _add(
-        self, found: dict[Group, Counter[str]], place: int, what: int, slot: int, waiter: int, holder: int
-    ) -> None:
+    def _add(self, place: int, what: int, slot: int, waiter: int, holder: int) -> None:
         cells = self._obj.maps["neighbour_cells"][place]
         sums = {field: sum(getattr(cpu, field) for cpu in cells) for field in (COUNT, NS, BYTES)}
-        if not sums[COUNT]:
+        before = self._before.get(place, {})
+        if not sums[COUNT] or sums == before:
             return
         dev, had = self._devices[slot], self._kinds.index("had")
         if what == self._kinds.index("waited"):
@@ -66,7 +70,13 @@ class Neighbours:
             group = HAD.group(dev, self._ops[what - had], self.name(holder))
         else:
             return
-        found.setdefault(group, Counter()).update(sums)
+        grown = {field: sums[field] - before.get(field, 0) for field in sums}
+        if all(number in self._names for number in (waiter, holder)):
+            self._before[place] = sums
+            self._sums.setdefault(group, Counter()).update(grown)
+        else:
+            # It may have its name at the next look.
+            self._nameless.setdefault(group, Counter()).update(grown)
 
     def name(self, number: int) -> Owner:
         """By the number of an owner."""

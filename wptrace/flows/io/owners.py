@@ -97,12 +97,30 @@ class Owners:
             "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True),
             "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True),
         }
-        others, kinds = obj.rodata.owner_row_mask + 1, obj.constants["OWNED_KINDS"]
-        for slot in range(len(names)):
-            for what in range(kinds):
-                for table in self._cells:
-                    self._follow(table, others + slot * kinds + what, slot, what, OTHERS)
+        # By slot: where each of its elements is followed, what it is of, and whose.
+        self._places: dict[int, list[tuple[str, int, int, Any]]] = {}
+        for slot, name in enumerate(names):
+            if name:
+                self._follow_others(slot)
         return self._cells
+
+    def _follow_others(self, slot: int) -> None:
+        others, kinds = self._obj.rodata.owner_row_mask + 1, self._obj.constants["OWNED_KINDS"]
+        for what in range(kinds):
+            for table in self._cells:
+                self._follow(table, others + slot * kinds + what, slot, what, OTHERS)
+
+    def rename(self, slot: int) -> None:
+        """A slot is of another device."""
+        if self.by == DEVICE:
+            return
+        if slot not in self._places:
+            self._follow_others(slot)
+            return
+        for table, place, what, label in self._places[slot]:
+            group = self._group(table, slot, what, label)
+            if group is not None:
+                self._cells[table].regroup(place, group)
 
     def look(self) -> None:
         """Rows come into being in the kernel: whose they are is in their keys."""
@@ -120,7 +138,8 @@ class Owners:
     def _follow(self, table: str, place: int, slot: int, what: int, label: Any) -> None:
         group = self._group(table, slot, what, label)
         if group is not None:
-            self._cells[table].follow(place, group)
+            number = self._cells[table].follow(place, group)
+            self._places.setdefault(slot, []).append((table, number, what, label))
 
     def _group(self, table: str, slot: int, what: int, label: Any) -> Group | None:
         operations, hits, requests = self.kinds

@@ -20,6 +20,7 @@ from wptrace.bpf.ring import RATE, RAW_RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.engine import devices, filters, gone_cgroups
 from wptrace.engine.cells import Cells, merge
+from wptrace.engine.devices import DeviceCells
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
@@ -28,6 +29,7 @@ from wptrace.engine.hooks import END, Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
+from wptrace.errors import UsageError
 from wptrace.flows.io import controllers as io_controllers
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import layers, rules
@@ -64,6 +66,7 @@ from wptrace.flows.io.kinds import (
     WRITEBACK_STAGES,
 )
 from wptrace.flows.io.neighbours import Neighbours
+from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.owners import Owners
 from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, waiting
 from wptrace.flows.io.request_events import counted, timed_out_bit
@@ -122,6 +125,9 @@ class Options(NamedTuple):
     """Single ones tell each stretch of a stage, and each of their requests."""
     neighbours: bool = False
     """Who had the device while others waited for it, by the same owners."""
+    spare: int = 0
+    """So many rows for devices that come later, and the programs of every file system; 0: as many rows as a little
+    memory allows, and the programs of what is mounted."""
     owner_rows: int = 0
     """The size of the table in the kernel; 0: as many as the memory for them allows."""
     ring_bytes: int = 1 << 22
@@ -159,13 +165,13 @@ class PathFlow(Flow):
         self._extents = devices.extents(options.devices, hidden=True)
         if options.devices and FILE.name in options.filter:
             devices.check_file(options.filter[FILE.name], self._extents)
-        self._names = devices.names(self._extents)
         self._mounted = mounts.Changes()
-        self._file_systems = io_hooks.file_systems(self._extents)
+        self._devices_changed = blockdev.Changes()
+        self._file_systems = set(MODULES) if options.spare else io_hooks.file_systems(self._extents)
         self._below = devices.below_files()
         self._unwatched: set[int] = set()
-        self._layers = layers.wanted(options.devices)
-        self._loads = devices.Loads([*self._names, *self._layers])
+        self._stacked = layers.wanted(options.devices)
+        self._follows_layers = bool(self._stacked or options.spare)
         self._stopped = False
         self._process: tasks.Watched | None = None
         self._events: list[Event] = []
@@ -196,6 +202,9 @@ class PathFlow(Flow):
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._cells = self._counted(obj)
+        by_slot = {name: cells for name, cells in self._cells.items() if isinstance(cells, DeviceCells)}
+        self._layer_cells = by_slot.pop("layer")
+        self._device_cells = [cells for cells in by_slot.values() if cells.followed]
         self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
         if self._neighbours is not None:
             self._neighbours.begin(obj, self._names)
@@ -257,36 +266,28 @@ class PathFlow(Flow):
     def _counted(self, obj: BpfObject) -> dict[str, Cells]:
         """By kind: what the programs count, with the names of the devices."""
         ops, kinds = obj.enum("block_op"), obj.enum("op_kind")
-        every = [(name, kind) for name in self._names for kind in kinds]
-        stages = obj.enum("op_stage")
+        stages, only = obj.enum("op_stage"), obj.enum("only_stage")
+        requests = obj.enum("request_stage")
+
+        def groups(kind: Kind, of: list[str]) -> Callable[[str], list[Group]]:
+            return lambda name: [kind.group(name, one) for one in of]
+
+        every = self._names
+
+        def cells(
+            table: str, of: Callable[[str], list[Group]], stages: list[str], names: Sequence[str] = every, **more: Any
+        ) -> DeviceCells:
+            return DeviceCells(obj.maps[f"{table}_cells"], names, of, stages, True, **more)
+
+        interfering = every if self._options.interference else []
+        absent = [name for name in SPARSE if name not in only]
         return {
-            "op": Cells(obj.maps["op_cells"], [OPERATION.group(*one) for one in every], stages, True),
-            "only": Cells(
-                obj.maps["only_cells"],
-                [OPERATION.group(name, kind) for name in self._names for kind in kinds[:_PLAIN_KINDS]],
-                obj.enum("only_stage"),
-                True,
-                absent=[name for name in SPARSE if name not in obj.enum("only_stage")],
-            ),
-            "hit": Cells(obj.maps["hit_cells"], [HIT.group(*one) for one in every], ["total"], True),
-            "interference": Cells(
-                obj.maps["interference_cells"],
-                [OPERATION.group(*one) for one in every] if self._options.interference else [],
-                list(INTERFERENCES),
-                True,
-            ),
-            "layer": Cells(
-                obj.maps["layer_cells"],
-                [LAYER.group(name, op) for name in self._layers for op in ops],
-                obj.enum("layer_stage"),
-                True,
-            ),
-            "request": Cells(
-                obj.maps["request_cells"],
-                [REQUEST.group(name, op) for name in self._names for op in ops],
-                obj.enum("request_stage"),
-                True,
-            ),
+            "op": cells("op", groups(OPERATION, kinds), stages),
+            "only": cells("only", groups(OPERATION, kinds[:_PLAIN_KINDS]), only, absent=absent),
+            "hit": cells("hit", groups(HIT, kinds), [TOTAL]),
+            "interference": cells("interference", groups(OPERATION, kinds), list(INTERFERENCES), interfering),
+            "layer": cells("layer", groups(LAYER, ops), obj.enum("layer_stage"), self._layers),
+            "request": cells("request", groups(REQUEST, ops), requests),
             "writeback": io_writeback.cells(obj, self._names if self._options.writeback else []),
             **io_controllers.cells(obj, self._names if self._options.interference else []),
             **({} if self._owners is None else self._owners.cells(obj, self._names)),
@@ -305,7 +306,7 @@ class PathFlow(Flow):
     def _hooks(self) -> tuple[Hook, ...]:
         unused = set() if self._options.interference else {*INTERFERENCES, *CONTROLLERS}
         unused |= set() if self._options.writeback else set(WRITEBACK_STAGES)
-        unused |= set() if self._layers else {"layers"}
+        unused |= set() if self._follows_layers else {"layers"}
         disks = {extent.disk for extent in self._extents} if self._options.devices else None
         found = io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
         found += (io_hooks.KICKS,) if self._options.kicks else ()
@@ -319,12 +320,14 @@ class PathFlow(Flow):
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
         self.configure(obj)
-        slots, kinds = len(self._names), len(obj.enum("op_kind"))
+        kinds, requests = len(obj.enum("op_kind")), len(obj.enum("block_op"))
+        self._place_devices(obj, kinds, requests)
+        slots = len(self._names)
         obj.maps["op_cells"].max_entries = slots * kinds
         obj.maps["only_cells"].max_entries = slots * _PLAIN_KINDS
         obj.maps["hit_cells"].max_entries = slots * kinds
         obj.maps["interference_cells"].max_entries = slots * kinds if options.interference else 1
-        obj.maps["request_cells"].max_entries = slots * len(obj.enum("block_op"))
+        obj.maps["request_cells"].max_entries = slots * requests
         obj.rodata.following = options.writeback
         if options.writeback:
             io_writeback.prepare(obj, slots)
@@ -336,13 +339,13 @@ class PathFlow(Flow):
             io_controllers.prepare(obj, slots)
         if options.kicks:
             io_signals.prepare(obj, options.ring_bytes)
-        obj.rodata.stacked = bool(self._layers)
-        if self._layers:
-            obj.maps["layer_cells"].max_entries = len(self._layers) * len(obj.enum("block_op"))
+        obj.rodata.stacked = self._follows_layers
+        if self._follows_layers:
+            obj.maps["layer_cells"].max_entries = len(self._layers) * requests
             obj.maps["uppers"].max_entries = _UPPERS
-            obj.bss.layers = layers.table(obj, self._layers)
+            obj.bss.layers = layers.table(obj, self._layers, self._stacked)
             # A bio may be known before it is queued, as one that a limit holds.
-            obj.bss.holding = True
+            obj.bss.holding = bool(self._stacked)
         obj.rodata.telling = options.telling
         if options.telling:
             obj.maps["records"].max_entries = options.ring_bytes
@@ -357,15 +360,72 @@ class PathFlow(Flow):
         obj.rodata.interference = obj.bss.interference_on = options.interference
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
-        obj.bss.devices = devices.table(obj, self._extents, ())
-        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents)
-        obj.bss.file_devices = devices.file_table(obj, self._extents, self._below)
+        self._fill_tables(obj)
         if options.children:
             obj.rodata.filter_children = True
             obj.maps["descendants"].max_entries = _CHILDREN
         if self._shows_cgroups:
             gone_cgroups.prepare(obj)
         filters.apply(obj.bss, options.filter, self.filters)
+
+    def _place_devices(self, obj: BpfObject, kinds: int, requests: int) -> None:
+        """Give each device a slot, and keep some for those that come."""
+        sizes = {
+            "op_cells": kinds,
+            "only_cells": _PLAIN_KINDS,
+            "hit_cells": kinds,
+            "request_cells": requests,
+            "interference_cells": kinds if self._options.interference else 0,
+        }
+        of_one = sum(obj.maps[name].value_size * count for name, count in sizes.items())
+        of_layer = obj.maps["layer_cells"].value_size * requests
+        wanted, room = self._options.devices, self._options.spare
+        if room:
+            self._slots = devices.Slots(devices.names(self._extents), room)
+        else:
+            self._slots = devices.Slots.of(obj, self._extents, wanted, of_one)
+            room = devices.spare(of_layer) if self._follows_layers else 0
+        self._names = self._slots.names
+        self._layer_slots = devices.Slots(self._stacked, room)
+        self._layers = self._layer_slots.names
+        self._loads = devices.Loads([*self._names, *self._layers])
+
+    def _fill_tables(self, obj: BpfObject) -> None:
+        obj.bss.devices = devices.table(obj, self._extents, self._names)
+        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents, self._names)
+        obj.bss.file_devices = devices.file_table(obj, self._extents, self._names, self._below)
+
+    def watch(self, wanted: Sequence[str]) -> None:
+        """From now on these devices, without a new start. Others keep what was counted of them."""
+        self._options = self._options._replace(devices=tuple(wanted))
+        self._running.obj.bss.trace_unlisted = not wanted
+        self._look_at_devices()
+        self._look_at_mounts()
+
+    def _look_at_devices(self) -> None:
+        """Those that came have rows from now on, those that went have none any more."""
+        obj, wanted, before = self._running.obj, self._options.devices, self._extents
+        self._extents = devices.extents_of_now(wanted, hidden=True)
+        self._stacked = layers.wanted_now(wanted) if self._follows_layers else []
+        if self._neighbours is not None:
+            self._neighbours.counters()
+        changes = devices.update(obj, self._slots, before, self._extents)
+        for slot, name in changes.items():
+            for cells in self._device_cells:
+                cells.rename(slot, name)
+            if self._owners is not None:
+                self._owners.rename(slot)
+        layer_changes = self._layer_slots.changes(self._stacked)
+        self._layer_slots.rename(layer_changes)
+        for slot, name in layer_changes.items():
+            self._layer_cells.rename(slot, name)
+        self._loads.add([*changes.values(), *layer_changes.values()])
+        self._unseen.compare(self._watched_whole())
+        with suppress(UsageError):
+            if self._stacked:
+                obj.bss.layers = layers.table(obj, self._layers, self._stacked)
+                obj.bss.holding = True
+            self._fill_tables(obj)
 
     def retarget(self, wanted: Filter) -> None:
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
@@ -507,7 +567,10 @@ class PathFlow(Flow):
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
         """Reads the cells, and what they say about all, including those that were only counted."""
-        if self._mounted:
+        came = bool(self._devices_changed) or self._slots.waiting
+        if came:
+            self._look_at_devices()
+        if self._mounted or came:
             self._look_at_mounts()
         if self._owners is not None:
             self._owners.look()
@@ -524,7 +587,7 @@ class PathFlow(Flow):
         now = devices.below_files()
         # Numbers that are free again may be those of file systems without a device.
         self._below = {**{dev: now[dev] for dev in self._below if dev in now}, **now}
-        loaded.obj.bss.file_devices = devices.file_table(loaded.obj, self._extents, self._below)
+        loaded.obj.bss.file_devices = devices.file_table(loaded.obj, self._extents, self._names, self._below)
         ways = [loaded.way(hook) for hook in (io_hooks.OPERATION, io_hooks.SYNC)]
         self._unwatched |= {
             dev
@@ -573,6 +636,7 @@ class PathFlow(Flow):
         if self._neighbours is not None:
             found.update(self._neighbours.counters())
         found.update(self._loads.counters())
+        found.update(self._in_the_way.counters())
         return found
 
     def stop(self) -> None:
@@ -598,4 +662,3 @@ class PathFlow(Flow):
         if self._signals is not None:
             self._signals.close()
         super().close()
-        found.update(self._in_the_way.counters())

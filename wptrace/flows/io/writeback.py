@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.cells import Cells
+from wptrace.engine.devices import DeviceCells
 from wptrace.flows.io.kinds import WRITEBACK
 from wptrace.model.book import Cause
 
@@ -24,9 +24,9 @@ def prepare(obj: BpfObject, slots: int) -> None:
     obj.maps["writeback_cells"].max_entries = slots
 
 
-def cells(obj: BpfObject, names: Iterable[str]) -> Cells:
-    groups = [WRITEBACK.group(name, "write") for name in names]
-    return Cells(obj.maps["writeback_cells"], groups, obj.enum("writeback_stage"), True)
+def cells(obj: BpfObject, names: Iterable[str]) -> DeviceCells:
+    stages = obj.enum("writeback_stage")
+    return DeviceCells(obj.maps["writeback_cells"], names, lambda name: [WRITEBACK.group(name, "write")], stages, True)
 
 
 def _frames() -> int:

@@ -46,11 +46,12 @@ def test_the_source_still_says_what_is_tested_here() -> None:
 
 def test_every_layer_is_found_where_bpf_looks_for_it(obj: BpfObject) -> None:
     names = [f"dm-{number}" for number in range(100)]
-    entries = layers.table(obj, names)
+    entries = layers.table(obj, names, names)
     assert [find(entries, kernel_dev(253, number)) for number in range(100)] == list(range(100))
     assert find(entries, kernel_dev(253, 100)) is None
 
 
 def test_too_many_layers_are_refused(obj: BpfObject) -> None:
+    names = [f"dm-{number}" for number in range(257)]
     with pytest.raises(UsageError, match="no room left for dm-"):
-        layers.table(obj, [f"dm-{number}" for number in range(257)])
+        layers.table(obj, names, names)

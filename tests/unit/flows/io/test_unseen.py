@@ -91,3 +91,33 @@ def test_a_disk_that_goes_is_compared_no_more(tmp_path: Path, reads: int | None)
     unseen.look()
     unseen.note([], 0)
     assert unseen.count == 2
+
+
+def test_a_disk_that_comes_is_compared_once_it_has_nothing_in_flight(tmp_path: Path) -> None:
+    """What began before it had a row of its own is counted in another one."""
+    first, late = disk(tmp_path, "vda"), disk(tmp_path, "vdb")
+    unseen = Unseen([first], tmp_path)
+    in_flight = tmp_path / "block" / "vdb" / "inflight"
+    in_flight.write_text("1 0\n")
+    unseen.compare([first, late])
+    done(tmp_path, "vdb", 5)
+    unseen.look()
+    unseen.note([row("read", 3, dev="vdb"), row("read", 2, dev="other")], 5)
+    assert unseen.count == 0
+    in_flight.write_text("0 0\n")
+    unseen.look()
+    done(tmp_path, "vdb", 5 + 4)
+    unseen.look()
+    # Of four more, one began unseen.
+    unseen.note([row("read", 3 + 3, dev="vdb"), row("read", 2, dev="other")], 8)
+    assert unseen.count == 1
+
+
+def test_a_disk_that_nobody_follows_any_more_is_not_compared(tmp_path: Path) -> None:
+    first, second = disk(tmp_path, "vda"), disk(tmp_path, "vdb")
+    unseen = Unseen([first, second], tmp_path)
+    unseen.compare([first])
+    done(tmp_path, "vdb", 50)
+    unseen.look()
+    unseen.note([], 0)
+    assert unseen.count == 0

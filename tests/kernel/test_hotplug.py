@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disks that come and go while a trace runs: each has rows of its own, and no count gets another name later."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, null_device
+from tests.kernel.test_capture import replayed
+from tests.kernel.trace import Line, Trace, wait_until
+
+pytestmark = pytest.mark.guest
+
+# More than there are spare rows.
+MANY = 11
+INTERVAL = '"kind":"interval"'
+
+
+class _Reads:
+    """Direct reads of this process, by device."""
+
+    def __init__(self) -> None:
+        self.made: Counter[str] = Counter()
+
+    def read(self, disk: Disk, count: int) -> None:
+        fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(-1, 4096) as buffer:
+            for number in range(count):
+                assert os.preadv(fd, [buffer], 4096 * number) == 4096
+        os.close(fd)
+        self.made[disk.name] += count
+
+    def until_named(self, disk: Disk, trace: Trace) -> None:
+        """A look each second finds it; what was read before has a row all the same."""
+
+        def named() -> bool:
+            self.read(disk, 1)
+            time.sleep(0.1)
+            return f'"dev":"{disk.name}"' in trace.written()
+
+        wait_until(named, f"a row of {disk.name}")
+
+
+def of_devices(rows: list[Line], kind: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        if row["kind"] == kind and row["op"] == "read" and row["stage"] == "total":
+            found[row["dev"]] += row["count"]
+    return found
+
+
+def mine(lines: list[Line]) -> Counter[str]:
+    tid = os.getpid()
+    return Counter(one["dev"] for one in lines if one["kind"] == "operation" and one["tid"] == tid)
+
+
+@pytest.mark.parametrize("options", [[], ["--by=process", "--neighbours"], ["--interference", "--segments"]])
+def test_disks_that_come_have_rows_of_their_own(options: list[str], tmp_path: Path) -> None:
+    """One after another, and so many that some get the rows of others that are gone."""
+    reads, done, capture = _Reads(), Counter[str](), tmp_path / "trace.wpt"
+    with Trace("--each", "--capture", str(capture), *options, "0.5") as trace:
+        for number in range(MANY):
+            with null_device(f"wpth{number}x{len(options)}") as disk:
+                reads.until_named(disk, trace)
+                reads.read(disk, 20 + number)
+                # The kernel looks for partitions as well.
+                done[disk.name] += disk.completed()["read"]
+            # Before that, the next one may have its number.
+            trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
+        trace.stop()
+    rows, again = trace.summary["rows"], replayed(capture)
+    assert again[-1]["rows"] == rows
+    found = mine(again)
+    assert set(reads.made) <= set(found)
+    assert found.total() == reads.made.total()
+    operations, requests = of_devices(rows, "operation"), of_devices(rows, "request")
+    for name, count in reads.made.items():
+        # The first may have been before anybody looked.
+        assert 20 <= found[name] <= count
+        assert operations[name] == found[name]
+        assert found[name] <= requests[name] <= done[name]
+        if "--by=process" in options:
+            assert of_devices(rows, "owned_operation")[name] == operations[name]
+            assert of_devices(rows, "owned_request")[name] == requests[name]
+            assert sum(one["requests"] for one in trace.summary["neighbours"] if one["dev"] == name) == requests[name]
