@@ -10,8 +10,10 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,21 @@ import pytest
 
 from tests.kernel import aio
 from tests.kernel.aio import Aio
+from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import Line, Trace, count
 from tests.kernel.uring import Ring
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io.by import DIR, FILE, THREAD
+from wptrace.engine.session import Session
+from wptrace.flows.io.by import COMM, DIR, FILE, THREAD
+from wptrace.flows.io.owners import KINDS
 from wptrace.flows.io.path import Options, PathFlow
 from wptrace.kernel import system_calls
-from wptrace.model.kind import OTHERS
+from wptrace.model.kind import OPERATIONS, OTHERS, TOTAL
 
+OF_COMMS = KINDS[COMM][0]
 OWNED = {"operation": "owned_operation", "hit": "owned_hit", "request": "owned_request"}
 
 
@@ -195,6 +201,64 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
     noted = {cause.name: count for book in found.books.values() for cause, count in book.noted.items()}
     assert noted["owner_full"] >= others
     assert len({group.values[-1] for group in rows}) > 2
+
+
+# Names one after another, each of which reads once; more than there are owners.
+_NAMES = 100_000 if ALL else 12_000 if not GUEST else 6_000
+_SET_NAME = 15  # PR_SET_NAME
+
+
+def _read_by_names(disk: Disk) -> None:
+    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+    name = Path("/proc/self/comm").read_bytes().strip()
+    with mmap.mmap(-1, 4096) as buffer:
+        for number in range(_NAMES):
+            _libc.prctl(_SET_NAME, b"wpo%d" % number, 0, 0, 0)
+            assert os.preadv(fd, [buffer], 4096 * (number % 1000)) == 4096
+            # Python takes a quarter of a millisecond for each that it has not seen before.
+            time.sleep(0.001)
+    _libc.prctl(_SET_NAME, name, 0, 0, 0)
+    os.close(fd)
+
+
+def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None:
+    """In windows of 20 ms each is counted once, by its name or among the others, and no table stays full."""
+    flow = PathFlow(Options((disk.name,), by=COMM, top=0))
+    session = Session([flow])
+    (trace,) = session.traces
+    found: Counter[str] = Counter()
+    most, over = 0, False
+    try:
+        session.start()
+        first = before = trace.first
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                _read_by_names(disk)
+                os._exit(0)
+            os._exit(1)
+        while not over:
+            over = os.waitpid(child, os.WNOHANG) == (child, 0)
+            time.sleep(0.02)
+            now = trace.snapshot()
+            for row in trace.window(before, now, "interval").rows:
+                if row.metric == TOTAL and row.group.kind is OF_COMMS:
+                    found[str(row.group.values[-1])] += row.distribution.count
+            most = max(most, len(now.cells))
+            before = now
+        whole = trace.window(first, before, "summary")
+    finally:
+        session.close()
+    operations = whole.books[OPERATIONS].finished
+    assert found.total() == operations >= _NAMES
+    named = {name: count for name, count in found.items() if name.startswith("wpo")}
+    assert set(named.values()) == {1}
+    assert len(named) > 1.2 * _OWNERS
+    assert f"wpo{_NAMES - 1}" in named
+    # Neither does what Python knows of them grow with all that there ever were.
+    assert most < 3 * _OWNERS
+    rows = [row for row in whole.rows if row.metric == TOTAL and row.group.kind is OF_COMMS]
+    assert sum(row.distribution.count for row in rows) == operations
 
 
 @pytest.mark.parametrize(

@@ -39,29 +39,30 @@ class Changes:
     def __init__(self, cells: Elements) -> None:
         self._map = cells
         self._struct = cells.value_codec.struct
-        self._before: dict[tuple[int, int], bytes] = {}
+        self._before: dict[int, dict[int, bytes]] = {}
         self._nothing = bytes(self._struct.size)
+        self.zeros: tuple[int, ...] = self._struct.unpack(self._nothing)
+        """What an element had that counted nothing yet."""
 
-    def read(self, keys: Iterable[Any], first: int = 0) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """Of what changed, which of the keys it is of, its values, and those before."""
+    def read(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Of what changed, the number by which the caller knows it, its values, and those before."""
         size = self._struct.size
-        for place, key in enumerate(keys, first):
+        for number, key in keys:
             memory = self._map.raw(key)
             if memory is None:
                 continue
+            found = self._before.get(number, {})
             for cpu in range(len(memory) // size):
                 now = bytes(memory[cpu * size : (cpu + 1) * size])
-                before = self._before.get((place, cpu), self._nothing)
+                before = found.get(cpu, self._nothing)
                 if now != before:
-                    self._before[place, cpu] = now
-                    yield place, self._struct.unpack(now), self._struct.unpack(before)
+                    self._before.setdefault(number, found)[cpu] = now
+                    was = self.zeros if before is self._nothing else self._struct.unpack(before)
+                    yield number, self._struct.unpack(now), was
 
-    def clear(self, place: int, key: Any) -> None:
+    def clear(self, number: int, key: Any) -> None:
         """Set an element to zero that no program counts in now."""
-        found = [one for one in self._before if one[0] == place]
-        for one in found:
-            del self._before[one]
-        if found:
+        if self._before.pop(number, None):
             self._map.clear(key)
 
 
@@ -82,7 +83,13 @@ class Cells:
         self._map = cells
         self._sparse = sparse
         self._absent = tuple(absent)
-        self._followed: list[tuple[Any, Group]] = list(enumerate(groups))
+        self._followed: dict[int, tuple[Any, Group]] = dict(enumerate(enumerate(groups)))
+        self._next = len(self._followed)
+        self.changed: set[int] = set()
+        """Numbers of elements that counted something before the last look."""
+        self._fresh: set[Group] = set()
+        """Groups that changed since they were copied."""
+        self._copies: dict[Group, dict[str, Distribution]] = {}
         layout = cells.value_codec
         self._struct = layout.struct
         places = {name: place for place, name in enumerate(layout.fields)}
@@ -100,28 +107,55 @@ class Cells:
 
     def follow(self, key: Any, group: Group) -> int:
         """Read one more element from now on, and return its number."""
-        self._followed.append((key, group))
-        return len(self._followed) - 1
+        number, self._next = self._next, self._next + 1
+        self._followed[number] = key, group
+        return number
 
-    def regroup(self, place: int, group: Group) -> None:
+    def regroup(self, number: int, group: Group) -> None:
         """From now on the element with this number is of another group, which begins with nothing."""
-        key, before = self._followed[place]
-        if group == before:
+        key, before = self._followed[number]
+        if group != before:
+            self._finish(number)
+            self._followed[number] = key, group
+
+    def leave(self, number: int) -> Group:
+        """Read an element for the last time, whose key will be that of something else, and return its group."""
+        self._finish(number)
+        return self._followed.pop(number)[1]
+
+    def _finish(self, number: int) -> None:
+        key, group = self._followed[number]
+        for _, now, was in self._changes.read([(number, key)]):
+            self._add(group, now, was)
+        self._changes.clear(number, key)
+
+    def fold(self, group: Group, into: Group) -> None:
+        """Add all of a group to another one, and forget it."""
+        counts = self.counters.pop(group, None)
+        if counts is None:
             return
-        for _, now, was in self._changes.read([key], place):
-            self._add(before, now, was)
-        self._changes.clear(place, key)
-        self._followed[place] = key, group
+        sums = self.counters.setdefault(into, dict.fromkeys(self._counters, 0))
+        for name, count in counts.items():
+            sums[name] += count
+        merged = {into: self.distributions.pop(into, {})}
+        merge(merged, into, self.distributions.pop(group))
+        self.distributions.update(merged)
+        self._copies.pop(group, None)
+        self._fresh.discard(group)
+        self._fresh.add(into)
 
     def read(self) -> None:
         # What is not counted yet in the first look cannot be short of a stage in the second.
         timed = None if _ORDERED or not self._sparse else self._timed_now()
-        for place, now, was in self._changes.read(key for key, _ in self._followed):
-            self._add(self._followed[place][1], now, was)
+        self.changed.clear()
+        for number, now, was in self._changes.read((number, key) for number, (key, _) in self._followed.items()):
+            self.changed.add(number)
+            self._add(self._followed[number][1], now, was)
         if self._sparse:
             self._add_zeros(timed)
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+        self._fresh.add(group)
         counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
         for name, place in self._counters.items():
             counters[name] += self._grown(now[place] - was[place])
@@ -134,7 +168,10 @@ class Cells:
                 continue
             total, low, high, squares, squares_high = (now[place] for place in fields)
             old_total, old_low, old_high, old_squares, old_squares_high = (was[place] for place in fields)
-            buckets = [(new - old) & _BUCKET for new, old in zip(now[slots], was[slots])]
+            if was is self._changes.zeros:
+                buckets = list(now[slots])
+            else:
+                buckets = [(new - old) & _BUCKET for new, old in zip(now[slots], was[slots])]
             if max(buckets) > _BUCKET >> 1:
                 buckets = [self._grown(_signed(grown)) for grown in buckets]
             distributions[name].add_counts(
@@ -157,7 +194,7 @@ class Cells:
         """How many are finished and timed; when it returns, all that was counted before them is to be seen."""
         finished, untimed = self._counters["finished"], self._counters.get("untimed")
         found: dict[Group, int] = {}
-        for key, group in self._followed:
+        for key, group in self._followed.values():
             memory = self._map.raw(key)
             for cpu in range(0 if memory is None else len(memory) // self._struct.size):
                 cell = self._struct.unpack_from(memory, cpu * self._struct.size)
@@ -166,13 +203,17 @@ class Cells:
         return found
 
     def _add_zeros(self, limits: dict[Group, int] | None) -> None:
-        for group, stages in self.distributions.items():
-            counters = self.counters[group]
+        # Where nothing was counted there is nothing to add, unless it was held back.
+        for group in self._fresh if limits is None else self.distributions:
+            stages, counters = self.distributions[group], self.counters[group]
             timed = counters["finished"] - counters.get("untimed", 0)
             if limits is not None:
                 timed = min(timed, limits.get(group, 0))
-            for stage in stages.values():
+            short = [stage for stage in stages.values() if timed > stage.count]
+            for stage in short:
                 stage.add_zeros(timed - stage.count)
+            if short and limits is not None:
+                self._fresh.add(group)
 
     def total(self, counter: str) -> int:
         return sum(counters[counter] for counters in self.counters.values())
@@ -182,6 +223,13 @@ class Cells:
             group: {name: found.copy() for name, found in stages.items()}
             for group, stages in self.distributions.items()
         }
+
+    def shared(self) -> dict[Group, dict[str, Distribution]]:
+        """The same, which nobody may change: groups in which nothing happened are those of the last call."""
+        for group in self._fresh:
+            self._copies[group] = {name: found.copy() for name, found in self.distributions[group].items()}
+        self._fresh.clear()
+        return dict(self._copies)
 
 
 def _signed(bucket: int) -> int:

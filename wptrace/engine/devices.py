@@ -141,9 +141,8 @@ class DeviceCells(Cells):
             for place, group in enumerate(groups, self._places[slot]):
                 self.regroup(place, group)
             return
-        self._places[slot] = len(self._followed)
-        for key, group in enumerate(groups, slot * len(groups)):
-            self.follow(key, group)
+        numbers = [self.follow(key, group) for key, group in enumerate(groups, slot * len(groups))]
+        self._places[slot] = numbers[0]
 
 
 class Loads:

@@ -171,11 +171,13 @@ class Flow:
         counters: Counters,
         ran: Iterable[Statistics],
         records: int | None = None,
+        folded: Mapping[Group, int] | None = None,
     ) -> Snapshot:
         """Make a snapshot; `records` are those of its ring, unless it says so."""
         if records is None:
             records = self._ring.records if self._ring is not None else 0
-        return Snapshot(time.monotonic_ns(), books, cells, counters, overhead(ran, self._map_bytes, records))
+        cost = overhead(ran, self._map_bytes, records)
+        return Snapshot(time.monotonic_ns(), books, cells, counters, cost, folded or {})
 
     @property
     def _obj(self) -> BpfObject:

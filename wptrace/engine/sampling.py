@@ -31,6 +31,7 @@ class Sampling:
             missing = untimed.get(group, 0)
             found[group] = self._grown(group, stages, missing) if missing else stages
         self._timed, self._whole = dict(timed), dict(found)
+        self._added = {group: count for group, count in self._added.items() if group in timed}
         return found
 
     def _grown(self, group: Group, stages: dict[str, Distribution], missing: int) -> dict[str, Distribution]:

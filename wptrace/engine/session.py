@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -16,7 +16,8 @@ from wptrace.engine.budget import Keeper
 from wptrace.engine.flow import Flow
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT
-from wptrace.model.kind import REQUESTS
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import REQUESTS, Group
 from wptrace.model.report import Event, Report, Snapshot, Start, rows_of, since
 
 # The 32-bit buckets of cells are added up at least this often, far below the time in which a CPU can make them wrap.
@@ -120,7 +121,12 @@ class Trace:
 
     def remember(self, taken: Snapshot) -> None:
         """Adds a snapshot to the history."""
-        self._history.add(taken.at_ns, taken.cells)
+        self._remember(taken.at_ns, taken.cells)
+
+    def _remember(self, at_ns: int, cells: Mapping[Group, dict[str, Distribution]]) -> None:
+        """What a verdict may be about; there may be thousands of owners besides."""
+        kinds = self.flow.verdict_kinds
+        self._history.add(at_ns, {group: stages for group, stages in cells.items() if group.kind in kinds})
 
     def _read_for_history(self, now: float) -> None:
         """Takes what a consumer has just read, or reads the counters when that is due."""
@@ -133,7 +139,7 @@ class Trace:
         else:
             return
         if self._pace.taken(now, self._cost_s):
-            self._history.add(at_ns, cells)
+            self._remember(at_ns, cells)
 
     def snapshot(self) -> Snapshot:
         """All that was counted so far; within one turn it is read once."""

@@ -153,15 +153,14 @@ class Sizes:
         """From now on a slot is of another device."""
         for key, op in enumerate(self._ops, slot * len(self._ops)):
             if key in self._groups:
-                for _, now, was in self._changes.read([key], key):
+                for _, now, was in self._changes.read([(key, key)]):
                     self._add(self._groups[key], now, was)
                 self._changes.clear(key, key)
             self._groups[key] = REQUEST.group(self._names[slot], op)
 
     def read(self) -> None:
-        for key, group in self._groups.items():
-            for _, now, was in self._changes.read([key], key):
-                self._add(group, now, was)
+        for key, now, was in self._changes.read((key, key) for key in self._groups):
+            self._add(self._groups[key], now, was)
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         tallies = self._found.setdefault(group, (Tally(), Tally()))

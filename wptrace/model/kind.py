@@ -303,6 +303,12 @@ class Group(NamedTuple):
         return Group(self.kind, tuple(ALL if label.type == STACK else OTHERS for label in self.kind.labels))
 
     @property
+    def of_others(self) -> Group:
+        """The same of all other owners."""
+        labels = zip(self.kind.labels, self.values)
+        return Group(self.kind, tuple(OTHERS if label.alias == OWNER else value for label, value in labels))
+
+    @property
     def shown(self) -> str:
         found = (label.shown(value) for label, value in zip(self.kind.labels, self.values))
         return " ".join(filter(None, found))

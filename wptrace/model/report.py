@@ -78,6 +78,8 @@ class Snapshot(NamedTuple):
     """Of the finished, those included that a budget had counted alone."""
     counters: Counters
     overhead: Overhead
+    folded: Mapping[Group, int] = {}
+    """How often all that was counted of an owner was added to that of the others."""
 
 
 class Row(NamedTuple):
@@ -287,20 +289,40 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
 
     Something may happen to what is not over yet, or to what has no times at all, as a flush that is asked for.
     """
+    cells_before, counters_before = _as_folded(earlier, now)
     counters: dict[Group, dict[str, int]] = {}
     for group, counts in now.counters.items():
-        was = earlier.counters.get(group, {})
+        was = counters_before.get(group, {})
         new = {name: count - was.get(name, 0) for name, count in counts.items() if count != was.get(name, 0)}
         if new:
             counters[group] = new
     cells: dict[Group, dict[str, Distribution]] = {}
     for group, stages in now.cells.items():
-        before = earlier.cells.get(group, {})
-        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
+        before = cells_before.get(group, {})
         happened = counters.get(group, {}).keys() - {BYTES, UNTIMED}
+        if stages is before and not happened:
+            continue
+        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
         if happened or any(found.count or found.shrunk for found in grown.values()):
             cells[group] = grown
     return cells, counters
+
+
+def _as_folded(earlier: Snapshot, now: Snapshot) -> tuple[Cells, Counters]:
+    """What was counted earlier, with owners among the others whom the later snapshot has there."""
+
+    def is_left(group: Group) -> bool:
+        if now.folded.get(group) != earlier.folded.get(group):
+            return True
+        return group not in now.cells and group not in now.counters and group.of_others != group
+
+    gone = {group for group in (*earlier.cells, *earlier.counters) if is_left(group)}
+    if not gone:
+        return earlier.cells, earlier.counters
+    counters: dict[Group, Counter[str]] = {}
+    for group, counts in earlier.counters.items():
+        counters.setdefault(group.of_others if group in gone else group, Counter()).update(counts)
+    return merged(earlier.cells, lambda group: group.of_others if group in gone else group), counters
 
 
 def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:

@@ -3,7 +3,7 @@
  * Rows by owner (--by): whose an operation or request is, decided when it is submitted, and what is counted of it.
  *
  * An owner has a number, its place in a table. Whoever finds no place there, or no row, counts in a row of all others:
- * nothing is counted nowhere. All of it is behind a constant, so that the verifier drops it unless it is asked for.
+ * nothing is counted nowhere. Python frees owners that are idle (wptrace/flows/io/owners.py). All of it is behind a constant, so that the verifier drops it unless it is asked for.
  */
 #ifndef WPT_PATH_OWNER_H
 #define WPT_PATH_OWNER_H
@@ -48,7 +48,7 @@ enum owner_known {
 };
 
 struct owner {
-	__u64 taken; /* by what has this hash; 0: free. Of so few owners no two have the same one */
+	__u64 taken; /* by what has this hash; 0: free. Of so few owners no two have the same one; all are odd */
 	__u64 known; /* owner_known */
 	struct owner_key key;
 	__u64 asked; /* with --neighbours: how often */
@@ -91,7 +91,11 @@ __noinline __u32 claim_owner(__u64 hash)
 {
 	__u32 home = hash >> (64 - OWNER_BITS), probe;
 
-	/* None is ever given back, so what has a place stands before the first one that is free. */
+	/* Python frees those that are idle, so what has a place may stand behind one that is free. */
+	for (probe = 0; probe < OWNER_PROBES; probe++) {
+		if (owner_at(home + probe)->taken == hash)
+			return home + probe & (OWNERS - 1);
+	}
 	for (probe = 0; probe < OWNER_PROBES; probe++) {
 		struct owner *owner = owner_at(home + probe);
 
@@ -260,6 +264,12 @@ __noinline __u32 claim_owned_row(__u64 key, __u32 home)
 {
 	__u32 probe;
 
+	for (probe = 0; probe < ROW_PROBES; probe++) {
+		__u32 row = home + probe & owner_row_mask;
+
+		if (owned_rows[owned_place(row)] == key)
+			return row;
+	}
 	for (probe = 0; probe < ROW_PROBES; probe++) {
 		__u32 row = home + probe & owner_row_mask;
 		__u64 *at = &owned_rows[owned_place(row)];

@@ -247,3 +247,43 @@ def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
     found.read()
     if not ordered:
         assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum) == (2, 0, 12)
+
+
+def test_what_leaves_is_added_to_others() -> None:
+    made = FakeMap()
+    found = Cells(cast("Map", made), [A, B], ["all"], sparse=True)
+    made.count(0, 0, 5)
+    made.count(1, 0, 70)
+    found.read()
+    assert found.changed == {0, 1}
+    first = found.shared()
+    made.count(0, 1, 9)
+    assert found.leave(0) == A
+    found.fold(A, B)
+    found.read()
+    assert found.changed == set()
+    second = found.shared()
+    assert set(second) == {B}
+    one = second[B]["all"]
+    assert (one.count, one.sum, one.min, one.max) == (3, 84, 5, 70)
+    assert found.counters == {B: {"finished": 3}}
+    # What was handed out is as it was.
+    assert (first[A]["all"].sum, first[B]["all"].sum) == (5, 70)
+    # Its element is that of whoever comes next.
+    made.count(0, 1, 1000)
+    found.follow(0, LATE)
+    found.read()
+    assert found.shared()[LATE]["all"].sum == 1000
+    assert found.shared()[B] is second[B]
+
+
+def test_the_last_of_what_took_no_time_is_added_to_others() -> None:
+    """Zeros are what a stage is short of, whoever has them in the end."""
+    made = FakeMap()
+    found = Cells(cast("Map", made), [A, B], ["all"], sparse=True)
+    made.count(1, 0, 7)
+    made.elements[0] = [[2, *[0] * (len(FIELDS) - 1)], [0] * len(FIELDS)]
+    found.leave(0)
+    found.fold(A, B)
+    found.read()
+    assert (found.shared()[B]["all"].count, found.shared()[B]["all"].min) == (3, 0)

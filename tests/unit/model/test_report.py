@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from wptrace.flows.io.by import COMM
 from wptrace.flows.io.kinds import REQUEST
+from wptrace.flows.io.owners import KINDS
 from wptrace.model.distribution import Distribution
+from wptrace.model.kind import OTHERS, Comm, Group
 from wptrace.model.report import BYTES, UNTIMED, Overhead, Snapshot, rows_of, since
 
 FLUSH = REQUEST.group("sda", "flush")
@@ -32,3 +37,50 @@ def test_where_nothing_happened_there_is_no_row() -> None:
     # How many bytes those had that are over, and were not timed, is nothing that happened.
     cells, _ = since(look(3, **{BYTES: 8, UNTIMED: 1}), look(3))
     assert cells == {}
+
+
+OWNED = KINDS[COMM][2]
+
+
+def owners(folded: dict[str, int] | None = None, **times: int) -> Snapshot:
+    """So many of each."""
+
+    def group(name: str) -> Group:
+        return OWNED.group("sda", "read", OTHERS if name == "others" else Comm(name))
+
+    cells = {group(name): look(count).cells[FLUSH] for name, count in times.items()}
+    counters = {group(name): Counter({BYTES: 512 * count}) for name, count in times.items()}
+    gone = {group(name): count for name, count in (folded or {}).items()}
+    return Snapshot(0, {}, cells, counters, Overhead(0, 0, 0, 0, 0, 0), gone)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "grown"),
+    [
+        # What dd had is what the others have, and was there before.
+        (owners(dd=100, others=5), owners({"dd": 1}, others=107), {"others": 2}),
+        (owners(dd=100), owners({"dd": 1}, others=100), {}),
+        # It came back, with less or more than it had.
+        (owners(dd=100, others=5), owners({"dd": 1}, dd=3, others=105), {"dd": 3}),
+        (owners(dd=100, others=5), owners({"dd": 1}, dd=300, others=105), {"dd": 300}),
+        # As often as it did.
+        (owners({"dd": 1}, dd=3, others=105), owners({"dd": 2}, dd=4, others=108), {"dd": 4}),
+        # It came and went in between.
+        (owners(others=5), owners({"dd": 1}, others=9), {"others": 4}),
+        # A capture does not say who left.
+        (owners(dd=100, others=5), owners(others=107), {"others": 2}),
+        (owners(dd=100, cp=1), owners(dd=101, cp=1), {"dd": 1}),
+    ],
+)
+def test_owners_that_left_are_among_the_others(earlier: Snapshot, now: Snapshot, grown: dict[str, int]) -> None:
+    cells, counters = since(now, earlier)
+    assert {str(group.values[-1]): stages["total"].count for group, stages in cells.items()} == grown
+    assert {str(group.values[-1]): counts[BYTES] // 512 for group, counts in counters.items()} == grown
+    # Neither of the two is changed.
+    assert all(stages["total"].count for one in (earlier, now) for stages in one.cells.values())
+
+
+def test_what_two_snapshots_share_did_not_change() -> None:
+    first = owners(dd=100, cp=1)
+    second = first._replace(cells={**first.cells})
+    assert since(second, first) == ({}, {})

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
 
 from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
@@ -14,8 +15,9 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
 from wptrace.flows.io.by import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, UNDER_WAY
-from wptrace.flows.io.records import path
+from wptrace.flows.io.records import path, used
 from wptrace.flows.io.syscalls import call
+from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model import kind
 from wptrace.model.distribution import Distribution
@@ -23,10 +25,16 @@ from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, Comm, Group, Kind, 
 from wptrace.model.report import BYTES
 
 OWNED_REQUEST = "owned_request"
+OWNED = ("owned_op", OWNED_REQUEST)
+"""Tables of cells."""
 
 # Bounds of the memory in the kernel: rows, and the bytes of both of their cells.
 _ROWS = 4096
 _ROW_BYTES = 64 << 20
+# What is remembered of those that were freed.
+_TASKS, _FOLDED = 1 << 14, 1 << 16
+# No owner has an even hash.
+_LEAVING = 2
 # Its key is there; of files and directories, its path.
 _KNOWN, _NAMED = 1, 3
 
@@ -61,8 +69,22 @@ KINDS = {
 }
 
 
+class Element(NamedTuple):
+    """Of an owner: one of its cells."""
+
+    table: str
+    number: int
+    row: int
+    slot: int
+    what: int
+
+
 class Owners:
-    """Rows that the programs count by owner; by device they need not."""
+    """Rows that the programs count by owner; by device they need not.
+
+    When half of the table is taken, owners that have been idle for longest are freed, and what was counted of them goes
+    to the others.
+    """
 
     def __init__(self, by: str, cgroups: CgroupNames) -> None:
         self.by = by
@@ -70,7 +92,12 @@ class Owners:
         self._cgroups = cgroups if by == CGROUP else None
         self._labels: dict[int, Any] = {0: NOBODY}
         self._known: set[int] = set()
-        self._tasks: Counter[Task] = Counter()
+        self._tasks: OrderedDict[tuple[Task, int], Task] = OrderedDict()
+        self._namesakes: Counter[Task] = Counter()
+        self.kept = False
+        """They are never freed: others know them by their numbers."""
+        self.folded: Mapping[Group, int] = {}
+        """How often a group was added to that of the others."""
 
     # --- The programs ---------------------------------------------------------------------------------------------
 
@@ -97,49 +124,124 @@ class Owners:
             "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True),
             "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True),
         }
-        # By slot: where each of its elements is followed, what it is of, and whose.
-        self._places: dict[int, list[tuple[str, int, int, Any]]] = {}
+        self._elements: dict[int, list[Element]] = {}
+        self._idle: dict[int, int] = {}
+        """By number of an owner: for how many looks."""
+        self._others = obj.constants["OWNER_OTHERS"]
+        self._labels[self._others] = OTHERS
         for slot, name in enumerate(names):
             if name:
                 self._follow_others(slot)
         return self._cells
 
     def _follow_others(self, slot: int) -> None:
-        others, kinds = self._obj.rodata.owner_row_mask + 1, self._obj.constants["OWNED_KINDS"]
+        first, kinds = self._obj.rodata.owner_row_mask + 1, self._obj.constants["OWNED_KINDS"]
         for what in range(kinds):
-            for table in self._cells:
-                self._follow(table, others + slot * kinds + what, slot, what, OTHERS)
+            self._follow(self._others, first + slot * kinds + what, slot, what)
 
     def rename(self, slot: int) -> None:
         """A slot is of another device."""
         if self.by == DEVICE:
             return
-        if slot not in self._places:
+        if not any(one.slot == slot for one in self._elements[self._others]):
             self._follow_others(slot)
             return
-        for table, place, what, label in self._places[slot]:
-            group = self._group(table, slot, what, label)
-            if group is not None:
-                self._cells[table].regroup(place, group)
+        for owner, elements in self._elements.items():
+            for one in elements:
+                if one.slot == slot:
+                    group = self._group(one.table, slot, one.what, self._labels[owner])
+                    assert group is not None
+                    self._cells[one.table].regroup(one.number, group)
 
     def look(self) -> None:
         """Rows come into being in the kernel: whose they are is in their keys."""
         if self.by == DEVICE:
             return
-        for place, key in enumerate(self._obj.view("owned_rows").cast("Q").tolist()):
-            if not key or place in self._known:
-                continue
-            label = self.label(key >> 32)
-            if label is not None:
-                self._known.add(place)
-                for table in self._cells:
-                    self._follow(table, place, key >> 16 & 0xFFFF, key >> 8 & 0xFF, label)
+        self._follow_new()
+        if not self.kept:
+            self._count_idle()
+            rows = self._obj.rodata.owner_row_mask + 1
+            if 2 * len(self._known) > rows or 2 * len(self._idle) > self._obj.length("owners"):
+                self._free()
 
-    def _follow(self, table: str, place: int, slot: int, what: int, label: Any) -> None:
-        group = self._group(table, slot, what, label)
-        if group is not None:
-            number = self._cells[table].follow(place, group)
-            self._places.setdefault(slot, []).append((table, number, what, label))
+    def _follow_new(self, owners: Collection[int] | None = None) -> None:
+        for row, key in enumerate(self._obj.view("owned_rows").cast("Q").tolist()):
+            owner = key >> 32
+            if not key or row in self._known or (owners is not None and owner not in owners):
+                continue
+            if self.label(owner) is not None:
+                self._known.add(row)
+                self._follow(owner, row, key >> 16 & 0xFFFF, key >> 8 & 0xFF)
+
+    def _follow(self, owner: int, row: int, slot: int, what: int) -> None:
+        for table, cells in self._cells.items():
+            group = self._group(table, slot, what, self._labels[owner])
+            if group is not None:
+                one = Element(table, cells.follow(row, group), row, slot, what)
+                self._elements.setdefault(owner, []).append(one)
+
+    # --- Owners that are gone -------------------------------------------------------------------------------------
+
+    def _count_idle(self) -> None:
+        layout = self._obj.struct("owner")
+        taken = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
+        for number in compress(range(1, len(taken) + 1), taken):
+            counted = any(one.number in self._cells[one.table].changed for one in self._elements.get(number, ()))
+            self._idle[number] = 0 if counted else self._idle.get(number, -1) + 1
+
+    def _free(self) -> None:
+        """Free those that were idle for longest, so that half of them stay."""
+        idle = sorted(
+            (number for number, looks in self._idle.items() if looks and self.label(number) is not None),
+            key=self._idle.__getitem__,
+            reverse=True,
+        )
+        if not idle:
+            return
+        held = self._held()
+        some = [number for number in idle[: (len(self._idle) + 1) // 2] if number not in held]
+        words, stride = self._obj.view("owners").cast("Q"), self._obj.struct("owner").size // 8
+        hashes = {number: words[(number - 1) * stride] for number in some}
+        # Whoever looks for one from now on gets a place of its own.
+        for number in some:
+            words[(number - 1) * stride] = _LEAVING
+        cpus.barrier()
+        held = self._held()
+        self._follow_new(set(some))
+        for number in some:
+            if number in held:
+                words[(number - 1) * stride] = hashes[number]
+            else:
+                self._forget(number)
+                words[(number - 1) * stride + 1] = 0
+                words[(number - 1) * stride] = 0
+
+    def _held(self) -> set[int]:
+        """Owners of what is in flight: it will be counted by their numbers."""
+        found: set[int] = set()
+        for table, struct in (("ops", "op_state"), ("bios", "bio_state")):
+            layout = self._obj.struct(struct)
+            at = layout.fields.index("owner")
+            found.update(values[at] for _, values in used(self._obj.view(table), layout))
+        submitted = self._obj.struct("submission").size // 8
+        keys = self._obj.view("submissions").cast("Q")[::submitted].tolist()
+        found.update(compress(self._obj.view("submission_owners").cast("I").tolist(), keys))
+        return found
+
+    def _forget(self, number: int) -> None:
+        rows = self._obj.view("owned_rows").cast("Q")
+        folded = dict(self.folded)
+        for one in self._elements.pop(number, ()):
+            cells = self._cells[one.table]
+            group = cells.leave(one.number)
+            cells.fold(group, group.of_others)
+            folded[group] = folded.pop(group, 0) + 1
+            rows[one.row] = 0
+            self._known.discard(one.row)
+        while len(folded) > _FOLDED:
+            del folded[next(iter(folded))]
+        self.folded = folded
+        del self._idle[number], self._labels[number]
 
     def _group(self, table: str, slot: int, what: int, label: Any) -> Group | None:
         operations, hits, requests = self.kinds
@@ -186,9 +288,20 @@ class Owners:
         comm = _name(values, "key.comm")
         if self.by == COMM:
             return Comm(comm)
-        task = Task(comm, id >> 32, id & 0xFFFFFFFF)
-        self._tasks[task] += 1
-        return task._replace(again=self._tasks[task]) if self._tasks[task] > 1 else task
+        return self._task(Task(comm, id >> 32, id & 0xFFFFFFFF), values["key.more"])
+
+    def _task(self, task: Task, started: int) -> Task:
+        """One whose number is that of another one of that name, which was started earlier, says so."""
+        key = task, started
+        found = self._tasks.pop(key, None)
+        if found is None:
+            self._namesakes[task] += 1
+            found = task._replace(again=self._namesakes[task]) if self._namesakes[task] > 1 else task
+        self._tasks[key] = found
+        if len(self._tasks) > _TASKS:
+            _, oldest = self._tasks.popitem(last=False)
+            del self._namesakes[oldest._replace(again=0)]
+        return found
 
     def _path(self, number: int) -> str:
         memory = self._obj.maps["owner_paths"].raw(number - 1)

@@ -67,7 +67,7 @@ from wptrace.flows.io.kinds import (
 )
 from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.operations import MODULES
-from wptrace.flows.io.owners import Owners
+from wptrace.flows.io.owners import OWNED, Owners
 from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, waiting
 from wptrace.flows.io.request_events import counted, timed_out_bit
 from wptrace.flows.io.shed import PathShedder
@@ -184,6 +184,7 @@ class PathFlow(Flow):
             self.kinds = (*KINDS, *self._owners.kinds)
             if options.neighbours:
                 self._neighbours = Neighbours(self._owners)
+                self._owners.kept = True
         if options.guest is not None:
             self.name = "host"
             self._images = Images(options.guest)
@@ -563,7 +564,8 @@ class PathFlow(Flow):
             sum(cells.total("failed") for cells in ops),
         )
         books = {REQUESTS: book, OF_OPERATIONS: operations}
-        return self._taken(books, found, self._counters(), ran.values())
+        folded = None if self._owners is None else self._owners.folded
+        return self._taken(books, found, self._counters(), ran.values(), folded=folded)
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
         """Reads the cells, and what they say about all, including those that were only counted."""
@@ -601,7 +603,11 @@ class PathFlow(Flow):
 
     def _distributions(self) -> dict[Group, dict[str, Distribution]]:
         found: dict[Group, dict[str, Distribution]] = {}
-        for cells in self._cells.values():
+        for table, cells in self._cells.items():
+            if table in OWNED:
+                # There may be thousands, and each is in one table alone.
+                found.update(cells.shared())
+                continue
             for group, stages in cells.distributions.items():
                 merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
                 if _REQUEST in stages:
