@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of `--budget` leaves of the cost: run time and runs of the programs for a request, under fio.
+"""The cost that each step of `--budget` leaves: run time and runs of the programs for a request, under fio.
 
 It reads from the device: sudo .venv/bin/python bench/budget.py DEVICE [ROUNDS]
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made by a command on a page that is written by hand stands between `<!-- NAME -->` and `<!-- end -->`."""
+"""The parts of a page that a command makes stand between `<!-- NAME -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 

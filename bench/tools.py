@@ -28,7 +28,7 @@ class Tool(NamedTuple):
     """So many programs are loaded at least when it is ready; 0 for one that loads none."""
     loads: tuple[str, ...] = ALL_LOADS
     per_line: str = ""
-    """What each line about one of fio's requests has in it; empty where it does not print such lines."""
+    """A text in each line about one of fio's requests; empty where it does not print such lines."""
 
     @property
     def captures(self) -> bool:

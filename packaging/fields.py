@@ -85,7 +85,7 @@ class Tables:
             yield from self._fields(inner, f"{path}{'[]' if items else ''}.", page, told)
 
     def _followed(self, schema: Schema) -> tuple[Schema, list[str]]:
-        """What is at the end of references, of which null is no part, and their names."""
+        """The schemas at the end of references, without null, and their names."""
         names = []
         while True:
             some = [one for one in schema.get("oneOf", ()) if one.get("type") != "null"]

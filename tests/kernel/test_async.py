@@ -202,7 +202,7 @@ TAGS, TAGGED_NS = 4, 10_000_000
 @pytest.mark.guest
 @pytest.mark.icount
 def test_a_try_that_found_no_tag() -> None:
-    """What io_uring cannot send without waiting, a worker sends later: until then it was submitted, and no more."""
+    """A worker sends later what io_uring cannot send without waiting: until then it was submitted, and no more."""
     slow = {"irqmode": 2, "completion_nsec": TAGGED_NS, "hw_queue_depth": TAGS, "submit_queues": 1}
     with null_device("wpt0", **slow) as disk, Trace("--each", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=128, ioengine="io_uring", iodepth=32, hipri=0)

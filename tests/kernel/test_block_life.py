@@ -189,7 +189,7 @@ def test_discards_and_zeroes(disk: Disk, flows: Flows) -> None:
 
 
 def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:
-    """What is there is read, the rest is issued again, and fails."""
+    """The part that is there is read; the rest is issued again, and fails."""
     disk = disks.short
     with watched(disk, flows) as seen:
         assert read(disk, 32 << 20, 32 << 10) < 32 << 10
@@ -231,7 +231,7 @@ def failing(options: int, every: int = 0) -> Iterator[None]:
 
 @pytest.mark.guest
 def test_partial_completions(scsi: Disk, flows: Flows) -> None:
-    """What lies before bad sectors is done, of single bios and of merged ones; the rest fails, or is issued again."""
+    """The part before bad sectors is done, of single bios and of merged ones; the rest fails, or is issued again."""
     with watched(scsi, flows) as seen, failing(MEDIUM_ERROR):
         for offset in (8, 12, 28):
             assert read(scsi, (BAD_SECTOR - offset) * 512 >> 12 << 12, 32 << 10) < 32 << 10

@@ -78,7 +78,7 @@ def a_whole_job(made: dict[str, Any]) -> None:
 
 
 def changes(lines: list[Line]) -> list[tuple[str, int]]:
-    """What was shed in all intervals, one after the other."""
+    """All that was shed, interval by interval."""
     found = [change for line in lines if line["kind"] == "interval" for change in line["budget"]["changes"]]
     assert all(change["shed"] for change in found)
     assert [change["ts_ns"] for change in found] == sorted(change["ts_ns"] for change in found)
@@ -103,7 +103,7 @@ def near(found: int, made: int) -> bool:
 
 
 def exact(summary: Line, made: dict[str, Any], disk: Disk, before: dict[str, int]) -> None:
-    """Whatever was shed: requests are those of fio and of the kernel, one for one, and their bytes."""
+    """At any step requests are those of fio and of the kernel, one for one, and their bytes."""
     after = disk.completed()
     for op in ("read", "write"):
         assert made[op] == after[op] - before[op]

@@ -35,9 +35,9 @@ class _Machine(NamedTuple):
     call: Callable[[int, int | None, int, int], bytes]
     """A number, the file unless it is that of the first call, and two arguments."""
     keep: bytes
-    """What was opened, for what follows."""
+    """Files that are open for the next calls."""
     add: bytes
-    """What a call did to what all did."""
+    """Add the bytes of a call to those of all."""
     leave: bytes
     """With so many blocks as code."""
 

@@ -124,7 +124,7 @@ def test_io_max_of_what_does_not_wait(disks: dict[str, Disk], flow: Running, v2:
 
 @pytest.mark.icount
 def test_io_cost(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
-    """What the cgroup waited is in its io.stat as well."""
+    """The cgroup's io.stat has the same wait."""
     disk = disks["io_cost"]
     with costed(disk, 20, v2) as group, setting(_DEBUG, "Y"):
         with flow.window() as trace, joined(group):

@@ -124,7 +124,7 @@ def test_single_ones(disk: Disk, tmp_path: Path) -> None:
 
 
 def test_whose_they_are(disk: Disk, tmp_path: Path) -> None:
-    """What others begin is not a loss where it ends."""
+    """The end of what others begin is no loss."""
     with FlowTrace(definition(tmp_path, BLOCK, disk), f"--pid={os.getpid()}") as trace:
         fd = os.open(disk.path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -133,7 +133,7 @@ def test_a_mark_that_is_reached(narrow: bool, mark: int, reached: int, over: boo
 
 
 def test_rows_by_labels() -> None:
-    """What finds no row is in the one of the rest, and counted; nothing is missing."""
+    """Objects without a row are in that of the rest, and counted; nothing is missing."""
     with Bodies(rows=4, label_words=2) as made:
         begin, end = made.make("begin", labels=2), made.make("end", 1)
         for turn in range(3):

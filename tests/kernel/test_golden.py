@@ -145,7 +145,7 @@ def keeps(name: str, lines: list[Line], names: dict[str, str] | None = None, cha
 
 
 def _written(golden: dict[str, list[str]], seen: dict[str, set[str]], chance: re.Pattern[str]) -> dict[str, list[str]]:
-    """What need not be there stays."""
+    """Optional words stay."""
     made = {}
     for kind in sorted(golden.keys() | seen.keys()):
         optional = {entry[2:] for entry in golden.get(kind, ()) if entry.startswith("? ")}

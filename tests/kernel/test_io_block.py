@@ -217,7 +217,7 @@ def asked(trace: BlockTrace) -> int:
 
 @pytest.mark.one_kernel
 def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk) -> None:
-    """What the block layer makes of them is nobody's."""
+    """Requests that the block layer makes of them are nobody's."""
     fd = os.open(disk.path, os.O_WRONLY)
     sync = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); [os.fsync(fd) for _ in range(3)]"
     with BlockTrace("--dev", disk.name, "--pid", str(os.getpid())) as trace:

@@ -366,7 +366,7 @@ def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
 
 
 def uses(begin: str, rest: str) -> tuple[str, int, Line]:
-    """What a process says that does `begin`, its id, and the summary of a trace while it does the `rest`."""
+    """The words of a process that does `begin`, its id, and the summary of a trace while it does the `rest`."""
     code = f"import os\n{begin}\ninput()\n{rest}\nprint()\ninput()"
     words = [sys.executable, "-c", code]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as one:

@@ -127,7 +127,7 @@ def test_an_array_below_a_delay(stacks: Stacks, flow: Running) -> None:
 
 
 def test_the_slower_leg_of_a_mirror(stacks: Stacks, flow: Running) -> None:
-    """What was waited for is that leg."""
+    """The wait is for that leg."""
     (top, late, file), (prompt, slow) = stacks.mirror, stacks.legs
     with watched(top, [top, late, prompt, slow], flow) as found:
         fio(str(file), rw="randwrite", number_ios=30, size="4M", overwrite=1)

@@ -251,7 +251,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
 def test_a_replay_makes_the_same_of_single_ones(
     jobs: Jobs, disk: Disk, groups: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the kernel counted, and the overlap of the times in the records, of one and the same load."""
+    """The kernel's counts and the overlap of the times in the records, of one and the same load."""
     file = tmp_path / "trace.wpt"
     with Trace("--each", "--neighbours", "--ring-size=16M", f"--capture={file}", f"--dev={disk.name}") as trace:
         load(disk, groups, jobs)

@@ -52,7 +52,7 @@ def bpftool(kind: str) -> dict[int, dict[str, Any]]:
 
 
 def both(kind: str, listed: list[Line], before: dict[int, Any]) -> list[tuple[Line, dict[str, Any]]]:
-    """What was there all the time: others come and go on a machine that is used."""
+    """Programs that were there all the time: others come and go on a machine that is used."""
     after = bpftool(kind)
     ours = {one["id"]: one for one in listed}
     stayed = before.keys() & after.keys()

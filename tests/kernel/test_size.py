@@ -146,7 +146,7 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
 
 @pytest.mark.one_kernel
 def test_more_sizes_than_there_are_places(loop: Disk) -> None:
-    """What has no place is counted and shown; the bytes are those of all."""
+    """Sizes without a place are counted and shown; the bytes are those of all."""
     many = 700
     (loop.queue / "scheduler").write_text("none")  # others may issue on another CPU, which has places of its own
     flow = SizeFlow((loop.path,))

@@ -342,7 +342,7 @@ def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> N
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no room has no owner, is counted, and is written all the same."""
+    """A page without room has no owner, is counted, and is written all the same."""
     monkeypatch.setattr(io_writeback, "MOST_FRAMES", 64)
     top = tmp_path / "fs"
     with files(disk, "ext4", top, "one") as (one,):

@@ -210,7 +210,7 @@ class Trace(Told):
             self.kill()
 
     def _explain(self, error: AssertionError) -> None:
-        """What a test looked at or waited for may not be there because the kernel skipped a program."""
+        """Say so where the kernel skipped a program and a test waited in vain for that reason."""
         self.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_LAST_WORDS_S)

@@ -80,7 +80,7 @@ def test_libdir_and_mandir_may_be_others(tmp_path: Path) -> None:
 
 
 def test_two_installations_are_the_same_and_name_no_folder_of_the_build(tmp_path: Path) -> None:
-    """Whatever the umask is, and wherever it is made."""
+    """With any umask, wherever it is made."""
     trees = []
     for name, umask in (("one", "022"), ("another", "077")):
         script = f'umask {umask}; exec make install PREFIX=/usr "DESTDIR=$1"'
@@ -154,7 +154,7 @@ def test_the_distributions_python_reads_its_objects(prefix: Path) -> None:
 
 @pytest.mark.parametrize("python", pythons())
 def test_one_tree_is_for_every_python(prefix: Path, python: str) -> None:
-    """What needs no kernel and no library, down to the arguments of each command."""
+    """All that needs no kernel and no library, down to the arguments of each command."""
     launcher = str(prefix / "bin/wptrace")
     assert succeeds(python, "-I", "-B", launcher, "--version") == f"wptrace {__version__}\n"
     assert "--writeback" in succeeds(python, "-I", "-B", launcher, "io", "--help")
@@ -180,7 +180,7 @@ def test_a_second_installation_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_behind(tmp_path: Path) -> None:
-    """What others put beside it does, and what a run compiled does not."""
+    """Files of others stay, and compiled ones do not."""
     prefix = tmp_path / "prefix"
     other = prefix / "share/man/man1/other.1"
     other.parent.mkdir(parents=True)

@@ -68,7 +68,7 @@ def matching(shown: str, written: Sequence[str]) -> list[str | None]:
 
 
 def run(page: str, folder: Path) -> list[str]:
-    """What each step writes, all of them by one shell; what ends early has written less than the page shows."""
+    """The output of each step, all of them by one shell; one that ends early has written less than the page shows."""
     wrapper = folder / "bin" / "wptrace"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m wptrace "$@"\n')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page says that its commands write is what they write, in a guest with the kernel that it names."""
+"""The commands of a page write what it shows, in a guest with the kernel that it names."""
 
 from __future__ import annotations
 

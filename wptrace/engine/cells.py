@@ -42,7 +42,7 @@ class Changes:
         self._before: dict[int, dict[int, bytes]] = {}
         self._nothing = bytes(self._struct.size)
         self.zeros: tuple[int, ...] = self._struct.unpack(self._nothing)
-        """What an element had that counted nothing yet."""
+        """The values of an element that counted nothing yet."""
 
     def read(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Of what changed, the number by which the caller knows it, its values, and those before."""

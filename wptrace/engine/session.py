@@ -124,7 +124,7 @@ class Trace:
         self._remember(taken.at_ns, taken.cells)
 
     def _remember(self, at_ns: int, cells: Mapping[Group, dict[str, Distribution]]) -> None:
-        """What a verdict may be about; there may be thousands of owners besides."""
+        """Add the kinds that a verdict may be about; there may be thousands of owners besides."""
         kinds = self.flow.verdict_kinds
         self._history.add(at_ns, {group: stages for group, stages in cells.items() if group.kind in kinds})
 

@@ -309,7 +309,7 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
 
 
 def _as_folded(earlier: Snapshot, now: Snapshot) -> tuple[Cells, Counters]:
-    """What was counted earlier, with owners among the others whom the later snapshot has there."""
+    """The counts of the earlier snapshot, with owners among the others whom the later one has there."""
 
     def is_left(group: Group) -> bool:
         if now.folded.get(group) != earlier.folded.get(group):

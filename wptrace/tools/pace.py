@@ -56,7 +56,7 @@ class ReplayPace:
         self._last = now
 
     def _answer(self, seconds: float) -> None:
-        """Whatever is asked for meanwhile."""
+        """Take what is asked for meanwhile."""
         controls = self._controls
         if controls is not None:
             self._reader.listen(controls.fd)

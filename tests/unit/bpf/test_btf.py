@@ -300,7 +300,7 @@ def test_ids_out_of_range(kinds: Btf, type_id: int) -> None:
 
 
 def ask_everything(data: bytes) -> None:
-    """Whatever the bytes are, only errors of ours come out."""
+    """Any bytes make our own errors alone."""
     with suppress(WptraceError):
         parsed = Btf.parse(data)
         for entry in parsed:

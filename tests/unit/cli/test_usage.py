@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is wrong with a command line is said in one sentence, before any privilege is needed."""
+"""A wrong command line gets one sentence, before any privilege is needed."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_a_budget_is_a_share(text: str, share: float, flows: list[Handed]) -> No
 
 @pytest.fixture
 def flows(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
-    """What the runner is called with; nothing is traced."""
+    """The arguments of the runner; nothing is traced."""
     monkeypatch.setattr(blockdev, "disks", list)
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))

@@ -35,7 +35,7 @@ from wptrace.model.book import Cause
 
 
 class World(NamedTuple):
-    """What happened: the disk, which belongs to which, and the true offset at each request."""
+    """The truth: the disk, which belongs to which, and the offset at each request."""
 
     disk: Disk
     pairs: list[tuple[int, int]]

@@ -19,7 +19,7 @@ class Time:
         self.now = 1000.0
         self.waits: list[float] = []
         self.events: list[tuple[float, Callable[[], object]]] = []
-        """What happens in the world, and when; it ends a wait as a signal does."""
+        """Something that happens at a time; it ends a wait as a signal does."""
 
     def monotonic(self) -> float:
         return self.now

@@ -248,5 +248,5 @@ def test_what_is_wanted_is_a_value() -> None:
 
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
 def test_a_flow_takes_all_of_what_one_test_looks_at(flow: type[Flow]) -> None:
-    """What is left out would be 0, and nothing has 0 bytes at most."""
+    """A bound that is left out is not 0: nothing has 0 bytes at most."""
     assert len({"op", "size"} & {one.name for one in flow.filters}) in (0, 2)

@@ -61,7 +61,7 @@ class Program:
 
 
 class Kernel:
-    """What it refuses, and what became of the objects that were opened."""
+    """A kernel that refuses these ways, and the fate of the objects that were opened."""
 
     def __init__(self, **sections: str) -> None:
         self.sections = sections

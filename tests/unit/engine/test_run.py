@@ -582,7 +582,7 @@ def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Whatever a test does, the signals of this process are as before."""
+    """After any test the signals of this process are as before."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     yield

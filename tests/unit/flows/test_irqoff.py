@@ -215,7 +215,7 @@ class Program:
 
 
 def counter(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, how: str, looks: int, nmis: int) -> tuple[str, Program]:
-    """What is said of a counter that ran so often in the trial."""
+    """The notes on a counter that ran so often in the trial."""
     program = Program()
     attempts = Attempts(IrqoffFlow.hooks)
     attempts.chosen[irqoff._LOOKS] = Way((irqoff._LOOK,))

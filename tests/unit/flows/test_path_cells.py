@@ -125,7 +125,7 @@ def test_what_is_told_only_grows_whenever_it_is_read(seed: int) -> None:
 
 
 def test_a_stage_that_others_cannot_have_is_seen_before_the_operation_ends() -> None:
-    """What ended a trace: one wait for a journal was there, and the operation that had it not yet."""
+    """A trace once ended on this: a wait for a journal was there, and its operation was not yet."""
     path = Path()
     for _ in path.only.count(fs=5, device=300, total=305, request=300):
         pass

@@ -109,7 +109,7 @@ def test_the_process_of_a_thread(proc: Path) -> None:
 
 
 def test_another_namespace_has_other_tasks_by_the_same_ids(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What programs tell are the machine's ids, which /proc of a container does not know."""
+    """Programs report the machine's ids, which /proc of a container does not know."""
     (proc / "41" / "comm").write_text("fio\n")
     assert tasks.namespace(proc) == 0
     assert (tasks.leader_of(42, proc), tasks.name_of(41, proc)) == (41, "fio")

@@ -122,7 +122,7 @@ def test_a_guest_of_one_cpu_that_died_has_failed(tmp_path: Path) -> None:
 
 
 def test_jobs_share_no_temporary_folder(tmp_path: Path) -> None:
-    """What is left there by one is in nobody's way, and does not stay."""
+    """A file that one of them leaves is in nobody's way, and does not stay."""
     script = "import os, pathlib, sys; folder = pathlib.Path(os.environ['PYTEST_DEBUG_TEMPROOT']); " + (
         "left = list(folder.iterdir()); (folder / 'left').mkdir(); open(sys.argv[1], 'a').write(f'{folder} {left}\\n')"
     )

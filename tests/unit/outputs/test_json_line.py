@@ -33,6 +33,6 @@ def test_names(name: str, told: str) -> None:
 
 @given(st.binary(max_size=20))
 def test_every_parser_takes_a_line(name: bytes) -> None:
-    """What Python has read can be written as UTF-8, which it could not with a surrogate."""
+    """All that Python reads can be written as UTF-8, also a surrogate."""
     (told,) = json.loads(encoded({"name": os.fsdecode(name)})).values()
     told.encode()

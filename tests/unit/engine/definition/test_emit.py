@@ -251,7 +251,7 @@ def test_failures_and_marks() -> None:
 
 
 def test_the_places_are_those_of_the_object() -> None:
-    """What is typed twice, in C and in Python, is compared."""
+    """Constants of C and of Python are the same."""
     with open_object("generic") as found:
         codec = found.struct("args")
         places = {place.name: place.offset for place in codec.places}

@@ -146,7 +146,7 @@ _LISTS = {keys.COMPARISONS, keys.TARGETS, keys.PARTS, keys.WAYS, keys.NOUN, keys
 
 
 def _accepted(key: keys.Key, kind: str) -> bool:
-    """What is no wrong type."""
+    """Types that are accepted."""
     if kind == "a text":
         # Any line will do for these.
         return key.kind in (keys.LINE, keys.NOUN)

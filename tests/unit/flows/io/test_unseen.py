@@ -94,7 +94,7 @@ def test_a_disk_that_goes_is_compared_no_more(tmp_path: Path, reads: int | None)
 
 
 def test_a_disk_that_comes_is_compared_once_it_has_nothing_in_flight(tmp_path: Path) -> None:
-    """What began before it had a row of its own is counted in another one."""
+    """Requests that began before it had a row of its own are counted in another one."""
     first, late = disk(tmp_path, "vda"), disk(tmp_path, "vdb")
     unseen = Unseen([first], tmp_path)
     in_flight = tmp_path / "block" / "vdb" / "inflight"

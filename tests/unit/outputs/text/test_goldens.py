@@ -67,7 +67,7 @@ class Keys:
 
 
 def keyed(*keys: str) -> list[str]:
-    """What is on the smallest usual terminal after these keys."""
+    """The smallest usual terminal after these keys."""
     os.environ["COLUMNS"], os.environ["LINES"] = "80", "24"
     output = TextOutput(Tty(), StagesView(Wanted(live=True)))
     output.start(path.start())
