@@ -113,7 +113,7 @@ EXPECTED_S: dict[str, float] = {
     "6.12-arm64-icount": 47,
     "packages": 24,
     "peers": 13,
-    "lint": 6,
+    "lint": 40,
     "types": 5,
 }
 

@@ -195,7 +195,7 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-static __noinline int tell(struct object *object, __u64 now, __u64 total, __u32 outcome, __u32 failed)
+static __noinline int emit_record(struct object *object, __u64 now, __u64 total, __u32 outcome, __u32 failed)
 {
 	struct generic_record *record;
 	struct life *life;

@@ -309,7 +309,7 @@ static __always_inline void account(struct object *object)
 		EACH_STAGE(ADD_SPENT)
 	}
 	if (HAS(TELLING) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_TOLD))
-		tell(object, now, minus(total, 0), OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && ARG(failed));
+		emit_record(object, now, minus(total, 0), OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && ARG(failed));
 }
 
 static __always_inline int on_end(__u64 key)

@@ -5,22 +5,22 @@
 
 #define SECOND 1000000000ULL
 
-__u32 tell_limit; /* a second; 0: all */
+__u32 record_limit; /* a second; 0: all */
 __u64 window_ns; /* begin of the second for which the limit counts */
-__u64 window_told;
+__u64 window_records;
 
 /* The limit is shared by all CPUs without a lock: some more may pass when a second begins. */
 static __always_inline bool within_limit(__u64 now)
 {
-	if (!tell_limit)
+	if (!record_limit)
 		return true;
 	if (now - window_ns > SECOND) {
 		window_ns = now;
-		window_told = 0;
+		window_records = 0;
 	}
-	if (window_told >= tell_limit)
+	if (window_records >= record_limit)
 		return false;
-	COUNT(window_told);
+	COUNT(window_records);
 	return true;
 }
 

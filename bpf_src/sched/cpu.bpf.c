@@ -145,7 +145,7 @@ struct {
 	__type(value, struct history);
 } histories SEC(".maps");
 
-const volatile bool tell;
+const volatile bool emits_records;
 /* Waits of at least this long cross the ring. */
 __u64 slow_ns = ~0ULL;
 __u64 loss[CPU_CAUSES];
@@ -357,7 +357,7 @@ static __always_inline int on_task_switch(bool preempt, struct task_struct *prev
 	__u64 key = (__u64)next;
 	struct task_times *times;
 
-	if (tell)
+	if (emits_records)
 		remember(prev, now, trusted);
 	if (FIELD(trusted, prev, pid)) /* each CPU has an idle task; all have tid 0 */
 		leave(prev, preempt, now, trusted);
@@ -370,7 +370,7 @@ static __always_inline int on_task_switch(bool preempt, struct task_struct *prev
 		times->woken_ns = 0;
 	}
 	times->ran_ns = now;
-	if (tell && times->woken_ns && elapsed(times->woken_ns, now) >= slow_ns)
+	if (emits_records && times->woken_ns && elapsed(times->woken_ns, now) >= slow_ns)
 		send(next, times, trusted);
 	return 0;
 }

@@ -44,7 +44,7 @@ class Bodies:
         obj.maps["rows"].max_entries = obj.maps["cells"].max_entries = rows + 1
         obj.maps["row_numbers"].max_entries = obj.maps["taken"].max_entries = rows
         obj.rodata.without_exchange = not trial.exchanges()
-        self._kept = {name: bool(kept.get(name)) for name in ("valued", "marked", "telling", "shedding")}
+        self._kept = {name: bool(kept.get(name)) for name in ("valued", "marked", "emits_records", "shedding")}
         self._kept |= {"several": "stage_count" in globals_, "labelled": "label_words" in globals_}
         self._slot_bits = slots.bit_length() - 1
         obj.rodata.row_count = rows

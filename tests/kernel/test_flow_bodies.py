@@ -195,7 +195,7 @@ def test_two_cpus_want_one_slot() -> None:
 
 
 def test_what_is_slow_or_chosen_is_told() -> None:
-    with Bodies(kept={"telling": True}, slow_ns=0, tell_limit=3) as made:
+    with Bodies(kept={"emits_records": True}, slow_ns=0, record_limit=3) as made:
         begin, end = made.make("begin"), made.make("end", 1)
         for _ in range(5):
             begin(KEY)
@@ -206,7 +206,7 @@ def test_what_is_slow_or_chosen_is_told() -> None:
 
 def test_a_sample_is_drawn_at_random() -> None:
     """Not by the address: there may be one for ever."""
-    with Bodies(kept={"telling": True}, sample=4, tell_limit=1) as made:
+    with Bodies(kept={"emits_records": True}, sample=4, record_limit=1) as made:
         begin, end = made.make("begin"), made.make("end", 1)
         for _ in range(400):
             begin(KEY)

@@ -189,7 +189,7 @@ class CpuFlow(Flow):
             row = obj.maps["rows"].value_codec.size * libbpf().cpus
             obj.maps["rows"].max_entries = options.rows or min(_ROWS, max(_ROW_BYTES // row, 16))
         if options.slow_ns is not None:
-            obj.rodata.tell = True
+            obj.rodata.emits_records = True
             obj.maps["histories"].max_entries = libbpf().cpus
             obj.data.slow_ns = options.slow_ns
             obj.maps["records"].max_entries = options.ring_bytes

@@ -115,18 +115,18 @@ class _Replay:
         self._output.start(self._start())
         if self._pace is not None:
             self._pace.begin(wanted.since_ns or head.began_ns)
-        telling = wanted.singles or self._of_singles or self._owned is not None
+        emits_records = wanted.singles or self._of_singles or self._owned is not None
         last: Report | None = None
         # The summary has all that intervals have, unless only some are wanted.
         intervals = self._window.bounded or not head.whole or wanted.intervals
-        for item in self._capture.items(telling or self._neighbours is not None, intervals):
+        for item in self._capture.items(emits_records or self._neighbours is not None, intervals):
             if over():
                 return
             if isinstance(item, Records):
                 if self._neighbours is not None:
                     with self._read():
                         self._neighbours.take(item, self._window.has if self._window.bounded else None)
-                if telling:
+                if emits_records:
                     self._take(self._of(item))
             elif isinstance(item, list):
                 self._take((event, None) for event in item)

@@ -134,7 +134,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (done->times.got < done->times.queued)
 		done->times.got = done->times.queued;
 	done->cpus.submit = state->done.cpus.submit;
-	if (neighbours && telling)
+	if (neighbours && emits_records)
 		deliver_watch(op, head);
 	if (own)
 		COUNT(op->ended);

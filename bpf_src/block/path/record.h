@@ -164,7 +164,7 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	__u64 ids;
 
 	/* Before 6.8 the verifier looks at what nobody calls as well. */
-	if (!telling)
+	if (!emits_records)
 		return 0;
 	record = reserve();
 	if (!record)

@@ -67,7 +67,7 @@ static __always_inline int tell_signal(__u32 fd, bool read)
 		if (bpf_map_update_elem(&signal_counts, &key, &first, BPF_NOEXIST))
 			COUNT(loss[PATH_CAUSE_SIGNAL_FULL]);
 	}
-	if (!telling)
+	if (!emits_records)
 		return 0;
 	signal = bpf_ringbuf_reserve(&signals, sizeof(*signal), 0);
 	if (!signal) {

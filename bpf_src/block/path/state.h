@@ -45,7 +45,7 @@ const volatile bool bio_is_second;
 const volatile __u32 page_shift = 12;
 
 /* What was asked for. Constant, so that the verifier does not go through what is only for the rest. */
-const volatile bool telling = true; /* operations and requests one by one */
+const volatile bool emits_records = true; /* operations and requests one by one */
 const volatile bool interference = true;
 const volatile bool following = true; /* what is written back, to who made it dirty */
 const volatile bool stacked = true; /* devices with rows of their own */

@@ -19,7 +19,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 	settle(op);
 	done = done_at(op, op->last);
 	if (done) {
-		if (telling)
+		if (emits_records)
 			op->wake_cpu = bpf_get_smp_processor_id();
 		if (watches_interference())
 			add_before_wakeup(op, before, minus(now, done->times.completed));

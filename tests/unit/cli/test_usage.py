@@ -290,7 +290,7 @@ def test_what_is_told_one_by_one(
     assert isinstance(flow, PathFlow)
     options = flow._options
     assert (options.slow_ns, options.sample, options.limit) == (slow_ns, sample, limit)
-    assert options.telling is (slow_ns is not None or sample > 0)
+    assert options.emits_records is (slow_ns is not None or sample > 0)
     assert options.ring_bytes == 1 << 16
 
 

@@ -78,7 +78,7 @@ class Options(NamedTuple):
     ring_bytes: int = 1 << 20
 
     @property
-    def telling(self) -> bool:
+    def emits_records(self) -> bool:
         return self.slow_ns is not None or self.sample > 0
 
 
@@ -137,7 +137,7 @@ class DefinedFlow(Flow):
             raise
         self._table = Slots(obj)
         self._cells = Cells(_Sized(obj, self._kept), [self._group(0)], [TOTAL, *self._stages[: self._kept]])
-        if options.telling:
+        if options.emits_records:
             layout = obj.struct("generic_record")
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
@@ -156,7 +156,7 @@ class DefinedFlow(Flow):
 
     @property
     def _telling(self) -> bool:
-        return self._options.telling or self._options.listing
+        return self._options.emits_records or self._options.listing
 
     @property
     def _kept(self) -> int:
@@ -181,13 +181,13 @@ class DefinedFlow(Flow):
         for name in ("row_numbers", "taken"):
             obj.maps[name].max_entries = max(rows, 1)
         Slots.reserve(obj, options.slots)
-        obj.maps["records"].max_entries = options.ring_bytes if options.telling else mmap.PAGESIZE
+        obj.maps["records"].max_entries = options.ring_bytes if options.emits_records else mmap.PAGESIZE
         obj.rodata.without_exchange = not trial.exchanges()
         obj.rodata.label_words = self._words
         obj.rodata.row_count = rows
         obj.data.slow_ns = NEVER_NS if options.slow_ns is None else options.slow_ns
         obj.bss.sample = options.sample
-        obj.bss.tell_limit = options.limit
+        obj.bss.record_limit = options.limit
         filters.apply(obj.bss, options.filter, self.filters)
 
     def _sources(self) -> list[Source]:

@@ -85,7 +85,7 @@ class Numbering:
         resolution: Resolution,
         labels: Mapping[str, int],
         slot_bits: int = 10,
-        telling: bool = False,
+        emits_records: bool = False,
         shedding: bool = False,
         exchanges: bool = True,
     ) -> None:
@@ -99,7 +99,7 @@ class Numbering:
             "valued": definition.value is not None,
             "marked": any(point.spec.mark is not None for point in resolution.points),
             "labelled": bool(labels),
-            "telling": telling,
+            "emits_records": emits_records,
             "shedding": shedding,
         }
         self._definition = definition

@@ -250,14 +250,16 @@ def seen_by(kinds: set[str]) -> tuple[Hook, ...]:
     return tuple(hook._replace(programs=ways.get(hook.id, hook.programs)) for hook in HOOKS)
 
 
-def needed(kinds: set[str], disks: Collection[str] | None, unused: Collection[str], telling: bool) -> tuple[Hook, ...]:
+def needed(
+    kinds: set[str], disks: Collection[str] | None, unused: Collection[str], emits_records: bool
+) -> tuple[Hook, ...]:
     """Those that serve more than unused stages, and what is in use: file systems, drivers of disks (None: all)."""
     there = None if disks is None else set(map(drivers.module_of, disks))
     return tuple(
         hook
         for hook in seen_by(kinds)
         if not set(hook.serves) <= set(unused)
-        and (telling or hook.id not in _COMMITS)
+        and (emits_records or hook.id not in _COMMITS)
         and _serves(hook, there)
         and (hook.module not in JOURNALS or JOURNALS[hook.module] & kinds)
     )

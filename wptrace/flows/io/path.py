@@ -137,7 +137,7 @@ class Options(NamedTuple):
     """Which threads write and read the eventfds of the process."""
 
     @property
-    def telling(self) -> bool:
+    def emits_records(self) -> bool:
         return self.slow_ns is not None or self.sample > 0
 
 
@@ -214,7 +214,7 @@ class PathFlow(Flow):
         if self._shows_cgroups:
             gone_cgroups.watch(obj, self._cgroups)
         self._stale = StaleRequests(obj)
-        if self._options.telling:
+        if self._options.emits_records:
             recorder, cgroup_of = self.recorder, self._stories.cgroups.of
             sink = None if recorder is None else recorder.raw(obj, what, self._names, cgroup_of)
             self._ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
@@ -309,14 +309,14 @@ class PathFlow(Flow):
         unused |= set() if self._options.writeback else set(WRITEBACK_STAGES)
         unused |= set() if self._follows_layers else {"layers"}
         disks = {extent.disk for extent in self._extents} if self._options.devices else None
-        found = io_hooks.needed(self._file_systems, disks, unused, self._options.telling)
+        found = io_hooks.needed(self._file_systems, disks, unused, self._options.emits_records)
         found += (io_hooks.KICKS,) if self._options.kicks else ()
         found += (io_hooks.CHILDREN,) if self._options.children else ()
         return (*found, gone_cgroups.HOOK) if self._shows_cgroups else found
 
     @property
     def _shows_cgroups(self) -> bool:
-        return self._options.telling or self._options.by == CGROUP
+        return self._options.emits_records or self._options.by == CGROUP
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
@@ -347,15 +347,15 @@ class PathFlow(Flow):
             obj.bss.layers = layers.table(obj, self._layers, self._stacked)
             # A bio may be known before it is queued, as one that a limit holds.
             obj.bss.holding = bool(self._stacked)
-        obj.rodata.telling = options.telling
-        if options.telling:
+        obj.rodata.emits_records = options.emits_records
+        if options.emits_records:
             obj.maps["records"].max_entries = options.ring_bytes
             obj.rodata.record_bytes = obj.struct("io_record").before(self._records.end).size
             if options.segments:
                 obj.rodata.segmented = True
                 obj.maps["op_kept"].max_entries = obj.length("ops")
             obj.bss.sample = options.sample
-            obj.bss.tell_limit = options.limit
+            obj.bss.record_limit = options.limit
         if options.slow_ns is not None:
             obj.data.slow_ns = options.slow_ns
         obj.rodata.interference = obj.bss.interference_on = options.interference

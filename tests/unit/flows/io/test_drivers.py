@@ -23,6 +23,6 @@ NVME, SCSI, VIRTIO = {"nvme_core.d", "nvme_core.s"}, {"scsi_mod.h", "scsi_mod.s"
     ],
 )
 def test_only_hooks_of_the_disks_that_are_traced(disks: list[str] | None, ids: set[str]) -> None:
-    found = {hook.id for hook in needed({"ext4"}, disks, set(), telling=False)}
+    found = {hook.id for hook in needed({"ext4"}, disks, set(), emits_records=False)}
     assert found & {*EVERY, SEEN_BY_OTHERS} == ids
     assert {*NVME, *SCSI, *VIRTIO} <= EVERY
