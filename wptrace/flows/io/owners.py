@@ -147,10 +147,9 @@ class Owners:
             self._follow_others(slot)
             return
         for owner, elements in self._elements.items():
-            for one in elements:
-                if one.slot == slot:
-                    group = self._group(one.table, slot, one.what, self._labels[owner])
-                    assert group is not None
+            for one in (one for one in elements if one.slot == slot):
+                group = self._group(one.table, slot, one.what, self._labels[owner])
+                if group is not None:
                     self._cells[one.table].regroup(one.number, group)
 
     def look(self) -> None:
