@@ -16,7 +16,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells, Elements
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
-from wptrace.kernel import blockdev, mounts
+from wptrace.kernel import blockdev, cpus, mounts
 from wptrace.model.kind import DEVICE, OPERATION, Group, Label
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
@@ -93,11 +93,12 @@ class Slots:
         room = spare(row_bytes) if not devices or stacked(devices) else 0
         return cls(names(wanted), max(min(room, most(obj) - len(wanted)), 0))
 
-    def changes(self, there: Collection[str]) -> dict[int, str]:
-        """Return rows that are of another device now. They are so once `rename` is called."""
+    def changes(self, there: Collection[str], held: Collection[int] = ()) -> dict[int, str]:
+        """Return rows that are of another device now, none of which is held. They are so once `rename` is called."""
         free = [row for row, name in enumerate(self.names) if not name]
         # One that has just gone may still have something in flight.
-        free += [row for row in self._gone if self.names[row] not in there] if self._reused else []
+        gone = [row for row in self._gone if self.names[row] not in there]
+        free += [row for row in gone if row not in held] if self._reused else []
         gone = [row for row, name in enumerate(self.names) if name not in ("", OTHER, *there)]
         come = [name for name in there if name not in self.names]
         found = dict(zip(free, come))
@@ -247,16 +248,24 @@ def update(
     slots: Slots,
     before: Sequence[blockdev.Extent],
     now: Sequence[blockdev.Extent],
+    rename: Callable[[int, str], None] = lambda _slot, _name: None,
     stateful: Collection[str] = (),
-) -> dict[int, str]:
-    """Put the devices that are there now in the programs' table, and return by slot those that came."""
-    changes = slots.changes([extent.name for extent in now])
+    held: Callable[[], Collection[int]] = tuple,
+) -> list[str]:
+    """Put the devices that are there now in the programs' table, and return the names of those that came.
+
+    A slot is renamed while no program counts in it. Those that are `held` by something in flight are left as they are.
+    """
+    with suppress(UsageError):
+        obj.bss.devices = table(obj, [one for one in before if one in now], slots.names, stateful)
+    cpus.barrier()
+    changes = slots.changes([extent.name for extent in now], held())
+    for slot, name in changes.items():
+        rename(slot, name)
     slots.rename(changes)
     with suppress(UsageError):
-        # A search that runs meanwhile finds those that stay.
-        obj.bss.devices = table(obj, list(dict.fromkeys([*before, *now])), slots.names, stateful)
         obj.bss.devices = table(obj, now, slots.names, stateful)
-    return changes
+    return list(changes.values())
 
 
 def hidden_table(obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str]) -> list[dict[str, Any]]:

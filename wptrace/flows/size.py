@@ -114,8 +114,7 @@ class SizeFlow(Flow):
         loaded = self._running
         if self._changed or self._slots.waiting:
             before, self._extents = self._extents, devices.extents_of_now(self._wanted)
-            for slot in devices.update(loaded.obj, self._slots, before, self._extents):
-                self._sizes.rename(slot)
+            devices.update(loaded.obj, self._slots, before, self._extents, self._sizes.rename)
         self._sizes.read()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, loaded.obj.bss.loss))
@@ -135,11 +134,11 @@ class Sizes:
 
     def __init__(self, cells: Map, names: Sequence[str], ops: Sequence[str]) -> None:
         self._changes = Changes(cells)
-        self._names, self._ops = names, ops
+        self._ops = ops
         self._groups: dict[int, Group] = {}
         for slot, name in enumerate(names):
             if name:
-                self.rename(slot)
+                self.rename(slot, name)
         fields = cells.value_codec.fields
         place = [name for name in fields if name.startswith("places[0].")]
         first, step = fields.index(place[0]), len(place)
@@ -149,14 +148,14 @@ class Sizes:
         self.count = 0
         self.bytes: dict[Group, int] = {}
 
-    def rename(self, slot: int) -> None:
+    def rename(self, slot: int, name: str) -> None:
         """From now on a slot is of another device."""
         for key, op in enumerate(self._ops, slot * len(self._ops)):
             if key in self._groups:
                 for _, now, was in self._changes.read([(key, key)]):
                     self._add(self._groups[key], now, was)
                 self._changes.clear(key, key)
-            self._groups[key] = REQUEST.group(self._names[slot], op)
+            self._groups[key] = REQUEST.group(name, op)
 
     def read(self) -> None:
         for key, now, was in self._changes.read((key, key) for key in self._groups):

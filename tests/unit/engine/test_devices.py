@@ -261,6 +261,14 @@ def test_the_slot_of_who_is_gone_longest_is_given_away_and_not_at_once() -> None
     assert made.names == ["other", "sdc", "sdd"]
 
 
+def test_a_slot_that_something_in_flight_holds_is_not_given_away() -> None:
+    made = slots("sda", spare=0)
+    assert come(made) == {}
+    assert made.changes(["sdb"], held={1}) == {}
+    assert made.waiting
+    assert made.changes(["sdb"]) == {1: "sdb"}
+
+
 def test_where_rows_keep_what_they_have_no_slot_is_given_away() -> None:
     made = slots("sda", spare=1, reused=False)
     come(made)
@@ -293,11 +301,19 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
             devices: Table = []  # noqa: RUF012
 
     made, before, now = slots("sda", spare=1), [disk("sda", 0)], [disk("sdb", 16)]
-    assert devices.update(Running, made, before, now) == {2: "sdb"}  # type: ignore[arg-type]
+    renamed: list[tuple[int, str, list[str]]] = []
+
+    def rename(slot: int, name: str) -> None:
+        # Nothing is counted there meanwhile, and it still has its old name.
+        assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
+        renamed.append((slot, name, list(made.names)))
+
+    assert devices.update(Running, made, before, now, rename) == ["sdb"]  # type: ignore[arg-type]
+    assert renamed == [(2, "sdb", ["other", "sda", ""])]
     assert find_device(Running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
     assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
     # As a disk that was reset: it has the same name and another number.
-    assert devices.update(Running, made, now, [disk("sdb", 32)]) == {}  # type: ignore[arg-type]
+    assert devices.update(Running, made, now, [disk("sdb", 32)]) == []  # type: ignore[arg-type]
     assert find_device(Running.bss.devices, kernel_dev(8, 32), 7) == Match(2, 0)
 
 

@@ -295,10 +295,8 @@ class BlockFlow(Flow):
         if self._stateful:
             self._stateful = self._unstamped()
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
-        changes = devices.update(self._obj, self._slots, before, self._extents, self._stateful)
-        for slot, name in changes.items():
-            self._cells.rename(slot, name)
-        self._loads.add(changes.values())
+        came = devices.update(self._obj, self._slots, before, self._extents, self._cells.rename, self._stateful)
+        self._loads.add(came)
 
     def _unstamped(self) -> list[str]:
         times = OWN if self._options.filter else self._options.times

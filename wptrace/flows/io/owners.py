@@ -131,24 +131,24 @@ class Owners:
         self._labels[self._others] = OTHERS
         for slot, name in enumerate(names):
             if name:
-                self._follow_others(slot)
+                self._follow_others(slot, name)
         return self._cells
 
-    def _follow_others(self, slot: int) -> None:
+    def _follow_others(self, slot: int, name: str) -> None:
         first, kinds = self._obj.rodata.owner_row_mask + 1, self._obj.constants["OWNED_KINDS"]
         for what in range(kinds):
-            self._follow(self._others, first + slot * kinds + what, slot, what)
+            self._follow(self._others, first + slot * kinds + what, slot, name, what)
 
-    def rename(self, slot: int) -> None:
-        """A slot is of another device."""
+    def rename(self, slot: int, name: str) -> None:
+        """From now on a slot is of another device."""
         if self.by == DEVICE:
             return
         if not any(one.slot == slot for one in self._elements[self._others]):
-            self._follow_others(slot)
+            self._follow_others(slot, name)
             return
         for owner, elements in self._elements.items():
             for one in (one for one in elements if one.slot == slot):
-                group = self._group(one.table, slot, one.what, self._labels[owner])
+                group = self._group(one.table, name, one.what, self._labels[owner])
                 if group is not None:
                     self._cells[one.table].regroup(one.number, group)
 
@@ -170,11 +170,12 @@ class Owners:
                 continue
             if self.label(owner) is not None:
                 self._known.add(row)
-                self._follow(owner, row, key >> 16 & 0xFFFF, key >> 8 & 0xFF)
+                slot = key >> 16 & 0xFFFF
+                self._follow(owner, row, slot, self._names[slot], key >> 8 & 0xFF)
 
-    def _follow(self, owner: int, row: int, slot: int, what: int) -> None:
+    def _follow(self, owner: int, row: int, slot: int, name: str, what: int) -> None:
         for table, cells in self._cells.items():
-            group = self._group(table, slot, what, self._labels[owner])
+            group = self._group(table, name, what, self._labels[owner])
             if group is not None:
                 one = Element(table, cells.follow(row, group), row, slot, what)
                 self._elements.setdefault(owner, []).append(one)
@@ -230,28 +231,31 @@ class Owners:
     def _forget(self, number: int) -> None:
         rows = self._obj.view("owned_rows").cast("Q")
         folded = dict(self.folded)
-        for one in self._elements.pop(number, ()):
+        elements = self._elements.pop(number, ())
+        for one in elements:
             cells = self._cells[one.table]
             group = cells.leave(one.number)
             cells.fold(group, group.of_others)
             folded[group] = folded.pop(group, 0) + 1
-            rows[one.row] = 0
-            self._known.discard(one.row)
+        # Each has a cell in both tables.
+        for row in {one.row for one in elements}:
+            rows[row] = 0
+            self._known.discard(row)
         while len(folded) > _FOLDED:
             del folded[next(iter(folded))]
         self.folded = folded
         del self._idle[number], self._labels[number]
 
-    def _group(self, table: str, slot: int, what: int, label: Any) -> Group | None:
+    def _group(self, table: str, dev: str, what: int, label: Any) -> Group | None:
         operations, hits, requests = self.kinds
         if table == "owned_request":
-            return requests.group(self._names[slot], self._ops[what], label) if what < len(self._ops) else None
+            return requests.group(dev, self._ops[what], label) if what < len(self._ops) else None
         hit = self._obj.constants["OWNED_HIT"]
         number = what & (hit - 1)
         if number >= len(self._op_kinds):
             return None
         of = hits if what & hit else operations
-        return of.group(self._names[slot], self._op_kinds[number], label)
+        return of.group(dev, self._op_kinds[number], label)
 
     def label(self, number: int) -> Any:
         """None: it is not known yet."""

@@ -68,7 +68,7 @@ from wptrace.flows.io.kinds import (
 from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.owners import OWNED, Owners
-from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, waiting
+from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, used, waiting
 from wptrace.flows.io.request_events import counted, timed_out_bit
 from wptrace.flows.io.shed import PathShedder
 from wptrace.flows.io.signals import Signals
@@ -408,25 +408,35 @@ class PathFlow(Flow):
         obj, wanted, before = self._running.obj, self._options.devices, self._extents
         self._extents = devices.extents_of_now(wanted, hidden=True)
         self._stacked = layers.wanted_now(wanted) if self._follows_layers else []
-        if self._neighbours is not None:
-            self._neighbours.counters()
-        changes = devices.update(obj, self._slots, before, self._extents)
-        for slot, name in changes.items():
-            for cells in self._device_cells:
-                cells.rename(slot, name)
-            if self._owners is not None:
-                self._owners.rename(slot)
-        layer_changes = self._layer_slots.changes(self._stacked)
-        self._layer_slots.rename(layer_changes)
-        for slot, name in layer_changes.items():
+        came = devices.update(obj, self._slots, before, self._extents, self._rename, held=self._held)
+        layers_that_came = self._layer_slots.changes(self._stacked)
+        self._layer_slots.rename(layers_that_came)
+        for slot, name in layers_that_came.items():
             self._layer_cells.rename(slot, name)
-        self._loads.add([*changes.values(), *layer_changes.values()])
+        self._loads.add([*came, *layers_that_came.values()])
         self._unseen.compare(self._watched_whole())
         with suppress(UsageError):
             if self._stacked:
                 obj.bss.layers = layers.table(obj, self._layers, self._stacked)
                 obj.bss.holding = True
             self._fill_tables(obj)
+
+    def _rename(self, slot: int, name: str) -> None:
+        if self._neighbours is not None:
+            self._neighbours.counters()
+        for cells in self._device_cells:
+            cells.rename(slot, name)
+        if self._owners is not None:
+            self._owners.rename(slot, name)
+
+    def _held(self) -> set[int]:
+        """Slots of what is in flight."""
+        found: set[int] = set()
+        for table, struct, field in (("ops", "op_state", "slot"), ("bios", "bio_state", "done.slot")):
+            layout = self._obj.struct(struct)
+            at = layout.fields.index(field)
+            found.update(values[at] for _, values in used(self._obj.view(table), layout))
+        return found
 
     def retarget(self, wanted: Filter) -> None:
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
