@@ -55,7 +55,7 @@ static __always_inline void learn(struct life *life)
 }
 
 /* What the points of a definition know together. */
-#define KEPT (FLAG(VALUED) | FLAG(MARKED) | FLAG(LABELLED) | FLAG(SHEDDING) | FLAG(TELLING))
+#define KEPT (FLAG(VALUED) | FLAG(MARKED) | FLAG(LABELLED) | FLAG(SHEDDING) | FLAG(EMITS_RECORDS))
 
 static __always_inline void clear(struct life *life)
 {
@@ -75,7 +75,7 @@ static __always_inline void clear(struct life *life)
 		if (timed && bpf_get_prandom_u32() % timed)
 			life->state.chosen |= CHOSEN_UNTIMED;
 	}
-	if (HAS(TELLING)) {
+	if (HAS(EMITS_RECORDS)) {
 		__u64 ids = bpf_get_current_pid_tgid();
 		__u32 one_in = *(volatile __u32 *)&sample;
 
@@ -207,7 +207,7 @@ static __always_inline void move(struct object *object, __u64 other)
 		to->mark = from->mark;
 		if (HAS(LABELLED))
 			__builtin_memcpy(to->labels, from->labels, sizeof(to->labels));
-		if (HAS(TELLING)) {
+		if (HAS(EMITS_RECORDS)) {
 			to->cpu = from->cpu;
 			to->tgid = from->tgid;
 			to->tid = from->tid;
@@ -308,7 +308,7 @@ static __always_inline void account(struct object *object)
 		word = WORD(life);
 		EACH_STAGE(ADD_SPENT)
 	}
-	if (HAS(TELLING) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_TOLD))
+	if (HAS(EMITS_RECORDS) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_TOLD))
 		emit_record(object, now, minus(total, 0), OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && ARG(failed));
 }
 
