@@ -8,8 +8,9 @@ are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap,
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from wptrace.errors import WptraceError
 from wptrace.kernel import cpus
@@ -33,13 +34,22 @@ class Elements(Protocol):
     def clear(self, key: Any) -> None: ...
 
 
+class _Idle(NamedTuple):
+    """The bytes of an element of one CPU that did not change lately."""
+
+    hash: int
+    packed: bytes
+
+
 class Changes:
     """The elements of a map, of each CPU, as they were when they were read last."""
 
-    def __init__(self, cells: Elements) -> None:
+    def __init__(self, cells: Elements, compact: bool = False) -> None:
+        """Those that are `compact` take little memory while nothing changes, and some time when something does."""
         self._map = cells
         self._struct = cells.value_codec.struct
-        self._before: dict[int, dict[int, bytes]] = {}
+        self._compact = compact
+        self._before: dict[int, dict[int, bytes | _Idle]] = {}
         self._nothing = bytes(self._struct.size)
         self.zeros: tuple[int, ...] = self._struct.unpack(self._nothing)
         """The values of an element that counted nothing yet."""
@@ -55,10 +65,17 @@ class Changes:
             for cpu in range(len(memory) // size):
                 now = bytes(memory[cpu * size : (cpu + 1) * size])
                 before = found.get(cpu, self._nothing)
+                if isinstance(before, _Idle):
+                    # 64 bits, with a key of this process.
+                    if before.hash == hash(now):
+                        continue
+                    before = zlib.decompress(before.packed)
                 if now != before:
                     self._before.setdefault(number, found)[cpu] = now
                     was = self.zeros if before is self._nothing else self._struct.unpack(before)
                     yield number, self._struct.unpack(now), was
+                elif self._compact and before is not self._nothing:
+                    found[cpu] = _Idle(hash(now), zlib.compress(now, 1))
 
     def clear(self, number: int, key: Any) -> None:
         """Set an element to zero that no program counts in now."""
@@ -78,7 +95,13 @@ class Cells:
     """
 
     def __init__(
-        self, cells: Elements, groups: list[Group], stages: list[str], sparse: bool = False, absent: Iterable[str] = ()
+        self,
+        cells: Elements,
+        groups: list[Group],
+        stages: list[str],
+        sparse: bool = False,
+        absent: Iterable[str] = (),
+        compact: bool = False,
     ) -> None:
         self._map = cells
         self._sparse = sparse
@@ -90,6 +113,10 @@ class Cells:
         self._fresh: set[Group] = set()
         """Groups that changed since they were copied."""
         self._copies: dict[Group, dict[str, Distribution]] = {}
+        self._lately: set[Group] = set()
+        """Those of the copies that were made at the last look."""
+        self._idle: set[Group] = set()
+        """Those whose copy is no other object."""
         layout = cells.value_codec
         self._struct = layout.struct
         places = {name: place for place, name in enumerate(layout.fields)}
@@ -100,7 +127,8 @@ class Cells:
             name: ([places[f"stages[{number}].{field}"] for field in _HIST], places[f"stages[{number}].slots[0]"])
             for number, name in enumerate(stages)
         }
-        self._changes = Changes(cells)
+        self._changes = Changes(cells, compact)
+        self._compact = compact
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
         self.shrunk = 0
@@ -137,10 +165,12 @@ class Cells:
         sums = self.counters.setdefault(into, dict.fromkeys(self._counters, 0))
         for name, count in counts.items():
             sums[name] += count
+        self._part(into)
         merged = {into: self.distributions.pop(into, {})}
         merge(merged, into, self.distributions.pop(group))
         self.distributions.update(merged)
         self._copies.pop(group, None)
+        self._idle.discard(group)
         self._fresh.discard(group)
         self._fresh.add(into)
 
@@ -156,6 +186,7 @@ class Cells:
 
     def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
         self._fresh.add(group)
+        self._part(group)
         counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
         for name, place in self._counters.items():
             counters[name] += self._grown(now[place] - was[place])
@@ -184,6 +215,12 @@ class Cells:
                 (low != old_low, high != old_high),
             )
 
+    def _part(self, group: Group) -> None:
+        """From now on a group that was idle is another object than its copy."""
+        if group in self._idle:
+            self._idle.remove(group)
+            self.distributions[group] = {name: found.copy() for name, found in self.distributions[group].items()}
+
     def _grown(self, by: int) -> int:
         if by >= 0:
             return by
@@ -209,10 +246,12 @@ class Cells:
             timed = counters["finished"] - counters.get("untimed", 0)
             if limits is not None:
                 timed = min(timed, limits.get(group, 0))
-            short = [stage for stage in stages.values() if timed > stage.count]
-            for stage in short:
+            if all(timed <= stage.count for stage in stages.values()):
+                continue
+            self._part(group)
+            for stage in self.distributions[group].values():
                 stage.add_zeros(timed - stage.count)
-            if short and limits is not None:
+            if limits is not None:
                 self._fresh.add(group)
 
     def total(self, counter: str) -> int:
@@ -228,7 +267,13 @@ class Cells:
         """The same, which nobody may change: groups in which nothing happened are those of the last call."""
         for group in self._fresh:
             self._copies[group] = {name: found.copy() for name, found in self.distributions[group].items()}
-        self._fresh.clear()
+        idle = (self._lately - self._fresh) & self._copies.keys() if self._compact else ()
+        for group in idle:
+            self._copies[group] = self.distributions[group]
+            for found in self._copies[group].values():
+                found.pack()
+        self._idle.update(idle)
+        self._lately, self._fresh = self._fresh, set()
         return dict(self._copies)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from operator import add, sub
+from struct import Struct
 
 SLOTS = 320
 BEYOND = 1 << 64
@@ -31,6 +32,11 @@ def bounds(slot: int) -> tuple[int, int]:
     return low, BEYOND if slot == SLOTS - 1 else low + (1 << shift)
 
 
+# The slot of a bucket that holds values, and how many.
+_BUCKET = Struct("=HQ")
+_NO_BUCKETS: list[int] = []
+
+
 class Distribution:
     """Count, sum, sum of squares and extremes of the values, and how many fell into each bucket.
 
@@ -39,10 +45,11 @@ class Distribution:
     had to leave out.
     """
 
-    __slots__ = ("buckets", "count", "exact", "max", "min", "shrunk", "sum", "sumsq")
+    __slots__ = ("_buckets", "_packed", "count", "exact", "max", "min", "shrunk", "sum", "sumsq")
 
     def __init__(self) -> None:
-        self.buckets = [0] * SLOTS
+        self._buckets = [0] * SLOTS
+        self._packed: bytes | None = None
         self.count = 0
         self.sum = 0
         self.sumsq = 0
@@ -50,6 +57,26 @@ class Distribution:
         self.max = 0
         self.exact = True
         self.shrunk = 0
+
+    @property
+    def buckets(self) -> list[int]:
+        if self._packed is not None:
+            self._buckets = [0] * SLOTS
+            for slot, count in _BUCKET.iter_unpack(self._packed):
+                self._buckets[slot] = count
+            self._packed = None
+        return self._buckets
+
+    @buckets.setter
+    def buckets(self, buckets: list[int]) -> None:
+        self._buckets, self._packed = buckets, None
+
+    def pack(self) -> None:
+        """Take little memory until somebody looks at the buckets."""
+        if self._packed is None:
+            filled = ((slot, count) for slot, count in enumerate(self._buckets) if count)
+            self._packed = b"".join(_BUCKET.pack(slot, count) for slot, count in filled)
+            self._buckets = _NO_BUCKETS
 
     def add(self, value: int) -> None:
         if value < 8:

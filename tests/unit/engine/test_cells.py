@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -287,3 +288,52 @@ def test_the_last_of_what_took_no_time_is_added_to_others() -> None:
     found.fold(A, B)
     found.read()
     assert (found.shared()[B]["all"].count, found.shared()[B]["all"].min) == (3, 0)
+
+
+def test_what_is_idle_takes_little_memory_and_changes_like_all_else() -> None:
+    made = FakeMap()
+    found = Cells(cast("Map", made), [A, B], ["all"], sparse=True, compact=True)
+
+    def sums() -> dict[Group, tuple[int, int]]:
+        found.read()
+        return {group: (stages["all"].count, stages["all"].sum) for group, stages in found.shared().items()}
+
+    for value in (5, 5, 70):
+        made.count(0, 0, value)
+        made.count(1, 1, value)
+    for _ in range(4):
+        assert sums() == {A: (3, 80), B: (3, 80)}
+    before = found.shared()
+    idle = before[A]["all"]
+    made.count(0, 0, 1000)
+    made.count(0, 1, 7)
+    assert sums() == {A: (5, 1087), B: (3, 80)}
+    assert found.changed == {0}
+    assert (idle.count, idle.sum, idle.buckets[5], sum(idle.buckets)) == (3, 80, 2, 3)
+    assert found.shared()[B] is before[B]
+    # Of the others, too, who hears of one that leaves.
+    for _ in range(3):
+        sums()
+    last = found.shared()[B]["all"]
+    found.leave(0)
+    found.fold(A, B)
+    assert sums() == {B: (8, 1167)}
+    assert (last.count, last.sum) == (3, 80)
+
+
+def test_an_idle_group_takes_two_kilobytes() -> None:
+    made = FakeMap()
+    many = 200
+    groups = [group(f"sd{number}") for number in range(many)]
+    for number in range(many):
+        for value in range(10):
+            made.count(number, 0, 1000 + 300 * value)
+    tracemalloc.start()
+    try:
+        found = Cells(cast("Map", made), groups, ["all"], sparse=True, compact=True)
+        for _ in range(3):
+            found.read()
+            found.shared()
+        assert tracemalloc.get_traced_memory()[0] < 2500 * many
+    finally:
+        tracemalloc.stop()

@@ -121,8 +121,8 @@ class Owners:
         self._ops, self._op_kinds = obj.enum("block_op"), obj.enum("op_kind")
         stages = obj.enum("owned_request_stage")
         self._cells = {
-            "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True),
-            "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True),
+            "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True, compact=True),
+            "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True, compact=True),
         }
         self._elements: dict[int, list[Element]] = {}
         self._idle: dict[int, int] = {}
