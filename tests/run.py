@@ -57,6 +57,9 @@ BOOTS = 3
 # How large programs are (tests/kernel/verified.py).
 _TOLD = re.compile(r"verifier on |  \w+/\w+ +\d+ +\d+$")
 _OUTCOME = re.compile(r"^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", re.MULTILINE)
+_FAILURE = re.compile(r"^_{3,} (.+?) _{3,}$", re.MULTILINE)
+# So many tests of a job that failed are named at the end, with so many lines of errors.
+_COMPLAINTS, _ERRORS = 20, 3
 _SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d.]+s", re.MULTILINE)
 _RETRIED = re.compile(r"^retried (.+)$", re.MULTILINE)
 _STARTS = re.compile(r"^started the command (\d+) times, loaded (\d+) objects", re.MULTILINE)
@@ -93,6 +96,8 @@ class Result(NamedTuple):
     """Of objects, by tests themselves."""
     longest: Sequence[tuple[float, str]]
     retried: Sequence[str]
+    complaints: Sequence[str] = ()
+    """Of each test that failed, its name and what it said first."""
 
 
 # CPU seconds by job, roughly: what is longest begins first, and what takes much
@@ -211,15 +216,25 @@ def run(job: Job, **variables: str) -> Result:
     starts, loads = (sum(map(int, found)) for found in zip(*(_STARTS.findall(text) or [(0, 0)])))
     longest = sorted(((float(seconds), test) for seconds, test in _DURATION.findall(text)), reverse=True)[:10]
     took = time.monotonic() - start
-    result = Result(
-        job, code, before + passed, failed, took, cpu_s, boots, starts, loads, longest, [_short(one) for one in retried]
-    )
+    short = [_short(one) for one in retried]
+    passed += before
+    result = Result(job, code, passed, failed, took, cpu_s, boots, starts, loads, longest, short, complaints(text))
     print(_shown(result, text), flush=True)
     return result
 
 
 def _short(retried: str) -> str:
     return retried if len(retried) <= 400 else retried[:400] + "..."
+
+
+def complaints(text: str) -> list[str]:
+    """The names of tests that failed, by the headings of pytest, and their first lines of errors."""
+    _, *parts = _FAILURE.split(text)
+    found = []
+    for name, part in zip(parts[::2], parts[1::2]):
+        errors = [line[1:].strip() for line in part.splitlines() if line.startswith("E ")]
+        found.append(_short(f"{name}: {' | '.join(errors[:_ERRORS])}"))
+    return found[:_COMPLAINTS]
 
 
 def _counts(text: str) -> tuple[int, int]:
@@ -411,6 +426,8 @@ def main(words: Sequence[str]) -> int:
     results = queue.results
     print()
     print("\n".join((*table(results), "", *too_long(results))))
+    for result in results:
+        print("".join(f"FAILED {result.job.name}: {one}\n" for one in result.complaints), end="")
     failed = sum(result.failed for result in results) + bool(queue.unprepared)
     print(f"{time.monotonic() - start:.0f} s")
     print(f"{sum(result.passed for result in results)} passed, {failed} failed")

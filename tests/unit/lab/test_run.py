@@ -277,3 +277,30 @@ def test_the_table_of_jobs_in_the_docs_has_each_with_what_is_expected_of_it() ->
     }
     assert set(told) == {job.name for job in (*run.here(), *run.guests())}
     assert told == run.EXPECTED_S
+
+
+FAILURES = """
+=================================== FAILURES ===================================
+_____________________________ test_the_first[some] _____________________________
+
+    def test_the_first(some) -> None:
+>       assert some == 1
+E       AssertionError: assert 2 == 1
+E         more
+E         and more
+E         that nobody needs
+
+tests/kernel/test_some.py:7: AssertionError
+______________________ ERROR at setup of test_the_second _______________________
+_ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _
+E   FileExistsError: [Errno 17] File exists
+=========================== short test summary info ============================
+"""
+
+
+def test_the_end_of_a_run_says_which_tests_failed_and_why() -> None:
+    assert run.complaints(FAILURES) == [
+        "test_the_first[some]: AssertionError: assert 2 == 1 | more | and more",
+        "ERROR at setup of test_the_second: FileExistsError: [Errno 17] File exists",
+    ]
+    assert run.complaints("5 passed in 1.00s\n") == []
