@@ -32,7 +32,7 @@ OWNED = ("owned_op", OWNED_REQUEST)
 _ROWS = 4096
 _ROW_BYTES = 64 << 20
 # What is remembered of those that were freed.
-_TASKS, _FOLDED = 1 << 14, 1 << 16
+_TASKS, _FOLDED = 1 << 14, 1 << 14
 # No owner has an even hash.
 _LEAVING = 2
 # Its key is there; of files and directories, its path.
@@ -208,13 +208,18 @@ class Owners:
         cpus.barrier()
         held = self._held()
         self._follow_new(set(some))
+        # Snapshots have the ones before.
+        folded = dict(self.folded)
         for number in some:
             if number in held:
                 words[(number - 1) * stride] = hashes[number]
             else:
-                self._forget(number)
+                self._forget(number, folded)
                 words[(number - 1) * stride + 1] = 0
                 words[(number - 1) * stride] = 0
+        for group in list(folded)[:-_FOLDED]:
+            del folded[group]
+        self.folded = folded
 
     def _held(self) -> set[int]:
         """Owners of what is in flight: it will be counted by their numbers."""
@@ -228,9 +233,8 @@ class Owners:
         found.update(compress(self._obj.view("submission_owners").cast("I").tolist(), keys))
         return found
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, folded: dict[Group, int]) -> None:
         rows = self._obj.view("owned_rows").cast("Q")
-        folded = dict(self.folded)
         elements = self._elements.pop(number, ())
         for one in elements:
             cells = self._cells[one.table]
@@ -241,9 +245,6 @@ class Owners:
         for row in {one.row for one in elements}:
             rows[row] = 0
             self._known.discard(row)
-        while len(folded) > _FOLDED:
-            del folded[next(iter(folded))]
-        self.folded = folded
         del self._idle[number], self._labels[number]
 
     def _group(self, table: str, dev: str, what: int, label: Any) -> Group | None:
