@@ -70,8 +70,8 @@ class Intervals:
 
     def rest(self, whole: Report, kinds: Sequence[Kind]) -> Report:
         """Return the rest of the whole that came after the last interval."""
-        was = Sums(0, self._books, self._cells, self._counters, self._overhead)
         now = Sums(0, whole.books, _copied(whole), whole.counters, whole.overhead)
+        was = Sums(0, self._books, *self._as_in(now), self._overhead)
         cells, counters = since(now, was)
         return Report(
             "interval",
@@ -82,6 +82,22 @@ class Intervals:
             counters,
             whole.overhead.since(self._overhead),
         )
+
+    def _as_in(self, now: Sums) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, Counter[str]]]:
+        """The same with what owners had whom the whole has among the others, and who came back: more than they have."""
+        cells, counters = dict(self._cells), dict(self._counters)
+        for group, stages in self._cells.items():
+            others, last = group.of_others, now.cells.get(group)
+            if others == group or last is None or last[TOTAL].count >= stages[TOTAL].count:
+                continue
+            into = cells[others] = {name: found.copy() for name, found in cells.get(others, {}).items()}
+            for name, found in stages.items():
+                into.setdefault(name, Distribution()).merge(found.delta(last[name]) if name in last else found)
+            cells[group] = last
+            had, has = counters.get(group, Counter()), Counter(now.counters.get(group, {}))
+            counters[others] = counters.get(others, Counter()) + (had - has)
+            counters[group] = has
+        return cells, counters
 
 
 def _copied(report: Report) -> dict[Group, dict[str, Distribution]]:

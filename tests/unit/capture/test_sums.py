@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.capture.made import report
 from wptrace.capture import sums
+from wptrace.flows.io.by import COMM
 from wptrace.flows.io.kinds import KINDS, OPERATION
+from wptrace.flows.io.owners import KINDS as OWNERS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATIONS, REQUESTS
-from wptrace.model.report import Event
+from wptrace.model.kind import OPERATIONS, OTHERS, REQUESTS, TOTAL, Comm, Group
+from wptrace.model.report import BYTES, Event, Report, rows_of
 
 times = st.lists(st.integers(0, 1 << 50) | st.integers(0, 40), min_size=1, max_size=60)
 GROUP = OPERATION.group("sda", "read")
@@ -52,3 +55,46 @@ def test_intervals_add_up_to_the_whole_and_to_its_rest(parts: list[list[int]]) -
     last = rest.cells()[GROUP]["total"]
     assert (last.count, last.sum, rest.duration_ns) == (len(parts[-1]), sum(parts[-1]), 5)
     assert rest.books[OPERATIONS].finished == len(parts[-1])
+
+
+OWNED = OWNERS[COMM][0]
+
+
+def owned(kind: str, at: int, **times: int) -> Report:
+    """So many operations of each owner, of 1000 ns."""
+
+    def group(name: str) -> Group:
+        return OWNED.group("sda", "read", OTHERS if name == "others" else Comm(name))
+
+    def stages(count: int) -> dict[str, Distribution]:
+        found = Distribution()
+        for _ in range(count):
+            found.add(1000)
+        return {TOTAL: found}
+
+    cells = {group(name): stages(count) for name, count in times.items()}
+    counters = {group(name): {BYTES: 512 * count} for name, count in times.items()}
+    return report(kind, [], at, 5)._replace(rows=rows_of(cells, [OWNED]), counters=counters)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "whole", "left"),
+    [
+        ([{"dd": 4, "others": 1}, {"dd": 2}], {"dd": 9, "others": 3}, {"dd": 3, "others": 2}),
+        # It left, and what it had is the others'.
+        ([{"dd": 4, "others": 1}, {"cp": 2}], {"cp": 2, "others": 8}, {"others": 3}),
+        # It left after the first one, and came back in the second.
+        ([{"dd": 4, "others": 1}, {"dd": 2}], {"dd": 2, "others": 8}, {"others": 3}),
+    ],
+)
+def test_the_rest_of_owners_that_left(
+    intervals: list[dict[str, int]], whole: dict[str, int], left: dict[str, int]
+) -> None:
+    found = sums.Intervals()
+    for at, times in enumerate(intervals):
+        found.add(owned("interval", at, **times))
+    rest = found.rest(owned("summary", 9, **whole), [OWNED])
+    cells = rest.cells()
+    assert {str(group.values[-1]): stages[TOTAL].count for group, stages in cells.items()} == left
+    assert {str(group.values[-1]): counts[BYTES] // 512 for group, counts in rest.counters.items()} == left
+    assert not any(stages[TOTAL].shrunk for stages in cells.values())
