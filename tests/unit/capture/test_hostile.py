@@ -296,6 +296,24 @@ def test_texts_have_lengths_that_can_be_shown(frames: Frames, tmp_path: Path, wh
         list(capture.items())
 
 
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {"0": ["other"]},
+        {"0": ["other", "x" * (1 << 14)]},
+        {"9": ["other", "sda"]},
+        {"x": []},
+        {"0": 7},
+        {"0": [[], {}]},
+        [],
+    ],
+)
+def test_slots_get_names_of_devices_and_no_others(frames: Frames, tmp_path: Path, devices: Any) -> None:
+    path = made(tmp_path / "file", [*frames[:-1], (Kind.NAMES, {"devices": devices}), frames[-1]])
+    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+        list(capture.items())
+
+
 @pytest.mark.parametrize("size", [1 << 24, 1 << 28])
 def test_what_unpacks_to_more_than_there_may_be_is_not_unpacked(frames: Frames, size: int, tmp_path: Path) -> None:
     """A thousand bytes may be a megabyte."""

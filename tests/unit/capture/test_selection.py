@@ -174,3 +174,22 @@ def test_figures_that_are_not_of_each_are_said_to_be(
     path = write(obj, tmp_path / "trace.wpt")
     assert main(["replay", str(path), "--pid=7", "--summary"]) == 0
     assert "note: figures are those of the events of the capture" in capsys.readouterr().out
+
+
+def test_a_slot_may_become_that_of_another_device(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records from before keep the name of the one that had it, also those that were not written yet."""
+    path, names = tmp_path / "trace.wpt", ["other", "sda", ""]
+    output = CaptureOutput(path, ABOUT)
+    take = output.raw(obj, RECORDS, names, CGROUPS.__getitem__)
+    output.start(START)
+    for number, (slot, name) in enumerate([(1, "sda"), (2, "sdb"), (1, "sdb"), (1, "sdc"), (2, "sdb")]):
+        names[slot if name != "sdb" else 2] = name
+        values = {"tgid": 7, "cgroup": 1, "op": 0, "slot": slot}
+        take(memoryview(entry(obj, number + 1, start_ns=START_NS, end_ns=START_NS + number + 1, **values)))
+    output.summary(report("summary", [1, 2, 3, 4, 5], START_NS + wall_offset_ns() + 1000))
+    output.close()
+    assert main(["replay", str(path), "--json"]) == 0
+    _, *singles, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["dev"] for one in singles] == ["sda", "sdb", "sda", "sdc", "sdb"]
