@@ -79,8 +79,8 @@ class SizeFlow(Flow):
     def __init__(self, wanted: tuple[str, ...] = ()) -> None:
         """`wanted` are devices as the user named them; none means all disks."""
         self._wanted = wanted
-        self._extents = devices.extents(wanted)
         self._changed = blockdev.Changes()
+        self._extents = devices.extents(wanted)
 
     @staticmethod
     def configure(obj: BpfObject) -> None:

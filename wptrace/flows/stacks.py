@@ -105,8 +105,8 @@ class StacksFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._extents = devices.extents(options.devices)
         self._changed = blockdev.Changes()
+        self._extents = devices.extents(options.devices)
         # What its rows have says for ever by which slot they are.
         spare = _SPARE if not options.devices or devices.stacked(options.devices) else 0
         self._slots = devices.Slots(devices.names(self._extents), spare, reused=False)

@@ -176,17 +176,21 @@ def merged(extents: list[Extent]) -> list[Extent]:
 
 
 class Changes:
-    """Whether a device or partition came, went, or has another number since the last look."""
+    """Whether a device or partition came, went, or has another number since the last look.
+
+    After a change it says so once more: a disk has its name before it has its queue.
+    """
 
     def __init__(self, sys: Path = SYS, proc: Path = Path("/proc")) -> None:
         self._sys, self._proc = sys, proc
         self._before = self._now()
+        self._again = False
 
     def __bool__(self) -> bool:
-        now = self._now()
-        changed = now != self._before
+        now, again = self._now(), self._again
+        self._again = now != self._before
         self._before = now
-        return changed
+        return self._again or again
 
     def _now(self) -> tuple[set[str], str]:
         """Hidden disks have no number, and those without a medium are in the folder alone."""

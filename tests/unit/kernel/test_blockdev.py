@@ -304,3 +304,28 @@ def test_layers_are_devices_that_are_made_of_others(stacks: Sysfs) -> None:
     assert list(blockdev.layers_of("md0p1", stacks.root)) == ["md0"]
     assert list(blockdev.layers_of("sda2", stacks.root)) == []
     assert blockdev.layers(stacks.root / "nowhere") == []
+
+
+def test_what_comes_and_goes_is_a_change_and_so_is_the_look_after_it(sysfs: Sysfs, tmp_path: Path) -> None:
+    """A disk has its name before it has its queue."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    partitions = proc / "partitions"
+    partitions.write_text("   8  0  1000 sda\n")
+    changes = blockdev.Changes(sysfs.root, proc)
+    assert not changes
+    hidden = sysfs.disk("nvme0c1n1", None)
+    assert [bool(changes) for _ in range(3)] == [True, True, False]
+    # Another number, or another size.
+    partitions.write_text("   8  16  1000 sda\n")
+    assert [bool(changes) for _ in range(3)] == [True, True, False]
+    (sysfs.root / "block" / hidden.name).unlink()
+    assert changes
+    partitions.write_text("")
+    assert [bool(changes) for _ in range(3)] == [True, True, False]
+
+
+def test_without_sysfs_and_proc_nothing_ever_changes(tmp_path: Path) -> None:
+    changes = blockdev.Changes(tmp_path / "sys", tmp_path / "proc")
+    assert not changes
+    assert not changes

@@ -165,8 +165,8 @@ class BlockFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._extents = devices.extents(options.devices)
         self._changed = blockdev.Changes()
+        self._extents = devices.extents(options.devices)
         self._stateful = self._unstamped()
         self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
         self._events: list[Event] = []

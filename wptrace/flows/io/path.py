@@ -162,11 +162,12 @@ class PathFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        # Before: what comes meanwhile is a change.
+        self._devices_changed = blockdev.Changes()
         self._extents = devices.extents(options.devices, hidden=True)
         if options.devices and FILE.name in options.filter:
             devices.check_file(options.filter[FILE.name], self._extents)
         self._mounted = mounts.Changes()
-        self._devices_changed = blockdev.Changes()
         self._file_systems = set(MODULES) if options.spare else io_hooks.file_systems(self._extents)
         self._below = devices.below_files()
         self._unwatched: set[int] = set()
