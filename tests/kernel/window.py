@@ -21,7 +21,7 @@ from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.records import in_use
-from wptrace.kernel import blockdev
+from wptrace.kernel import blockdev, cpus
 from wptrace.model.report import Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
@@ -147,6 +147,8 @@ class Running:
         return list(line["found"])
 
     def _look(self) -> Snapshot:
+        # A program counts before it writes its record, and its CPU may stand still in between.
+        cpus.barrier()
         self._session.reader.drain()
         return self._trace.snapshot()
 
