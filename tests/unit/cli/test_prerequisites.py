@@ -89,7 +89,8 @@ class FakeFfi:
 def install(monkeypatch: pytest.MonkeyPatch, **libraries: tuple[int, int]) -> None:
     named = {f"libbpf.so.{name[3:]}": version for name, version in libraries.items()}
     monkeypatch.setitem(sys.modules, "wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)))
-    monkeypatch.setattr("wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)))
+    # Whether it was imported before is a matter of the tests before this one.
+    monkeypatch.setattr("wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)), raising=False)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,8 @@ def test_a_binding_that_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_python_without_cffi(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a distribution where only the command was installed: that is something else than a binding not built."""
     monkeypatch.setitem(sys.modules, "_cffi_backend", None)
+    # What is imported anew becomes an attribute of its package, and would stay there.
+    monkeypatch.setattr("wptrace.bpf", sys.modules["wptrace.bpf"])
     for name in ("wptrace.bpf._libbpf", "wptrace.bpf"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(WptraceError, match=r"^Python 3\.\d+ \(/.*\) has no cffi$") as caught:
