@@ -10,7 +10,6 @@ import os
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +23,7 @@ from tests.kernel.aio import Aio
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import joined, mounted
-from tests.kernel.patience import said
+from tests.kernel.patience import reaped, said
 from tests.kernel.trace import Line, Trace, count
 from tests.kernel.uring import Ring
 from wptrace.bpf.ring import Reader
@@ -206,50 +205,59 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
 # Names one after another, each of which reads once: many more than there are rows. Emulated CPUs are slow.
 _ROWS = 256 if GUEST else _OWNERS
 _NAMES = _ROWS * (24 if ALL else 8 if GUEST else 3)
+_BATCH = _ROWS // 8
 _SET_NAME = 15  # PR_SET_NAME
 
 
-def _read_by_names(disk: Disk) -> None:
+def _read_by_names(disk: Disk, go: int, done: int) -> None:
+    """A batch of them whenever somebody says so."""
     fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-    name = Path("/proc/self/comm").read_bytes().strip()
     with mmap.mmap(-1, 4096) as buffer:
         for number in range(_NAMES):
+            if number % _BATCH == 0 and not os.read(go, 1):
+                return
             _libc.prctl(_SET_NAME, b"wpo%d" % number, 0, 0, 0)
             assert os.preadv(fd, [buffer], 4096 * (number % 1000)) == 4096
-            # Python takes a quarter of a millisecond for each that it has not seen before.
-            time.sleep(0.001)
-    _libc.prctl(_SET_NAME, name, 0, 0, 0)
-    os.close(fd)
+            if number % _BATCH == _BATCH - 1:
+                os.write(done, b"x")
 
 
 def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None:
-    """In windows of 20 ms each is counted once, by its name or among the others, and no table stays full."""
+    """In any window each is counted once, by its name or among the others, and no table stays full."""
     flow = PathFlow(Options((disk.name,), by=COMM, top=0, owner_rows=_ROWS))
     session = Session([flow])
     (trace,) = session.traces
     found: Counter[str] = Counter()
-    most, over = 0, False
+    most = 0
+    (go, say), (hear, done) = os.pipe(), os.pipe()
     try:
         session.start()
         first = before = trace.first
         child = os.fork()
         if not child:
             with suppress(BaseException):
-                _read_by_names(disk)
+                os.close(say)
+                _read_by_names(disk, go, done)
                 os._exit(0)
             os._exit(1)
-        while not over:
-            over = os.waitpid(child, os.WNOHANG) == (child, 0)
-            time.sleep(0.02)
-            now = trace.snapshot()
-            for row in trace.window(before, now, "interval").rows:
-                if row.metric == TOTAL and row.group.kind is OF_COMMS:
-                    found[str(row.group.values[-1])] += row.distribution.count
-            most = max(most, len(now.cells))
-            before = now
+        os.close(done)
+        for _ in range(_NAMES // _BATCH):
+            os.write(say, b"x")
+            assert os.read(hear, 1)
+            # Those of the batch are idle at the second look.
+            for _ in range(2):
+                now = trace.snapshot()
+                for row in trace.window(before, now, "interval").rows:
+                    if row.metric == TOTAL and row.group.kind is OF_COMMS:
+                        found[str(row.group.values[-1])] += row.distribution.count
+                most = max(most, len(now.cells))
+                before = now
+        assert reaped(child) == 0
         whole = trace.window(first, before, "summary")
     finally:
         session.close()
+        for pipe in (go, say, hear):
+            os.close(pipe)
     operations = whole.books[OPERATIONS].finished
     assert found.total() == operations >= _NAMES
     named = {name: count for name, count in found.items() if name.startswith("wpo")}
