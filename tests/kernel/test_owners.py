@@ -486,12 +486,8 @@ os.execlp("dd", "dd", "if=" + sys.argv[1], "of=/dev/null", "bs=4k", "count=9", "
 """
 
 
-DEEP = """
+WAITING = """
 import mmap, os, sys
-for generation in range(40):
-    if os.fork():
-        os.wait()
-        os._exit(0)
 fd, buffer = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -499,13 +495,21 @@ for number in range(30):
     os.preadv(fd, [buffer], 4096 * number)
 """
 
+# Forty generations below.
+DEEP = """
+import os
+for generation in range(40):
+    if os.fork():
+        os.wait()
+        os._exit(0)
+"""
+
 
 @pytest.mark.one_kernel
 def test_descendants_however_far_and_of_whom_the_parent_ended(disk: Disk) -> None:
     """Those that are forked while it is traced, and what was 40 generations deep before."""
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", DEEP, disk.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as deep:
+    command = [sys.executable, "-I", "-S", "-c", DEEP + WAITING, disk.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as deep:
         assert said(deep) == "ready\n"
         with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
             deep.communicate("go\n", timeout=600)
@@ -526,16 +530,6 @@ def test_the_end_of_the_process_is_said(disk: Disk) -> None:
             child.communicate("go\n", timeout=600)
             trace.stop()
     assert (count(trace.summary, kind="operation"), trace.summary["loss"]) == (30, {"exited": 1})
-
-
-WAITING = """
-import mmap, os, sys
-fd, buffer = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 4096)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(30):
-    os.preadv(fd, [buffer], 4096 * number)
-"""
 
 
 @pytest.mark.one_kernel

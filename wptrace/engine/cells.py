@@ -77,8 +77,10 @@ class Changes:
                 elif self._compact and before is not self._nothing:
                     found[cpu] = _Idle(hash(now), zlib.compress(now, 1))
 
-    def clear(self, number: int, key: Any) -> None:
-        """Set an element to zero that no program counts in now."""
+    def finish(self, number: int, key: Any) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The same of an element that no program counts in now, which is zero then."""
+        for _, now, was in self.read([(number, key)]):
+            yield now, was
         if self._before.pop(number, None):
             self._map.clear(key)
 
@@ -153,9 +155,8 @@ class Cells:
 
     def _finish(self, number: int) -> None:
         key, group = self._followed[number]
-        for _, now, was in self._changes.read([(number, key)]):
+        for now, was in self._changes.finish(number, key):
             self._add(group, now, was)
-        self._changes.clear(number, key)
 
     def fold(self, group: Group, into: Group) -> None:
         """Add all of a group to another one, and forget it."""

@@ -37,8 +37,7 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
 
     Disks that are `hidden` have no number to find them by in the table.
     """
-    names = [blockdev.resolve(text) for text in devices]
-    names = names or [*blockdev.disks(), *(blockdev.heads() if hidden else ())]
+    names = [blockdev.resolve(text) for text in devices] or _every(hidden)
     found = blockdev.merged([extent for name in names for extent in blockdev.requests_of(name)])
     if not hidden and any(extent.hidden for extent in found):
         paths = ", ".join(extent.name for extent in found if extent.hidden)
@@ -47,6 +46,10 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
             hint="use wptrace io without --level",
         )
     return found
+
+
+def _every(hidden: bool) -> list[str]:
+    return [*blockdev.disks(), *(blockdev.heads() if hidden else ())]
 
 
 def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
@@ -58,7 +61,7 @@ def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
 def extents_of_now(devices: Sequence[str], hidden: bool = False) -> list[blockdev.Extent]:
     """The same for those of the wanted devices that are there now. One of them may go meanwhile."""
     there = []
-    for device in devices or [*blockdev.disks(), *(blockdev.heads() if hidden else ())]:
+    for device in devices or _every(hidden):
         with suppress(UsageError):
             there += extents((device,), hidden)
     return blockdev.merged(there)

@@ -152,9 +152,8 @@ class Sizes:
         """From now on a slot is of another device."""
         for key, op in enumerate(self._ops, slot * len(self._ops)):
             if key in self._groups:
-                for _, now, was in self._changes.read([(key, key)]):
+                for now, was in self._changes.finish(key, key):
                     self._add(self._groups[key], now, was)
-                self._changes.clear(key, key)
             self._groups[key] = REQUEST.group(name, op)
 
     def read(self) -> None:

@@ -24,9 +24,9 @@ from wptrace.model.stack import Stack
 _G = Point("G", "request allocated, or merged into one")
 _C = Point("C", "completed")
 
-# I/Os that can be in flight, and rows of different stacks.
 # Disks that come later.
 _SPARE = 64
+# I/Os that can be in flight, and rows of different stacks.
 _STATES = 16384
 _CELLS = 2048
 _STACKS = 4096

@@ -26,7 +26,7 @@ def wanted_now(devices: Sequence[str]) -> list[str]:
     found: list[str] = []
     for device in devices:
         with suppress(UsageError):
-            found += blockdev.layers_of(blockdev.resolve(device))
+            found += wanted((device,))
     return list(dict.fromkeys(found))
 
 

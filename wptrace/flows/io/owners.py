@@ -15,7 +15,7 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
 from wptrace.flows.io.by import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, UNDER_WAY
-from wptrace.flows.io.records import path, used
+from wptrace.flows.io.records import path, values_in_flight
 from wptrace.flows.io.syscalls import call
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -223,11 +223,7 @@ class Owners:
 
     def _held(self) -> set[int]:
         """Owners of what is in flight: it will be counted by their numbers."""
-        found: set[int] = set()
-        for table, struct in (("ops", "op_state"), ("bios", "bio_state")):
-            layout = self._obj.struct(struct)
-            at = layout.fields.index("owner")
-            found.update(values[at] for _, values in used(self._obj.view(table), layout))
+        found = values_in_flight(self._obj, ops="owner", bios="owner")
         submitted = self._obj.struct("submission").size // 8
         keys = self._obj.view("submissions").cast("Q")[::submitted].tolist()
         found.update(compress(self._obj.view("submission_owners").cast("I").tolist(), keys))

@@ -68,7 +68,7 @@ from wptrace.flows.io.kinds import (
 from wptrace.flows.io.neighbours import Neighbours
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.owners import OWNED, Owners
-from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, used, waiting
+from wptrace.flows.io.records import OBJECT, Stories, as_asked, begun, in_use, unplaced, values_in_flight, waiting
 from wptrace.flows.io.request_events import counted, timed_out_bit
 from wptrace.flows.io.shed import PathShedder
 from wptrace.flows.io.signals import Signals
@@ -92,10 +92,10 @@ _PLAIN_KINDS = 2
 _TICK_NS = 1_000_000
 # Cells whose objects a budget may have counted alone.
 _SAMPLED = ("request", "writeback", "owned_request")
-# Bios of stacked devices that can be in flight.
 # Processes at once that descend from the one that is asked for.
 _CHILDREN = 1 << 14
 _NO_PROCESS = (1 << 32) - 1
+# Bios of stacked devices that can be in flight.
 _UPPERS = 16384
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time.
@@ -362,7 +362,9 @@ class PathFlow(Flow):
         obj.rodata.interference = obj.bss.interference_on = options.interference
         obj.bss.tick_ns = _TICK_NS if options.interference else 0
         obj.bss.trace_unlisted = not options.devices
-        self._fill_tables(obj)
+        obj.bss.devices = devices.table(obj, self._extents, self._names)
+        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents, self._names)
+        obj.bss.file_devices = devices.file_table(obj, self._extents, self._names, self._below)
         if options.children:
             obj.rodata.filter_children = True
             obj.maps["descendants"].max_entries = _CHILDREN
@@ -392,11 +394,6 @@ class PathFlow(Flow):
         self._layers = self._layer_slots.names
         self._loads = devices.Loads([*self._names, *self._layers])
 
-    def _fill_tables(self, obj: BpfObject) -> None:
-        obj.bss.devices = devices.table(obj, self._extents, self._names)
-        obj.bss.hidden_disks = devices.hidden_table(obj, self._extents, self._names)
-        obj.bss.file_devices = devices.file_table(obj, self._extents, self._names, self._below)
-
     def watch(self, wanted: Sequence[str]) -> None:
         """From now on these devices, without a new start. Others keep what was counted of them."""
         self._options = self._options._replace(devices=tuple(wanted))
@@ -409,7 +406,7 @@ class PathFlow(Flow):
         obj, wanted, before = self._running.obj, self._options.devices, self._extents
         self._extents = devices.extents_of_now(wanted, hidden=True)
         self._stacked = layers.wanted_now(wanted) if self._follows_layers else []
-        came = devices.update(obj, self._slots, before, self._extents, self._rename, held=self._held)
+        came = devices.update(obj, self._slots, before, self._extents, self._rename, held=self._slots_in_flight)
         layers_that_came = self._layer_slots.changes(self._stacked)
         self._layer_slots.rename(layers_that_came)
         for slot, name in layers_that_came.items():
@@ -420,7 +417,7 @@ class PathFlow(Flow):
             if self._stacked:
                 obj.bss.layers = layers.table(obj, self._layers, self._stacked)
                 obj.bss.holding = True
-            self._fill_tables(obj)
+            obj.bss.hidden_disks = devices.hidden_table(obj, self._extents, self._names)
 
     def _rename(self, slot: int, name: str) -> None:
         if self._neighbours is not None:
@@ -430,14 +427,8 @@ class PathFlow(Flow):
         if self._owners is not None:
             self._owners.rename(slot, name)
 
-    def _held(self) -> set[int]:
-        """Slots of what is in flight."""
-        found: set[int] = set()
-        for table, struct, field in (("ops", "op_state", "slot"), ("bios", "bio_state", "done.slot")):
-            layout = self._obj.struct(struct)
-            at = layout.fields.index(field)
-            found.update(values[at] for _, values in used(self._obj.view(table), layout))
-        return found
+    def _slots_in_flight(self) -> set[int]:
+        return values_in_flight(self._obj, ops="slot", bios="done.slot")
 
     def retarget(self, wanted: Filter) -> None:
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""

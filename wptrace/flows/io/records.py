@@ -421,6 +421,16 @@ def in_use(obj: BpfObject) -> Iterator[int]:
                 yield place
 
 
+def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
+    """The values that a field of each table has in places that are taken, by the names of the tables."""
+    found: set[int] = set()
+    for name, field in fields.items():
+        layout = obj.struct(_STRUCTS[name])
+        at = layout.fields.index(field)
+        found.update(values[at] for _, values in used(obj.view(name), layout))
+    return found
+
+
 def begun(obj: BpfObject, name: str) -> int:
     """How many operations or requests ever began: each place counts its own, behind its key."""
     stride = obj.struct(_STRUCTS[name]).size
