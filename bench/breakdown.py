@@ -19,6 +19,7 @@ from bench.tools import ALL_LOADS, OWN_TIMES
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
 from wptrace.flows.io import block as io_block
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
 
 Found = dict[str, Any]
@@ -114,7 +115,7 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
 
 
 def _options(mode: Mode, disks: Sequence[str]) -> Any:
-    kind = io_path.Options if mode.flow is io_path.PathFlow else io_block.Options
+    kind = io_options.Options if mode.flow is io_path.PathFlow else io_block.Options
     return kind(devices=tuple(disks), **mode.options)
 
 

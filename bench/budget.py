@@ -14,8 +14,9 @@ import time
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io.path import Options, PathFlow
-from wptrace.flows.io.shed import PathShedder
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.parts.shed import PathShedder
+from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import REQUESTS
 
 SECONDS = 1.0

@@ -23,7 +23,8 @@ from typing import Any
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.trace import ROOT, wait_until
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import REQUESTS
 
 Found = dict[str, Any]

@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, Callable, NamedTuple, Union
 
 from tests.kernel.disks import Disk, fio, loop_device
-from wptrace.bpf.ring import Pages, Reader, Ring
+from wptrace.bpf.ring import Pages, Reader, Record, Ring
 from wptrace.engine.run import collect_seldom
 from wptrace.flows.io import block as io_block
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
 
 Found = dict[str, Any]
@@ -36,20 +37,33 @@ class Image(NamedTuple):
     """The content of the ring; the flow that knows how to read it is detached."""
 
     flow: Flow
+    take: Callable[[list[Record]], None]
     layout: struct.Struct
     data: bytes
     produced: int
 
 
+class _Consumer(Reader):
+    """A reader that keeps who takes the records."""
+
+    take: Callable[[list[Record]], None]
+
+    def add(
+        self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False, rate: float | None = None
+    ) -> None:
+        super().add(ring, handle, rare, rate)
+        self.take = handle
+
+
 def _record(flow: Flow, disk: Disk, direct: int) -> Image:
-    reader = Reader()
+    reader = _Consumer()
     flow.start(reader)
     ring = flow._ring
     assert ring is not None
     fio(disk.path, number_ios=_RECORDS, io_size=_RECORDS * 4096, direct=direct, invalidate=0)
     flow.stop()
     produced = int(ring._producer[0])
-    return Image(flow, ring._entries.record, bytes(ring._data[:produced]), produced)
+    return Image(flow, reader.take, ring._entries.record, bytes(ring._data[:produced]), produced)
 
 
 def _replayed(image: Image) -> tuple[Ring, memoryview]:
@@ -72,7 +86,7 @@ def _once(image: Image) -> tuple[int, float, float]:
         begin = time.process_time()
         records = ring.read()
         middle = time.process_time()
-        image.flow._take(records)
+        image.take(records)
         made = image.flow.events()
         end = time.process_time()
         decode, join, count = decode + middle - begin, join + end - middle, count + len(made)
@@ -85,7 +99,7 @@ def measure(repeats: int, profile: bool = False) -> list[Found]:
     collect_seldom()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, loop_device(Path(folder, "disk.img")) as disk:
         block = io_block.Options((disk.name,), slow_ns=0, ring_bytes=_RING, times="own")
-        path = io_path.Options(devices=(disk.name,), slow_ns=0, ring_bytes=_RING)
+        path = io_options.Options(devices=(disk.name,), slow_ns=0, ring_bytes=_RING)
         cases: Sequence[tuple[str, Flow, int]] = (
             ("io --each, operations", io_path.PathFlow(path), 1),
             ("io --each, page-cache hits", io_path.PathFlow(path), 0),

@@ -25,11 +25,12 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.errors import WptraceError
 from wptrace.flows.io import operations as io_operations
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
-from wptrace.flows.io import shed as io_shed
 from wptrace.flows.io.kinds import REQUEST
-from wptrace.flows.io.records import operations
-from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.parts import shed as io_shed
+from wptrace.flows.io.state import operations
 from wptrace.kernel import mounts
 from wptrace.model.budget import Step
 from wptrace.model.kind import OPERATIONS, REQUESTS
@@ -207,7 +208,7 @@ LONG_AGO = 0xFFFFFFF0
 
 
 @contextmanager
-def flow_of(options: io_path.Options) -> Iterator[io_path.PathFlow]:
+def flow_of(options: io_options.Options) -> Iterator[io_path.PathFlow]:
     flow = io_path.PathFlow(options)
     reader = Reader()
     try:
@@ -239,7 +240,7 @@ def restored(flow: io_path.PathFlow, shedder: Any, step: Step) -> bool:
 
 
 def test_hooks_go_and_come_back(disk: Disk) -> None:
-    options = io_path.Options((disk.name,), interference=True, slow_ns=0, sample=7)
+    options = io_options.Options((disk.name,), interference=True, slow_ns=0, sample=7)
     with flow_of(options) as flow:
         shedder = flow.shedder()
         loaded = flow._running
@@ -299,7 +300,7 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeyp
     # moment that it gets else; here it gets so long that none is given up.
     monkeypatch.setattr(io_shed, "_LAST_MOMENT_S", 20.0)
     before = disk.completed()
-    with flow_of(io_path.Options((disk.name,), interference=True)) as flow:
+    with flow_of(io_options.Options((disk.name,), interference=True)) as flow:
         shedder = flow.shedder()
         back = True
         with load(disk) as made:
@@ -344,7 +345,7 @@ def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         (folder / "file").write_bytes(bytes(4096))
         # Of which device an operation is shows when it ends: others would be given up as well.
-        with flow_of(io_path.Options((disk.name,), filter=Filter(pid=os.getpid()))) as flow:
+        with flow_of(io_options.Options((disk.name,), filter=Filter(pid=os.getpid()))) as flow:
             shedder = flow.shedder()
             fs = next(step for step in shedder.steps if step.kind is FS)
             with held_up(folder) as writer:
@@ -397,7 +398,7 @@ def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, t
     """The requests of one that a filter leaves out are left out; those that its task makes later are not."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         wanted = Filter(pid=os.getpid(), op="read")
-        with flow_of(io_path.Options((disk.name,), filter=wanted)) as flow:
+        with flow_of(io_options.Options((disk.name,), filter=wanted)) as flow:
             shedder = flow.shedder()
             fs = next(step for step in shedder.steps if step.kind is FS)
             with held_up(folder, lambda: read_direct(Path(disk.path), 10)):
@@ -426,7 +427,7 @@ def leave_behind(obj: BpfObject, name: str, struct: str, values: dict[str, int])
 def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
     """It began when interference was off, and may end when it is back."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
-        options = io_path.Options((disk.name,), filter=Filter(pid=os.getpid()), interference=True)
+        options = io_options.Options((disk.name,), filter=Filter(pid=os.getpid()), interference=True)
         with flow_of(options) as flow:
             shedder = flow.shedder()
             obj = flow._running.obj
@@ -448,7 +449,7 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
 
 @pytest.mark.one_kernel
 def test_flushes_are_timed_wherever_their_place_was_before(disk: Disk) -> None:
-    with flow_of(io_path.Options((disk.name,))) as flow:
+    with flow_of(io_options.Options((disk.name,))) as flow:
         leave_behind(flow._running.obj, "bios", "bio_state", {"untimed": True})
         fd = os.open(disk.path, os.O_RDWR)
         os.pwrite(fd, bytes(4096), 0)
@@ -473,5 +474,5 @@ def count_of(found: Snapshot, op: str) -> int:
 def test_with_a_filter_for_files_operations_stay(disk: Disk, tmp_path: Path) -> None:
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         place = mounts.directory(str(folder))
-        with flow_of(io_path.Options((disk.name,), filter=Filter(dir=place), interference=True)) as flow:
+        with flow_of(io_options.Options((disk.name,), filter=Filter(dir=place), interference=True)) as flow:
             assert [step.kind for step in flow.shedder().steps] == [INTERFERENCE]

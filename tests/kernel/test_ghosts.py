@@ -22,8 +22,9 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.engine.flow import Flow
 from wptrace.flows.io.kinds import REQUEST
-from wptrace.flows.io.path import Options, PathFlow
-from wptrace.flows.io.stale import GRACE_NS
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.skipped import GRACE_NS
 from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL

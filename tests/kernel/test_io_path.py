@@ -27,7 +27,8 @@ from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.kinds import OPERATION, SPARSE
-from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import OPERATIONS, REQUESTS
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")

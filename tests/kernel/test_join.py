@@ -31,7 +31,7 @@ from tests.kernel.test_golden import keeps
 from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
 from tests.lab import matrix, peers, qemu
-from wptrace.flows.io import signals
+from wptrace.flows.io.parts import kicks
 from wptrace.kernel import guests
 
 pytestmark = [
@@ -401,14 +401,14 @@ for _ in range({FEW}):
 
 
 def test_uses_for_which_there_is_no_room_are_said() -> None:
-    many = signals._KEYS + FEW
+    many = kicks._KEYS + FEW
     begin = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({many + 99},) * 2)
 fds = [os.eventfd(0) for _ in range({many})]
 print(flush=True)"""
     _, _, summary = uses(begin, "for fd in fds: os.write(fd, bytes([1] + [0] * 7))")
-    assert sum(use["count"] for use in summary["eventfds"]) == signals._KEYS
+    assert sum(use["count"] for use in summary["eventfds"]) == kicks._KEYS
     assert summary["loss"]["signal_full"] == FEW
 
 
@@ -426,17 +426,17 @@ def test_kicks(tmp_path: Path) -> None:
     joined_as_it_was(seen, loads)
     clocks_hold(seen, FEW)
     counted = {(one["fd"], one["way"], one["tid"]): one["count"] for one in seen.host[-1]["eventfds"]}
-    for kicks, image in zip(seen.summary["kicks"], images.values()):
-        assert kicks["image"] == str(image.path)
-        assert (kicks["kicks"], kicks["alone"], kicks["given_back"]) == (FEW, FEW, FEW)
+    for found, image in zip(seen.summary["kicks"], images.values()):
+        assert found["image"] == str(image.path)
+        assert (found["kicks"], found["alone"], found["given_back"]) == (FEW, FEW, FEW)
         # Its own eventfd is read by that thread alone, as is the one by which it gives back written.
-        assert sum(count == FEW and key[1:] == ("read", kicks["tid"]) for key, count in counted.items()) >= len(loads)
+        assert sum(count == FEW and key[1:] == ("read", found["tid"]) for key, count in counted.items()) >= len(loads)
     for line in (line for name in loads for line in seen.of(name)):
         kick, stages = line["host"]["kick"], line["stages"]
         end, begin = line["host"]["end_ns"], line["host"]["end_ns"] - line["host"]["total_ns"]
         assert kick["kicked_ns"] < kick["picked_ns"] < begin < end < kick["given_ns"]
-        found = [kick["picked_ns"] - kick["kicked_ns"], begin - kick["picked_ns"], kick["given_ns"] - end]
-        assert [stages[name] for name in AROUND] == found
+        around = [kick["picked_ns"] - kick["kicked_ns"], begin - kick["picked_ns"], kick["given_ns"] - end]
+        assert [stages[name] for name in AROUND] == around
         order = [one["stage"] for one in line["segments"]]
         assert order.index("to_host") + 1 == order.index("host_pickup") == order.index("host_prepare") - 1
         assert order.index("back") - 1 == order.index("host_give_back")

@@ -27,8 +27,8 @@ from tests.kernel.trace import Line, Trace, findings, lossless, wait_until
 from tests.kernel.window import RING, Running, running
 from wptrace.cli.main import main
 from wptrace.engine.filters import Filter
-from wptrace.flows.io.by import CGROUP
-from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.options import CGROUP, Options
+from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import OTHERS
 
 MS = 1_000_000

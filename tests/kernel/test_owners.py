@@ -28,9 +28,9 @@ from tests.kernel.trace import Line, Trace, count
 from tests.kernel.uring import Ring
 from wptrace.bpf.ring import Reader
 from wptrace.engine.session import Session
-from wptrace.flows.io.by import COMM, DIR, FILE, THREAD
-from wptrace.flows.io.owners import KINDS
-from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.options import COMM, DIR, FILE, THREAD, Options
+from wptrace.flows.io.parts.owners import KINDS
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import system_calls
 from wptrace.model.kind import OPERATIONS, OTHERS, TOTAL
 

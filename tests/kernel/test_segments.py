@@ -13,7 +13,7 @@ from tests.kernel.disks import Disk, null_device, setting
 from tests.kernel.trace import Line
 from tests.kernel.tracefs import Record, traced
 from tests.kernel.window import RING, Running, running
-from wptrace.flows.io import path as io_path
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io.path import PathFlow
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,7 +38,7 @@ def disk() -> Iterator[Disk]:
 
 @pytest.fixture(scope="module")
 def flow(disk: Disk) -> Iterator[Running]:
-    options = io_path.Options((disk.name,), slow_ns=0, ring_bytes=RING, segments=True)
+    options = io_options.Options((disk.name,), slow_ns=0, ring_bytes=RING, segments=True)
     with running(lambda: PathFlow(options), [disk]) as made:
         yield made
 

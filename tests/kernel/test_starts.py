@@ -13,7 +13,8 @@ import pytest
 from tests.kernel.disks import Disk
 from tests.kernel.trace import BlamelessError, wait_until
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
 from wptrace.model.book import RECURSION
 from wptrace.model.kind import OPERATIONS, REQUESTS
 

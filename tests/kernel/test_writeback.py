@@ -24,9 +24,10 @@ from tests.kernel.trace import KernelSkippedError, Line, Told, Trace, count, los
 from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
-from wptrace.flows.io import writeback as io_writeback
 from wptrace.flows.io.kinds import REQUEST, WRITEBACK
-from wptrace.flows.io.path import Options, PathFlow
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.parts import writeback as io_writeback
+from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import mounts
 from wptrace.model.book import RECURSION
 from wptrace.model.kind import REQUESTS

@@ -16,11 +16,11 @@ from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, 
 from wptrace.engine.filters import Filter
 from wptrace.engine.session import Session
 from wptrace.flows.io import block as io_block
-from wptrace.flows.io import path as io_path
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
-from wptrace.flows.io.records import in_use
+from wptrace.flows.io.state import in_use
 from wptrace.kernel import blockdev, cpus
 from wptrace.model.report import Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
@@ -184,7 +184,8 @@ def running(
 @contextmanager
 def path_of(*disks: Disk, interference: bool = False) -> Iterator[Running]:
     """`wptrace io --each --dev ...`, with `--interference` or without."""
-    options = io_path.Options(tuple(disk.name for disk in disks), slow_ns=0, ring_bytes=RING, interference=interference)
+    names = tuple(disk.name for disk in disks)
+    options = io_options.Options(names, slow_ns=0, ring_bytes=RING, interference=interference)
     with running(lambda: PathFlow(options), disks) as made:
         yield made
 
@@ -202,7 +203,7 @@ class Shared:
             for module in MODULES:
                 # Its functions are there before the programs are.
                 subprocess.run(["modprobe", "--quiet", module], check=False)
-            options = io_path.Options(
+            options = io_options.Options(
                 tuple(blockdev.disks()[:1]), slow_ns=_NONE, ring_bytes=RING, writeback=writeback, spare=_SPARE
             )
             self._now = writeback, self._stack.enter_context(running(lambda: PathFlow(options), shared=True))

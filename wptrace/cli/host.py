@@ -100,8 +100,8 @@ def _shown(guest: Guest) -> str:
 
 def flow(options: argparse.Namespace, events: common.EventOptions, guest: Guest) -> PathFlow:
     from wptrace.engine.filters import Filter
-    from wptrace.flows.io.by import FILE, TOP
-    from wptrace.flows.io.path import Options, PathFlow
+    from wptrace.flows.io.options import FILE, TOP, Options
+    from wptrace.flows.io.path import PathFlow
 
     return PathFlow(
         Options(

@@ -21,8 +21,7 @@ _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segmen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from wptrace.flows.io.by import BY, TOP
-    from wptrace.flows.io.filters import FILTERS
+    from wptrace.flows.io.options import BY, FILTERS, TOP
 
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
@@ -66,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlow:
     from wptrace.engine import filters
     from wptrace.flows.io.block import BlockFlow, Options
-    from wptrace.flows.io.filters import FILTERS
+    from wptrace.flows.io.options import FILTERS
 
     taken = {one.name for one in BlockFlow.filters}
     absent = [one.name for one in FILTERS if one.name not in taken]
@@ -83,9 +82,8 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
 
 def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
     from wptrace.engine import filters
-    from wptrace.flows.io.by import CGROUP, DEVICE, TOP
-    from wptrace.flows.io.filters import FILTERS
-    from wptrace.flows.io.path import Options, PathFlow
+    from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, TOP, Options
+    from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
         raise UsageError("--times needs --level block: the whole path always takes its own times")

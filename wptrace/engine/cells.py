@@ -135,6 +135,10 @@ class Cells:
         self.distributions: dict[Group, dict[str, Distribution]] = {}
         self.shrunk = 0
 
+    def counts(self, counter: str) -> bool:
+        """Whether the elements have a counter of this name."""
+        return counter in self._counters
+
     def follow(self, key: Any, group: Group) -> int:
         """Read one more element from now on, and return its number."""
         number, self._next = self._next, self._next + 1

@@ -17,7 +17,7 @@ from wptrace.engine.cells import Cells, Elements
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, cpus, mounts
-from wptrace.model.kind import DEVICE, OPERATION, Group, Label
+from wptrace.model.kind import DEVICE, OPERATION, Group, Kind, Label
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
 """Of what is kept apart by the device and what is asked of it."""
@@ -90,12 +90,6 @@ class Slots:
         self.waiting = False
         """A device has no row yet, and may get one at the next look."""
 
-    @classmethod
-    def of(cls, obj: BpfObject, wanted: Sequence[blockdev.Extent], devices: Sequence[str], row_bytes: int) -> Slots:
-        """Those of a flow of requests: one for all others, and spare ones where others may come."""
-        room = spare(row_bytes) if not devices or stacked(devices) else 0
-        return cls(names(wanted), max(min(room, most(obj) - len(wanted)), 0))
-
     def changes(self, there: Collection[str], held: Collection[int] = ()) -> dict[int, str]:
         """Return rows that are of another device now, none of which is held. They are so once `rename` is called."""
         free = [row for row, name in enumerate(self.names) if not name]
@@ -116,31 +110,28 @@ class Slots:
 
 
 class DeviceCells(Cells):
-    """Cells of so many groups for each device, in the order of their slots."""
+    """Cells for what each device is asked to do, in the order of their slots."""
 
     def __init__(
         self,
         cells: Elements,
         names: Iterable[str],
-        groups: Callable[[str], list[Group]],
+        kind: Kind,
+        ops: Sequence[str],
         stages: list[str],
         sparse: bool = False,
         absent: Iterable[str] = (),
     ) -> None:
         super().__init__(cells, [], stages, sparse, absent)
-        self._groups = groups
+        self._kind, self._ops = kind, ops
         self._places: dict[int, int] = {}
         for slot, name in enumerate(names):
             if name:
                 self.rename(slot, name)
 
-    @property
-    def followed(self) -> bool:
-        return bool(self._places)
-
     def rename(self, slot: int, name: str) -> None:
         """From now on a slot is of another device."""
-        groups = self._groups(name)
+        groups = [self._kind.group(name, op) for op in self._ops]
         if slot in self._places:
             for place, group in enumerate(groups, self._places[slot]):
                 self.regroup(place, group)
@@ -175,18 +166,103 @@ class Loads:
         return {LOAD.group(name): counts.copy() for name, counts in self._counts.items()}
 
 
-def notes(devices: Iterable[str]) -> list[str]:
-    """Return the notes on the wanted devices."""
-    return [
-        f"{device} has no requests of its own: they are shown on {', '.join(below)}"
-        for device, below in stacked(devices).items()
-    ]
+class Devices:
+    """The devices that a flow traces, their rows in its programs, and how busy they are."""
 
+    def __init__(
+        self,
+        wanted: Sequence[str],
+        hidden: bool = False,
+        stateful: Callable[[Sequence[blockdev.Extent]], Collection[str]] = lambda _: (),
+    ) -> None:
+        """`wanted` are as the user named them; none means all disks. `stateful` ones need times of wptrace's own."""
+        # Before: what comes meanwhile is a change.
+        self._changes = blockdev.Changes()
+        self.wanted, self._hidden, self._find_stateful = tuple(wanted), hidden, stateful
+        self.extents = extents(wanted, hidden)
+        self.stateful = stateful(self.extents)
+        self._aimed = False
 
-def plan(found: Iterable[blockdev.Extent], hooks: Iterable[Hook]) -> list[str]:
-    """Describe what a start would do."""
-    lines = [f"trace {extent.name} (disk {extent.disk})" for extent in found]
-    return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"dev": [extent.name for extent in self.extents] if self.wanted else []}
+
+    def plan(self, hooks: Iterable[Hook]) -> list[str]:
+        """Describe what a start would do."""
+        lines = [f"trace {extent.name} (disk {extent.disk})" for extent in self.extents]
+        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
+
+    def notes(self) -> list[str]:
+        return [
+            f"{device} has no requests of its own: they are shown on {', '.join(below)}"
+            for device, below in stacked(self.wanted).items()
+        ]
+
+    @property
+    def may_come(self) -> bool:
+        """Whether some that are not there yet belong to those that are wanted."""
+        return not self.wanted or bool(stacked(self.wanted))
+
+    def layers(self) -> list[str]:
+        """Those that are stacked, and those below them, as far as they are there now."""
+        if not self.wanted:
+            return blockdev.layers()
+        found: list[str] = []
+        for device in self.wanted:
+            with suppress(UsageError):
+                found += blockdev.layers_of(blockdev.resolve(device))
+        return list(dict.fromkeys(found))
+
+    def spare(self, row_bytes: int) -> int:
+        """How many rows of so many bytes on each CPU are kept for those that come later."""
+        return spare(row_bytes) if self.may_come else 0
+
+    def place(self, obj: BpfObject, room: int, reused: bool = True) -> None:
+        """Give each device a row of the programs, which are not loaded yet, and keep some for those that come."""
+        room = max(min(room, most(obj) - len(self.extents)), 0)
+        self.slots = Slots(names(self.extents), room, reused)
+        self.names = self.slots.names
+        self.loads = Loads(self.names)
+        obj.bss.trace_unlisted = not self.wanted
+        obj.bss.devices = table(obj, self.extents, self.names, self.stateful)
+        if self._hidden:
+            obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
+
+    def aim(self, obj: BpfObject, wanted: Sequence[str]) -> None:
+        """Trace these devices from the next look on. Others keep what was counted of them."""
+        self.wanted, self._aimed = tuple(wanted), True
+        obj.bss.trace_unlisted = not wanted
+
+    def look(
+        self,
+        obj: BpfObject,
+        rename: Callable[[int, str], None] = lambda _slot, _name: None,
+        held: Callable[[], Collection[int]] = tuple,
+    ) -> bool:
+        """Whether devices came or went: those that came have rows from now on, those that went have none any more.
+
+        A slot is renamed while no program counts in it. Those `held` by something in flight are left as they are.
+        """
+        changed, self._aimed = bool(self._changes) or self.slots.waiting or self._aimed, False
+        if not changed:
+            return False
+        before, self.extents = self.extents, extents_of_now(self.wanted, self._hidden)
+        # Without the hooks for times of its own wptrace takes what the kernel has, as for all that have no row.
+        if self.stateful:
+            self.stateful = self._find_stateful(self.extents)
+        with suppress(UsageError):
+            obj.bss.devices = table(obj, [one for one in before if one in self.extents], self.names, self.stateful)
+        cpus.barrier()
+        changes = self.slots.changes([extent.name for extent in self.extents], held())
+        for slot, name in changes.items():
+            rename(slot, name)
+        self.slots.rename(changes)
+        with suppress(UsageError):
+            obj.bss.devices = table(obj, self.extents, self.names, self.stateful)
+            if self._hidden:
+                obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
+        self.loads.add(changes.values())
+        return True
 
 
 class Table:
@@ -244,31 +320,6 @@ def _placed(wanted: Iterable[blockdev.Extent], slots: Sequence[str]) -> list[tup
     """Those that have a slot, with it."""
     numbers = {name: slot for slot, name in enumerate(slots)}
     return [(one, numbers[one.name]) for one in wanted if one.name in numbers]
-
-
-def update(
-    obj: BpfObject,
-    slots: Slots,
-    before: Sequence[blockdev.Extent],
-    now: Sequence[blockdev.Extent],
-    rename: Callable[[int, str], None] = lambda _slot, _name: None,
-    stateful: Collection[str] = (),
-    held: Callable[[], Collection[int]] = tuple,
-) -> list[str]:
-    """Put the devices that are there now in the programs' table, and return the names of those that came.
-
-    A slot is renamed while no program counts in it. Those that are `held` by something in flight are left as they are.
-    """
-    with suppress(UsageError):
-        obj.bss.devices = table(obj, [one for one in before if one in now], slots.names, stateful)
-    cpus.barrier()
-    changes = slots.changes([extent.name for extent in now], held())
-    for slot, name in changes.items():
-        rename(slot, name)
-    slots.rename(changes)
-    with suppress(UsageError):
-        obj.bss.devices = table(obj, now, slots.names, stateful)
-    return list(changes.values())
 
 
 def hidden_table(obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str]) -> list[dict[str, Any]]:

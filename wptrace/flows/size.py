@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
-from wptrace.engine import devices
 from wptrace.engine.cells import Changes
+from wptrace.engine.devices import LABELS, Devices
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group, Kind, Metric, Noun
@@ -33,7 +32,7 @@ _CAUSES = {cause.name: cause for cause in (_NO_CELL, _NO_PLACE, _REQUEUES_FULL)}
 REQUEST = Kind(
     "request",
     Noun("request"),
-    devices.LABELS,
+    LABELS,
     metrics=(
         Metric(
             "sequential",
@@ -78,9 +77,7 @@ class SizeFlow(Flow):
 
     def __init__(self, wanted: tuple[str, ...] = ()) -> None:
         """`wanted` are devices as the user named them; none means all disks."""
-        self._wanted = wanted
-        self._changed = blockdev.Changes()
-        self._extents = devices.extents(wanted)
+        self._devices = Devices(wanted)
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -88,33 +85,29 @@ class SizeFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return devices.plan(self._extents, self.hooks)
+        return self._devices.plan(self.hooks)
 
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj
-        self._sizes = Sizes(obj.maps["cells"], self._slots.names, obj.enum("block_op"))
+        self._sizes = Sizes(obj.maps["cells"], self._devices.names, obj.enum("block_op"))
         self._causes = [_CAUSES[name] for name in obj.enum("size_cause")]
         sections = ", ".join(program.section for program in loaded.programs)
         return self._started(
-            {"dev": [extent.name for extent in self._extents] if self._wanted else []},
+            self._devices.chosen,
             [Source(metric.name, sections) for metric in REQUEST.metrics],
-            [*devices.notes(self._wanted), *loaded.attempts.notes()],
+            [*self._devices.notes(), *loaded.attempts.notes()],
         )
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
         ops = len(obj.enum("block_op"))
-        self._slots = devices.Slots.of(obj, self._extents, self._wanted, obj.maps["cells"].value_size * ops)
-        obj.maps["cells"].max_entries = len(self._slots.names) * ops
-        obj.bss.trace_unlisted = not self._wanted
-        obj.bss.devices = devices.table(obj, self._extents, self._slots.names)
+        self._devices.place(obj, self._devices.spare(obj.maps["cells"].value_size * ops))
+        obj.maps["cells"].max_entries = len(self._devices.names) * ops
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
-        if self._changed or self._slots.waiting:
-            before, self._extents = self._extents, devices.extents_of_now(self._wanted)
-            devices.update(loaded.obj, self._slots, before, self._extents, self._sizes.rename)
+        self._devices.look(loaded.obj, self._sizes.rename)
         self._sizes.read()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, loaded.obj.bss.loss))

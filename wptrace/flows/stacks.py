@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.engine import devices, filters
+from wptrace.engine import filters
+from wptrace.engine.devices import LABELS, Devices
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow
 from wptrace.engine.frames import Frames
 from wptrace.engine.hooks import END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, STACK, TOTAL, Group, Kind, Label, Noun, Point, Stage
@@ -62,7 +62,7 @@ def _start_hook(id: str, name: str, tracepoint: str, without: str) -> Hook:  # n
 IO = Kind(
     "request",
     Noun("I/O"),
-    (*devices.LABELS, Label("stack", STACK)),
+    (*LABELS, Label("stack", STACK)),
     (
         Stage(
             "io",
@@ -105,11 +105,7 @@ class StacksFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._changed = blockdev.Changes()
-        self._extents = devices.extents(options.devices)
-        # What its rows have says for ever by which slot they are.
-        spare = _SPARE if not options.devices or devices.stacked(options.devices) else 0
-        self._slots = devices.Slots(devices.names(self._extents), spare, reused=False)
+        self._devices = Devices(options.devices)
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -118,12 +114,12 @@ class StacksFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return devices.plan(self._extents, self.hooks)
+        return self._devices.plan(self.hooks)
 
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj
-        self._names, self._ops = self._slots.names, obj.enum("block_op")
+        self._names, self._ops = self._devices.names, obj.enum("block_op")
         self._causes = [_CAUSES[name] for name in obj.enum("stacks_cause")]
         self._frames = Frames(obj)
         if self._options.user:
@@ -131,14 +127,13 @@ class StacksFlow(Flow):
             self._place = layout.fields.index("tgid"), layout.fields.index("comm")
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._meet, rare=True)
-        wanted = [extent.name for extent in self._extents] if self._options.devices else []
         least = {"min_ns": self._options.min_ns} if self._options.min_ns else {}
         how = ", ".join(program.section for program in loaded.programs)
         return self._started(
-            {"dev": wanted, **filters.describe(self._options.wanted, self.filters), **least},
+            {**self._devices.chosen, **filters.describe(self._options.wanted, self.filters), **least},
             [Source(stage.name, how) for stage in IO.stages],
             [
-                *devices.notes(self._options.devices),
+                *self._devices.notes(),
                 *loaded.attempts.notes(),
                 *self._frames.notes(self._options.user),
                 *filters.notes(self._options.wanted, self.filters),
@@ -154,8 +149,8 @@ class StacksFlow(Flow):
         for name, size in sizes.items():
             obj.maps[name].max_entries = size
         obj.bss.min_ns = self._options.min_ns
-        obj.bss.trace_unlisted = not self._options.devices
-        obj.bss.devices = devices.table(obj, self._extents, self._slots.names)
+        # What its rows have says for ever by which slot they are.
+        self._devices.place(obj, _SPARE if self._devices.may_come else 0, reused=False)
         filters.apply(obj.bss, self._options.wanted, self.filters)
 
     def _meet(self, records: list[Record]) -> None:
@@ -166,9 +161,7 @@ class StacksFlow(Flow):
     def snapshot(self) -> Snapshot:
         loaded = self._running
         obj = loaded.obj
-        if self._changed:
-            before, self._extents = self._extents, devices.extents_of_now(self._options.devices)
-            devices.update(obj, self._slots, before, self._extents)
+        self._devices.look(obj)
         ran = [program.statistics() for program in loaded.programs]
         totals = obj.maps["totals"].summed(0)
         causes = dict(zip(self._causes, obj.bss.loss))

@@ -16,9 +16,9 @@ from wptrace.capture.spec import LATEST_NS
 from wptrace.capture.writer import CaptureOutput
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
-from wptrace.flows.io import signals
 from wptrace.flows.io.joined import Join, Recorded
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
+from wptrace.flows.io.parts import kicks
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.report import Event, Output
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
@@ -78,7 +78,7 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Rec
         head = capture.head
         require(head, path, flow)
         events: list[Event] = []
-        heard: signals.Heard = []
+        heard: kicks.Heard = []
         try:
             for event in _events(capture, path, heard):
                 found = wanted(event)
@@ -99,7 +99,7 @@ def require(head: Head, path: Path, flow: str) -> None:
         raise WptraceError(f"{path} has no events of wptrace {flow}", hint=_COMMANDS[flow])
 
 
-def _events(capture: Capture, path: Path, heard: signals.Heard) -> Iterator[Event]:
+def _events(capture: Capture, path: Path, heard: kicks.Heard) -> Iterator[Event]:
     """Of records alone: what else is in a capture of such a command is no operation."""
     singles = Singles(capture, capture.head)
     for item in capture.items(intervals=False):
@@ -108,8 +108,8 @@ def _events(capture: Capture, path: Path, heard: signals.Heard) -> Iterator[Even
         layout = capture.layouts[item.number]
         if layout.record == RECORDS.record:
             yield from checked(singles.of(item), path)
-        elif layout.record == signals.RECORDS.record:
-            heard += signals.of(layout, memoryview(item.rows))
+        elif layout.record == kicks.RECORDS.record:
+            heard += kicks.of(layout, memoryview(item.rows))
             if len(heard) > _MOST_HEARD:
                 raise WptraceError(f"{path} has more than {_MOST_HEARD:,} uses of eventfds: join a shorter time")
 

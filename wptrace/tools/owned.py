@@ -9,8 +9,9 @@ from typing import Any
 
 from wptrace.capture import sums
 from wptrace.capture.reader import Head
-from wptrace.flows.io import kinds, owners
-from wptrace.flows.io.by import CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+from wptrace.flows.io import kinds
+from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+from wptrace.flows.io.parts import owners
 from wptrace.model.kind import NOBODY, Comm, Kind, Task
 from wptrace.model.report import Event, Report
 

@@ -17,7 +17,7 @@ from wptrace.capture.recording import Window
 from wptrace.capture.selection import Selection
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import by, kinds, rules
+from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES, Event, Output, Report, Start
@@ -190,7 +190,7 @@ class _Replay:
         with self._read():
             spans: Iterator[Span | None] = repeat(None)
             if (self._of_singles or self._owned is not None) and self._head.start.flow == "io":
-                spans = chain(self._decoded.spans(found, by.COMM), spans)
+                spans = chain(self._decoded.spans(found, options.COMM), spans)
             yield from zip(self._decoded.of(found), spans)
 
     def _take(self, events: Iterator[tuple[Event, Span | None]]) -> None:

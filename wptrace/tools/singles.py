@@ -11,7 +11,8 @@ from wptrace.analysis.overlap import Span
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Arriving, Capture, Head, Records
 from wptrace.errors import WptraceError
-from wptrace.flows.io import block, images, records, signals
+from wptrace.flows.io import block, records
+from wptrace.flows.io.parts import images, kicks
 from wptrace.flows.io.spans import Spans
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.report import Event
@@ -109,5 +110,5 @@ def _nothing(capture: _From, number: int, whole: bool) -> _Decoder:
 _DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     block.RECORDS.record: _requests,
-    signals.RECORDS.record: _nothing,
+    kicks.RECORDS.record: _nothing,
 }

@@ -3,7 +3,7 @@
  * Rows by owner (--by): whose an operation or request is, decided when it is submitted, and what is counted of it.
  *
  * An owner has a number, its place in a table. Whoever finds no place there, or no row, counts in a row of all others:
- * nothing is counted nowhere. Python frees owners that are idle (wptrace/flows/io/owners.py). All of it is behind a constant, so that the verifier drops it unless it is asked for.
+ * nothing is counted nowhere. Python frees owners that are idle (wptrace/flows/io/parts/owners.py). All of it is behind a constant, so that the verifier drops it unless it is asked for.
  */
 #ifndef WPT_PATH_OWNER_H
 #define WPT_PATH_OWNER_H

@@ -7,9 +7,9 @@ from collections import Counter
 
 from tests.unit.outputs.samples import distribution
 from wptrace.analysis.owners import folded
-from wptrace.flows.io.by import CGROUP, COMM, PROCESS
 from wptrace.flows.io.kinds import OPERATION
-from wptrace.flows.io.owners import KINDS
+from wptrace.flows.io.options import CGROUP, COMM, PROCESS
+from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Comm, Group, Task
 from wptrace.model.report import BYTES, rows_of
 

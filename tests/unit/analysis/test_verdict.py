@@ -13,10 +13,10 @@ from wptrace.analysis import growth, neighbours, verdict
 from wptrace.analysis.history import Stretch, Sums
 from wptrace.analysis.neighbours import HAD, MET, NS, WAITED
 from wptrace.analysis.verdict import TIMED, Case
-from wptrace.flows.io import by
-from wptrace.flows.io import owners as io_owners
+from wptrace.flows.io import options
 from wptrace.flows.io import rules as io_rules
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
+from wptrace.flows.io.parts import owners as io_owners
 from wptrace.model import kind
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
@@ -32,7 +32,7 @@ RULES = io_rules.path()
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
-KINDS = (OPERATION, HIT, REQUEST, *io_owners.KINDS[by.COMM])
+KINDS = (OPERATION, HIT, REQUEST, *io_owners.KINDS[options.COMM])
 
 
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
@@ -285,7 +285,7 @@ def test_a_process_that_does_nothing_may_have_children_that_do() -> None:
 
 
 def owned(**under_way: int) -> dict[Group, dict[str, Distribution]]:
-    requests = io_owners.KINDS[by.COMM][2]
+    requests = io_owners.KINDS[options.COMM][2]
     found = {}
     for who, time in under_way.items():
         owner = who if who in (kind.OTHERS, kind.NOBODY) else kind.Comm(who)
@@ -302,7 +302,7 @@ def test_who_had_the_device() -> None:
 
 
 def test_flushes_of_the_block_layer_are_no_part_of_it() -> None:
-    requests = io_owners.KINDS[by.COMM][2]
+    requests = io_owners.KINDS[options.COMM][2]
     cells = owned(backup=6 * MS, db=2 * MS)
     cells[requests.group("sda", "flush", kind.NOBODY)] = {
         "under_way": distribution([90 * MS]),
@@ -328,7 +328,7 @@ def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
 def met(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
     """A case in which /app waits, and others have the device."""
     app = neighbours.Owner("/app")
-    requests = io_owners.KINDS[by.CGROUP][2]
+    requests = io_owners.KINDS[options.CGROUP][2]
     cells = {requests.group("sda", "read", "/app"): {"total": distribution([whole])}, REQUESTS: cell(9, device=5)}
     rows = rows_of(cells, (requests, REQUEST))
     counters: dict[Group, Mapping[str, int]] = {WAITED.group("sda", app): {"count": waits, "ns": waited}}
@@ -376,7 +376,7 @@ def test_an_accusation_takes_a_majority(had: dict[str, int], who: str, share: fl
 def test_the_victim_is_who_waits_for_others() -> None:
     """Bullies wait for each other as well, and much longer; but also for themselves."""
     counters: dict[Group, Mapping[str, int]] = {}
-    requests = io_owners.KINDS[by.CGROUP][2]
+    requests = io_owners.KINDS[options.CGROUP][2]
     cells: dict[Group, dict[str, Distribution]] = {}
     owners = {name: neighbours.Owner(name) for name in ("/app", "/one", "/two")}
     for name, waited, whole in (("/app", 90, 100), ("/one", 9000, 10_000), ("/two", 9000, 10_000)):
@@ -418,13 +418,13 @@ def test_large_operations_do_not_wait_for_locks() -> None:
 
 def test_a_tail_is_not_that_of_two_calls() -> None:
     (found,) = tailed(60 * MS).values()
-    calls = io_owners.KINDS[by.CALL][0]
+    calls = io_owners.KINDS[options.CALL][0]
     sync = OPERATION.group("sda", "sync")
     for others, said in ((0, True), (500, False)):
         rows = {sync: found, calls.group("sda", "sync", "fdatasync"): {"total": found["total"]}}
         if others:
             rows[calls.group("sda", "sync", "sync_file_range")] = {"total": distribution([MS] * others)}
-        kinds = (OPERATION, *io_owners.KINDS[by.CALL])
+        kinds = (OPERATION, *io_owners.KINDS[options.CALL])
         report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows_of(rows, kinds), {}, OVERHEAD)
         assert (io_rules.tail(Case(report, (OPERATION, REQUEST))) is not None) == said
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.unit.capture.made import report
 from wptrace.capture import sums
-from wptrace.flows.io.by import COMM
 from wptrace.flows.io.kinds import KINDS, OPERATION
-from wptrace.flows.io.owners import KINDS as OWNERS
+from wptrace.flows.io.options import COMM
+from wptrace.flows.io.parts.owners import KINDS as OWNERS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, OTHERS, REQUESTS, TOTAL, Comm, Group

@@ -12,6 +12,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.cli import main
 from wptrace.engine.flow import Flow
 from wptrace.flows.io import block as io_block
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
 from wptrace.kernel import privileges
 from wptrace.model.book import Book
@@ -24,7 +25,7 @@ class FakeFlow(Flow):
     kinds = verdict_kinds = (KIND,)
     filters = io_path.PathFlow.filters
 
-    def __init__(self, options: io_block.Options | io_path.Options) -> None:
+    def __init__(self, options: io_block.Options | io_options.Options) -> None:
         self.options = options
         self.looks = 0
         self.told = options.slow_ns is None

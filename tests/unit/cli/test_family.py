@@ -33,7 +33,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: found.append(arguments))
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
-    monkeypatch.setattr("wptrace.engine.devices.extents", lambda wanted: [])
+    monkeypatch.setattr("wptrace.engine.devices.extents", lambda wanted, hidden: [])
     return found
 
 

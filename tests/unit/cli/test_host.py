@@ -8,6 +8,7 @@ import pytest
 from wptrace.cli import host, path
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
+from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
 from wptrace.kernel import guests
 from wptrace.kernel.guests import Guest, Image
@@ -59,7 +60,7 @@ def test_each_has_a_trace_of_its_own(
     here: list[int], pids: list[int], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here += pids
-    wanted: list[io_path.Options] = []
+    wanted: list[io_options.Options] = []
     titles: list[str] = []
     files: list[str] = []
     monkeypatch.setattr(io_path, "PathFlow", wanted.append)

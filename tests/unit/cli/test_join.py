@@ -20,8 +20,8 @@ from wptrace.capture.frames import Kind
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import signals
 from wptrace.flows.io.kinds import OPERATION, REQUEST
+from wptrace.flows.io.parts import kicks
 from wptrace.flows.io.records import RECORDS
 from wptrace.kernel.blockdev import kernel_dev
 from wptrace.model.report import Start
@@ -62,7 +62,7 @@ def write(
     """`heard` are uses of eventfds: when, by whom, which, and whether it was read."""
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, ["other", "vda"], str)
-    hear = output.raw(obj, signals.RECORDS, [])
+    hear = output.raw(obj, kicks.RECORDS, [])
     output.start(start)
     for one in heard:
         hear(memoryview(struct.pack("<IIQIiII", 24, 0, *one, 0)))

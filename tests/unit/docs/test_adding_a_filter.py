@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.docs.pages import blocks, text
 from wptrace.engine import filters
-from wptrace.engine.filters import Filter, task
+from wptrace.engine.filters import Filter, cgroup, file, operation, task
 from wptrace.errors import UsageError
-from wptrace.flows.io import filters as io_filters
 from wptrace.flows.io.path import PathFlow
 
 PATH = "adding-a-filter.md"
@@ -23,8 +24,10 @@ CODE, LIST = blocks(PAGE, "python")
 
 def made() -> tuple[filters.Predicate, ...]:
     """The list of a flow with it."""
-    found = {**vars(io_filters), **vars(task), "pwd": __import__("pwd")}
-    exec(compile(f"from __future__ import annotations\n{CODE}\n{LIST}", PATH, "exec"), found)  # noqa: S102 - our own document
+    found: dict[str, Any] = {**vars(task), "pwd": pwd}
+    exec(compile(f"from __future__ import annotations\n{CODE}", PATH, "exec"), found)  # noqa: S102 - our own document
+    found.update(cgroup=cgroup, file=file, operation=operation, task=SimpleNamespace(**found))
+    exec(compile(LIST, PATH, "exec"), found)  # noqa: S102
     listed: tuple[filters.Predicate, ...] = found["FILTERS"]
     return listed
 

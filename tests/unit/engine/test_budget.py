@@ -13,7 +13,7 @@ from wptrace.bpf.programs import Program, Statistics
 from wptrace.engine import budget as module
 from wptrace.engine.budget import Keeper, Meter
 from wptrace.errors import LibbpfError, NotPermittedError
-from wptrace.flows.io.savings import SAVINGS
+from wptrace.flows.io.options import SAVINGS
 from wptrace.kernel import cpus, privileges
 from wptrace.model import budget
 from wptrace.model.budget import Cost, Step, ladder

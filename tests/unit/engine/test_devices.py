@@ -298,9 +298,15 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
         constants, length = obj.constants, staticmethod(obj.length)
 
         class bss:  # noqa: N801
+            trace_unlisted = False
             devices: Table = []  # noqa: RUF012
 
-    made, before, now = slots("sda", spare=1), [disk("sda", 0)], [disk("sdb", 16)]
+    there = [disk("sda", 0)]
+    monkeypatch.setattr(devices, "extents", lambda wanted, hidden: there)
+    monkeypatch.setattr(devices, "extents_of_now", lambda wanted, hidden: there)
+    made = devices.Devices(())
+    made.place(Running, 1)  # type: ignore[arg-type]
+    monkeypatch.setattr(made, "_changes", True)
     renamed: list[tuple[int, str, list[str]]] = []
 
     def rename(slot: int, name: str) -> None:
@@ -308,13 +314,21 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
         assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
         renamed.append((slot, name, list(made.names)))
 
-    assert devices.update(Running, made, before, now, rename) == ["sdb"]  # type: ignore[arg-type]
+    assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) == Match(1, 0)
+    there = [disk("sdb", 16)]
+    assert made.look(Running, rename)  # type: ignore[arg-type]
     assert renamed == [(2, "sdb", ["other", "sda", ""])]
     assert find_device(Running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
     assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
     # As a disk that was reset: it has the same name and another number.
-    assert devices.update(Running, made, now, [disk("sdb", 32)]) == []  # type: ignore[arg-type]
+    there = [disk("sdb", 32)]
+    assert made.look(Running, rename)  # type: ignore[arg-type]
+    assert renamed[1:] == []
     assert find_device(Running.bss.devices, kernel_dev(8, 32), 7) == Match(2, 0)
+    monkeypatch.setattr(made, "_changes", False)
+    assert not made.look(Running, rename)  # type: ignore[arg-type]
+    made.aim(Running, ["sdb"])  # type: ignore[arg-type]
+    assert made.look(Running, rename)  # type: ignore[arg-type]
 
 
 def test_one_that_goes_while_somebody_looks_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ import pytest
 from wptrace.bpf.maps import Map
 from wptrace.engine.cells import Cells
 from wptrace.flows.io.kinds import OPERATION, REQUEST_STAGES, SPARSE
-from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.part import Distributions
+from wptrace.flows.io.parts.counts import Counts
 from wptrace.model.distribution import SLOTS, Distribution, index
+from wptrace.model.kind import TOTAL
 
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
@@ -68,17 +70,19 @@ class Path:
     def __init__(self) -> None:
         self.op = CellMap(("finished", "failed", "bytes", "requests"), OP_STAGES)
         self.only = CellMap(("finished", "failed", "bytes", "request_bytes", "request_failed"), ONLY_STAGES)
-        self.flow = PathFlow.__new__(PathFlow)
+        self.counts = Counts()
         absent = [name for name in SPARSE if name not in ONLY_STAGES]
-        self.flow._cells = {
+        self.counts.cells = {
             "op": Cells(cast("Map", self.op), [GROUP], list(OP_STAGES), True),
             "only": Cells(cast("Map", self.only), [GROUP], list(ONLY_STAGES), True, absent),
         }
 
     def look(self) -> dict[str, Distribution]:
-        for cells in self.flow._cells.values():
+        for cells in self.counts.cells.values():
             cells.read()
-        return self.flow._distributions().get(GROUP, {})
+        found: Distributions = {}
+        self.counts.add_distributions(found)
+        return found[GROUP] if TOTAL in found.get(GROUP, {}) else {}
 
 
 def grew(now: dict[str, Distribution], before: dict[str, Distribution]) -> None:
@@ -121,7 +125,7 @@ def test_what_is_told_only_grows_whenever_it_is_read(seed: int) -> None:
     now = path.look()
     grew(now, last)
     assert {name: found.count for name, found in now.items()} == dict.fromkeys(OP_STAGES, sum(made.values()))
-    assert sum(cells.shrunk for cells in path.flow._cells.values()) == 0
+    assert sum(cells.shrunk for cells in path.counts.cells.values()) == 0
 
 
 def test_a_stage_that_others_cannot_have_is_seen_before_the_operation_ends() -> None:

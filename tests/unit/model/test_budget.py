@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.model import budget
 from wptrace.model.budget import EACH, Change, Cost, Costs, Policy, Saving, Spending, Step, ladder, off_ns, share
 

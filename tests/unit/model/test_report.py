@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from wptrace.flows.io.by import COMM
 from wptrace.flows.io.kinds import REQUEST
-from wptrace.flows.io.owners import KINDS
+from wptrace.flows.io.options import COMM
+from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OTHERS, Comm, Group
 from wptrace.model.report import BYTES, UNTIMED, Overhead, Snapshot, rows_of, since

@@ -12,7 +12,8 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
-from wptrace.engine import devices, filters
+from wptrace.engine import filters
+from wptrace.engine.devices import LABELS, DeviceCells, Devices
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import NEVER_NS, Flow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
@@ -20,8 +21,8 @@ from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import STAGES
+from wptrace.flows.io.options import SAMPLE, SAVINGS
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
-from wptrace.flows.io.savings import SAMPLE, SAVINGS
 from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
@@ -75,7 +76,7 @@ class Options(NamedTuple):
 REQUEST = Kind(
     "request",
     Noun("request"),
-    devices.LABELS,
+    LABELS,
     (
         Stage(
             "queue",
@@ -165,10 +166,7 @@ class BlockFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._changed = blockdev.Changes()
-        self._extents = devices.extents(options.devices)
-        self._stateful = self._unstamped()
-        self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
+        self._devices = Devices(options.devices, stateful=self._unstamped)
         self._events: list[Event] = []
         self._sampling = Sampling()
 
@@ -184,8 +182,8 @@ class BlockFlow(Flow):
         obj = loaded.obj
         self._ops = obj.enum("block_op")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
-        names = self._slots.names
-        self._cells = devices.DeviceCells(obj.maps["cells"], names, self._groups, obj.enum("block_stage"))
+        names = self._devices.names
+        self._cells = DeviceCells(obj.maps["cells"], names, REQUEST, self._ops, obj.enum("block_stage"))
         if self._options.slow_ns is not None:
             self._requests = Requests(obj, names)
             sink = None if self.recorder is None else self.recorder.raw(obj, RECORDS, names)
@@ -193,61 +191,59 @@ class BlockFlow(Flow):
             reader.add(self._ring, self._take, rate=RATE)
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
 
-    def _groups(self, name: str) -> list[Group]:
-        return [REQUEST.group(name, op) for op in self._ops]
-
     def _filters(self) -> dict[str, Any]:
-        wanted = [extent.name for extent in self._extents] if self._options.devices else []
-        return {"dev": wanted, **filters.describe(self._options.filter, self.filters)}
+        return {**self._devices.chosen, **filters.describe(self._options.filter, self.filters)}
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
         ops = len(obj.enum("block_op"))
-        self._slots = devices.Slots.of(obj, self._extents, self._options.devices, obj.maps["cells"].value_size * ops)
-        self._loads = devices.Loads(self._slots.names)
-        obj.maps["cells"].max_entries = len(self._slots.names) * ops
-        states = _STATES if self._stateful else 1
+        self._devices.place(obj, self._devices.spare(obj.maps["cells"].value_size * ops))
+        obj.maps["cells"].max_entries = len(self._devices.names) * ops
+        states = _STATES if self._devices.stateful else 1
         obj.maps["bios"].max_entries = states
         obj.maps["requests"].max_entries = states
         if self._options.slow_ns is not None:
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
         filters.apply(obj.bss, self._options.filter, self.filters)
-        obj.bss.trace_unlisted = not self._options.devices and not self._options.filter
-        obj.bss.devices = devices.table(obj, self._extents, self._slots.names, self._stateful)
+        if self._options.filter:
+            obj.bss.trace_unlisted = False
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        lines = [f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._extents]
+        lines = [
+            f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._devices.extents
+        ]
         hooks = self._hooks()
         return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 
     def _kind(self, disk: str) -> str:
-        return _OWN if disk in self._stateful else _STAMPS
+        return _OWN if disk in self._devices.stateful else _STAMPS
 
     def _hooks(self) -> tuple[Hook, ...]:
-        return self.hooks if self._stateful else tuple(hook for hook in self.hooks if hook.required or not hook.serves)
+        return (
+            self.hooks
+            if self._devices.stateful
+            else tuple(hook for hook in self.hooks if hook.required or not hook.serves)
+        )
 
     def _sources(self, loaded: Loaded) -> list[Source]:
         sections = loaded.sections(*(hook.id for hook in self._hooks() if hook.serves))
-        kinds = sorted({self._kind(extent.disk) for extent in self._extents})
+        kinds = sorted({self._kind(extent.disk) for extent in self._devices.extents})
         how = f"{sections} with {' or '.join(kinds)}"
         return [Source(stage.name, how) for stage in REQUEST.stages]
 
     def _notes(self, loaded: Loaded) -> list[str]:
-        notes = [
-            f"{device} has no requests of its own: they are shown on {', '.join(below)}"
-            for device, below in devices.stacked(self._options.devices).items()
-        ]
+        notes = self._devices.notes()
         notes += loaded.attempts.notes()
         notes += filters.notes(self._options.filter, self.filters)
-        if not self._options.filter and self._stateful and self._options.times == AUTO:
+        if not self._options.filter and self._devices.stateful and self._options.times == AUTO:
             notes.append(
-                f"{', '.join(self._stateful)}: iostats or writeback throttling is off, so the kernel stamps no requests"
-                " and wptrace keeps times of its own, which costs more"
+                f"{', '.join(self._devices.stateful)}: iostats or writeback throttling is off, so the kernel stamps no"
+                " requests and wptrace keeps times of its own, which costs more"
             )
         # 6.9 (da4c8c3d0975) stamps once for all that a task submits at a time.
-        if self._stamped and vmlinux().has_field("blk_plug", "cur_ktime"):
+        if self._stamped() and vmlinux().has_field("blk_plug", "cur_ktime"):
             notes.append(
                 "this kernel stamps requests of one batch with one time: a short wait in queue reads as 0 and counts to"
                 " device (--times own is exact and costs more)"
@@ -281,30 +277,24 @@ class BlockFlow(Flow):
         # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too. A group
         # counts its starts or it does not; one that does cannot have finished without.
         started = sum(count["started"] or count["finished"] for count in counters.values())
-        started += sum(map(blockdev.in_flight, self._stamped)) + (causes[RECURSION] if self._stamped else 0)
+        stamped = self._stamped()
+        started += sum(map(blockdev.in_flight, stamped)) + (causes[RECURSION] if stamped else 0)
         return self._taken(
             {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
             found,
-            {**counted(self._cells), **self._loads.counters()},
+            {**counted(self._cells), **self._devices.loads.counters()},
             ran.values(),
         )
 
-    def _look_at_devices(self) -> None:
-        before, self._extents = self._extents, devices.extents_of_now(self._options.devices)
-        # Without the hooks for times of its own wptrace takes what the kernel has, as for all that have no row.
-        if self._stateful:
-            self._stateful = self._unstamped()
-        self._stamped = [one.name for one in self._extents if one.disk not in self._stateful]
-        came = devices.update(self._obj, self._slots, before, self._extents, self._cells.rename, self._stateful)
-        self._loads.add(came)
+    def _stamped(self) -> list[str]:
+        return [one.name for one in self._devices.extents if one.disk not in self._devices.stateful]
 
-    def _unstamped(self) -> list[str]:
+    def _unstamped(self, extents: Sequence[blockdev.Extent]) -> list[str]:
         times = OWN if self._options.filter else self._options.times
-        return sorted({one.disk for one in self._extents if not _trusts_stamps(one.disk, times)})
+        return sorted({one.disk for one in extents if not _trusts_stamps(one.disk, times)})
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
-        if self._changed or self._slots.waiting:
-            self._look_at_devices()
+        self._devices.look(self._obj, self._cells.rename)
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
         found = self._cells.copy()
@@ -316,7 +306,7 @@ class BlockFlow(Flow):
         return self._sampling.whole(found, untimed)
 
     def shedder(self) -> _Shedder:
-        stateless = bool(self._stateful) and not self._options.filter
+        stateless = bool(self._devices.stateful) and not self._options.filter
         return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.look)
 
 

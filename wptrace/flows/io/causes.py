@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from wptrace.flows.io.writeback import DIRTY_FULL
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Cause
 
 OP_FULL = Cause("op_full", "the table of operations had no room")
 OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
 BIO_FULL = Cause("bio_full", "the table of requests in flight had no room")
+DIRTY_FULL = Cause("dirty_full", "the table of dirty pages had no room: who wrote them is not known")
 SUBMIT_FULL = Cause("submit_full", "the table of submissions of io_uring and AIO had no room: seen as requests only")
 UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
 UNWATCHED = Cause("unwatched", "a file system was mounted whose kind is not watched: seen as requests only")

@@ -9,7 +9,7 @@ from wptrace.engine import devices, gone_cgroups
 from wptrace.engine.hooks import END, START, Hook, Way, probe
 from wptrace.flows.io import drivers
 from wptrace.flows.io import operations as io_operations
-from wptrace.flows.io.kinds import CONTROLLERS, REQUEST_STAGES, WRITEBACK_STAGES
+from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
 from wptrace.kernel import mounts
 from wptrace.kernel.blockdev import Extent
@@ -37,7 +37,9 @@ _COMMITS = ("journal.commit", "journal.change")
 # What has no other use than to see operations; all but the first and the switch only add to them.
 OPERATIONS = (*ENDING, "switch", "bio.throttle", *(f"wait.{function}" for function in _WAITS))
 
-# Attached only if a traced device is stacked.
+# Whose hooks are attached where they are asked for; layers, where a traced device is stacked.
+_OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
+TICK_NS = 1_000_000
 _NO_LAYERS = "stacked devices have no rows, and what their workers send belongs to these"
 
 SEEN_BY_OTHERS = "seen.others"
@@ -251,14 +253,16 @@ def seen_by(kinds: set[str]) -> tuple[Hook, ...]:
 
 
 def needed(
-    kinds: set[str], disks: Collection[str] | None, unused: Collection[str], emits_records: bool
+    kinds: set[str], disks: Collection[str] | None, wanted: Collection[str], emits_records: bool
 ) -> tuple[Hook, ...]:
-    """Those that serve more than unused stages, and what is in use: file systems, drivers of disks (None: all)."""
+    """Those that serve a stage that is always there or wanted, and what is in use: file systems, drivers of disks
+    (None: all)."""
+    unused = _OPTIONAL - set(wanted)
     there = None if disks is None else set(map(drivers.module_of, disks))
     return tuple(
         hook
         for hook in seen_by(kinds)
-        if not set(hook.serves) <= set(unused)
+        if not set(hook.serves) <= unused
         and (emits_records or hook.id not in _COMMITS)
         and _serves(hook, there)
         and (hook.module not in JOURNALS or JOURNALS[hook.module] & kinds)

@@ -219,6 +219,9 @@ HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True)
 """One that the page cache served."""
 LAYER = Kind("layer", Noun("bio"), LABELS, (STAGES["layers"], STAGES["device"]), book="", sized=True)
 """A bio of a stacked device."""
+OWNED_REQUEST = "owned_request"
+"""The name of the kind of requests by owner (wptrace/flows/io/parts/owners.py)."""
+
 REQUEST = Kind(
     "request", Noun("block request"), LABELS, (STAGES[name] for name in REQUEST_STAGES), _CONTROLLERS, sized=True
 )

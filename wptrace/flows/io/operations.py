@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that see operations begin and end: where only files of the file systems in use pass, or any file."""
+"""The programs that see operations begin and end: by functions of the file systems in use, by functions that any file
+passes, or by system calls."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from wptrace.bpf.kernel_btf import module, vmlinux
 from wptrace.engine.hooks import Way
-from wptrace.kernel import mounts
+from wptrace.kernel import mounts, system_calls
 from wptrace.kernel.mounts import Place
+from wptrace.model.kind import NOBODY
 
 # What the names of the functions that read and write begin with: of block devices, and of each file system, which is
 # also the name of its module.
@@ -163,3 +165,66 @@ def _takes_kiocb(arguments: tuple[str, ...] | None) -> bool:
 def hands_event() -> bool:
     """Whether the tracepoint of a completion hands over the event, and not what is in it."""
     return (vmlinux().tracepoint("io_uring_complete") or ())[2:3] == ("io_uring_cqe *",)
+
+
+# --- System calls ---------------------------------------------------------------------------------------------------
+
+# By the kinds that the program knows: what the kernel calls them.
+_KINDS = {
+    "read": ("read",),
+    "write": ("write",),
+    "pread": ("pread64",),
+    "pwrite": ("pwrite64",),
+    "readv": ("readv",),
+    "writev": ("writev",),
+    "preadv": ("preadv", "preadv2"),
+    "pwritev": ("pwritev", "pwritev2"),
+    "fsync": ("fsync", "fdatasync"),
+    "syncfs": ("syncfs",),
+    "sync_file_range": ("sync_file_range",),
+    "sync": ("sync",),
+    "msync": ("msync",),
+}
+
+SYNCS = ("fsync", "syncfs", "sync_file_range", "sync", "msync")
+
+
+def calls(count: int, kinds: Sequence[str], plain: bool, syncs: bool, machine: str | None = None) -> bytes:
+    """The kind of each system call as the program knows it, 0 for those that do something else or are not wanted."""
+    table, known = bytearray(count), system_calls.numbers(machine or "")
+    for kind, every in _KINDS.items():
+        if not (syncs if kind in SYNCS else plain):
+            continue
+        for name in every:
+            if name in known:
+                table[known[name]] = kinds.index(kind)
+    return bytes(table)
+
+
+# What people call them otherwise: as functions, and by whom what they submit is done.
+_CALLED = {
+    "pread64": "pread",
+    "pwrite64": "pwrite",
+    "fadvise64": "fadvise",
+    "umount2": "umount",
+    "io_uring_enter": "io_uring",
+    "io_submit": "aio",
+}
+SYSTEM_CALL = "system_call"
+# What is no system call of this machine's own (call_class of bpf_src/block/path/call.h).
+_CLASSES = {
+    "foreign": "32-bit call",
+    "pagefault": "page fault",
+    "swapin": "swap-in",
+    "uring": "io_uring",
+    "kernel": "kernel thread",
+    "none": NOBODY,
+}
+
+
+def call(kind: str, number: int, machine: str | None = None) -> str:
+    """Return the usual name of a call, by its class and the number of a system call."""
+    if kind != SYSTEM_CALL:
+        return _CLASSES[kind]
+    name = system_calls.names(machine or "").get(number)
+    return f"call {number}" if name is None else _CALLED.get(name, name)

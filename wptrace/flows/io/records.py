@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single operations and requests of the path flow: what a record holds, and what is in flight (bpf_src/block/path)."""
+"""Single operations and requests of the path flow: what a record holds (bpf_src/block/path/shared.h, segments.h)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.records import Raw, Tail
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SPARSE
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
 from wptrace.flows.io.request_events import Events
-from wptrace.flows.io.trail import Trails, of_request
+from wptrace.flows.io.state import path
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
-from wptrace.kernel.tasks import comm, leader_of, name_of
-from wptrace.model.report import Event, InFlight
+from wptrace.kernel.tasks import comm
+from wptrace.model.report import Child, Event, Segment
 
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
     from wptrace.capture.layout import Described
-    from wptrace.flows.io.neighbours import Neighbours
 
 # The kernel's own.
 _NO_SECTOR = (1 << 64) - 1
@@ -71,10 +69,13 @@ class Stories:
         obj: BpfObject | Described,
         names: Sequence[str],
         cgroups: CgroupNames | None = None,
-        neighbours: Neighbours | None = None,
+        met: Callable[[Any], dict[str, Any]] | None = None,
         end: str = "",
     ) -> None:
-        """The names of cgroups are this machine's of now, unless they are given. Records end before a member."""
+        """The names of cgroups are this machine's of now, unless they are given; `met` decodes who had the device.
+
+        Records end before a member.
+        """
         whole: Structure = obj.struct("io_record")
         layout = whole.before(end)
         # Most records tell of no interference, so that is left as it is until one does.
@@ -85,7 +86,7 @@ class Stories:
         self._interferences = [_IN_STORIES.get(name, name) for name in (*_interferences(obj), "before_wakeup")]
         self._commit = layout.member("commit")
         self._no_commit = bytes(self._commit.size)
-        self._met, self._neighbours = None if neighbours is None else layout.member("met"), neighbours
+        self._met, self._decode_met = None if met is None else layout.member("met"), met
         self._events = Events(layout.member("events"))
         self._silence = bytes(len(self._interferences) * (0 if self._interferer is None else self._interferer.size))
         self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
@@ -194,8 +195,8 @@ class Stories:
                 fields["throttled_by"] = [
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
                 ]
-            if self._neighbours is not None and self._met is not None and any(record[met][:8]):
-                fields["neighbours"] = self._neighbours.decode(self._met.unpack(record[met], 0))
+            if self._decode_met is not None and self._met is not None and any(record[met][:8]):
+                fields["neighbours"] = self._decode_met(self._met.unpack(record[met], 0))
             end = record[end_ns]
             if handed_ns is not None and seen_ns is not None:
                 clock = fields["clock"] = {"end_ns": end}
@@ -327,160 +328,73 @@ def _maj_min(number: int) -> str:
     return f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
 
 
-def path(names: bytes, cut: bool) -> str:
-    """A path from its names, the leaf's first, each with a NUL behind it."""
-    parts = names.split(b"\0")[:-1][::-1]
-    # Bytes that are no UTF-8 survive as surrogates, as everywhere in Python's file names.
-    found = b"/".join(parts).decode("utf-8", "surrogateescape")
-    return f".../{found}" if cut else f"/{found}" if parts else ""
+# --- With --segments ------------------------------------------------------------------------------------------------
 
 
-# What a request has reached, last point first, and the stage that it is in then.
-_REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
+class Trails:
+    """`letters` and `numbers` make words of an operation with flags, and of a device."""
 
+    def __init__(
+        self,
+        codec: Any,
+        stage_bits: int,
+        stages: Sequence[str],
+        letters: Callable[[int, int], str],
+        numbers: Callable[[int], str],
+    ) -> None:
+        if not 0 < stage_bits < 64:
+            raise ValueError("a stage takes some bits of a word")
+        self._codec = codec
+        self._bits = stage_bits
+        self._stages = stages
+        self._letters, self._numbers = letters, numbers
+        self._nothing = bytes(codec.size)
 
-def waiting(
-    obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int, anywhere: bool = True
-) -> list[InFlight]:
-    """Operations, requests and bios of stacked devices, in flight for at least that long, oldest first.
+    def decode(self, data: bytes, start_ns: int) -> tuple[list[Segment], int, list[Child]]:
+        """Stretches, how many more there were, requests in the order in which they were queued.
 
-    Unless those `anywhere` are asked for, an operation is left out until it is known to be of a followed device.
-    """
-    ops, bios = obj.struct("op_state"), obj.struct("bio_state")
-    kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
-    found = []
-    traced = {place: dict(zip(ops.fields, values)) for place, values in used(obj.view("ops"), ops)}
-    every = {place: dict(zip(bios.fields, values)) for place, values in used(obj.view("bios"), bios)}
-    below, delivered, traced_kind = (obj.constants[name] for name in ("EVENT_BELOW", "DELIVERED", "OP_TRACED"))
-    made = {bio["above"] for bio in every.values() if bio["done.events.below"] & below}
-    devices: dict[int, str] | None = None
-    requests: dict[int, str] = {}
-    uppers: dict[int, tuple[str, str]] = {}
-    for place, bio in every.items():
-        kind = bio_kinds[bio["kind"]]
-        if bio["bio"] == delivered or kind == "linked":
-            continue
-        operation = traced.get(bio["op"], {}) if bio["task"] else {}
-        owned = bool(operation) and operation["task"] == bio["task"]
-        if kind == "above":
-            devices = blockdev.numbers() if devices is None else devices
-            dev = devices.get(bio["done.dev"], "")
-            stage = "layers" if bio["layer"] and place not in made else "device"
-            if owned and (place not in made or bio["op"] not in uppers):
-                uppers[bio["op"]] = dev, "layers" if bio["layer"] else "device"
-            # What is no layer may never be heard of again.
-            if not bio["layer"]:
+        A ValueError where they go back in time, as those of no program do.
+        """
+        if data == self._nothing:
+            return [], 0, []
+        trail = self._codec.unpack(data)
+        children = sorted(self._children(trail.children, start_ns), key=lambda one: one.times["queued"])
+        return list(self._segments(trail.segments)), trail.more, children
+
+    def _segments(self, words: Sequence[int]) -> Iterator[Segment]:
+        begin, mask = 0, (1 << self._bits) - 1
+        for word in words:
+            if not word:
+                return
+            end = word >> self._bits
+            if end <= begin:
+                raise ValueError("a stretch ends before it begins")
+            yield Segment(self._stages[word & mask], begin, end)
+            begin = end
+
+    def _children(self, found: Sequence[Any], start_ns: int) -> Iterator[Child]:
+        for one in found:
+            if not one.times.queued:
                 continue
-        else:
-            dev, stage = names[bio["done.slot"]], "throttle" if kind == "held" else _stage(bio)
-            if owned:
-                requests[bio["op"]] = stage
-        age = now_ns - bio["done.times.queued"]
-        if age >= at_least_ns and not bio["empty"]:
-            which = LAYER if kind == "above" else REQUEST
-            tid = operation["tid"] if owned else bio["tid"]
-            found.append(InFlight(which.group(dev, block_ops[bio["op_kind"]]), age, stage, _task(tid)))
-    for place, one in traced.items():
-        age = now_ns - one["start_ns"]
-        if one["kind"] == traced_kind and age >= at_least_ns:
-            dev, stage = names[one["slot"]] if one["slot"] else "", "journal" if one["in_journal"] else "fs"
-            if place in requests:
-                stage = requests[place]
-            elif place in uppers:
-                dev, stage = uppers[place]
-            elif not one["slot"] and not anywhere:
-                continue
-            found.append(InFlight(OPERATION.group(dev, kinds[one["op_kind"]]), age, stage, _task(one["tid"])))
-    return sorted(found, key=lambda one: -one.age_ns)
+            yield Child(
+                {name: at - start_ns for name, at in vars(one.times).items()},
+                {
+                    "maj_min": self._numbers(one.dev),
+                    # A flush has none.
+                    "sector": int(one.sector) if one.bytes else 0,
+                    "bytes": int(one.bytes),
+                    "rwbs": self._letters(one.op, one.flags),
+                    "readahead": one.readahead != 0,
+                    "error": to_errno(int(one.error)),
+                },
+            )
 
 
-def _task(tid: int) -> dict[str, Any]:
-    return {"pid": leader_of(tid), "tid": tid, "comm": name_of(tid)}
-
-
-def _stage(bio: dict[str, Any]) -> str:
-    stage = next((stage for point, stage in _REACHED if bio[f"done.times.{point}"]), "queue")
-    # Drivers without a hook of their own go from D to the device at once.
-    return "device" if stage == "driver" else stage
-
-
-# Of stacked devices, or not queued yet: no requests.
-_UPWARDS = ("above", "linked")
-
-_STRUCTS = {"ops": "op_state", "bios": "bio_state"}
-
-
-def in_use(obj: BpfObject) -> Iterator[int]:
-    """The places of both tables that are taken by what will end."""
-    upwards = [obj.enum("bio_kind").index(name) for name in _UPWARDS]
-    for name, struct in _STRUCTS.items():
-        layout = obj.struct(struct)
-        at = layout.fields.index("kind")
-        for place, values in used(obj.view(name), layout):
-            if name == "ops" or values[at] not in upwards:
-                yield place
-
-
-def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
-    """The values that a field of each table has in places that are taken, by the names of the tables."""
-    found: set[int] = set()
-    for name, field in fields.items():
-        layout = obj.struct(_STRUCTS[name])
-        at = layout.fields.index(field)
-        found.update(values[at] for _, values in used(obj.view(name), layout))
+def of_request(stages: Mapping[str, int]) -> list[Segment]:
+    """It passes its stages one after the other."""
+    found, begin = [], 0
+    for name, ns in stages.items():
+        if ns:
+            found.append(Segment(name, begin, begin + ns))
+            begin += ns
     return found
-
-
-def begun(obj: BpfObject, name: str) -> int:
-    """How many operations or requests ever began: each place counts its own, behind its key."""
-    stride = obj.struct(_STRUCTS[name]).size
-    return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())
-
-
-def unplaced(obj: BpfObject) -> int:
-    """How many operations are in flight that have no request yet, so that their device is not known."""
-    layout, traced = obj.struct("op_state"), obj.constants["OP_TRACED"]
-    kind, slot, above = (layout.fields.index(name) for name in ("kind", "slot", "above"))
-    return sum(
-        1
-        for _, values in used(obj.view("ops"), layout)
-        if values[kind] == traced and not values[slot] and not values[above]
-    )
-
-
-def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
-    """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
-    layout = obj.struct("op_state")
-    kind, traced = layout.fields.index("kind"), obj.constants["OP_TRACED"]
-    for place, values in used(obj.view("ops"), layout):
-        yield place, values[kind] == traced
-
-
-def give_up(obj: BpfObject, place: int) -> bool:
-    """The place is free: nothing ends this operation any more. Whether a request was to be counted with it."""
-    layout, memory = obj.struct("op_state"), obj.view("ops")
-    only = layout.struct.unpack_from(memory, place * layout.size)[layout.fields.index("only")]
-    # Whoever has the place next would take it for his.
-    (at,) = (member.offset for member in layout.places if member.name == "only")
-    memory[place * layout.size + at : place * layout.size + at + 4] = bytes(4)
-    _free(memory, place * layout.size)
-    if not only:
-        return False
-    at = (only - 1) * obj.struct("bio_state").size
-    delivered = obj.view("bios")[at : at + 8].cast("Q")[0] == obj.constants["DELIVERED"]
-    if delivered:
-        _free(obj.view("bios"), at)
-    return delivered
-
-
-def _free(memory: memoryview, at: int) -> None:
-    memory[at : at + 8] = bytes(8)
-
-
-def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, Record]]:
-    """The places of a table that are taken: their first eight bytes are not 0."""
-    stride = layout.size
-    keys = memory.cast("Q")[:: stride // 8].tolist()
-    # There are thousands of places, of which few are taken at a time.
-    for place in compress(range(len(keys)), keys):
-        yield place, layout.struct.unpack_from(memory, place * stride)

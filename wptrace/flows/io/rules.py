@@ -11,8 +11,7 @@ from wptrace.analysis import neighbours, verdict
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, UNDER_WAY
-from wptrace.flows.io.owners import OWNED_REQUEST
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, UNDER_WAY
 from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun
 from wptrace.model.report import BYTES, Event, Finding, Report
 

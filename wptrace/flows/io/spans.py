@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
-from wptrace.flows.io.by import CGROUP, COMM, PROCESS, THREAD
+from wptrace.flows.io.options import CGROUP, COMM, PROCESS, THREAD
 from wptrace.flows.io.request_events import Events
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wptrace.flows.io import images
-from wptrace.flows.io.images import Images
 from wptrace.flows.io.kinds import OPERATION, REQUEST
+from wptrace.flows.io.parts import images
+from wptrace.flows.io.parts.images import Images
 from wptrace.kernel.guests import Guest, Image
 from wptrace.model.report import Event
 
@@ -53,7 +53,7 @@ def test_names_that_the_kernel_cut(path: str, is_it: bool) -> None:
 
 
 def test_a_capture_has_all_that_it_takes() -> None:
-    again = images.of_filters(Images(GUEST).described)
+    again = images.of_filters(Images(GUEST).chosen)
     events = [operation(), request(), operation(inode=13, path="/srv/b.qcow2")]
     assert list(again.of(events)) == list(Images(GUEST).of(events))
 
@@ -76,8 +76,8 @@ def test_what_no_trace_says_is_refused(filters: dict[str, Any]) -> None:
 
 
 def test_other_formats_are_said() -> None:
-    assert any("/srv/b.qcow2 is of format qcow2" in note for note in Images(GUEST).notes([]))
+    assert any("/srv/b.qcow2 is of format qcow2" in note for note in Images(GUEST).notes_where([]))
     native = Images(Guest(7, "web", (FILE._replace(aio="native"), COW._replace(aio="threads"))))
-    assert not any("cannot be joined" in note for note in native.notes(["io_uring"]))
-    assert [note.partition(":")[0] for note in native.notes(["AIO"])][-1] == "/srv/a.img cannot be joined"
-    assert "no image of a disk" in Images(Guest(7, "web", ())).notes([])[0]
+    assert not any("cannot be joined" in note for note in native.notes_where(["io_uring"]))
+    assert [note.partition(":")[0] for note in native.notes_where(["AIO"])][-1] == "/srv/a.img cannot be joined"
+    assert "no image of a disk" in Images(Guest(7, "web", ())).notes_where([])[0]

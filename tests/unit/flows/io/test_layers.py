@@ -9,7 +9,7 @@ from tests.unit.docs.pages import ROOT
 from tests.unit.engine.test_devices import HASH, PROBES
 from wptrace.bpf.object import BpfObject
 from wptrace.errors import UsageError
-from wptrace.flows.io import layers
+from wptrace.flows.io.parts import layers
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 

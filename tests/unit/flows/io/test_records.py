@@ -11,9 +11,10 @@ import pytest
 
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io import records as io_records
+from wptrace.flows.io import state as io_state
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
-from wptrace.flows.io.records import Stories, begun, in_use, path, waiting
-from wptrace.flows.io.trail import Trails
+from wptrace.flows.io.records import Stories, Trails
+from wptrace.flows.io.state import begun, in_use, path, waiting
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import kernel_dev
 
@@ -310,8 +311,8 @@ class Tables:
 
 @pytest.fixture
 def tables(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(io_records, "name_of", lambda tid: f"task{tid}")
-    monkeypatch.setattr(io_records, "leader_of", lambda tid: tid - 1)
+    monkeypatch.setattr(io_state, "name_of", lambda tid: f"task{tid}")
+    monkeypatch.setattr(io_state, "leader_of", lambda tid: tid - 1)
     return Tables(obj)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wptrace.flows.io.syscalls import SYNCS, call, calls
+from wptrace.flows.io.operations import SYNCS, call, calls
 from wptrace.kernel import system_calls
 
 SOURCE = Path(__file__).resolve().parents[4] / "bpf_src/block/path/entry.h"

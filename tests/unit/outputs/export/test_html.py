@@ -16,7 +16,7 @@ import pytest
 from tests.unit.outputs import path, samples
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, play
 from wptrace.analysis.neighbours import HAD, MET, WAITED, Owner
-from wptrace.flows.io.owners import KINDS as BY
+from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.flows.stacks import IO
 from wptrace.model.kind import TOTAL, Task
 from wptrace.model.report import Report, Start, rows_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import SECOND, told, written
-from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.model.budget import EACH, Change, Cost, Saving, Spending, Step, ladder
 from wptrace.model.kind import Group
 from wptrace.model.report import UNTIMED, Report

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.outputs.samples import HOSTILE, MS, distribution, report
-from wptrace.flows.io.by import CGROUP, PROCESS
-from wptrace.flows.io.owners import KINDS
+from wptrace.flows.io.options import CGROUP, PROCESS
+from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.kind import NOBODY, OTHERS, Group, Task
 from wptrace.model.report import Report
 from wptrace.outputs.text.owners import lines

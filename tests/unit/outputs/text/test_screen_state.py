@@ -13,8 +13,8 @@ from tests.unit.analysis.test_neighbours import APP, BATCH, COUNTERS, CRON
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import MS, distribution
 from wptrace.analysis import neighbours
-from wptrace.flows.io.by import PROCESS
-from wptrace.flows.io.owners import KINDS
+from wptrace.flows.io.options import PROCESS
+from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.kind import ALL, OTHERS, Group, Task
 from wptrace.model.report import Report, rows_of
 from wptrace.outputs.text.screen_state import ORDERS, ROW, ROWS, STORIES, TABLES, ScreenState

@@ -11,8 +11,8 @@ from wptrace.engine.flow import NEVER_NS
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
-from wptrace.flows.io.records import give_up, operations
-from wptrace.flows.io.savings import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.state import give_up, operations
 from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
 
 # Operations that are in flight when their hooks go get so long to end; the others are given up.

@@ -7,32 +7,40 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from wptrace.analysis.neighbours import COUNT, HAD, MET, NS, WAITED, Owner
+from wptrace.analysis.neighbours import COUNT, HAD, KINDS, MET, NS, WAITED, Owner, folded
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.causes import OWNER_FULL
-from wptrace.flows.io.owners import Owners
+from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.parts.owners import Owners
 from wptrace.model.kind import NOBODY, OTHERS, Group
-from wptrace.model.report import BYTES
+from wptrace.model.report import BYTES, Counters
 
 
-class Neighbours:
+class Neighbours(Part):
     """Sums of rows that come into being in the kernel; they only grow."""
 
-    def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+    def __init__(self, owners: Owners, top: int = 0) -> None:
+        super().__init__()
+        self._owners, self._top = owners, top
+        # Words and records know them by number.
+        owners.kept = True
         self._names: dict[int, Owner] = {0: Owner(NOBODY)}
 
     # --- The programs ---------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def prepare(obj: BpfObject, slots: int) -> None:
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"neighbours": True}
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
         obj.rodata.neighbours = True
         obj.maps["neighbour_cells"].max_entries = _rows(obj) + slots * obj.constants["NEIGHBOUR_KINDS"]
         obj.maps["watches"].max_entries = obj.length("bios")
         obj.maps["op_watches"].max_entries = obj.length("ops")
 
-    def begin(self, obj: BpfObject, names: Sequence[str]) -> None:
-        self._obj, self._devices = obj, names
+    def start(self, tracing: Tracing) -> None:
+        obj = self._obj = tracing.obj
+        self._devices = tracing.names
         self._ops, self._kinds = obj.enum("block_op"), obj.enum("neighbour_row")
         self._others = obj.constants["OWNER_OTHERS"]
         self._sums: dict[Group, Counter[str]] = {}
@@ -42,8 +50,19 @@ class Neighbours:
 
     # --- What is counted ------------------------------------------------------------------------------------------
 
-    def counters(self) -> dict[Group, Counter[str]]:
-        """All so far; to be called once more before a slot becomes that of another device."""
+    def rename(self, slot: int, name: str) -> None:
+        self._read()
+
+    def add_counters(self, found: dict[Group, Counter[str]]) -> None:
+        self._read()
+        found.update({group: counts.copy() for group, counts in {**self._sums, **self._nameless}.items()})
+
+    def fold(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
+        others = {group: counts for group, counts in counters.items() if group.kind not in KINDS}
+        mine = {group: counts for group, counts in counters.items() if group.kind in KINDS}
+        return cells, {**others, **folded(mine, self._top)}
+
+    def _read(self) -> None:
         self._nameless = {}
         rows, kinds = _rows(self._obj), self._obj.constants["NEIGHBOUR_KINDS"]
         for place, key in enumerate(self._obj.view("neighbour_rows").cast("Q").tolist()):
@@ -53,7 +72,6 @@ class Neighbours:
         for slot in range(len(self._devices)) if self._obj.bss.loss[full] else ():
             for what in range(kinds):
                 self._add(rows + slot * kinds + what, what, slot, self._others, self._others)
-        return {group: counts.copy() for group, counts in {**self._sums, **self._nameless}.items()}
 
     def _add(self, place: int, what: int, slot: int, waiter: int, holder: int) -> None:
         cells = self._obj.maps["neighbour_cells"][place]

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.ring import Reader, Record, Ring
+from wptrace.bpf.ring import Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.correlation.kicks import Signal
+from wptrace.flows.io.hooks import KICKS
+from wptrace.flows.io.part import Part, Tracing
 from wptrace.kernel.system_calls import numbers
 from wptrace.kernel.tasks import comm
 
 if TYPE_CHECKING:
     from wptrace.capture.layout import Described
-    from wptrace.capture.writer import CaptureOutput
 
 RECORDS = Raw("signal")
 Heard = list[Signal]
@@ -24,25 +25,41 @@ _KEYS = 4096
 _RATE = 100_000
 
 
-def prepare(obj: BpfObject, ring_bytes: int) -> None:
-    obj.maps["signal_counts"].max_entries = _KEYS
-    obj.maps["signals"].max_entries = ring_bytes
-    obj.bss.signal_read, obj.bss.signal_write = (numbers()[name] for name in ("read", "write"))
-
-
-class Signals:
+class Kicks(Part):
     """Only a capture keeps each of them, for a join; else they are counted."""
 
-    def __init__(self, obj: BpfObject, reader: Reader, recorder: CaptureOutput | None) -> None:
+    hooks = (KICKS,)
+
+    _ring: Ring | None = None
+
+    def __init__(self, ring_bytes: int) -> None:
+        super().__init__()
+        self._ring_bytes = ring_bytes
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        obj.maps["signal_counts"].max_entries = _KEYS
+        obj.maps["signals"].max_entries = self._ring_bytes
+        obj.bss.signal_read, obj.bss.signal_write = (numbers()[name] for name in ("read", "write"))
+
+    def start(self, tracing: Tracing) -> None:
+        obj, recorder = tracing.obj, tracing.recorder
         self._obj = obj
         sink: Callable[[memoryview], None] | None = None if recorder is None else recorder.raw(obj, RECORDS, [])
         self._ring = Ring.of(obj.maps["signals"], obj.struct(RECORDS.record).packed()[0], sink)
-        reader.add(self._ring, self._pass_over, rate=_RATE)
+        tracing.reader.add(self._ring, self._pass_over, rate=_RATE)
 
     def _pass_over(self, records: list[Record]) -> None:
         """Without a capture nobody wants them."""
 
-    def counts(self) -> list[dict[str, Any]]:
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"kicks": True}
+
+    @property
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        return {"eventfds": self._counts()}
+
+    def _counts(self) -> list[dict[str, Any]]:
         """By eventfd and thread."""
         found = sorted(self._obj.maps["signal_counts"].items(), key=lambda one: (one[0].fd, one[0].read, one[0].tid))
         return [
@@ -57,7 +74,8 @@ class Signals:
         ]
 
     def close(self) -> None:
-        self._ring.close()
+        if self._ring is not None:
+            self._ring.close()
 
 
 def of(layout: Described, rows: memoryview) -> Iterator[Signal]:

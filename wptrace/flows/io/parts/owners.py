@@ -4,29 +4,26 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
+from wptrace.analysis.owners import folded
 from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
-from wptrace.flows.io.by import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
-from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, UNDER_WAY
-from wptrace.flows.io.records import path, values_in_flight
-from wptrace.flows.io.syscalls import call
+from wptrace.flows.io.kinds import HIT, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY
+from wptrace.flows.io.operations import call
+from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.state import path, values_in_flight
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model import kind
-from wptrace.model.distribution import Distribution
 from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, Comm, Group, Kind, Label, Metric, Task
-from wptrace.model.report import BYTES
-
-OWNED_REQUEST = "owned_request"
-OWNED = ("owned_op", OWNED_REQUEST)
-"""Tables of cells."""
+from wptrace.model.report import BYTES, Counters
 
 # Bounds of the memory in the kernel: rows, and the bytes of both of their cells.
 _ROWS = 4096
@@ -79,15 +76,46 @@ class Element(NamedTuple):
     what: int
 
 
-class Owners:
-    """Rows that the programs count by owner; by device they need not.
+class ByDevice(Part):
+    """Rows of what the programs count anyway."""
+
+    def __init__(self, top: int) -> None:
+        super().__init__()
+        self.kinds, self._top = KINDS[DEVICE], top
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"by": DEVICE}
+
+    def add_copies(self, found: Distributions) -> None:
+        for group, row in self._rows(list(found)):
+            found[row] = {TOTAL: found[group][TOTAL]}
+
+    def add_counters(self, found: dict[Group, Counter[str]]) -> None:
+        for group, row in self._rows(list(found)):
+            found[row] = Counter({BYTES: found[group][BYTES]})
+
+    def _rows(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
+        rows = dict(zip((OPERATION, HIT, REQUEST), self.kinds))
+        for group in groups:
+            if group.kind in rows:
+                yield group, rows[group.kind].group(*group.values, group.values[0])
+
+    def fold(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
+        return folded(cells, counters, self._top)
+
+
+class Owners(Part):
+    """Rows that the programs count by owner.
 
     When half of the table is taken, owners that have been idle for longest are freed, and what was counted of them goes
     to the others.
     """
 
-    def __init__(self, by: str, cgroups: CgroupNames) -> None:
-        self.by = by
+    def __init__(self, by: str, cgroups: CgroupNames, top: int = 0, rows: int = 0) -> None:
+        """`rows` of the table are a power of two; 0: as many as the memory for them allows."""
+        super().__init__()
+        self.by, self._top, self._rows = by, top, rows
         self.kinds = KINDS[by]
         self._cgroups = cgroups if by == CGROUP else None
         self._labels: dict[int, Any] = {0: NOBODY}
@@ -96,31 +124,30 @@ class Owners:
         self._namesakes: Counter[Task] = Counter()
         self.kept = False
         """They are never freed: others know them by their numbers."""
-        self.folded: Mapping[Group, int] = {}
-        """How often a group was added to that of the others."""
+        self._folded: dict[Group, int] = {}
 
     # --- The programs ---------------------------------------------------------------------------------------------
 
-    def prepare(self, obj: BpfObject, slots: int, rows: int = 0) -> None:
-        """So many rows, a power of two; 0: as many as the memory for them allows."""
-        if self.by == DEVICE:
-            return
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"by": self.by}
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
         obj.rodata.owner_by = obj.enum("owner_by").index(self.by)
         ops, requests = obj.maps["owned_op_cells"], obj.maps["owned_request_cells"]
         of_both = (ops.value_codec.size + requests.value_codec.size) * libbpf().cpus
-        rows = rows or min(_ROWS, 1 << max(_ROW_BYTES // of_both, 16).bit_length() - 1)
+        rows = self._rows or min(_ROWS, 1 << max(_ROW_BYTES // of_both, 16).bit_length() - 1)
         obj.rodata.owner_row_mask = rows - 1
         ops.max_entries = requests.max_entries = rows + slots * obj.constants["OWNED_KINDS"]
         if self.by in (FILE, DIR):
             obj.maps["owner_paths"].max_entries = obj.length("owners")
 
-    def cells(self, obj: BpfObject, names: Sequence[str]) -> dict[str, Cells]:
-        if self.by == DEVICE:
-            return {}
-        self._obj, self._names = obj, names
+    def start(self, tracing: Tracing) -> None:
+        obj = self._obj = tracing.obj
+        names = self._names = tracing.names
         self._ops, self._op_kinds = obj.enum("block_op"), obj.enum("op_kind")
         stages = obj.enum("owned_request_stage")
-        self._cells = {
+        self.cells = {
             "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True, compact=True),
             "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True, compact=True),
         }
@@ -132,7 +159,6 @@ class Owners:
         for slot, name in enumerate(names):
             if name:
                 self._follow_others(slot, name)
-        return self._cells
 
     def _follow_others(self, slot: int, name: str) -> None:
         first, kinds = self._obj.rodata.owner_row_mask + 1, self._obj.constants["OWNED_KINDS"]
@@ -140,9 +166,6 @@ class Owners:
             self._follow(self._others, first + slot * kinds + what, slot, name, what)
 
     def rename(self, slot: int, name: str) -> None:
-        """From now on a slot is of another device."""
-        if self.by == DEVICE:
-            return
         if not any(one.slot == slot for one in self._elements[self._others]):
             self._follow_others(slot, name)
             return
@@ -150,12 +173,10 @@ class Owners:
             for one in (one for one in elements if one.slot == slot):
                 group = self._group(one.table, name, one.what, self._labels[owner])
                 if group is not None:
-                    self._cells[one.table].regroup(one.number, group)
+                    self.cells[one.table].regroup(one.number, group)
 
-    def look(self) -> None:
+    def look(self, obj: BpfObject, devices_changed: bool) -> None:
         """Rows come into being in the kernel: whose they are is in their keys."""
-        if self.by == DEVICE:
-            return
         self._follow_new()
         if not self.kept:
             self._count_idle()
@@ -174,7 +195,7 @@ class Owners:
                 self._follow(owner, row, slot, self._names[slot], key >> 8 & 0xFF)
 
     def _follow(self, owner: int, row: int, slot: int, name: str, what: int) -> None:
-        for table, cells in self._cells.items():
+        for table, cells in self.cells.items():
             group = self._group(table, name, what, self._labels[owner])
             if group is not None:
                 one = Element(table, cells.follow(row, group), row, slot, what)
@@ -186,7 +207,7 @@ class Owners:
         layout = self._obj.struct("owner")
         taken = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
         for number in compress(range(1, len(taken) + 1), taken):
-            counted = any(one.number in self._cells[one.table].changed for one in self._elements.get(number, ()))
+            counted = any(one.number in self.cells[one.table].changed for one in self._elements.get(number, ()))
             self._idle[number] = 0 if counted else self._idle.get(number, -1) + 1
 
     def _free(self) -> None:
@@ -209,17 +230,17 @@ class Owners:
         held = self._held()
         self._follow_new(set(some))
         # Snapshots have the ones before.
-        folded = dict(self.folded)
+        now = dict(self._folded)
         for number in some:
             if number in held:
                 words[(number - 1) * stride] = hashes[number]
             else:
-                self._forget(number, folded)
+                self._forget(number, now)
                 words[(number - 1) * stride + 1] = 0
                 words[(number - 1) * stride] = 0
-        for group in list(folded)[:-_FOLDED]:
-            del folded[group]
-        self.folded = folded
+        for group in list(now)[:-_FOLDED]:
+            del now[group]
+        self._folded = now
 
     def _held(self) -> set[int]:
         """Owners of what is in flight: it will be counted by their numbers."""
@@ -233,7 +254,7 @@ class Owners:
         rows = self._obj.view("owned_rows").cast("Q")
         elements = self._elements.pop(number, ())
         for one in elements:
-            cells = self._cells[one.table]
+            cells = self.cells[one.table]
             group = cells.leave(one.number)
             cells.fold(group, group.of_others)
             folded[group] = folded.pop(group, 0) + 1
@@ -312,22 +333,19 @@ class Owners:
         names = bytes(values["path"])[: values["path_end"]]
         return path(names, bool(values["path_cut"])) or "/"
 
-    # --- What is counted ------------------------------------------------------------------------------------------
+    # --- Rows -----------------------------------------------------------------------------------------------------
 
-    def of_devices(self, found: dict[Group, dict[str, Distribution]]) -> None:
-        """By device, what is counted anyway."""
-        for group, row in self._of_devices(list(found)):
-            found[row] = {TOTAL: found[group][TOTAL]}
+    def add_distributions(self, found: Distributions) -> None:
+        # There may be thousands, and each is in one table alone.
+        for cells in self.cells.values():
+            found.update(cells.shared())
 
-    def counters_of_devices(self, found: dict[Group, Counter[str]]) -> None:
-        for group, row in self._of_devices(list(found)):
-            found[row] = Counter({BYTES: found[group][BYTES]})
+    @property
+    def folded(self) -> dict[Group, int]:
+        return self._folded
 
-    def _of_devices(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
-        rows = dict(zip((OPERATION, HIT, REQUEST), self.kinds))
-        for group in groups if self.by == DEVICE else ():
-            if group.kind in rows:
-                yield group, rows[group.kind].group(*group.values, group.values[0])
+    def fold(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
+        return folded(cells, counters, self._top)
 
 
 def _name(values: dict[str, Any], field: str) -> str:

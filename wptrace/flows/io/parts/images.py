@@ -7,7 +7,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from wptrace.flows.io.operations import AIO, URING
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.hooks import OPERATION
+from wptrace.flows.io.operations import AIO, URING, unseen_interfaces
+from wptrace.flows.io.part import Part
 from wptrace.kernel.guests import Guest, Image
 from wptrace.model.report import Event
 
@@ -17,22 +20,25 @@ _INTERFACES = {"native": AIO, "io_uring": URING}
 _NUMBER = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
-class Images:
+class Images(Part):
     def __init__(self, guest: Guest) -> None:
+        super().__init__()
         self._guest = guest
         self._files = {image.inode: image for image in guest.images}
         self._devices = {_maj_min(image): image for image in guest.images if image.device is not None}
 
     @property
-    def described(self) -> dict[str, Any]:
-        """For the first line of a trace."""
+    def chosen(self) -> dict[str, Any]:
         images = [
             {"path": image.path, "format": image.format, "inode": image.inode, "maj_min": _maj_min(image)}
             for image in self._guest.images
         ]
         return {"guest": self._guest.name, "images": images}
 
-    def notes(self, unseen: Collection[str]) -> list[str]:
+    def notes(self, loaded: Loaded) -> list[str]:
+        return self.notes_where(unseen_interfaces(loaded.way(OPERATION)))
+
+    def notes_where(self, unseen: Collection[str]) -> list[str]:
         """`unseen` are interfaces whose operations are seen as requests only."""
         guest = self._guest
         if not guest.images:
@@ -49,6 +55,9 @@ class Images:
             for image in guest.images
             if _INTERFACES.get(image.aio) in unseen
         ]
+
+    def events(self, found: list[Event]) -> list[Event]:
+        return list(self.of(found))
 
     def of(self, events: Iterable[Event]) -> Iterator[Event]:
         """Those of the images, with the place in it. Other files that the process reads are not the guest's disks."""

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `wptrace io` can be asked for: also what the command line needs to know of it, which imports no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from wptrace.engine.filters import Filter, cgroup, file, operation, task
+from wptrace.model.budget import EACH, Saving, times_of
+
+if TYPE_CHECKING:
+    from wptrace.kernel.guests import Guest
+
+FILTERS = (
+    task.PID,
+    task.TID,
+    task.COMM,
+    cgroup.IN_CGROUP,
+    file.FILE,
+    file.DIR,
+    operation.OP,
+    operation.SIZE,
+)
+
+# By whom there may be rows (`--by`), and for how many owners (`--top`).
+PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
+CALL = "call"
+BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
+TOP = 20
+
+# Savings to keep a budget, in this order (docs/budget.md).
+INTERFERENCE = Saving("interference", "interference")
+FS = Saving("fs", "operations and page-cache hits")
+SAMPLE = times_of("requests")
+SAVINGS = (INTERFERENCE, EACH, FS, SAMPLE)
+
+
+class Options(NamedTuple):
+    devices: tuple[str, ...] = ()
+    """As the user named them; none means all disks."""
+    filter: Filter = Filter()
+    slow_ns: int | None = None
+    """Operations, and requests that nobody waits for, that took at least this long are shown one by one."""
+    sample: int = 0
+    """One in this many is shown as well."""
+    limit: int = 0
+    """How many are shown per second at most; 0 for all."""
+    children: bool = False
+    """With --pid: what that process started as well."""
+    interference: bool = False
+    writeback: bool = False
+    """Follow pages that are written back from the task that made them dirty."""
+    by: str = ""
+    """Rows by owner as well."""
+    top: int = 0
+    """Of so many owners, the largest ones; 0: all."""
+    segments: bool = False
+    """Single ones tell each stretch of a stage, and each of their requests."""
+    neighbours: bool = False
+    """Who had the device while others waited for it, by the same owners."""
+    spare: int = 0
+    """So many rows for devices that come later, and the programs of every file system; 0: as many rows as a little
+    memory allows, and the programs of what is mounted."""
+    owner_rows: int = 0
+    """The size of the table in the kernel; 0: as many as the memory for them allows."""
+    ring_bytes: int = 1 << 22
+    guest: Guest | None = None
+    """Told are those of the images of its disks alone."""
+    kicks: bool = False
+    """Which threads write and read the eventfds of the process."""
+
+    @property
+    def emits_records(self) -> bool:
+        return self.slow_ns is not None or self.sample > 0

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of `wptrace io`: what one option adds to the path flow (wptrace/flows/io/parts/)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader, Ring
+from wptrace.engine.cells import Cells, merge
+from wptrace.engine.devices import DeviceCells
+from wptrace.engine.filters import Filter
+from wptrace.engine.hooks import Hook
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.request_events import counted
+from wptrace.model.book import Cause
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import Group, Kind
+from wptrace.model.report import Counters, Event
+
+if TYPE_CHECKING:
+    from wptrace.capture.writer import CaptureOutput
+
+Distributions = dict[Group, dict[str, Distribution]]
+
+
+class Tracing(NamedTuple):
+    """A trace whose programs are attached."""
+
+    loaded: Loaded
+    names: Sequence[str]
+    """Of devices, by slot; changed in place."""
+    reader: Reader
+    recorder: CaptureOutput | None
+
+    @property
+    def obj(self) -> BpfObject:
+        return self.loaded.obj
+
+
+class Part:
+    """The flow calls each method of all of its parts, in the order in which they stand here."""
+
+    kinds: tuple[Kind, ...] = ()
+    """Kinds with rows of their own."""
+    stages: Collection[str] = ()
+    """Stages whose hooks are attached for it alone."""
+    hooks: tuple[Hook, ...] = ()
+    """Those that serve no stage."""
+
+    ring: Ring | None = None
+    """That of its records, if they are those of the flow."""
+
+    def __init__(self) -> None:
+        self.cells: dict[str, Cells] = {}
+        """What the programs count for it, by the name of the table; made at the start."""
+
+    # --- The start ------------------------------------------------------------------------------------------------
+
+    def row_bytes(self, obj: BpfObject) -> int:
+        """How large the rows of one device are, on each CPU."""
+        return 0
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        """Set constants of the programs and sizes of maps before they load, with rows for so many devices."""
+
+    def start(self, tracing: Tracing) -> None:
+        """Make what reads the maps of the programs."""
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What the user chose, for the first line of a trace."""
+        return {}
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        return []
+
+    def begin(self, obj: BpfObject) -> None:
+        """From now on the programs trace."""
+
+    # --- A look ---------------------------------------------------------------------------------------------------
+
+    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+        """Before the cells are read."""
+
+    def rename(self, slot: int, name: str) -> None:
+        """A slot becomes that of another device; nothing is counted in it meanwhile."""
+        for cells in self.cells.values():
+            if isinstance(cells, DeviceCells):
+                cells.rename(slot, name)
+
+    def untimed(self) -> Counter[Group]:
+        """How many of each group were counted without being timed."""
+        found = Counter[Group]()
+        for cells in self.cells.values():
+            if cells.counts("untimed"):
+                for group, counts in cells.counters.items():
+                    found[group] += counts["untimed"]
+        return found
+
+    def add_distributions(self, found: Distributions) -> None:
+        for cells in self.cells.values():
+            for group, stages in cells.distributions.items():
+                merge(found, group, stages)
+
+    def add_copies(self, found: Distributions) -> None:
+        """Add rows that are made of those that are complete."""
+
+    def add_counters(self, found: dict[Group, Counter[str]]) -> None:
+        for cells in self.cells.values():
+            for group, counts in counted(cells).items():
+                found.setdefault(group, Counter()).update(counts)
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        """What costs neither an operation nor a request."""
+        return {}
+
+    @property
+    def folded(self) -> dict[Group, int]:
+        """How often each group was added to that of the others."""
+        return {}
+
+    def fold(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
+        """Make the rows that a report has."""
+        return cells, counters
+
+    def events(self, found: list[Event]) -> list[Event]:
+        """Those that came since the last call, of the parts before this one as well."""
+        return found
+
+    # --- The end --------------------------------------------------------------------------------------------------
+
+    def retarget(self, obj: BpfObject, wanted: Filter) -> None:
+        """From now on the filter is this one."""
+
+    @property
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """Further parts of the summary."""
+        return {}
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations, page-cache hits and requests, as every trace of the path flow counts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.cells import merge
+from wptrace.engine.devices import DeviceCells
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
+from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.model.kind import TOTAL, Group, Kind
+from wptrace.model.report import BYTES
+
+# The whole time of the request of an operation that made one (ONLY_STAGE_REQUEST of bpf_src/block/path/shared.h).
+_REQUEST = "request"
+# Reads and writes (PLAIN_KINDS, there).
+_PLAIN_KINDS = 2
+
+
+class Counts(Part):
+    """An operation with its only request is in one cell, `only`; others and their requests are in one each."""
+
+    def row_bytes(self, obj: BpfObject) -> int:
+        return sum(obj.maps[name].value_size * rows for name, rows in self._rows(obj).items())
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        for name, rows in self._rows(obj).items():
+            obj.maps[name].max_entries = slots * rows
+
+    @staticmethod
+    def _rows(obj: BpfObject) -> dict[str, int]:
+        """Of each device."""
+        kinds, ops = len(obj.enum("op_kind")), len(obj.enum("block_op"))
+        return {"op_cells": kinds, "only_cells": _PLAIN_KINDS, "hit_cells": kinds, "request_cells": ops}
+
+    def start(self, tracing: Tracing) -> None:
+        obj = tracing.obj
+        kinds, ops, only = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("only_stage")
+
+        def cells(name: str, kind: Kind, of: list[str], stages: list[str], absent: Sequence[str] = ()) -> DeviceCells:
+            return DeviceCells(obj.maps[f"{name}_cells"], tracing.names, kind, of, stages, True, absent)
+
+        absent = [name for name in SPARSE if name not in only]
+        self.cells = {
+            "op": cells("op", OPERATION, kinds, obj.enum("op_stage")),
+            "only": cells("only", OPERATION, kinds[:_PLAIN_KINDS], only, absent),
+            "hit": cells("hit", HIT, kinds, [TOTAL]),
+            "request": cells("request", REQUEST, ops, obj.enum("request_stage")),
+        }
+
+    def add_distributions(self, found: Distributions) -> None:
+        for cells in self.cells.values():
+            for group, stages in cells.distributions.items():
+                merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
+                if _REQUEST in stages:
+                    shared = {name: stages[name] for name in REQUEST_STAGES}
+                    merge(found, Group(REQUEST, group.values), {**shared, TOTAL: stages[_REQUEST]})
+
+    def add_counters(self, found: dict[Group, Counter[str]]) -> None:
+        super().add_counters(found)
+        for group, counters in self.cells["only"].counters.items():
+            found.setdefault(Group(REQUEST, group.values), Counter())[BYTES] += counters["request_bytes"]
+
+    # --- The books ------------------------------------------------------------------------------------------------
+
+    def requests(self) -> Iterator[tuple[Group, Mapping[str, int]]]:
+        """What was counted of requests."""
+        for name in ("request", "only"):
+            yield from self.cells[name].counters.items()
+
+    @property
+    def requests_ended(self) -> tuple[int, int]:
+        """How many, and how many of them failed."""
+        request, only = self.cells["request"], self.cells["only"]
+        finished = request.total("finished") + only.total("finished")
+        return finished, request.total("failed") + only.total("request_failed")
+
+    @property
+    def operations_ended(self) -> tuple[int, int]:
+        cells = [self.cells[name] for name in ("op", "only", "hit")]
+        return sum(one.total("finished") for one in cells), sum(one.total("failed") for one in cells)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file systems on the devices that the path flow traces: what is mounted, and which of it the programs watch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wptrace.bpf.object import BpfObject
+from wptrace.engine import devices
+from wptrace.engine.devices import Devices
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io import hooks
+from wptrace.flows.io.causes import UNWATCHED
+from wptrace.flows.io.operations import MODULES, is_watched, notes
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.kernel import mounts
+from wptrace.kernel.mounts import Place
+from wptrace.model.book import Cause
+
+
+class FileSystems(Part):
+    """Files of what is mounted while tracing have rows from then on. What is still there is found all the time."""
+
+    def __init__(self, of: Devices, places: Sequence[Place], every: bool = False) -> None:
+        """`places` are files and directories that are asked for; with `every`, all kinds are watched."""
+        super().__init__()
+        self._devices, self._places = of, places
+        # Before: what is mounted meanwhile is a change.
+        self._changes = mounts.Changes()
+        self.watched = set(MODULES) if every else hooks.file_systems(of.extents)
+        self._below = devices.below_files()
+        self._unwatched: set[int] = set()
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        self._place(obj)
+
+    def start(self, tracing: Tracing) -> None:
+        self._ways = [tracing.loaded.way(hooks.OPERATION), tracing.loaded.way(hooks.SYNC)]
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        return notes(loaded.way(hooks.OPERATION), self.watched, self._places)
+
+    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+        if not self._changes and not devices_changed:
+            return
+        now = devices.below_files()
+        # Numbers that are free again may be those of file systems without a device.
+        self._below = {**{dev: now[dev] for dev in self._below if dev in now}, **now}
+        self._place(obj)
+        self._unwatched |= {
+            dev
+            for dev, kind in devices.file_systems(self._devices.extents).items()
+            if not all(is_watched(kind, way, self.watched) for way in self._ways)
+        }
+
+    def _place(self, obj: BpfObject) -> None:
+        extents, names = self._devices.extents, self._devices.names
+        obj.bss.file_devices = devices.file_table(obj, extents, names, self._below)
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        return {UNWATCHED: len(self._unwatched)}
+
+    def close(self) -> None:
+        self._changes.close()

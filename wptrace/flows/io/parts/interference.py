@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--interference`: what took the CPU from operations, and controllers that hold bios before they get a request
+(bpf_src/block/path/interference.h, controllers.h)."""
+
+from __future__ import annotations
+
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.devices import DeviceCells
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.hooks import TICK_NS
+from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, OPERATION, REQUEST
+from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.kernel import privileges, symbols
+
+# In which function a task sleeps that each of them holds; who waits for io.max does not sleep.
+FUNCTIONS = {
+    "io_cost": "ioc_rqos_throttle",
+    "io_latency": "blkcg_iolatency_throttle",
+    "wbt": "wbt_wait",
+    "tag": "blk_mq_get_tag",
+}
+
+
+class Interference(Part):
+    stages = (*INTERFERENCES, *CONTROLLERS)
+
+    def row_bytes(self, obj: BpfObject) -> int:
+        return obj.maps["interference_cells"].value_size * len(obj.enum("op_kind"))
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        kinds = len(obj.enum("op_kind"))
+        obj.maps["interference_cells"].max_entries = slots * kinds
+        obj.maps["held_op_cells"].max_entries = slots * kinds
+        obj.maps["held_request_cells"].max_entries = slots * len(obj.enum("block_op"))
+        obj.rodata.interference = obj.bss.interference_on = True
+        obj.bss.tick_ns = TICK_NS
+        found = symbols.code(FUNCTIONS.values())
+        code = [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")]
+        obj.bss.code_begin = [begin for begin, _ in code]
+        obj.bss.code_bytes = [length for _, length in code]
+
+    def start(self, tracing: Tracing) -> None:
+        obj, names = tracing.obj, tracing.names
+        kinds, ops, controllers = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("controller")
+        interference, held, held_requests = (
+            obj.maps[f"{name}_cells"] for name in ("interference", "held_op", "held_request")
+        )
+        self.cells = {
+            "interference": DeviceCells(interference, names, OPERATION, kinds, list(INTERFERENCES), True),
+            "held_op": DeviceCells(held, names, OPERATION, kinds, controllers),
+            "held_request": DeviceCells(held_requests, names, REQUEST, ops, controllers),
+        }
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        """Each kernel has some of the functions, if it shows them."""
+        if any(loaded.obj.bss.code_bytes):
+            return []
+        hidden = f"/proc/kallsyms shows no addresses ({privileges.hidden_addresses()})"
+        return [f"what held requests back has no name: {hidden}"]
+
+    def add_distributions(self, found: Distributions) -> None:
+        super().add_distributions(found)
+        # Those that held nothing have no row.
+        for stages in found.values():
+            for name in CONTROLLERS:
+                if name in stages and not stages[name].count:
+                    del stages[name]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--slow`, `--each`, `--sample`, `--segments`: operations and requests one by one, as records of the ring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import RATE, RAW_RATE, Record, Ring
+from wptrace.flows.io.causes import FOREIGN
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.records import Stories, as_asked
+from wptrace.flows.io.rules import InTheWay
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.model.book import Cause
+from wptrace.model.kind import Group
+from wptrace.model.report import Event
+
+if TYPE_CHECKING:
+    from wptrace.flows.io.parts.neighbours import Neighbours
+
+
+class Singles(Part):
+    def __init__(self, options: Options, cgroups: CgroupNames, neighbours: Neighbours | None) -> None:
+        super().__init__()
+        self._options, self._cgroups, self._neighbours = options, cgroups, neighbours
+        self._layout = as_asked(options.interference, neighbours is not None, options.segments)
+        self._events: list[Event] = []
+        self._in_the_way = InTheWay()
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"segments": True} if self._options.segments else {}
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        options = self._options
+        obj.rodata.emits_records = True
+        obj.maps["records"].max_entries = options.ring_bytes
+        obj.rodata.record_bytes = obj.struct("io_record").before(self._layout.end).size
+        if options.segments:
+            obj.rodata.segmented = True
+            obj.maps["op_kept"].max_entries = obj.length("ops")
+        obj.bss.sample = options.sample
+        obj.bss.record_limit = options.limit
+        if options.slow_ns is not None:
+            obj.data.slow_ns = options.slow_ns
+
+    def start(self, tracing: Tracing) -> None:
+        obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
+        met = None if self._neighbours is None else self._neighbours.decode
+        self._stories = Stories(obj, names, self._cgroups, met, self._layout.end)
+        sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of)
+        ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
+        rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
+        tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
+
+    def take(self, records: list[Record]) -> None:
+        events = list(self._stories.decode(records))
+        self._events += events
+        for one in events:
+            self._in_the_way.add(one)
+
+    def add_counters(self, found: dict[Group, Counter[str]]) -> None:
+        found.update(self._in_the_way.counters())
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        return {} if self.ring is None else {FOREIGN: self.ring.foreign}
+
+    def events(self, found: list[Event]) -> list[Event]:
+        taken, self._events = self._events, []
+        return [*found, *taken]

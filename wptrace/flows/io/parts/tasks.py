@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--pid`, `--children`: the process that is asked for, and what it starts. Cgroups of tasks that go meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wptrace.bpf.object import BpfObject
+from wptrace.engine import gone_cgroups
+from wptrace.engine.filters import Filter
+from wptrace.engine.filters.task import PID
+from wptrace.engine.hooks import Hook
+from wptrace.flows.io.causes import EXITED
+from wptrace.flows.io.hooks import CHILDREN
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.kernel import tasks
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.model.book import Cause
+
+# Processes at once that descend from the one that is asked for.
+_MOST = 1 << 14
+_NO_PROCESS = (1 << 32) - 1
+
+
+class Process(Part):
+    """When it has ended, another one may have its number."""
+
+    def __init__(self, pid: int | None, children: bool, watched: bool) -> None:
+        super().__init__()
+        self._pid, self._children, self._is_watched = pid, children, watched
+        self._watched: tasks.Watched | None = None
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:  # type: ignore[override]
+        return (CHILDREN,) if self._children else ()
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"children": True} if self._children else {}
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        if self._children:
+            obj.rodata.filter_children = True
+            obj.maps["descendants"].max_entries = _MOST
+
+    def begin(self, obj: BpfObject) -> None:
+        self._mark(obj)
+        if self._pid and self._is_watched:
+            self._watched = tasks.Watched(self._pid)
+
+    def _mark(self, obj: BpfObject) -> None:
+        """Those that are there; later ones are marked when they are forked."""
+        if self._children and self._pid and not tasks.namespace():
+            marked = obj.maps["descendants"]
+            for number in tasks.descendants(self._pid):
+                marked[number] = 0
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        if self._watched is None:
+            return {}
+        if self._watched.look():
+            obj.bss.filter_tgid = _NO_PROCESS
+        return {EXITED: int(self._watched.ended)}
+
+    def retarget(self, obj: BpfObject, wanted: Filter) -> None:
+        self.close()
+        self._pid = wanted.get(PID.name)
+        self._mark(obj)
+
+    def close(self) -> None:
+        if self._watched is not None:
+            self._watched.close()
+        self._watched = None
+
+
+class Cgroups(Part):
+    """Their names, also of those that are removed while somebody still has to be named."""
+
+    hooks = (gone_cgroups.HOOK,)
+
+    def __init__(self, names: CgroupNames) -> None:
+        super().__init__()
+        self._names = names
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        gone_cgroups.prepare(obj)
+
+    def start(self, tracing: Tracing) -> None:
+        gone_cgroups.watch(tracing.obj, self._names)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--writeback`: pages followed from the task that made them dirty (bpf_src/block/path/writeback.h)."""
+
+from __future__ import annotations
+
+import os
+
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.devices import DeviceCells
+from wptrace.flows.io.causes import DIRTY_FULL
+from wptrace.flows.io.kinds import WRITEBACK, WRITEBACK_STAGES
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.model.book import Cause
+
+# At most this share of all pages is dirty with the default vm.dirty_ratio; and 28 MB of memory for it.
+_SHARE = 4
+MOST_FRAMES = 1 << 19
+
+
+class Writeback(Part):
+    stages = WRITEBACK_STAGES
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        frames = _frames()
+        obj.maps["dirty_frames"].max_entries = frames
+        obj.rodata.frame_mask = frames - 1
+        obj.rodata.following = True
+        obj.maps["writeback_cells"].max_entries = slots
+
+    def start(self, tracing: Tracing) -> None:
+        obj = tracing.obj
+        cells, stages = obj.maps["writeback_cells"], obj.enum("writeback_stage")
+        self.cells = {"writeback": DeviceCells(cells, tracing.names, WRITEBACK, ["write"], stages, True)}
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        return {DIRTY_FULL: obj.bss.loss[obj.enum("path_cause").index(DIRTY_FULL.name)]}
+
+
+def _frames() -> int:
+    """How many page frames may be dirty at a time: a power of two."""
+    wanted = os.sysconf("SC_PHYS_PAGES") // _SHARE
+    return min(1 << max(wanted - 1, 1).bit_length(), MOST_FRAMES)

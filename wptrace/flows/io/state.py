@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of operations and bios in flight, as programs write them (bpf_src/block/path/state.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import Any
+
+from wptrace.bpf.object import BpfObject
+from wptrace.flows.io.kinds import LAYER, OPERATION, REQUEST
+from wptrace.kernel import blockdev
+from wptrace.kernel.tasks import leader_of, name_of
+from wptrace.model.report import InFlight
+
+
+def path(names: bytes, cut: bool) -> str:
+    """A path from its names, the leaf's first, each with a NUL behind it."""
+    parts = names.split(b"\0")[:-1][::-1]
+    # Bytes that are no UTF-8 survive as surrogates, as everywhere in Python's file names.
+    found = b"/".join(parts).decode("utf-8", "surrogateescape")
+    return f".../{found}" if cut else f"/{found}" if parts else ""
+
+
+# What a request has reached, last point first, and the stage that it is in then.
+_REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
+
+
+def waiting(
+    obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int, anywhere: bool = True
+) -> list[InFlight]:
+    """Operations, requests and bios of stacked devices, in flight for at least that long, oldest first.
+
+    Unless those `anywhere` are asked for, an operation is left out until it is known to be of a followed device.
+    """
+    ops, bios = obj.struct("op_state"), obj.struct("bio_state")
+    kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
+    found = []
+    traced = {place: dict(zip(ops.fields, values)) for place, values in used(obj.view("ops"), ops)}
+    every = {place: dict(zip(bios.fields, values)) for place, values in used(obj.view("bios"), bios)}
+    below, delivered, traced_kind = (obj.constants[name] for name in ("EVENT_BELOW", "DELIVERED", "OP_TRACED"))
+    made = {bio["above"] for bio in every.values() if bio["done.events.below"] & below}
+    devices: dict[int, str] | None = None
+    requests: dict[int, str] = {}
+    uppers: dict[int, tuple[str, str]] = {}
+    for place, bio in every.items():
+        kind = bio_kinds[bio["kind"]]
+        if bio["bio"] == delivered or kind == "linked":
+            continue
+        operation = traced.get(bio["op"], {}) if bio["task"] else {}
+        owned = bool(operation) and operation["task"] == bio["task"]
+        if kind == "above":
+            devices = blockdev.numbers() if devices is None else devices
+            dev = devices.get(bio["done.dev"], "")
+            stage = "layers" if bio["layer"] and place not in made else "device"
+            if owned and (place not in made or bio["op"] not in uppers):
+                uppers[bio["op"]] = dev, "layers" if bio["layer"] else "device"
+            # What is no layer may never be heard of again.
+            if not bio["layer"]:
+                continue
+        else:
+            dev, stage = names[bio["done.slot"]], "throttle" if kind == "held" else _stage(bio)
+            if owned:
+                requests[bio["op"]] = stage
+        age = now_ns - bio["done.times.queued"]
+        if age >= at_least_ns and not bio["empty"]:
+            which = LAYER if kind == "above" else REQUEST
+            tid = operation["tid"] if owned else bio["tid"]
+            found.append(InFlight(which.group(dev, block_ops[bio["op_kind"]]), age, stage, _task(tid)))
+    for place, one in traced.items():
+        age = now_ns - one["start_ns"]
+        if one["kind"] == traced_kind and age >= at_least_ns:
+            dev, stage = names[one["slot"]] if one["slot"] else "", "journal" if one["in_journal"] else "fs"
+            if place in requests:
+                stage = requests[place]
+            elif place in uppers:
+                dev, stage = uppers[place]
+            elif not one["slot"] and not anywhere:
+                continue
+            found.append(InFlight(OPERATION.group(dev, kinds[one["op_kind"]]), age, stage, _task(one["tid"])))
+    return sorted(found, key=lambda one: -one.age_ns)
+
+
+def _task(tid: int) -> dict[str, Any]:
+    return {"pid": leader_of(tid), "tid": tid, "comm": name_of(tid)}
+
+
+def _stage(bio: dict[str, Any]) -> str:
+    stage = next((stage for point, stage in _REACHED if bio[f"done.times.{point}"]), "queue")
+    # Drivers without a hook of their own go from D to the device at once.
+    return "device" if stage == "driver" else stage
+
+
+# Of stacked devices, or not queued yet: no requests.
+_UPWARDS = ("above", "linked")
+
+_STRUCTS = {"ops": "op_state", "bios": "bio_state"}
+
+
+def in_use(obj: BpfObject) -> Iterator[int]:
+    """The places of both tables that are taken by what will end."""
+    upwards = [obj.enum("bio_kind").index(name) for name in _UPWARDS]
+    for name, struct in _STRUCTS.items():
+        layout = obj.struct(struct)
+        at = layout.fields.index("kind")
+        for place, values in used(obj.view(name), layout):
+            if name == "ops" or values[at] not in upwards:
+                yield place
+
+
+def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
+    """The values that a field of each table has in places that are taken, by the names of the tables."""
+    found: set[int] = set()
+    for name, field in fields.items():
+        layout = obj.struct(_STRUCTS[name])
+        at = layout.fields.index(field)
+        found.update(values[at] for _, values in used(obj.view(name), layout))
+    return found
+
+
+def begun(obj: BpfObject, name: str) -> int:
+    """How many operations or requests ever began: each place counts its own, behind its key."""
+    stride = obj.struct(_STRUCTS[name]).size
+    return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())
+
+
+def unplaced(obj: BpfObject) -> int:
+    """How many operations are in flight that have no request yet, so that their device is not known."""
+    layout, traced = obj.struct("op_state"), obj.constants["OP_TRACED"]
+    kind, slot, above = (layout.fields.index(name) for name in ("kind", "slot", "above"))
+    return sum(
+        1
+        for _, values in used(obj.view("ops"), layout)
+        if values[kind] == traced and not values[slot] and not values[above]
+    )
+
+
+def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
+    """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
+    layout = obj.struct("op_state")
+    kind, traced = layout.fields.index("kind"), obj.constants["OP_TRACED"]
+    for place, values in used(obj.view("ops"), layout):
+        yield place, values[kind] == traced
+
+
+def give_up(obj: BpfObject, place: int) -> bool:
+    """The place is free: nothing ends this operation any more. Whether a request was to be counted with it."""
+    layout, memory = obj.struct("op_state"), obj.view("ops")
+    only = layout.struct.unpack_from(memory, place * layout.size)[layout.fields.index("only")]
+    # Whoever has the place next would take it for his.
+    (at,) = (member.offset for member in layout.places if member.name == "only")
+    memory[place * layout.size + at : place * layout.size + at + 4] = bytes(4)
+    _free(memory, place * layout.size)
+    if not only:
+        return False
+    at = (only - 1) * obj.struct("bio_state").size
+    delivered = obj.view("bios")[at : at + 8].cast("Q")[0] == obj.constants["DELIVERED"]
+    if delivered:
+        _free(obj.view("bios"), at)
+    return delivered
+
+
+def _free(memory: memoryview, at: int) -> None:
+    memory[at : at + 8] = bytes(8)
+
+
+def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The places of a table that are taken: their first eight bytes are not 0."""
+    stride = layout.size
+    keys = memory.cast("Q")[:: stride // 8].tolist()
+    # There are thousands of places, of which few are taken at a time.
+    for place in compress(range(len(keys)), keys):
+        yield place, layout.struct.unpack_from(memory, place * stride)
