@@ -12,6 +12,7 @@
 #include "lib/tracepoint.h"
 #include "lib/pid_namespace.h"
 #include "lib/sample.h"
+#include "lib/table.h"
 
 enum block_stage {
 	BLOCK_STAGE_QUEUE, /* G to D */
@@ -75,25 +76,57 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-/* Stateful devices alone: when a bio got its request, and the requests that are with the driver. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, __u64);
-} bios SEC(".maps");
+/* Whether there are stateful devices: of them it is kept when a bio got its request, and what the driver has. */
+const volatile bool own_times;
 
-struct request_state {
+struct start {
+	__u64 bio; /* 0: free */
 	__u64 start_ns;
-	__u64 issue_ns;
+	__u16 slot;
+	bool crowded;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, struct request_state);
-} requests SEC(".maps");
+struct issued {
+	__u64 request; /* 0: free */
+	__u64 start_ns;
+	__u64 issue_ns;
+	__u16 slot;
+	bool crowded;
+};
+
+#define STATE_BITS 14
+CONSTANT(STATES, 1 << STATE_BITS);
+
+/* Python sets how many there are: all of them, or one where no device is stateful. */
+#define STATE_TABLE(table, of) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_ARRAY); \
+		__uint(max_entries, 1); \
+		__type(key, __u32); \
+		__type(value, struct of); \
+	} table SEC(".maps"); \
+\
+	static __always_inline struct of *of##_at(__u32 place) \
+	{ \
+		place &= STATES - 1; \
+		return bpf_map_lookup_elem(&table, &place); \
+	}
+
+STATE_TABLE(starts, start)
+STATE_TABLE(requests, issued)
+
+static __always_inline bool take_start(struct start *start, __u64 bio)
+{
+	return !start->bio && take_place(&start->bio, 0, bio);
+}
+
+static __always_inline bool take_issued(struct issued *issued, __u64 request)
+{
+	return !issued->request && take_place(&issued->request, 0, request);
+}
+
+TABLE(start, struct start, bio, STATE_BITS, 16)
+TABLE(issued, struct issued, request, STATE_BITS, 16)
 
 /* What happened to a request on its way, which is rare: of those that are in flight. */
 struct life {
@@ -181,92 +214,136 @@ static __always_inline struct block_cell *cell_of(__u16 slot, enum block_op op)
 
 static __always_inline int on_request_alloc(struct bio *bio, bool trusted)
 {
-	__u64 key = (__u64)bio;
-	__u64 now;
 	__u32 dev = bio_disk(bio, trusted);
+	struct device_match match;
+	struct start *start;
+	__u32 place;
 	/* It asks for a flush alone. */
 	bool empty = !FIELD(trusted, bio, bi_iter.bi_size);
 
 	if (target_tgid && target_tgid != current_ids() >> 32)
 		return 0;
-	if (!find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty).stateful)
+	match = find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty);
+	if (!match.stateful)
 		return 0;
 	if (request_sample && !target_tgid && !is_timed())
 		return 0;
-	now = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&bios, &key, &now, BPF_ANY))
+	start = claim_start((__u64)bio, &place);
+	if (!start) {
 		COUNT(loss[BLOCK_CAUSE_NO_START]);
+		return 0;
+	}
+	start->slot = match.slot;
+	start->start_ns = bpf_ktime_get_ns();
 	return 0;
+}
+
+static __always_inline __u64 end_wait(struct start *start)
+{
+	__u64 since = start->start_ns;
+
+	barrier();
+	start->bio = 0;
+	return since;
 }
 
 /* A front merge puts another bio before the one that got the request; more than a few of them are rare. */
 #define FRONT_MERGES 8
 
-static __always_inline __u64 take_start(struct request *rq, bool trusted)
+static __noinline __u64 end_wait_behind(struct bio *bio)
 {
-	struct bio *bio = FIELD(trusted, rq, bio);
 	int place;
 
-	for (place = 0; place < FRONT_MERGES && bio; place++) {
-		__u64 key = (__u64)bio;
-		__u64 *found = bpf_map_lookup_elem(&bios, &key);
+	for (place = 1; place < FRONT_MERGES; place++) {
+		__u32 found;
 
-		if (found) {
-			__u64 start = *found;
+		bio = BPF_CORE_READ(bio, bi_next);
+		if (!bio)
+			return 0;
+		found = start_place((__u64)bio);
+		if (found < STATES) {
+			struct start *start = start_at(found);
 
-			bpf_map_delete_elem(&bios, &key);
-			return start;
+			return start ? end_wait(start) : 0;
 		}
-		bio = FIELD(trusted, bio, bi_next);
 	}
 	return 0;
+}
+
+static __always_inline int issue(struct request *rq, enum block_op op, __u16 slot, __u64 start, __u64 now)
+{
+	struct block_cell *cell = cell_of(slot, op);
+	struct issued *issued;
+	__u32 place;
+
+	if (!cell)
+		return 0;
+	cell->started++;
+	issued = claim_issued((__u64)rq, &place);
+	if (!issued) {
+		COUNT(loss[BLOCK_CAUSE_STATE_FULL]);
+		return 0;
+	}
+	issued->start_ns = start;
+	issued->issue_ns = now;
+	issued->slot = slot;
+	return 0;
+}
+
+/* No start is known of its first bio: a front merge, a flush, or another process. */
+static __noinline int issue_without_start(struct request *rq, __u64 now)
+{
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	enum block_op op = request_op(BPF_CORE_READ(rq, cmd_flags));
+	struct device_match match;
+	__u64 start;
+
+	match = find_device(request_disk(rq, false), BPF_CORE_READ(rq, __sector), op == BLOCK_OP_FLUSH);
+	if (!match.stateful)
+		return 0;
+	start = bio ? end_wait_behind(bio) : 0;
+	if (!start && target_tgid)
+		return 0;
+	/* The flush machinery has one request of its own, which never waits for a tag. */
+	if (!start && op == BLOCK_OP_FLUSH)
+		start = now;
+	if (!start && stateless)
+		return 0;
+	return issue(rq, op, match.slot, start, now);
 }
 
 static __always_inline int on_request_issue(struct request *rq, bool trusted)
 {
-	enum block_op op = request_op(FIELD(trusted, rq, cmd_flags));
-	__u64 key = (__u64)rq;
-	struct request_state fresh = {};
-	struct request_state *known;
-	struct device_match match;
-	struct block_cell *cell;
+	struct bio *bio = FIELD(trusted, rq, bio);
+	struct start *start = bio ? find_start((__u64)bio) : NULL;
+	struct issued *issued;
+	__u64 since;
 
-	match = find_device(request_disk(rq, trusted), FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH);
-	if (!match.stateful)
-		return 0;
-	known = bpf_map_lookup_elem(&requests, &key);
-	if (known) { /* requeued: D is the last time it was issued */
-		known->issue_ns = bpf_ktime_get_ns();
+	if (!start) {
+		issued = find_issued((__u64)rq);
+		if (!issued)
+			return issue_without_start((struct request *)number_of((__u64)rq), bpf_ktime_get_ns());
+		/* Requeued: D is the last time it was issued. */
+		issued->issue_ns = bpf_ktime_get_ns();
 		return 0;
 	}
-	fresh.issue_ns = bpf_ktime_get_ns();
-	fresh.start_ns = take_start(rq, trusted);
-	if (!fresh.start_ns && target_tgid)
-		return 0;
-	/* The flush machinery has one request of its own, which never waits for a tag. */
-	if (!fresh.start_ns && op == BLOCK_OP_FLUSH)
-		fresh.start_ns = fresh.issue_ns;
-	if (!fresh.start_ns && stateless)
-		return 0;
-	cell = cell_of(match.slot, op);
-	if (!cell)
-		return 0;
-	cell->started++;
-	if (bpf_map_update_elem(&requests, &key, &fresh, BPF_ANY))
-		COUNT(loss[BLOCK_CAUSE_STATE_FULL]);
-	return 0;
+	since = end_wait(start);
+	return issue(rq, request_op(FIELD(trusted, rq, cmd_flags)), start->slot, since, bpf_ktime_get_ns());
 }
 
-static __always_inline void forget_start(struct request *rq, bool trusted)
+/* Whether it was known. */
+static __always_inline bool forget_start(__u64 bio)
 {
-	__u64 key = (__u64)FIELD(trusted, rq, bio);
+	struct start *start = bio ? find_start(bio) : NULL;
 
-	bpf_map_delete_elem(&bios, &key);
+	if (start)
+		start->bio = 0;
+	return start;
 }
 
 static __always_inline int on_request_merge(struct request *rq, bool trusted)
 {
-	forget_start(rq, trusted);
+	forget_start((__u64)FIELD(trusted, rq, bio));
 	return 0;
 }
 
@@ -309,7 +386,6 @@ static __noinline struct block_cell *cell_of_request(struct request *rq)
 	__u32 flags = BPF_CORE_READ(rq, cmd_flags);
 	enum block_op op = request_op(flags);
 	struct device_match match;
-	__u64 key = (__u64)rq;
 	__u32 dev = request_disk(rq, false);
 
 	if (!dev)
@@ -318,7 +394,7 @@ static __noinline struct block_cell *cell_of_request(struct request *rq)
 	if (!match.found)
 		return NULL;
 	/* Of another process, or issued before tracing began. */
-	if (match.stateful && target_tgid && !bpf_map_lookup_elem(&requests, &key))
+	if (match.stateful && target_tgid && !find_issued((__u64)rq))
 		return NULL;
 	return cell_of(match.slot, op);
 }
@@ -434,11 +510,10 @@ static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful
 {
 	struct bio *bio = BPF_CORE_READ(rq, bio);
 	struct block_cell *cell;
-	__u64 key = (__u64)bio;
 
 	if (!bio)
 		return 0;
-	if (stateful && bpf_map_delete_elem(&bios, &key) && target_tgid)
+	if (stateful && !forget_start((__u64)bio) && target_tgid)
 		return 0; /* somebody else's */
 	/* That it has no bytes left says nothing. A clone shares the pages, and does not count them. */
 	if (BPF_CORE_READ(bio, bi_io_vec) && (BPF_CORE_READ(bio, bi_vcnt) || BPF_CORE_READ(bio, bi_iter.bi_sector)))
@@ -449,51 +524,65 @@ static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful
 	return 0;
 }
 
+/* Of a stateful device: issued before tracing began, of another process, or not timed. */
+static __noinline int complete_without_start(__u16 slot, enum block_op op, __u32 bytes, int error)
+{
+	struct block_cell *cell;
+
+	if (target_tgid)
+		return 0;
+	if (!stateless) {
+		COUNT(loss[BLOCK_CAUSE_UNMATCHED_END]);
+		return 0;
+	}
+	cell = cell_of(slot, op);
+	if (cell) {
+		cell->started++;
+		count(cell, bytes, error);
+		cell->untimed++;
+	}
+	return 0;
+}
+
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 flags = FIELD(trusted, rq, cmd_flags);
 	enum block_op op = request_op(flags);
 	__u64 key = (__u64)rq;
-	bool empty = !bytes && op <= BLOCK_OP_WRITE;
+	struct issued *known = NULL;
 	__u64 start, issued, queue, device;
-	struct device_match match;
 	struct block_cell *cell;
 	struct life life = {};
-	__u32 dev;
+	__u16 slot;
 
 	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of(key), bytes, error);
 	if (living)
 		end_life(rq, &life);
-	dev = request_disk(rq, trusted);
-	if (!dev)
-		return 0; /* a command to a controller, not to a disk */
-	match = find_device(dev, FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH || empty);
-	if (!match.found)
-		return 0;
-	if (empty)
-		return end_sequence(rq, match.slot, match.stateful);
-	if (match.stateful) {
-		struct request_state *state = bpf_map_lookup_elem(&requests, &key);
-
-		if (!state) { /* issued before tracing began, or somebody else's */
-			if (!target_tgid && !stateless)
-				COUNT(loss[BLOCK_CAUSE_UNMATCHED_END]);
-			if (target_tgid || !stateless)
-				return 0;
-			cell = cell_of(match.slot, op);
-			if (cell) {
-				cell->started++;
-				count(cell, bytes, error);
-				cell->untimed++;
-			}
-			return 0;
-		}
-		start = state->start_ns;
-		issued = state->issue_ns;
-		bpf_map_delete_elem(&requests, &key);
+	if (own_times)
+		known = find_issued(key);
+	if (known) {
+		start = known->start_ns;
+		issued = known->issue_ns;
+		slot = known->slot;
+		barrier();
+		known->request = 0;
 	} else {
+		bool empty = !bytes && op <= BLOCK_OP_WRITE;
+		struct device_match match;
+		__u32 dev = request_disk(rq, trusted);
+
+		if (!dev)
+			return 0; /* a command to a controller, not to a disk */
+		match = find_device(dev, FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH || empty);
+		if (!match.found)
+			return 0;
+		slot = match.slot;
+		if (empty)
+			return end_sequence(rq, slot, match.stateful);
+		if (match.stateful)
+			return complete_without_start(slot, op, bytes, error);
 		start = FIELD(trusted, rq, start_time_ns);
 		issued = FIELD(trusted, rq, io_start_time_ns);
 		/*
@@ -506,7 +595,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		if (issued < start)
 			issued = 0;
 	}
-	cell = cell_of(match.slot, op);
+	cell = cell_of(slot, op);
 	if (!cell)
 		return 0;
 	bytes += life.bytes;
@@ -524,7 +613,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	}
 	count(cell, bytes, error);
 	/* Where starts are seen, it was decided there. */
-	if (request_sample && (!match.stateful || target_tgid) && !is_timed()) {
+	if (request_sample && (!known || target_tgid) && !is_timed()) {
 		cell->untimed++;
 		return 0;
 	}
@@ -536,14 +625,14 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	queue = issued > start ? issued - start : 0;
 	device = now > issued ? now - issued : 0;
 	if (queue) {
-		hist_add_plain(&cell->stages[BLOCK_STAGE_QUEUE], queue);
-		hist_add_plain(&cell->stages[BLOCK_STAGE_DEVICE], device);
-		hist_add_plain(&cell->stages[BLOCK_STAGE_TOTAL], queue + device);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_QUEUE], queue, false);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_DEVICE], device, false);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_TOTAL], queue + device, false);
 	} else { /* from 6.9 on the stamps of a plugged request are one */
-		hist_add_plain(&cell->stages[BLOCK_STAGE_AT_ONCE], device);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_AT_ONCE], device, false);
 	}
 	if (queue + device >= slow_ns || (sample && is_told()))
-		send(rq, trusted, now, queue, device, bytes, dev, flags, op, match.slot, error, &life);
+		send(rq, trusted, now, queue, device, bytes, request_disk(rq, trusted), flags, op, slot, error, &life);
 	return 0;
 }
 

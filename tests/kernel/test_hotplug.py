@@ -90,3 +90,21 @@ def test_disks_that_come_have_rows_of_their_own(options: list[str], tmp_path: Pa
             assert of_devices(rows, "owned_operation")[name] == operations[name]
             assert of_devices(rows, "owned_request")[name] == requests[name]
             assert sum(one["requests"] for one in trace.summary["neighbours"] if one["dev"] == name) == requests[name]
+
+
+@pytest.mark.parametrize("times", ["auto", "own"])
+def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
+    reads, done = _Reads(), Counter[str]()
+    with Trace("--level=block", f"--times={times}", "0.5") as trace:
+        for number in range(MANY):
+            with null_device(f"wpth{number}{times}") as disk:
+                reads.until_named(disk, trace)
+                reads.read(disk, 20 + number)
+                done[disk.name] += disk.completed()["read"]
+            trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
+        trace.stop()
+    requests = of_devices(trace.summary["rows"], "request")
+    for name in reads.made:
+        assert 20 <= requests[name] <= done[name]
+    book = trace.summary["requests"]
+    assert (book["lost"], book["in_flight"]) == (0, 0)

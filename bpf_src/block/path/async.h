@@ -54,39 +54,13 @@ static __always_inline __u32 *submission_owner(__u32 place)
 	return &submission_owners[place];
 }
 
-__noinline __u32 submission_place(__u64 key)
+static __always_inline bool take_submission(struct submission *submission, __u64 key)
 {
-	__u32 home = home_of(key, SUBMISSION_BITS), probe;
-
-	if (submission_at(home)->key == key)
-		return home & (SUBMISSIONS - 1);
-	/* The kernel's own come by as well, such as those of loop devices: they are nowhere. */
-	if (!submission_at(home)->crowded)
-		return SUBMISSIONS;
-	for (probe = 1; probe < SUBMISSION_PROBES; probe++) {
-		if (submission_at(home + probe)->key == key)
-			return home + probe & (SUBMISSIONS - 1);
-	}
-	return SUBMISSIONS;
+	return !submission->key && take_place(&submission->key, 0, key);
 }
 
-__noinline __u32 claim_submission(__u64 key)
-{
-	__u32 home = home_of(key, SUBMISSION_BITS), probe;
-
-	/* It was submitted before, and its end was never seen. */
-	probe = submission_place(key);
-	if (probe < SUBMISSIONS)
-		return probe;
-	for (probe = 0; probe < SUBMISSION_PROBES; probe++) {
-		struct submission *submission = submission_at(home + probe);
-
-		if (!submission->key && take_place(&submission->key, 0, key))
-			return home + probe & (SUBMISSIONS - 1);
-		submission_at(home)->crowded = true;
-	}
-	return SUBMISSIONS;
-}
+/* The kernel's own come by as well, such as those of loop devices: they are nowhere. */
+TABLE(submission, struct submission, key, SUBMISSION_BITS, SUBMISSION_PROBES)
 
 static __always_inline int submit(__u64 key, enum interface interface, __u64 user_data)
 {
@@ -97,12 +71,12 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 		return 0;
 	if (filtering && !task_passes())
 		return 0; /* nor do its bios */
-	place = claim_submission(number_of(key));
-	if (place >= SUBMISSIONS) {
+	/* Or it was submitted before, and its end was never seen. */
+	submission = claim_submission(key, &place);
+	if (!submission) {
 		COUNT(loss[PATH_CAUSE_SUBMIT_FULL]);
 		return 0;
 	}
-	submission = submission_at(place);
 	submission->interface = interface;
 	submission->tid = bpf_get_current_pid_tgid();
 	if (owner_by && !BY_FILE(owner_by))
@@ -130,7 +104,7 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 	if (place >= SUBMISSIONS)
 		return NULL;
 	submission = submission_at(place);
-	op = claim_op(key);
+	op = op_for(key);
 	if (!op) {
 		COUNT(loss[PATH_CAUSE_OP_FULL]);
 		submission->key = 0;
@@ -244,7 +218,7 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 	if (!op->made)
 		op->issued_ns = bpf_ktime_get_ns();
 	task = bpf_get_current_task();
-	stand_in = claim_op(task);
+	stand_in = op_for(task);
 	if (!stand_in) {
 		/* Nobody will know whose its requests are. */
 		op->lost = true;

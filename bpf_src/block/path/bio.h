@@ -134,7 +134,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		else if (!match.found)
 			return 0;
 	}
-	state = claim_bio(key);
+	state = bio_for(key);
 	if (!state) {
 		if (above || empty)
 			COUNT(loss[PATH_CAUSE_LAYER_FULL]);
@@ -320,7 +320,7 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 		if (op->task != rest->task)
 			op = NULL;
 	}
-	state = claim_bio((__u64)front);
+	state = bio_for((__u64)front);
 	if (!state) {
 		if (rest->kind != BIO_KIND_ABOVE)
 			no_place(op);

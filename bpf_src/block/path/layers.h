@@ -142,7 +142,7 @@ static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 	/* This very bio is sent on: D finds it. */
 	if (!upper || !upper->layer || upper->bio == bio)
 		return 0;
-	state = claim_bio(bio);
+	state = bio_for(bio);
 	if (!state)
 		return 0;
 	__builtin_memset(&state->done, 0, sizeof(state->done));

@@ -72,7 +72,7 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 		next->done.cpus.submit = submit;
 	} else {
 		/* It was never seen: it has no owner. */
-		next = claim_bio(address);
+		next = bio_for(address);
 		if (!next) {
 			COUNT(loss[PATH_CAUSE_UNMATCHED_START]);
 			return 0;

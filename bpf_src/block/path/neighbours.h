@@ -216,12 +216,11 @@ struct occupant {
 	__u8 slot;
 	__u8 column;
 	__u8 op;
-	__u8 unused[7];
+	bool crowded; /* another one belongs here, and had to take one of the next slots */
+	__u8 unused[6];
 };
 
 struct occupant occupants[OCCUPANTS] SEC(".bss.occupants");
-/* How many of them are not where they belong. */
-__u64 displaced_occupants;
 
 static __always_inline struct occupant *occupant_at(__u32 place)
 {
@@ -229,43 +228,26 @@ static __always_inline struct occupant *occupant_at(__u32 place)
 	return &occupants[place];
 }
 
-__noinline __u32 displaced_occupant(__u64 rq)
+static __always_inline bool take_occupant(struct occupant *one, __u64 rq)
 {
-	__u32 home = home_of(rq, OCCUPANT_BITS), probe;
-
-	for (probe = 1; probe < OCCUPANT_PROBES; probe++) {
-		if (occupant_at(home + probe)->rq == rq)
-			return home + probe & (OCCUPANTS - 1);
-	}
-	return OCCUPANTS;
+	return !one->rq && take_place(&one->rq, 0, rq);
 }
 
-static __always_inline __u32 occupant_place(__u64 rq)
-{
-	__u32 home = home_of(rq, OCCUPANT_BITS);
-
-	if (occupant_at(home)->rq == rq)
-		return home;
-	return displaced_occupants ? displaced_occupant(rq) : OCCUPANTS;
-}
+TABLE(occupant, struct occupant, rq, OCCUPANT_BITS, OCCUPANT_PROBES)
 
 /* At the end, or before it is issued anew. */
 __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 {
-	__u32 place = occupant_place(rq);
-	struct occupant *one;
+	struct occupant *one = find_occupant(rq);
 
-	if (place >= OCCUPANTS)
+	if (!one)
 		return 0;
-	one = occupant_at(place);
 	if (!now)
 		now = bpf_ktime_get_ns();
 	COUNT_MORE(occupancy_at(one->slot)->words[column_at(one->column)], (now << 16) - 1);
 	if (ended)
 		add_to_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
 				 minus(now, one->since), one->bytes);
-	if (place != home_of(rq, OCCUPANT_BITS))
-		COUNT_MORE(displaced_occupants, -1);
 	barrier();
 	one->rq = 0;
 	return 0;
@@ -276,32 +258,27 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 
 __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
 {
-	__u32 home = home_of(rq, OCCUPANT_BITS), column, probe;
+	struct occupant *one;
+	__u32 column, place;
 
-	if (occupant_place(rq) < OCCUPANTS)
-		leave_device(rq, now, false);
-	for (probe = 0; probe < OCCUPANT_PROBES; probe++) {
-		struct occupant *one = occupant_at(home + probe);
-
-		if (one->rq || !take_place(&one->rq, 0, rq))
-			continue;
-		if (probe)
-			COUNT(displaced_occupants);
-		column = last_column(slot, owner);
-		one->since = now;
-		one->bytes = asked;
-		one->owner = owner;
-		one->slot = slot;
-		one->column = column;
-		one->op = asked >> 32;
-		if (owner && owner < OWNER_OTHERS) {
-			owner_at(owner - 1)->last_bytes = one->bytes;
-			owner_at(owner - 1)->last_op = one->op;
-		}
-		COUNT_MORE(occupancy_at(slot)->words[column_at(column)], 1 - (now << 16));
+	leave_device(rq, now, false);
+	one = claim_occupant(rq, &place);
+	if (!one) {
+		COUNT(loss[PATH_CAUSE_NEIGHBOUR_FULL]);
 		return 0;
 	}
-	COUNT(loss[PATH_CAUSE_NEIGHBOUR_FULL]);
+	column = last_column(slot, owner);
+	one->since = now;
+	one->bytes = asked;
+	one->owner = owner;
+	one->slot = slot;
+	one->column = column;
+	one->op = asked >> 32;
+	if (owner && owner < OWNER_OTHERS) {
+		owner_at(owner - 1)->last_bytes = one->bytes;
+		owner_at(owner - 1)->last_op = one->op;
+	}
+	COUNT_MORE(occupancy_at(slot)->words[column_at(column)], 1 - (now << 16));
 	return 0;
 }
 

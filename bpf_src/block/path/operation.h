@@ -78,7 +78,7 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 			return 0; /* nor do its bios */
 		wanted = operation_passes(file, kind, length);
 	}
-	op = claim_op(task);
+	op = op_for(task);
 	if (!op) {
 		if (wanted)
 			COUNT(loss[PATH_CAUSE_OP_FULL]);

@@ -42,7 +42,7 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 	/* The table was full: a bio may have been counted for that when it was queued. */
 	if (bio ? BPF_CORE_READ(who, end_io) || loss[PATH_CAUSE_BIO_FULL] : op_kind != BLOCK_OP_FLUSH)
 		return NULL;
-	state = claim_bio(key);
+	state = bio_for(key);
 	if (!state) {
 		no_place(NULL);
 		return NULL;

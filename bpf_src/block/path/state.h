@@ -4,7 +4,7 @@
 #define WPT_PATH_STATE_H
 
 #include "block/path/shared.h"
-#include "lib/place.h"
+#include "lib/table.h"
 #include "lib/sample.h"
 
 #define NEVER ~0ULL
@@ -347,66 +347,22 @@ static __always_inline __u64 minus(__u64 later, __u64 earlier)
 	return later > earlier ? later - earlier : 0;
 }
 
-/* The verifier forbids arithmetic with a pointer it knows, but its lower half is a plain number. */
-static __always_inline __u32 lower_half(__u64 pointer)
-{
-	__u32 half;
-
-	asm volatile("%0 = %1" : "=w"(half) : "w"((__u32)pointer));
-	return half;
-}
-
 static __always_inline __u32 hash(__u64 pointer)
 {
 	return lower_half(pointer) * 0x9e3779b1u >> 8;
 }
 
-/*
- * Where what has this address belongs, in a table of so many bits. The highest bits of the product depend on all of the
- * address's lower half, the others on fewer: tasks lie in slabs of 32 KiB, so the low 15 bits of theirs are all alike.
- */
-static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
-{
-	return lower_half(pointer) * 0x9e3779b1u >> (32 - bits);
-}
-
 /* --- Operations by task ------------------------------------------------------------------------------------------- */
 
-/*
- * A slot is sought next to where it belongs only if one ever had to go there. That is done by global functions, which
- * the verifier looks at once, and not for each way through them.
- */
-__noinline __u32 displaced_op(__u64 task, __u32 home)
+static __always_inline bool take_op(struct op_state *op, __u64 task)
 {
-	__u32 probe;
-
-	for (probe = 1; probe < OP_PROBES; probe++) {
-		if (op_at(home + probe)->task == task)
-			return home + probe & (OPS - 1);
-	}
-	return OPS;
+	if (op->task || !take_place(&op->task, 0, task))
+		return false;
+	op->kind = OP_NONE;
+	return true;
 }
 
-static __always_inline struct op_state *find_op(__u64 task)
-{
-	__u32 place = home_of(task, OP_BITS);
-	struct op_state *op = op_at(place);
-
-	if (op->task == task)
-		return op;
-	if (!op->crowded)
-		return NULL;
-	place = displaced_op(number_of(task), place);
-	return place < OPS ? op_at(place) : NULL;
-}
-
-/* The same search for loops: a global function, which is verified once and not for each round. */
-__noinline __u32 op_place(__u64 task)
-{
-	struct op_state *op = find_op(task);
-
-	return op ? op->place : OPS;
-}
+TABLE(op, struct op_state, task, OP_BITS, OP_PROBES)
 
 static __always_inline struct op_state *find_op_in_loop(__u64 task)
 {
@@ -430,14 +386,6 @@ static __always_inline struct op_state *op_of(__u64 task)
 	return op;
 }
 
-static __always_inline bool take_op(struct op_state *op, __u64 task)
-{
-	if (op->task || !take_place(&op->task, 0, task))
-		return false;
-	op->kind = OP_NONE;
-	return true;
-}
-
 /* Before the next one in this slot says when it began, nothing of its task belongs to it. */
 static __always_inline void free_op(struct op_state *op)
 {
@@ -446,63 +394,18 @@ static __always_inline void free_op(struct op_state *op)
 	op->task = 0;
 }
 
-__noinline __u32 claim_displaced_op(__u64 task, __u32 home)
-{
-	__u32 probe;
-
-	for (probe = 0; probe < OP_PROBES; probe++) {
-		if (op_at(home + probe)->task == task)
-			return home + probe & (OPS - 1);
-	}
-	op_at(home)->crowded = true;
-	for (probe = 0; probe < OP_PROBES; probe++) {
-		if (take_op(op_at(home + probe), task))
-			return home + probe & (OPS - 1);
-	}
-	return OPS;
-}
-
 /* The slot of this task: the one that it has, or one that was free; its kind says which. */
-static __always_inline struct op_state *claim_op(__u64 task)
+static __always_inline struct op_state *op_for(__u64 task)
 {
-	__u32 place = home_of(task, OP_BITS);
-	struct op_state *op = op_at(place);
+	__u32 place;
+	struct op_state *op = claim_op(task, &place);
 
-	if (op->task != task && (op->crowded || !take_op(op, task))) {
-		place = claim_displaced_op(number_of(task), place);
-		if (place >= OPS)
-			return NULL;
-		op = op_at(place);
-	}
-	op->place = place;
+	if (op)
+		op->place = place;
 	return op;
 }
 
 /* --- Requests by bio ---------------------------------------------------------------------------------------------- */
-
-__noinline __u32 displaced_bio(__u64 bio, __u32 home)
-{
-	__u32 probe;
-
-	for (probe = 1; probe < BIO_PROBES; probe++) {
-		if (bio_at(home + probe)->bio == bio)
-			return home + probe & (BIOS - 1);
-	}
-	return BIOS;
-}
-
-static __always_inline struct bio_state *find_bio(__u64 bio)
-{
-	__u32 place = home_of(bio, BIO_BITS);
-	struct bio_state *state = bio_at(place);
-
-	if (state->bio == bio)
-		return state;
-	if (!state->crowded)
-		return NULL;
-	place = displaced_bio(number_of(bio), place);
-	return place < BIOS ? bio_at(place) : NULL;
-}
 
 static __always_inline bool take_bio(struct bio_state *state, __u64 bio)
 {
@@ -525,19 +428,12 @@ static __always_inline bool take_above(struct bio_state *state, __u64 bio)
 	return true;
 }
 
-__noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
-{
-	__u32 probe;
+TABLE(bio, struct bio_state, bio, BIO_BITS, BIO_PROBES)
 
-	for (probe = 0; probe < BIO_PROBES; probe++) {
-		if (bio_at(home + probe)->bio == bio)
-			return home + probe & (BIOS - 1);
-	}
-	bio_at(home)->crowded = true;
-	for (probe = 0; probe < BIO_PROBES; probe++) {
-		if (take_bio(bio_at(home + probe), bio))
-			return home + probe & (BIOS - 1);
-	}
+__noinline __u32 claim_above(__u64 bio)
+{
+	__u32 home = home_of(bio, BIO_BITS), probe;
+
 	for (probe = 0; probe < BIO_PROBES; probe++) {
 		if (take_above(bio_at(home + probe), bio))
 			return home + probe & (BIOS - 1);
@@ -546,27 +442,19 @@ __noinline __u32 claim_displaced_bio(__u64 bio, __u32 home)
 }
 
 /* The slot of this bio: the one that it has, or one that was free, of the kind BIO_KIND_QUEUED. */
-static __always_inline struct bio_state *claim_bio(__u64 bio)
+static __always_inline struct bio_state *bio_for(__u64 bio)
 {
-	__u32 place = home_of(bio, BIO_BITS);
-	struct bio_state *state = bio_at(place);
+	__u32 place;
+	struct bio_state *state = claim_bio(bio, &place);
 
-	if (state->bio != bio && (state->crowded || !take_bio(state, bio))) {
-		place = claim_displaced_bio(number_of(bio), place);
+	if (!state) {
+		place = claim_above(number_of(bio));
 		if (place >= BIOS)
 			return NULL;
 		state = bio_at(place);
 	}
 	state->place = place;
 	return state;
-}
-
-/* The same search for loops: a global function, which is verified once and not for each round. */
-__noinline __u32 bio_place(__u64 bio)
-{
-	struct bio_state *state = find_bio(bio);
-
-	return state ? state->place : BIOS;
 }
 
 static __always_inline struct bio_state *find_bio_in_loop(struct bio *bio)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.analysis.verdict import Rules
+from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
 _C = Point("C", "completed")
-
-# Requests that can be in flight on devices without stamps, and bios on their way to a request.
-_STATES = 16384
 
 _NO_CELL = Cause("no_cell", "a request had no row to count in")
 _NO_STAMP = Cause("no_stamp", "a request finished without usable time stamps: counted, and in no stage")
@@ -199,9 +197,10 @@ class BlockFlow(Flow):
         ops = len(obj.enum("block_op"))
         self._devices.place(obj, self._devices.spare(obj.maps["cells"].value_size * ops))
         obj.maps["cells"].max_entries = len(self._devices.names) * ops
-        states = _STATES if self._devices.stateful else 1
-        obj.maps["bios"].max_entries = states
-        obj.maps["requests"].max_entries = states
+        if self._devices.stateful:
+            obj.maps["starts"].max_entries = obj.maps["requests"].max_entries = obj.constants["STATES"]
+            obj.rodata.own_times = True
+            obj.rodata.without_exchange = not trial.exchanges()
         if self._options.slow_ns is not None:
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
@@ -286,6 +285,13 @@ class BlockFlow(Flow):
             ran.values(),
         )
 
+    def _slots_in_flight(self) -> set[int]:
+        """Of devices with times of their own: each request knows its slot."""
+        if not self._devices.stateful:
+            return set()
+        starts, requests = self._obj.maps["starts"].items(), self._obj.maps["requests"].items()
+        return {one.slot for _, one in starts if one.bio} | {one.slot for _, one in requests if one.request}
+
     def _stamped(self) -> list[str]:
         return [one.name for one in self._devices.extents if one.disk not in self._devices.stateful]
 
@@ -294,7 +300,7 @@ class BlockFlow(Flow):
         return sorted({one.disk for one in extents if not _trusts_stamps(one.disk, times)})
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
-        self._devices.look(self._obj, self._cells.rename)
+        self._devices.look(self._obj, self._cells.rename, self._slots_in_flight)
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
         found = self._cells.copy()

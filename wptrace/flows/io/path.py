@@ -61,6 +61,8 @@ from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, St
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.shed import PathShedder
 
+# What parts turn on; in the object it is on, so that all of it is seen to load.
+_OPTIONAL = ("emits_records", "interference", "following", "stacked")
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time.
 _SETTLES_NS = 1_000_000_000
@@ -130,6 +132,8 @@ class PathFlow(Flow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
+        for name in _OPTIONAL:
+            setattr(obj.rodata, name, False)
         row_bytes = sum(part.row_bytes(obj) for part in self._parts)
         self._devices.place(obj, self._options.spare or self._devices.spare(row_bytes))
         for part in self._parts:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not asked for costs nothing: neither constants of the programs, nor hooks, nor imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.docs.pages import ROOT
+from wptrace.bpf import trial
+from wptrace.bpf.object import open_object
+from wptrace.engine import devices
+from wptrace.engine.filters import Filter
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
+from wptrace.kernel import blockdev
+from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
+
+DISK = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
+ON = {
+    "": set(),
+    "slow": {"emits_records"},
+    "segments": {"emits_records", "segmented"},
+    "interference": {"interference"},
+    "writeback": {"following"},
+    "layers": {"stacked"},
+    "owners": {"owner_by"},
+    "neighbours": {"owner_by", "neighbours"},
+    "children": {"filter_children"},
+}
+OPTIONS = {
+    "": Options(),
+    "slow": Options(slow_ns=1000),
+    "segments": Options(slow_ns=0, segments=True),
+    "interference": Options(interference=True),
+    "writeback": Options(writeback=True),
+    "layers": Options(spare=2),
+    "owners": Options(by="comm"),
+    "neighbours": Options(by="cgroup", neighbours=True),
+    "children": Options(children=True, filter=Filter(pid=1)),
+}
+HOOKS = {
+    "interference": {"hardirq.entry", "hardirq.exit", "softirq.entry", "softirq.exit", "tick"},
+    "writeback": {"page.dirty"},
+    "layers": {"bio.remap"},
+    "children": {"children"},
+    "neighbours": {"cgroup"},
+    "slow": {"cgroup", "journal.commit", "journal.change"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "extents", lambda wanted, hidden: [DISK])
+    monkeypatch.setattr(blockdev, "layers", list)
+    monkeypatch.setattr(trial, "exchanges", lambda: True)
+
+
+@pytest.mark.parametrize("name", ON)
+def test_constants_are_those_of_what_is_asked_for(name: str) -> None:
+    with open_object("io_path") as obj:
+        PathFlow(OPTIONS[name])._prepare(obj)
+        found = {one for one in set().union(*ON.values()) if getattr(obj.rodata, one)}
+    assert found == ON[name]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_are_those_of_what_is_asked_for(name: str) -> None:
+    plain = {hook.id for hook in PathFlow(Options())._hooks()}
+    assert {hook.id for hook in PathFlow(OPTIONS[name])._hooks()} - plain >= HOOKS[name]
+    assert not plain & set().union(*HOOKS.values())
+
+
+def test_parts_that_nobody_asks_for_are_not_imported() -> None:
+    code = """
+import sys
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
+from wptrace.kernel import blockdev
+blockdev.layers = list
+PathFlow(Options())
+print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {f"wptrace.flows.io.parts.{name}" for name in ("counts", "file_systems")}
