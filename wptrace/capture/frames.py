@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames of a capture: after the first bytes of a file frame upon frame, each whole or not there.
+"""The frames of a capture: segment behind segment, and in each frame upon frame, each whole or not there.
+
+A segment needs nothing before it: it begins with the bytes that a file begins with, and with all names and layouts. So
+those before it may be cut off, and captures may be put one behind the other.
 
 A frame is a header (`_HEADER`) and a payload, in a file or on its way through a channel. The checksum of a header goes
-on from the seed of its file and the number of the frame, so whatever is flipped, missing or of another capture is seen.
+on from the seed of its segment and the number of the frame, so whatever is flipped, missing or of another one is seen.
 Checksums keep nobody from making a file of his own: what is read is bounded, whatever it says.
 """
 
@@ -14,6 +17,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -63,10 +67,12 @@ class TornError(DamagedError):
 
 LOST = -1
 """The kind of frames whose header is torn, so that nobody knows what they were."""
+SEGMENT = -2
+"""Not a frame: here another segment begins."""
 # So many frames in a row may have torn headers.
 _TORN = 4
-# A header by its bytes: how long, of which kind, and two checksums. Few places look like one.
-_LIKELY = re.compile(rb"(?s)(?=...[\x00-\x01][\x01-\x0f]\x00\x00\x00)")
+# A header by its bytes: how long, of which kind, and two checksums; or a segment. Few places look like one.
+_LIKELY = re.compile(rb"(?s)(?=...[\x00-\x01][\x01-\x0f]\x00\x00\x00|wptrace\n)")
 # So many places are looked at in a file.
 _MOST_LIKELY = 1 << 18
 _PIECE = 1 << 20
@@ -85,8 +91,7 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = self._open()
-        self._seed = int.from_bytes(os.urandom(4), "little")
-        self._number = self._size = 0
+        self._seed = self._number = self.size = 0
         self._failed = False
 
     def _open(self) -> int:
@@ -103,6 +108,9 @@ class Writer:
         return fd
 
     def begin(self) -> None:
+        """Begin a segment."""
+        self._seed = int.from_bytes(os.urandom(4), "little")
+        self._number = 0
         first = _FIRST.pack(_MAGIC, _VERSION, self._seed, 0)[:-_OWN]
         self._write(first + zlib.crc32(first).to_bytes(_OWN, "little"))
 
@@ -128,12 +136,12 @@ class Writer:
             self._failed = True
             self._cut()
             raise WptraceError(f"{self._path} cannot be written: {error.strerror}") from None
-        self._size += len(data)
+        self.size += len(data)
 
     def _cut(self) -> None:
         """Remove what was written in part."""
         if stat.S_ISREG(os.fstat(self._fd).st_mode):
-            os.ftruncate(self._fd, self._size)
+            os.ftruncate(self._fd, self.size)
 
 
 class Reader:
@@ -159,43 +167,51 @@ class Reader:
             raise
 
     def _begin(self) -> None:
-        self._seed = _seed(self.path, self._read(0, _FIRST.size))
+        _seed(self.path, self._read(0, _FIRST.size))
 
     def frames(self) -> Iterator[Frame]:
         """Those that are whole; the others are said by `cut`."""
-        place, number = _FIRST.size, 0
+        # Where the payload of the last frame begins: if its trace was cut off there, the next segment is in it.
+        place, number, seed, before = 0, 0, 0, 0
         self.cut = False
         self._left = _MOST_LIKELY
         while place < self._size:
-            header = self._read(place, _HEADER.size)
-            if len(header) < _HEADER.size:
-                self.cut = True
-                return
-            try:
-                frame = _frame(self.path, place, header, _next(self._seed, number))
-            except TornError:
-                yield Frame(LOST, place, 0, 0)
-                found = self._resumed(place, number)
-                if found is None:
-                    self.cut = True
-                    return
-                place, number = found
+            first = self._read(place, _FIRST.size)
+            if _is_segment(first):
+                seed, number = _seed(self.path, first, place), 0
+                if place:
+                    yield Frame(SEGMENT, place, 0, 0)
+                place = before = place + _FIRST.size
                 continue
-            if frame.place + frame.length > self._size:
+            frame, header = None, first[: _HEADER.size]
+            with suppress(TornError):
+                frame = _frame(self.path, place, header, _next(seed, number))
+            if frame is not None and frame.place + frame.length <= self._size:
+                yield frame
+                before, number = frame.place, number + 1
+                place = frame.place + frame.length
+                continue
+            found = self._resumed(before, place, number, seed)
+            if found is None:
                 self.cut = True
+                if frame is None and len(header) == _HEADER.size:
+                    yield Frame(LOST, place, 0, 0)
                 return
-            yield frame
-            place, number = frame.place + frame.length, number + 1
+            yield Frame(LOST, place, 0, 0)
+            place, number = found
+            before = place
 
-    def _resumed(self, torn: int, number: int) -> tuple[int, int] | None:
-        """Where the next frame begins, and its number: headers say by their checksums which one they are."""
-        seeds = [(number + more, _next(self._seed, number + more)) for more in range(1, _TORN + 1)]
-        for piece in range(torn + 1, min(self._size, torn + LONGEST + _PIECE), _PIECE):
-            data = self._read(piece, _PIECE + _HEADER.size)
+    def _resumed(self, before: int, torn: int, number: int, seed: int) -> tuple[int, int] | None:
+        """Where the next frame or segment begins, and its number: headers say by their checksums which one they are."""
+        seeds = [(number + more, _next(seed, number + more)) for more in range(1, _TORN + 1)]
+        for piece in range(before, min(self._size, torn + LONGEST + _PIECE), _PIECE):
+            data = self._read(piece, _PIECE + _FIRST.size)
             for found in _LIKELY.finditer(data):
                 self._left -= 1
                 if self._left < 0:
                     return None
+                if _is_segment(data[found.start() : found.start() + _FIRST.size]):
+                    return piece + found.start(), 0
                 header = data[found.start() : found.start() + _HEADER.size]
                 own = header[-_OWN:]
                 for which, seed in seeds if len(header) == _HEADER.size else ():
@@ -240,14 +256,17 @@ class Stream:
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Frames that are whole now. The payload of each is there until the next one is asked for."""
         self._left += data
-        if self._seed is None:
+        while len(self._left) >= _HEADER.size or self._seed is None:
             first = bytes(self._left[: _FIRST.size])
-            if len(first) < _FIRST.size and _MAGIC.startswith(first[: len(_MAGIC)]):
-                return
-            self._seed = _seed(self.path, first)
-            self._pass(_FIRST.size)
-        while len(self._left) >= _HEADER.size:
-            header = bytes(self._left[: _HEADER.size])
+            if self._seed is None or first.startswith(_MAGIC):
+                if len(first) < _FIRST.size and _MAGIC.startswith(first[: len(_MAGIC)]):
+                    return
+                self._seed, self._number = _seed(self.path, first, self._place), 0
+                if self._place:
+                    yield Frame(SEGMENT, self._place, 0, 0)
+                self._pass(_FIRST.size)
+                continue
+            header = first[: _HEADER.size]
             frame = _frame(self.path, self._place, header, _next(self._seed, self._number))
             if len(self._left) < _HEADER.size + frame.length:
                 return
@@ -266,15 +285,20 @@ class Stream:
         self._place += length
 
 
-def _seed(path: Path, first: bytes) -> int:
-    """Of a file that begins so."""
+def _is_segment(first: bytes) -> bool:
+    own = int.from_bytes(first[-_OWN:], "little")
+    return first.startswith(_MAGIC) and len(first) == _FIRST.size and zlib.crc32(first[:-_OWN]) == own
+
+
+def _seed(path: Path, first: bytes, place: int = 0) -> int:
+    """Of a segment that begins so."""
     if not first.startswith(_MAGIC):
         raise WptraceError(f"{path} is not a capture of wptrace", "wptrace io --each --capture FILE makes one")
     if len(first) < _FIRST.size:
         raise WptraceError(f"{path} has nothing in it: its trace was cut off before it began")
-    _, version, seed, own = _FIRST.unpack(first)
-    if own != zlib.crc32(first[:-_OWN]):
-        raise DamagedError(path, 0)
+    _, version, seed, _ = _FIRST.unpack(first)
+    if not _is_segment(first):
+        raise DamagedError(path, place)
     if version != _VERSION:
         raise WptraceError(
             f"{path} is a capture of form {version}: this wptrace knows {_VERSION}",
@@ -284,6 +308,8 @@ def _seed(path: Path, first: bytes) -> int:
 
 
 def _frame(path: Path, place: int, header: bytes, seed: int) -> Frame:
+    if len(header) < _HEADER.size:
+        raise TornError(path, place)
     length, kind, checksum, own = _HEADER.unpack(header)
     if own != zlib.crc32(header[:-_OWN], seed) or length > LONGEST:
         raise TornError(path, place)

@@ -106,7 +106,14 @@ class Described:
         self._enums = {
             _text(name): [_text(one) for one in _list(values)] for name, values in dict(facts["enums"]).items()
         }
+        self._facts = {**facts, "names": None, "number": None}
         self.stride = (self.layout.size + _WORD - 1) // _WORD * _WORD
+
+    def __eq__(self, other: object) -> bool:
+        """Whether records mean the same, but for the names of devices."""
+        return isinstance(other, Described) and self._facts == other._facts
+
+    __hash__ = None  # type: ignore[assignment]
 
     def enum(self, name: str) -> list[str]:
         return self._enums[name]

@@ -9,13 +9,24 @@ from __future__ import annotations
 import json
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 from wptrace.capture import columns, spec
-from wptrace.capture.frames import LONGEST_TEXT, LOST, DamagedError, Frame, Kind, Reader, Stream, TornError, unpacked
+from wptrace.capture.frames import (
+    LONGEST_TEXT,
+    LOST,
+    SEGMENT,
+    DamagedError,
+    Frame,
+    Kind,
+    Reader,
+    Stream,
+    TornError,
+    unpacked,
+)
 from wptrace.capture.layout import Described
 from wptrace.capture.records import HEADER
 from wptrace.errors import WptraceError
@@ -25,7 +36,8 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group
 from wptrace.model.report import Event, InFlight, Report, Start, rows_of
 
-_MOST_LAYOUTS = 8
+# In a segment, and of all of them that differ.
+_MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
 _MOST_CGROUPS = 1 << 18
 _MOST_ANCHORS = 1 << 10
 # Characters of all names that are known at a time, and of one layout.
@@ -53,7 +65,11 @@ class Found(NamedTuple):
     found: list[InFlight]
 
 
-Item = Union[Records, "list[Event]", Found, Report]
+class Begun(NamedTuple):
+    """The items behind it are those of another trace: captures were put one behind the other."""
+
+
+Item = Union[Records, "list[Event]", Found, Report, Begun]
 
 
 class Head(NamedTuple):
@@ -78,6 +94,10 @@ class Head(NamedTuple):
     anchors: tuple[Anchor, ...] = ()
     boot: str = ""
     """Which one of its machine."""
+    traces: int = 1
+    """So many were put one behind the other."""
+    partial: Collection[int] = ()
+    """Those of them of which segments are missing."""
 
 
 class _Frames:
@@ -88,12 +108,17 @@ class _Frames:
 
     def __init__(self, file: Reader | Stream) -> None:
         self._from = file
-        self._known = spec.Known()
         self.layouts: list[Described] = []
+        self._begin_segment()
         self.cgroups: OrderedDict[int, str] = OrderedDict()
         self.anchors: list[Anchor] = []
         self._boot = ""
         self._learnt = self._named = 0
+
+    def _begin_segment(self) -> None:
+        self._known = spec.Known()
+        self._numbers: list[int] = []
+        """Of the layouts of the segment: where they are among all."""
 
     def close(self) -> None:
         self._from.close()
@@ -119,7 +144,9 @@ class _Frames:
             began_ns=began_ns,
         )
 
-    def _item(self, frame: Frame, parts: _Parts, records: bool) -> Item | None:
+    def _item(self, frame: Frame, parts: _Parts, records: bool, intervals: bool = False) -> Item | None:
+        if frame.kind == Kind.INTERVAL and not intervals:
+            return None
         if frame.kind == Kind.NAMES:
             self._names(unpacked(self._from.payload(frame), LONGEST_TEXT))
         elif frame.kind == Kind.LAYOUT:
@@ -156,7 +183,7 @@ class _Frames:
             self.cgroups[key] = name
         for number, devices in spec.mapping(has.get("devices", {})).items():
             # Whoever decodes records of the layout has this list.
-            names = self.layouts[spec.integer(int(number))].names
+            names = self.layouts[self._numbers[spec.integer(int(number))]].names
             found = [spec.text(name) for name in spec.sequence(devices)]
             if len(found) != len(names) or any(len(name) > _LONGEST_NAME for name in found):
                 raise ValueError("there are other slots")
@@ -181,12 +208,22 @@ class _Frames:
         return day
 
     def _described(self, has: Mapping[str, Any]) -> None:
-        if has["number"] != len(self.layouts) or len(self.layouts) >= _MOST_LAYOUTS:
+        if has["number"] != len(self._numbers) or len(self._numbers) >= _MOST_LAYOUTS:
             raise ValueError("it is not the next layout")
-        self.layouts.append(Described(has))
+        found = Described(has)
+        place = next((at for at, one in enumerate(self.layouts) if one == found and at not in self._numbers), None)
+        if place is None:
+            place = len(self.layouts)
+            self.layouts.append(found)
+        if place >= _MOST_DIFFERENT:
+            raise ValueError("there are too many layouts")
+        # Whoever decodes its records has this list.
+        self.layouts[place].names[:] = found.names
+        self._numbers.append(place)
 
     def _records(self, data: bytes) -> Records:
         number, count, offset = HEADER.unpack_from(data)
+        number = self._numbers[number]
         stride = self.layouts[number].stride
         if not 0 < count * stride <= self.most_bytes:
             raise ValueError("there are too many records")
@@ -202,6 +239,59 @@ class _Frames:
             yield
         except _NONSENSE:
             raise DamagedError(self._from.path, frame.place) from None
+
+
+class _Made:
+    """Facts about a capture, segment by segment."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.head: Head | None = None
+        self.started = False
+        """The start of this segment was there."""
+        self.seen: set[int] = set()
+        self.began_ns = self.traces = self.ends = 0
+        self.partial: set[int] = set()
+        self._trace, self._next = "", 0
+        self._filters: list[Mapping[str, Any]] = []
+
+    def add(self, head: Head, trace: str, segment: int) -> None:
+        self.started = True
+        if not trace or trace != self._trace or self.head is None:
+            self.traces += 1
+            self._trace, self._next = trace, 0
+            if head.start.filters not in self._filters and len(self._filters) < 2:
+                self._filters.append(head.start.filters)
+        if segment != self._next:
+            self.partial.add(self.traces - 1)
+        self._next = segment + 1
+        if self.head is None:
+            self.head = head
+        elif _followed(head) != _followed(self.head):
+            raise WptraceError(f"{self._file} is of traces that follow different things: they are replayed one by one")
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.traces > 1:
+            found.append(f"the capture was put together of {self.traces} traces")
+        if len(self._filters) > 1:
+            found.append("they had different filters: those of the first one are shown")
+        if self.partial:
+            found.append("segments of the capture are missing: figures are those of the intervals that are there")
+        if self.ends < self.traces:
+            whose = "its trace was" if self.traces == 1 else f"{self.traces - self.ends} of them were"
+            found.append(f"the capture has no end: {whose} cut off, and what it told last may be missing")
+        return found
+
+
+def _followed(head: Head) -> Any:
+    return head.start.flow, head.start.level, head.start.kinds
+
+
+def _segment(has: Any) -> tuple[str, int]:
+    """Of which trace it is, and its number; earlier versions wrote one segment, and no name of the trace."""
+    found = spec.mapping(has)
+    return spec.text(found.get("trace", "")), spec.integer(found.get("segment", 0))
 
 
 class Capture(_Frames):
@@ -221,58 +311,73 @@ class Capture(_Frames):
             raise
 
     def _head(self) -> Head:
-        known = self._known
-        found: Head | None = None
-        began = 0
-        seen = set()
-        torn = False
+        made = _Made(str(self._file.path))
         first: Frame | None = None
+        torn = False
         try:
             for frame in self._file.frames():
-                seen.add(frame.kind)
+                if frame.kind == SEGMENT:
+                    self._begin_segment()
+                    made.started = False
                 if frame.kind in (LOST, Kind.START):
                     first = frame
                 torn = torn or frame.kind == LOST or (frame.kind == Kind.SUMMARY and not self._file.sound(frame))
                 with suppress(TornError), self._sound(frame):
-                    if found is None and frame.kind == Kind.NAMES:
-                        known.learn(self._json(frame))
-                    elif frame.kind == Kind.CLOCK:
-                        day = self._clock(self._json(frame))
-                        began = began if found is not None else day
-                    elif found is None and frame.kind == Kind.START:
-                        found = self._read_head(self._json(frame), known, began)
-        except WptraceError:
+                    self._read_about(frame, made)
+        except DamagedError:
             # It is whole up to there.
-            if found is None:
+            if made.head is None:
                 raise
-        if found is None and first is not None:
+        if made.head is None and first is not None:
             raise DamagedError(self._file.path, first.place)
-        if found is None:
+        if made.head is None:
             raise WptraceError(f"{self._file.path} has no start: its trace was cut off before it began")
-        if Kind.END not in seen:
-            note = "the capture has no end: its trace was cut off, and what it told last may be missing"
-            found = found._replace(start=found.start._replace(notes=[*found.start.notes, note]))
-        whole = Kind.END in seen and not torn
-        return found._replace(
-            whole=whole,
-            has_events=bool(seen & {Kind.RECORDS, Kind.EVENTS}),
+        start = made.head.start
+        return made.head._replace(
+            start=start._replace(notes=[*start.notes, *made.notes()]),
+            whole=made.ends == made.traces and not torn and not made.partial,
+            has_events=bool(made.seen & {Kind.RECORDS, Kind.EVENTS}),
             anchors=tuple(self.anchors),
             boot=self._boot,
+            traces=made.traces,
+            partial=frozenset(made.partial),
         )
+
+    def _read_about(self, frame: Frame, made: _Made) -> None:
+        made.seen.add(frame.kind)
+        if frame.kind == Kind.END:
+            made.ends += 1
+        elif frame.kind == Kind.NAMES and not made.started:
+            self._known.learn(self._json(frame))
+        elif frame.kind == Kind.CLOCK:
+            day = self._clock(self._json(frame))
+            made.began_ns = made.began_ns if made.head is not None else day
+        elif frame.kind == Kind.START and not made.started:
+            has = self._json(frame)
+            made.add(self._read_head(has, self._known, made.began_ns), *_segment(has))
 
     def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
         """In the order in which they were written; without what nobody asks for."""
-        self._known, self.layouts = spec.Known(), []
+        self._begin_segment()
         parts = _Parts()
         self.damaged = 0
+        trace: str | None = None
         for frame in self._file.frames():
-            found = None
+            found: Item | None = None
+            if frame.kind == SEGMENT:
+                self._begin_segment()
+                parts = _Parts()
+                continue
             if frame.kind == LOST:
                 self._lose(frame, parts)
                 continue
             try:
                 with self._sound(frame):
-                    found = self._item(frame, parts, records) if intervals or frame.kind != Kind.INTERVAL else None
+                    if frame.kind == Kind.START:
+                        before, (trace, _) = trace, _segment(self._json(frame))
+                        found = Begun() if before is not None and (not trace or trace != before) else None
+                    else:
+                        found = self._item(frame, parts, records, intervals)
             except TornError:
                 self._lose(frame, parts)
             except DamagedError:
@@ -301,6 +406,7 @@ class Arriving(_Frames):
         self._stream = Stream(path)
         super().__init__(self._stream)
         self._began_ns = 0
+        self._trace = ""
         self.head: Head | None = None
         self.ended = False
         """Its trace is over."""
@@ -308,6 +414,9 @@ class Arriving(_Frames):
     def feed(self, data: bytes) -> Iterator[Records]:
         """Return the events in these bytes; reports and requests in flight are passed over."""
         for frame in self._stream.feed(data):
+            if frame.kind == SEGMENT:
+                self._begin_segment()
+                continue
             with self._sound(frame):
                 found = self._of(frame)
             if found is not None:
@@ -319,9 +428,14 @@ class Arriving(_Frames):
         if frame.kind == Kind.CLOCK:
             day = self._clock(self._json(frame))
             self._began_ns = self._began_ns or day
-        elif frame.kind == Kind.START and self.head is None:
-            found = self._read_head(self._json(frame), self._known, self._began_ns)
-            self.head = found._replace(has_events=True)
+        elif frame.kind == Kind.START:
+            has = self._json(frame)
+            trace, _ = _segment(has)
+            if self.head is not None and (not trace or trace != self._trace):
+                raise WptraceError(f"another trace begins in {self._from.path}", "each takes a channel of its own")
+            self._trace = trace
+            if self.head is None:
+                self.head = self._read_head(has, self._known, self._began_ns)._replace(has_events=True)
         elif frame.kind == Kind.END:
             self.ended = True
         elif frame.kind in (Kind.NAMES, Kind.LAYOUT, Kind.RECORDS):

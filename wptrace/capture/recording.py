@@ -3,23 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from wptrace.capture.reader import Capture
+from wptrace.capture.reader import Begun, Capture, Head
 from wptrace.capture.sums import Intervals
-from wptrace.model.kind import Kind
 from wptrace.model.report import Report
 
 
 class Window:
     """Times of day; without bounds it is the whole."""
 
-    def __init__(self, kinds: Sequence[Kind], since_ns: int | None = None, until_ns: int | None = None) -> None:
-        self._kinds = kinds
+    def __init__(self, head: Head, since_ns: int | None = None, until_ns: int | None = None) -> None:
+        self._kinds, self._partial = head.start.kinds, head.partial
         self._since_ns, self._until_ns = since_ns, until_ns
         self.bounded = since_ns is not None or until_ns is not None
-        self._all, self._inside = Intervals(), Intervals()
+        self._before, self._trace, self._inside = Intervals(), Intervals(), Intervals()
+        self._number = 0
         self.summary: Report | None = None
+        """Of the trace at hand, where nothing of it is missing."""
 
     def has(self, ts_ns: int) -> bool:
         since, until = self._since_ns, self._until_ns
@@ -27,7 +26,7 @@ class Window:
 
     def add(self, interval: Report) -> bool:
         """Take the next interval of the capture, and return whether it is in the window."""
-        self._all.add(interval)
+        self._trace.add(interval)
         inside = self.has(interval.ts_ns)
         if inside and self.bounded:
             self._inside.add(interval)
@@ -35,18 +34,41 @@ class Window:
 
     def end(self, summary: Report) -> None:
         """Take the summary, which also has what came after the last interval."""
+        if self._number in self._partial:
+            # It has what is missing as well.
+            return
         self.summary = summary
         if self.bounded and self.has(summary.ts_ns):
-            rest = self._all.rest(summary, self._kinds)
+            rest = self._trace.rest(summary, self._kinds)
             if rest.duration_ns:
                 self._inside.add(rest)
+
+    def begin(self) -> None:
+        """What comes now is of another trace."""
+        whole = self._whole
+        if whole is not None:
+            self._before.add(whole)
+        self._trace, self.summary = Intervals(), None
+        self._number += 1
+
+    @property
+    def _whole(self) -> Report | None:
+        """Of the trace at hand."""
+        if self.summary is not None:
+            return self.summary
+        return self._trace.report(self._kinds) if self._trace.count else None
 
     @property
     def everything(self) -> Report | None:
         """The report of the whole capture; None where it has none."""
-        if self.summary is not None:
-            return self.summary
-        return self._all.report(self._kinds) if self._all.count else None
+        whole = self._whole
+        if not self._before.count:
+            return whole
+        every = Intervals()
+        for one in (self._before.report(self._kinds), whole):
+            if one is not None:
+                every.add(one)
+        return every.report(self._kinds)
 
     @property
     def report(self) -> Report | None:
@@ -58,8 +80,10 @@ class Window:
 
 def report(capture: Capture, since_ns: int | None = None, until_ns: int | None = None) -> Report | None:
     """Go through a capture once, for the report of a window."""
-    window = Window(capture.head.start.kinds, since_ns, until_ns)
+    window = Window(capture.head, since_ns, until_ns)
     for item in capture.items(records=False, intervals=window.bounded or not capture.head.whole):
+        if isinstance(item, Begun):
+            window.begin()
         if not isinstance(item, Report):
             continue
         if item.kind == "interval":

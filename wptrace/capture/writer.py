@@ -30,6 +30,8 @@ _OLDEST_S = 1.0
 _ANCHORED_S = 10.0
 # Of a list that nobody reads to its end so many are kept.
 _LISTED = 4096
+# A segment is no larger and no older, by much.
+_SEGMENT_BYTES, _SEGMENT_S = 64 << 20, 600.0
 _PART = LONGEST_TEXT // 4
 _MOST_NAMES = 1 << 16
 _IDS = {"boot_id": Path("/proc/sys/kernel/random/boot_id"), "machine_id": Path("/etc/machine-id")}
@@ -65,16 +67,26 @@ class CaptureOutput:
         self._since = time.monotonic()
         self._anchored = 0.0
         self._begun = self._ended = False
+        self._trace, self._segment = os.urandom(8).hex(), 0
 
     # --- What an output is --------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:
-        self._file.begin()
+        self._start = start
+        self._begin_segment()
         self._begun = True
+
+    def _begin_segment(self) -> None:
+        """Nothing before it is needed to read it."""
+        self._file.begin()
+        self._segment_since, self._segment_from = time.monotonic(), self._file.size
         self._anchor()
-        fields = spec.of_start(start, self._numbers)
+        self._numbers = spec.Numbering()
+        fields = spec.of_start(self._start, self._numbers)
         host = os.uname()
         fields |= {
+            "trace": self._trace,
+            "segment": self._segment,
             "version": __version__,
             "host": host.nodename,
             "machine": host.machine,
@@ -88,7 +100,15 @@ class CaptureOutput:
         self._news()
         self._json(Kind.START, fields)
         for number, one in enumerate(self._raw):
-            self._json(Kind.LAYOUT, {"number": number, **one.facts})
+            self._json(Kind.LAYOUT, {"number": number, **one.facts, "names": list(one.names)})
+            one.known.clear()
+        self._segment += 1
+
+    def _cut(self) -> None:
+        """Begin another segment where this one is large or old."""
+        size, age = self._file.size - self._segment_from, time.monotonic() - self._segment_since
+        if size > _SEGMENT_BYTES or age > _SEGMENT_S:
+            self._begin_segment()
 
     def event(self, event: Event) -> None:
         line = _text(spec.of_event(event, self._numbers))
@@ -139,11 +159,11 @@ class CaptureOutput:
         """
         layout = obj.struct(what.record).before(what.end)
         made = _Buffer(facts(obj, what, names), layout, what)
-        written = list(names)
+        made.names = written = list(names)
         number = len(self._raw)
         self._raw.append(made)
         place = next((one.offset for one in layout.places if one.name == what.cgroup), None)
-        known: set[int] = set()
+        known = made.known
 
         def take(entries: memoryview) -> None:
             if written != (now := list(names)):
@@ -190,6 +210,7 @@ class CaptureOutput:
             head = HEADER.pack(one.number, count, offset)
             self._file.add(Kind.RECORDS, head + packed(found, zstd.COLUMNS))
         self._put_events()
+        self._cut()
 
     def _put_events(self) -> None:
         self._news()
@@ -271,9 +292,13 @@ class _Buffer:
 
     number: int
     meet: Callable[[bytearray], None]
+    names: list[str]
+    """Of devices, as a reader knows them."""
 
     def __init__(self, fields: Mapping[str, Any], layout: Any, what: Raw) -> None:
         self.facts = fields
+        self.known: set[int] = set()
+        """Cgroups whose names a reader knows."""
         self._length = layout.size.to_bytes(4, sys.byteorder)
         stride = (layout.size + 7) // 8 * 8
         self.entry = ENTRY + stride

@@ -97,6 +97,8 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Rec
 def require(head: Head, path: Path, flow: str) -> None:
     if head.start.flow != flow or head.start.level != "path" or not head.has_events:
         raise WptraceError(f"{path} has no events of wptrace {flow}", hint=_COMMANDS[flow])
+    if head.traces > 1:
+        raise WptraceError(f"{path} was put together of {head.traces} traces: a join takes one")
 
 
 def _events(capture: Capture, path: Path, heard: kicks.Heard) -> Iterator[Event]:

@@ -12,7 +12,7 @@ from wptrace.analysis import neighbours
 from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
-from wptrace.capture.reader import Capture, Found, Head, Records
+from wptrace.capture.reader import Begun, Capture, Found, Head, Records
 from wptrace.capture.recording import Window
 from wptrace.capture.selection import Selection
 from wptrace.engine.run import collect_seldom
@@ -87,7 +87,7 @@ class _Replay:
         self._owned = Owned(wanted.by) if wanted.by else None
         self._selection = selection = wanted.selection
         self._by_rows = not selection or self._answered(head)
-        self._window = Window(self._kinds, wanted.since_ns, wanted.until_ns)
+        self._window = Window(head, wanted.since_ns, wanted.until_ns)
         self._singles = sums.Singles(self._kinds)
         self._in_the_way = rules.InTheWay()
         self._lately = sums.Singles(self._kinds)
@@ -134,6 +134,10 @@ class _Replay:
                 shown = wanted.singles and not self._selection and self._window.has(item.ts_ns)
                 if shown and self._is_due(item.ts_ns):
                     self._output.in_flight(item.found, item.ts_ns)
+            elif isinstance(item, Begun):
+                self._end(last)
+                self._window.begin()
+                last = None
             elif item.kind == "interval":
                 self._interval(item)
             else:
@@ -142,9 +146,8 @@ class _Replay:
                 # What was seen until then is what is summed up.
                 last = None
                 break
+        self._end(last)
         with self._read():
-            if last is not None:
-                self._window.end(last)
             report = self._summary()
             if report is not None and self._owned is not None:
                 report = self._with_rows(report, self._owned)
@@ -154,6 +157,11 @@ class _Replay:
             if self._capture.damaged:
                 next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
             self._output.summary(report)
+
+    def _end(self, summary: Report | None) -> None:
+        if summary is not None:
+            with self._read():
+                self._window.end(summary)
 
     def _start(self) -> Start:
         start, wanted, notes = self._head.start, self._wanted, []

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments of captures: one behind the other, without those before them, and after damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture import made
+from tests.unit.capture.made import write
+from wptrace.bpf.object import BpfObject
+from wptrace.capture import writer
+from wptrace.capture.frames import SEGMENT, Kind, Reader
+from wptrace.capture.reader import Arriving, Capture, Records
+from wptrace.cli.main import main
+from wptrace.errors import WptraceError
+
+Line = dict[str, Any]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment for each few frames."""
+    monkeypatch.setattr(writer, "_SEGMENT_BYTES", 1)
+
+
+def boundaries(path: Path) -> list[int]:
+    with closing(Reader(path)) as reader:
+        return [frame.place for frame in reader.frames() if frame.kind == SEGMENT]
+
+
+def joined(path: Path, *parts: bytes | bytearray) -> Path:
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def replayed(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Line, list[Line], Line]:
+    assert main(["replay", str(path), "--json", *words]) == 0
+    start, *events, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    return start, [one for one in events if one["kind"] == "operation"], summary
+
+
+def counted(summary: Line) -> tuple[int, int, int]:
+    (total,) = (row for row in summary["rows"] if row["stage"] == "total")
+    return total["count"], total["sum_ns"], summary["operations"]["finished"]
+
+
+def of(numbers: Sequence[int]) -> tuple[int, int, int]:
+    return len(numbers), sum(numbers), len(numbers)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_capture_of_many_segments_is_as_one(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(obj, tmp_path / "some.wpt")
+    assert len(boundaries(path)) >= 3
+    start, events, summary = replayed(path, capsys)
+    assert start["notes"] == made.START.notes
+    assert [one["total_ns"] for one in events] == list(range(8))
+    assert {(one["dev"], one["comm"], one["cgroup"]) for one in events} == {("sda", "fio", "/cgroup55")}
+    assert counted(summary) == of(range(8))
+
+
+@pytest.mark.usefixtures("small")
+def test_segments_may_be_cut_off_before_any(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(obj, tmp_path / "some.wpt")
+    data, seen = path.read_bytes(), set()
+    *places, last = boundaries(path)
+    for place in places:
+        start, events, summary = replayed(joined(tmp_path / "rest.wpt", data[place:]), capsys)
+        assert "segments of the capture are missing" in start["notes"][-1]
+        numbers = [one["total_ns"] for one in events]
+        assert numbers == list(range(8))[8 - len(numbers) :]
+        # An interval may be there whose records are not.
+        count = counted(summary)[0]
+        assert count in (4, 5, 8)
+        assert counted(summary) == of(range(8 - count, 8))
+        assert count >= len(numbers)
+        assert summary["duration_ns"] == {4: 1, 5: 2, 8: 3}[count] * 1_000_000_000
+        seen.add(count)
+    assert seen == {4, 5, 8}
+    # The summary alone is of all that is missing.
+    assert main(["replay", str(joined(tmp_path / "rest.wpt", data[last:])), "--json"]) == 0
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["kind"], line["notes"][-1].partition(":")[0]) == ("start", "segments of the capture are missing")
+
+
+@pytest.mark.parametrize("ends", [(True, True), (False, True), (True, False), (False, False)])
+def test_captures_may_be_put_one_behind_the_other(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str], ends: tuple[bool, bool]
+) -> None:
+    one = write(obj, tmp_path / "one.wpt", (3, 1, 4), ends[0])
+    other = write(obj, tmp_path / "other.wpt", (2, 6), ends[1])
+    both = joined(tmp_path / "both.wpt", one.read_bytes(), other.read_bytes())
+    start, events, summary = replayed(both, capsys)
+    notes = start["notes"][1:]
+    assert notes[0] == "the capture was put together of 2 traces"
+    assert [note.partition(":")[0] for note in notes[1:]] == ["the capture has no end"] * (ends != (True, True))
+    assert [event["total_ns"] for event in events] == [*range(8), *range(8)]
+    assert counted(summary) == of([*range(8), *range(8)])
+    assert summary["duration_ns"] == 5_000_000_000
+    _, events, summary = replayed(both, capsys, "--pid", "7", "--summary")
+    assert counted(summary) == of([*range(8), *range(8)])
+    with closing(Capture(both)) as capture:
+        assert (capture.head.traces, capture.head.whole) == (2, all(ends))
+        # Both have records of one layout, for which there is one decoder.
+        assert len({item.number for item in capture.items() if isinstance(item, Records)}) == 1
+
+
+def test_what_was_cut_off_costs_nothing_of_the_next_one(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it was: within a header, within a payload, or longer ago than the next one is long."""
+    data = write(obj, tmp_path / "one.wpt").read_bytes()
+    other = write(obj, tmp_path / "other.wpt", (2, 6)).read_bytes()
+    with closing(Reader(tmp_path / "one.wpt")) as reader:
+        frames = list(reader.frames())
+    begun = next(frame.place + frame.length for frame in frames if frame.kind == Kind.LAYOUT)
+    for length in range(begun, len(data), 13):
+        path = joined(tmp_path / "both.wpt", data[:length], other)
+        with closing(Capture(path)) as capture:
+            records = [item for item in capture.items() if isinstance(item, Records)]
+            assert capture.head.traces == 2
+            whole = [frame for frame in frames if frame.kind == Kind.RECORDS and frame.place + frame.length <= length]
+            assert len(records) == len(whole) + 2
+            assert capture.damaged <= 2
+
+
+def test_damage_ends_with_its_segment(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(write(obj, tmp_path / "one.wpt").read_bytes())
+    other = write(obj, tmp_path / "other.wpt", (2, 6)).read_bytes()
+    with closing(Reader(tmp_path / "one.wpt")) as reader:
+        names = [frame for frame in reader.frames() if frame.kind == Kind.NAMES]
+    for place in (names[1].place - 16, names[1].place):
+        torn = data.copy()
+        torn[place : place + 16] = bytes(16)
+        with pytest.raises(WptraceError, match=r"is damaged: .* left out"):
+            main(["replay", str(joined(tmp_path / "both.wpt", torn, other)), "--json"])
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        numbers = [line["total_ns"] for line in lines if line["kind"] == "operation"]
+        assert numbers[-8:] == list(range(8))
+    # Also where it is the first bytes of the other one.
+    torn = bytearray(other)
+    torn[5] ^= 1
+    path = joined(tmp_path / "both.wpt", data, torn, other)
+    with closing(Capture(path)) as capture:
+        assert len([item for item in capture.items() if isinstance(item, Records)]) == 5
+
+
+def test_traces_that_follow_different_things_are_refused(
+    obj: BpfObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(obj, tmp_path / "one.wpt").read_bytes()
+    monkeypatch.setattr(made, "START", made.START._replace(flow="host"))
+    other = write(obj, tmp_path / "other.wpt").read_bytes()
+    with pytest.raises(WptraceError, match="is of traces that follow different things"):
+        Capture(joined(tmp_path / "both.wpt", data, other))
+    monkeypatch.setattr(made, "START", made.START._replace(flow="io", filters={"dev": ["sdb"]}))
+    third = write(obj, tmp_path / "third.wpt").read_bytes()
+    with closing(Capture(joined(tmp_path / "both.wpt", data, third))) as capture:
+        assert capture.head.start.notes[-1] == "they had different filters: those of the first one are shown"
+
+
+@pytest.mark.usefixtures("small")
+def test_segments_come_through_a_channel_byte_by_byte(obj: BpfObject, tmp_path: Path) -> None:
+    path = write(obj, tmp_path / "some.wpt")
+    data = path.read_bytes()
+    for step in (1, 7, 4096):
+        arriving, count = Arriving(path), 0
+        for place in range(0, len(data), step):
+            for found in arriving.feed(data[place : place + step]):
+                count += len(found.rows) // arriving.layouts[found.number].stride
+        assert arriving.ended
+        assert count == 8
+    arriving = Arriving(path)
+    with pytest.raises(WptraceError, match="another trace begins in"):
+        list(arriving.feed(data[: boundaries(path)[0]] + write(obj, tmp_path / "other.wpt").read_bytes()))
