@@ -14,7 +14,7 @@ from tests.unit.outputs import path
 from tests.unit.outputs.export.test_html import END, owned, page, stacks, summary
 from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
 from wptrace.model import units
-from wptrace.model.report import Report, rows_of
+from wptrace.model.report import Report, arranged
 
 MS = 1_000_000
 Open = Callable[..., Any]
@@ -82,7 +82,7 @@ def test_it_shows_the_figures_of_the_report(opened: Open) -> None:
     results = trace()
     found = opened(*results)
     report: Report = results[-1]
-    cells = report.cells()[path.OPERATION.group("nvme0n1", "read")]
+    cells = report.cells[path.OPERATION.group("nvme0n1", "read")]
     for name, one in cells.items():
         if not one.sum:
             continue
@@ -256,5 +256,5 @@ def test_without_scripts_it_is_text(chromium: Any, tmp_path: Path) -> None:
 
 
 def test_the_rows_of_a_trace_of_nothing(opened: Open) -> None:
-    found = opened(path.start(), summary({})._replace(rows=rows_of({}, ())))
+    found = opened(path.start(), summary({})._replace(cells=arranged({}, ())))
     assert "How it was measured" in found.inner_text("main")

@@ -16,7 +16,7 @@ from tests.unit.outputs import path, samples
 from wptrace.flows.stacks import IO
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL
-from wptrace.model.report import BYTES, rows_of
+from wptrace.model.report import BYTES, arranged
 from wptrace.model.stack import Stack
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
@@ -37,7 +37,7 @@ def written(file: Path) -> Path:
     }
     counters = {group: {BYTES: 4096 * len(times)} for group, times in groups.items()}
     report = path.report(kind="summary")._replace(
-        rows=rows_of(cells, (IO,)), counters=counters, books={REQUESTS: samples.book()}
+        cells=arranged(cells, (IO,)), counters=counters, books={REQUESTS: samples.book()}
     )
     made = export.make("speedscope", file, "stacks", Wanted())
     samples.play(made, path.start()._replace(flow="stacks", kinds=(IO,), filters={}), report)

@@ -45,7 +45,7 @@ class Case(_Facts):
     @cached_property
     def cells(self) -> dict[Group, Stages]:
         """All places added up; those that nothing happened to are left out."""
-        merged = everywhere(self.report.cells())
+        merged = everywhere(self.report.cells)
         return {group: stages for group, stages in merged.items() if stages[TOTAL].count}
 
     def of_kind(self, kind: Kind) -> dict[Group, Stages]:

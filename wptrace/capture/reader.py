@@ -34,7 +34,7 @@ from wptrace.model import kind as model
 from wptrace.model.anchor import Anchor, Outer
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group
-from wptrace.model.report import Event, InFlight, Report, Start, rows_of
+from wptrace.model.report import Event, InFlight, Report, Start, arranged
 
 # In a segment, and of all of them that differ.
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
@@ -502,7 +502,7 @@ class _Parts:
             spec.moment(has["ts_ns"]),
             spec.integer(has["duration_ns"]),
             {spec.text(name): spec.book(found) for name, found in spec.mapping(has["books"]).items()},
-            rows_of(cells, known.kinds),
+            arranged(cells, known.kinds),
             counters,
             spec.overhead(has["overhead"]),
             verdict=spec.verdict(has["verdict"], known) if "verdict" in has else None,

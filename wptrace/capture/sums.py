@@ -12,7 +12,7 @@ from typing import Callable
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution, bounds, index
 from wptrace.model.kind import TOTAL, Bounded, Group, Kind
-from wptrace.model.report import BYTES, Event, Overhead, Report, rows_of, since
+from wptrace.model.report import BYTES, Event, Overhead, Report, arranged, since
 from wptrace.model.report import Snapshot as Sums
 
 _NOTHING = Overhead(0, 0, 0, 0, 0, 0)
@@ -36,7 +36,7 @@ class Intervals:
         self.count += 1
         self.ts_ns = report.ts_ns
         self.duration_ns += report.duration_ns
-        for group, stages in report.cells().items():
+        for group, stages in report.cells.items():
             into = self._cells.setdefault(self._bounded.of(group), {})
             for name, found in stages.items():
                 if name in into:
@@ -63,7 +63,7 @@ class Intervals:
             self.ts_ns,
             self.duration_ns,
             self._books,
-            rows_of(self._cells, kinds),
+            arranged(self._cells, kinds),
             self._counters,
             self._overhead,
         )
@@ -78,7 +78,7 @@ class Intervals:
             whole.ts_ns,
             max(whole.duration_ns - self.duration_ns, 0),
             {name: book.interval(self._books.get(name, Book())) for name, book in whole.books.items()},
-            rows_of(cells, kinds),
+            arranged(cells, kinds),
             counters,
             whole.overhead.since(self._overhead),
         )
@@ -101,7 +101,7 @@ class Intervals:
 
 
 def _copied(report: Report) -> dict[Group, dict[str, Distribution]]:
-    return {group: dict(stages) for group, stages in report.cells().items()}
+    return {group: dict(stages) for group, stages in report.cells.items()}
 
 
 def _joined(before: Book | None, book: Book) -> Book:
@@ -115,7 +115,7 @@ def _joined(before: Book | None, book: Book) -> Book:
 
 def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool]) -> Report:
     """Rows of some groups. Of what was started, and lost, nobody knows more than that these have finished."""
-    cells = {group: stages for group, stages in report.cells().items() if keeps(group)}
+    cells = {group: stages for group, stages in report.cells.items() if keeps(group)}
     counters = {group: counts for group, counts in report.counters.items() if keeps(group)}
     books = {}
     for name, book in report.books.items():
@@ -123,7 +123,7 @@ def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool]) 
         mine = [stages for group, stages in cells.items() if group.kind.book == name]
         made.finished = made.started = sum(stages[TOTAL].count for stages in mine)
         made.noted = dict(book.noted)
-    return report._replace(books=books, rows=rows_of(cells, kinds), counters=counters)
+    return report._replace(books=books, cells=arranged(cells, kinds), counters=counters)
 
 
 class Singles:
@@ -196,7 +196,7 @@ class Singles:
             )
             made[name].failed = self._failed[name]
             made[name].noted = dict(book.noted)
-        return Report("summary", ts_ns, duration_ns, made, rows_of(cells, self._order), counters, _NOTHING)
+        return Report("summary", ts_ns, duration_ns, made, arranged(cells, self._order), counters, _NOTHING)
 
 
 _HELD = 1 << 16

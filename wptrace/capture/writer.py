@@ -225,7 +225,7 @@ class CaptureOutput:
         self._put()
         if time.monotonic() - self._anchored > _ANCHORED_S:
             self._anchor()
-        rows = [_text(spec.of_cells(group, stages, self._numbers)) for group, stages in report.cells().items()]
+        rows = [_text(spec.of_cells(group, stages, self._numbers)) for group, stages in report.cells.items()]
         counters = [_text([self._numbers.group(group), dict(counts)]) for group, counts in report.counters.items()]
         # By its number a reader knows what belongs together, also where a frame is damaged.
         self._reports += 1

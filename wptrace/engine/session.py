@@ -18,7 +18,7 @@ from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group
-from wptrace.model.report import Event, Report, Snapshot, Start, rows_of, since
+from wptrace.model.report import Event, Report, Snapshot, Start, arranged, since
 
 # The 32-bit buckets of cells are added up at least this often, far below the time in which a CPU can make them wrap.
 _LONGEST_WAIT = 60.0
@@ -171,7 +171,7 @@ class Trace:
             now.at_ns + wall_offset_ns(),
             now.at_ns - earlier.at_ns,
             books,
-            rows_of(cells, self.flow.kinds),
+            arranged(cells, self.flow.kinds),
             counters,
             now.overhead.since(earlier.overhead),
             budget=None

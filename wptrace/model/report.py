@@ -123,7 +123,8 @@ class Report(NamedTuple):
     """Time of day at its end."""
     duration_ns: int
     books: Mapping[str, Book]
-    rows: list[Row]
+    cells: Cells
+    """In the order in which rows are shown, without metrics that have no row (`arranged`)."""
     counters: Counters
     overhead: Overhead
     verdict: Verdict | None = None
@@ -131,6 +132,8 @@ class Report(NamedTuple):
     budget: Spending | None = None
     lists: Mapping[str, Sequence[Mapping[str, Any]]] = {}
     """Further parts of a summary, by their names in JSON."""
+    sums: Mapping[Kind, int] = {}
+    """Of ranked kinds, the total of all rows, where not all of them are left."""
 
     @property
     def book(self) -> Book:
@@ -149,11 +152,28 @@ class Report(NamedTuple):
         """Events that objects met on their way."""
         return {name: count for name, count in self.counters.get(group, {}).items() if name not in (BYTES, UNTIMED)}
 
-    def cells(self) -> dict[Group, dict[str, Distribution]]:
-        found: dict[Group, dict[str, Distribution]] = {}
-        for row in self.rows:
-            found.setdefault(row.group, {})[row.metric] = row.distribution
-        return found
+    @property
+    def rows(self) -> list[Row]:
+        """With the share of each in the total of its group, or of all groups where these are ranked."""
+        ranked, rows = self._ranked(), []
+        for group, found in self.cells.items():
+            whole = ranked[group.kind] if group.kind.ranked else found[TOTAL].sum
+            for metric in group.kind.rows:
+                if metric.name in found:
+                    one = found[metric.name]
+                    rows.append(Row(group, metric.name, one, one.sum / whole if whole and metric.part else 0.0))
+        return rows
+
+    def _ranked(self) -> Mapping[Kind, int]:
+        found = Counter[Kind]()
+        for group, metrics in self.cells.items():
+            if group.kind.ranked:
+                found[group.kind] += metrics[TOTAL].sum
+        return {**found, **self.sums}
+
+    def only(self, groups: Iterable[Group]) -> Report:
+        """The same with these groups, in this order. Their shares stay."""
+        return self._replace(cells={group: self.cells[group] for group in groups}, sums=self._ranked())
 
     def everywhere(self) -> Report:
         """The same without the first label, which says where."""
@@ -167,8 +187,8 @@ class Report(NamedTuple):
         counters: dict[Group, Counter[str]] = {}
         for group, counts in self.counters.items():
             counters.setdefault(into(group), Counter()).update(counts)
-        kinds = list(dict.fromkeys(row.group.kind for row in self.rows))
-        return self._replace(rows=rows_of(merged(self.cells(), into), kinds), counters=counters)
+        kinds = list(dict.fromkeys(group.kind for group in self.cells))
+        return self._replace(cells=arranged(merged(self.cells, into), kinds), counters=counters)
 
 
 class Segment(NamedTuple):
@@ -252,22 +272,17 @@ class Controls(Protocol):
         """Nobody can ask any more. A signal handler may call it."""
 
 
-def rows_of(cells: Cells, kinds: Iterable[Kind]) -> list[Row]:
-    """Rows in the order of places, kinds and other labels, with the share of each in the total of its group."""
+def arranged(cells: Cells, kinds: Iterable[Kind]) -> Cells:
+    """Return cells in the order of places, kinds and other labels, without what has no row."""
     place = {kind: at for at, kind in enumerate(kinds)}
-    ranked: Counter[Kind] = Counter()
-    for group, found in cells.items():
-        if group.kind.ranked:
-            ranked[group.kind] += found[TOTAL].sum
-    rows = []
-    for group in sorted(cells, key=lambda group: _order(group, place, cells)):
-        found, kind = cells[group], group.kind
-        whole = ranked[kind] if kind.ranked else found[TOTAL].sum
-        for metric in kind.rows:
-            if metric.name in found and not (metric.rare and not found[metric.name].sum):
-                one = found[metric.name]
-                rows.append(Row(group, metric.name, one, one.sum / whole if whole and metric.part else 0.0))
-    return rows
+    return {
+        group: {
+            metric.name: cells[group][metric.name]
+            for metric in group.kind.rows
+            if metric.name in cells[group] and not (metric.rare and not cells[group][metric.name].sum)
+        }
+        for group in sorted(cells, key=lambda group: _order(group, place, cells))
+    }
 
 
 def _order(group: Group, place: Mapping[Kind, int], cells: Cells) -> tuple[Any, ...]:

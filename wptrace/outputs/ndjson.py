@@ -119,7 +119,7 @@ class NdjsonOutput:
         """Those of the first groups, where the user wants few."""
         if not self._wanted.top:
             return report.rows
-        groups = set(list(report.cells())[: self._wanted.top])
+        groups = set(list(report.cells)[: self._wanted.top])
         return [row for row in report.rows if row.group in groups]
 
     def close(self) -> None:

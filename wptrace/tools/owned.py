@@ -30,7 +30,7 @@ def answers(head: Head, by: str) -> bool:
 def without(report: Report) -> Report:
     """Its rows by other owners are left out."""
     counters = {group: counts for group, counts in report.counters.items() if group.kind.name not in _NAMES}
-    return report._replace(rows=[row for row in report.rows if row.group.kind.name not in _NAMES], counters=counters)
+    return report.only(group for group in report.cells if group.kind.name not in _NAMES)._replace(counters=counters)
 
 
 class Owned:
@@ -59,7 +59,8 @@ class Owned:
         """The same with these rows."""
         report = without(report)
         found = self._singles.report(report.ts_ns, report.duration_ns, {})
-        return report._replace(rows=[*report.rows, *found.rows], counters={**report.counters, **found.counters})
+        cells, counters = {**report.cells, **found.cells}, {**report.counters, **found.counters}
+        return report._replace(cells=cells, counters=counters)
 
     def _owner(self, event: Event) -> Any:
         fields = event.fields

@@ -10,7 +10,7 @@ from tests.unit.outputs.samples import MS, SECOND, distribution
 from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED, as_json, busy, of
 from wptrace.flows.io.kinds import KINDS, REQUEST
 from wptrace.flows.io.kinds import LAYER as BELOW
-from wptrace.model.report import BYTES, Report, rows_of
+from wptrace.model.report import BYTES, Report, arranged
 
 READ, WRITE = REQUEST.group("sda", "read"), REQUEST.group("sda", "write")
 LAYER = BELOW.group("dm-0", "read")
@@ -31,8 +31,7 @@ def report(duration_ns: int = SECOND) -> Report:
     }
     cells[LAYER] = {"total": distribution([500 * MS])}
     found = path.report({})
-    rows = rows_of(cells, KINDS)
-    return found._replace(rows=rows, counters=COUNTERS, duration_ns=duration_ns)
+    return found._replace(cells=arranged(cells, KINDS), counters=COUNTERS, duration_ns=duration_ns)
 
 
 def test_figures_of_each_device() -> None:

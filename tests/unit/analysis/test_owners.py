@@ -11,7 +11,7 @@ from wptrace.flows.io.kinds import OPERATION
 from wptrace.flows.io.options import CGROUP, COMM, PROCESS
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Comm, Group, Task
-from wptrace.model.report import BYTES, rows_of
+from wptrace.model.report import BYTES, arranged
 
 OPERATIONS, _, REQUESTS = KINDS[PROCESS]
 
@@ -58,8 +58,8 @@ def test_rows_without_owners_stay_and_0_keeps_all() -> None:
     assert set(folded(cells, {}, 0)[0]) == set(cells)
     assert plain in folded(cells, {}, 1)[0]
     # Those with the most time come first, behind all others.
-    rows = rows_of(cells, (OPERATION, OPERATIONS))
-    assert [row.group.kind for row in rows] == [OPERATION, OPERATIONS, OPERATIONS]
+    rows = arranged(cells, (OPERATION, OPERATIONS))
+    assert [group.kind for group in rows] == [OPERATION, OPERATIONS, OPERATIONS]
 
 
 def test_counters_of_what_has_no_cell_are_kept() -> None:

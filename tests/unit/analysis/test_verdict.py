@@ -21,7 +21,7 @@ from wptrace.model import kind
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import ALL, CPU, Group, Kind, Label, Noun, Point, Stage
-from wptrace.model.report import Event, Finding, Report, Verdict, rows_of
+from wptrace.model.report import Event, Finding, Report, Verdict, arranged
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -49,7 +49,7 @@ def case(
     cells: Cells, duration_ns: int = SECOND, requests: Book | None = None, operations: Book | None = None, **more: Any
 ) -> Case:
     books = {kind.REQUESTS: requests or book(), **({} if operations is None else {kind.OPERATIONS: operations})}
-    report = Report("summary", 0, duration_ns, books, rows_of(cells, KINDS), {}, OVERHEAD)
+    report = Report("summary", 0, duration_ns, books, arranged(cells, KINDS), {}, OVERHEAD)
     return Case(report, (OPERATION, REQUEST), **more)
 
 
@@ -330,7 +330,7 @@ def met(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
     app = neighbours.Owner("/app")
     requests = io_owners.KINDS[options.CGROUP][2]
     cells = {requests.group("sda", "read", "/app"): {"total": distribution([whole])}, REQUESTS: cell(9, device=5)}
-    rows = rows_of(cells, (requests, REQUEST))
+    rows = arranged(cells, (requests, REQUEST))
     counters: dict[Group, Mapping[str, int]] = {WAITED.group("sda", app): {"count": waits, "ns": waited}}
     for name, ns in had.items():
         owner = neighbours.Owner("/app" if name == "app" else name)
@@ -384,7 +384,7 @@ def test_the_victim_is_who_waits_for_others() -> None:
         cells[requests.group("sda", "read", name)] = {"total": distribution([whole])}
         for holder, ns in (("/app", 2), ("/one", 49), ("/two", 49)):
             counters[MET.group("sda", owners[name], owners[holder])] = {"count": 100, "ns": ns * waited}
-    rows = rows_of(cells, (requests,))
+    rows = arranged(cells, (requests,))
     report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD)
     found = io_rules.neighbour(Case(report, (OPERATION, REQUEST)))
     assert found is not None
@@ -399,7 +399,7 @@ def test_a_stacked_device_is_named_and_not_the_disk_below() -> None:
         LAYER.group("dm-0", "write"): cell(10, layers=22 * MS, device=2 * MS),
         LAYER.group("dm-1", "write"): cell(10, layers=MS, device=24 * MS),
     }
-    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows_of(rows, (OPERATION, LAYER)), {}, OVERHEAD)
+    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arranged(rows, (OPERATION, LAYER)), {}, OVERHEAD)
     found = io_rules.largest(Case(report, (OPERATION, REQUEST)))
     assert found is not None
     assert (found.stage, found.who) == ("layers", "dm-0")
@@ -407,7 +407,7 @@ def test_a_stacked_device_is_named_and_not_the_disk_below() -> None:
 
 def test_large_operations_do_not_wait_for_locks() -> None:
     def looked_at(size: int) -> str:
-        rows = rows_of({READ: cell(10, fs=20 * MS, device=2 * MS)}, KINDS)
+        rows = arranged({READ: cell(10, fs=20 * MS, device=2 * MS)}, KINDS)
         counters = {READ: {"bytes": 10 * size}}
         report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD)
         return judge(Case(report, (OPERATION, REQUEST))).advice
@@ -425,7 +425,7 @@ def test_a_tail_is_not_that_of_two_calls() -> None:
         if others:
             rows[calls.group("sda", "sync", "sync_file_range")] = {"total": distribution([MS] * others)}
         kinds = (OPERATION, *io_owners.KINDS[options.CALL])
-        report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows_of(rows, kinds), {}, OVERHEAD)
+        report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arranged(rows, kinds), {}, OVERHEAD)
         assert (io_rules.tail(Case(report, (OPERATION, REQUEST))) is not None) == said
 
 
@@ -476,7 +476,7 @@ def test_a_stage_without_advice_has_its_meaning() -> None:
     stage = Stage("handler", Point("E", "entered"), Point("X", "left"), "", "a driver does too much")
     irq = Kind("request", Noun("interrupt"), [Label("cpu", CPU)], [stage])
     cells = {irq.group(0): {"handler": distribution([5]), "total": distribution([5])}}
-    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows_of(cells, [irq]), {}, OVERHEAD)
+    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arranged(cells, [irq]), {}, OVERHEAD)
     assert verdict.judge(Case(report, [irq]), TIMED).advice == "a driver does too much"
 
 

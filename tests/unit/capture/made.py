@@ -16,7 +16,7 @@ from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import RING_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
-from wptrace.model.report import BYTES, Overhead, Report, Source, Start, rows_of
+from wptrace.model.report import BYTES, Overhead, Report, Source, Start, arranged
 
 START = Start("io", "path", "6.12.0", {"dev": ["sda"], "pid": 7}, [Source("fs", "fentry")], KINDS, ["a note"])
 ABOUT = About("stages", ["wptrace", "io"], (OPERATION, REQUEST), each=True)
@@ -40,7 +40,7 @@ def cells(numbers: Sequence[int]) -> dict[Group, dict[str, Distribution]]:
 def report(kind: str, numbers: Sequence[int], ts_ns: int, duration_ns: int = 1_000_000_000) -> Report:
     books = {REQUESTS: Book(), OPERATIONS: Book.read(len(numbers), len(numbers), {}, {RING_FULL: 0})}
     counters = {OPERATION.group("sda", "read"): {BYTES: 4096 * len(numbers)}}
-    rows = rows_of(cells(numbers), KINDS)
+    rows = arranged(cells(numbers), KINDS)
     return Report(kind, ts_ns, duration_ns, books, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
 
 

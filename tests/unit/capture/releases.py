@@ -27,7 +27,7 @@ from wptrace.model.book import RECURSION, RING_FULL, STATE_FULL, Book
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import ALL, REQUESTS, TOTAL, Group, Task
-from wptrace.model.report import Event, Finding, InFlight, Overhead, Report, Source, Start, Verdict, rows_of
+from wptrace.model.report import Event, Finding, InFlight, Overhead, Report, Source, Start, Verdict, arranged
 from wptrace.model.stack import Stack
 from wptrace.model.tally import Tally
 
@@ -58,7 +58,7 @@ def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
     owner = Owner("/b")
     owner.seen = "backup"
     counters |= {met: {"ns": 5}, neighbours.HAD.group("sda", "read", owner): {"ns": 7, "count": 2, "bytes": 512}}
-    rows = rows_of(groups, list({group.kind: 1 for group in groups}))
+    rows = arranged(groups, list({group.kind: 1 for group in groups}))
     return Report(kind, 2_000_000_000, 1_000_000_000, {REQUESTS: book}, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
 
 
@@ -67,10 +67,10 @@ def _write(path: Path, view: str, start: Start, report: Report, *events: Event) 
     output.start(start)
     for event in events:
         output.event(event)
-    groups = [group for group in report.cells() if group.kind is not OPERATION]
+    groups = [group for group in report.cells if group.kind is not OPERATION]
     output.in_flight([InFlight(group, 5, "wait", {"pid": 7}) for group in groups[:1]], 1_500_000_000)
     output.interval(report._replace(kind="interval"))
-    group = next(iter(report.cells()))
+    group = next(iter(report.cells))
     found = Finding("tail", {"ratio": 2.5, "p50_ns": 1, "p99_ns": 7, "stage_p99_ns": 5}, group, TOTAL, "who", "advice")
     output.summary(report._replace(verdict=Verdict((found,), "advice"), budget=_BUDGET, lists={"more": [{"pid": 7}]}))
     output.close()

@@ -20,7 +20,7 @@ from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
-from wptrace.model.report import Overhead, Report, Start, rows_of
+from wptrace.model.report import Overhead, Report, Start, arranged
 
 US, SECOND = 1_000, 1_000_000_000
 ALL = START._replace(filters={"dev": []})
@@ -92,7 +92,7 @@ def write(
     times = Distribution()
     for at in range(finished):
         times.add(at)
-    rows = rows_of({REQUEST.group("sda", "read"): {TOTAL: times}}, KINDS)
+    rows = arranged({REQUEST.group("sda", "read"): {TOTAL: times}}, KINDS)
     books = {REQUESTS: Book.read(finished, finished, {}, {}), OPERATIONS: Book.read(7, 7, {}, {})}
     output.summary(Report("summary", SECOND, SECOND, books, rows, {}, Overhead(0, 0, 0, 0, 0, 0)))
     output.close()

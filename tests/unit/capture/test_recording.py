@@ -38,7 +38,7 @@ def test_a_window_has_what_its_intervals_have(
         assert found is None
         return
     assert found is not None
-    (stages,) = (cells for group, cells in found.cells().items() if group.kind.name == OPERATION.name)
+    (stages,) = (cells for group, cells in found.cells.items() if group.kind.name == OPERATION.name)
     assert (stages[TOTAL].count, stages[TOTAL].sum) == (len(numbers), sum(numbers))
     assert found.books[OPERATIONS].finished == len(numbers)
     whole = range((since or SECOND) // SECOND, (until or 3 * SECOND) // SECOND + 1)

@@ -67,7 +67,7 @@ def test_all_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:
         assert summary.budget is not None
         assert summary.budget.shed[0].kind.rates == (4, 16)
         assert summary.verdict is not None
-        assert summary.verdict.findings[0].group in summary.cells()
+        assert summary.verdict.findings[0].group in summary.cells
         assert summary.lists == {"more": [{"pid": 7}]}
         book = summary.book
         assert (book.started, book.finished, book.failed, book.lost_total) == (9, 7, 1, 1)

@@ -20,7 +20,7 @@ from wptrace.flows.size import REQUEST as SIZES
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import Book
 from wptrace.model.kind import REQUESTS
-from wptrace.model.report import Overhead, Report, rows_of
+from wptrace.model.report import Overhead, Report, arranged
 from wptrace.model.tally import Tally
 
 MANY: tuple[dict[str, Any], ...] = (
@@ -158,7 +158,7 @@ def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFix
     group = SIZES.group("sda", "read")
     sizes = {"sequential": Tally({4096: 3}), "random": Tally({512: 1}), "total": Tally({4096: 3, 512: 1})}
     books = {REQUESTS: Book.read(4, 4, {}, {})}
-    rows = rows_of({group: sizes}, [SIZES])
+    rows = arranged({group: sizes}, [SIZES])
     output.summary(Report("summary", 1, 1, books, rows, {group: {"bytes": 12800}}, Overhead(0, 0, 0, 0, 0, 0)))
     output.close()
     _, summary = told(path, capsys)

@@ -15,7 +15,7 @@ from wptrace.flows.io.parts.owners import KINDS as OWNERS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, OTHERS, REQUESTS, TOTAL, Comm, Group
-from wptrace.model.report import BYTES, Event, Report, rows_of
+from wptrace.model.report import BYTES, Event, Report, arranged
 
 times = st.lists(st.integers(0, 1 << 50) | st.integers(0, 40), min_size=1, max_size=60)
 GROUP = OPERATION.group("sda", "read")
@@ -33,7 +33,7 @@ def test_singles_add_up_as_a_distribution_does(values: list[int]) -> None:
         found.add(Event(GROUP, value, value, {"fs": value}, {"length": 1, "result": 4096}))
         expected.add(value)
     made = found.report(1, 1, {REQUESTS: Book(), OPERATIONS: Book()})
-    stages = made.cells()[GROUP]
+    stages = made.cells[GROUP]
     assert figures(stages["fs"]) == figures(stages["total"]) == figures(expected)
     assert (made.books[OPERATIONS].finished, made.bytes) == (len(values), 0)
     assert made.counters[GROUP]["bytes"] == 4096 * len(values)
@@ -48,11 +48,11 @@ def test_intervals_add_up_to_the_whole_and_to_its_rest(parts: list[list[int]]) -
             of_some.add(report("interval", numbers, at, 5))
     whole = report("summary", [one for numbers in parts for one in numbers], len(parts) - 1, 5 * len(parts))
     found = of_all.report(KINDS)
-    assert figures(found.cells()[GROUP]["total"]) == figures(whole.cells()[GROUP]["total"])
+    assert figures(found.cells[GROUP]["total"]) == figures(whole.cells[GROUP]["total"])
     assert found.books[OPERATIONS].finished == whole.books[OPERATIONS].finished
     assert (found.duration_ns, found.counters) == (whole.duration_ns, whole.counters)
     rest = of_some.rest(whole, KINDS)
-    last = rest.cells()[GROUP]["total"]
+    last = rest.cells[GROUP]["total"]
     assert (last.count, last.sum, rest.duration_ns) == (len(parts[-1]), sum(parts[-1]), 5)
     assert rest.books[OPERATIONS].finished == len(parts[-1])
 
@@ -74,7 +74,7 @@ def owned(kind: str, at: int, **times: int) -> Report:
 
     cells = {group(name): stages(count) for name, count in times.items()}
     counters = {group(name): {BYTES: 512 * count} for name, count in times.items()}
-    return report(kind, [], at, 5)._replace(rows=rows_of(cells, [OWNED]), counters=counters)
+    return report(kind, [], at, 5)._replace(cells=arranged(cells, [OWNED]), counters=counters)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_rest_of_owners_that_left(
     for at, times in enumerate(intervals):
         found.add(owned("interval", at, **times))
     rest = found.rest(owned("summary", 9, **whole), [OWNED])
-    cells = rest.cells()
+    cells = rest.cells
     assert {str(group.values[-1]): stages[TOTAL].count for group, stages in cells.items()} == left
     assert {str(group.values[-1]): counts[BYTES] // 512 for group, counts in rest.counters.items()} == left
     assert not any(stages[TOTAL].shrunk for stages in cells.values())

@@ -261,7 +261,7 @@ def test_disks_and_operations_without_end_have_bounded_room() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 << 20
-    cells = found.cells()
+    cells = found.cells
     assert JOINED.group("others", "others") in cells
     assert len(cells) < 1000
     assert sum(stages["total"].count for stages in cells.values()) == found.book.finished == many

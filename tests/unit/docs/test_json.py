@@ -31,7 +31,7 @@ from wptrace.model.budget import Change, Cost, Spending, Step
 from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, HookFinding, Seen, StageFinding
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, names
-from wptrace.model.report import BYTES, UNTIMED, Event, Overhead, Report, Source, Start, rows_of
+from wptrace.model.report import BYTES, UNTIMED, Event, Overhead, Report, Source, Start, arranged
 from wptrace.outputs.doctor import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
@@ -112,7 +112,7 @@ def made() -> Iterator[Line]:
         found.add(1000)
     group = BLOCK[0].group("sda", "read")
     books = {REQUESTS: Book.read(3, 2, {io_block._NO_CELL: 1}, {})}
-    report = Report("interval", 1, 2, books, rows_of({group: values}, BLOCK), {group: {BYTES: 4096}}, OVERHEAD)
+    report = Report("interval", 1, 2, books, arranged({group: values}, BLOCK), {group: {BYTES: 4096}}, OVERHEAD)
     output.interval(report)
     verdict = judge(Case(report, BLOCK), TIMED)
     output.summary(report._replace(kind="summary", verdict=verdict))

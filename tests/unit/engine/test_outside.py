@@ -7,7 +7,7 @@ from tests.unit.outputs.samples import OVERHEAD, distribution
 from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.model.book import Book
 from wptrace.model.kind import CPU, REQUESTS, Kind, Label, Metric, Noun, Point, Stage
-from wptrace.model.report import Report, rows_of
+from wptrace.model.report import Report, arranged
 
 W, R, L = Point("W", "wakes"), Point("R", "runs"), Point("L", "leaves")
 STAGES = (Stage("wait", W, R, "it waits", "few CPUs"), Stage("run", R, L, "it runs", "much work"))
@@ -19,7 +19,7 @@ def report(*metrics: Metric) -> Report:
     kind = Kind("request", Noun("turn"), [Label("cpu", CPU)], STAGES, metrics)
     values = {"wait": 10, "run": 30, "off": 4000, "hardirq": 20, "total": 40}
     cells = {kind.group(0): {name: distribution([value]) for name, value in values.items() if name in kind}}
-    return Report("summary", 0, 100, {REQUESTS: Book.read(1, 1, {}, {})}, rows_of(cells, [kind]), {}, OVERHEAD)
+    return Report("summary", 0, 100, {REQUESTS: Book.read(1, 1, {}, {})}, arranged(cells, [kind]), {}, OVERHEAD)
 
 
 def found(made: Report) -> list[tuple[str, str]]:

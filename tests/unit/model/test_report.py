@@ -12,7 +12,7 @@ from wptrace.flows.io.options import COMM
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OTHERS, Comm, Group
-from wptrace.model.report import BYTES, UNTIMED, Overhead, Snapshot, rows_of, since
+from wptrace.model.report import BYTES, UNTIMED, Overhead, Report, Snapshot, arranged, since
 
 FLUSH = REQUEST.group("sda", "flush")
 
@@ -27,7 +27,8 @@ def look(times: int, **counts: int) -> Snapshot:
 def test_what_happens_to_what_is_not_over_has_a_row() -> None:
     cells, counters = since(look(3, asked=5), look(3, asked=1))
     assert counters == {FLUSH: {"asked": 4}}
-    (row,) = rows_of(cells, [REQUEST])
+    found = Report("interval", 0, 0, {}, arranged(cells, [REQUEST]), counters, Overhead(0, 0, 0, 0, 0, 0))
+    (row,) = found.rows
     assert (row.group, row.metric, row.distribution.count, row.share) == (FLUSH, "total", 0, 0.0)
 
 

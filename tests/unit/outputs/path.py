@@ -10,7 +10,7 @@ from tests.unit.outputs.samples import LABELS, NOON, OVERHEAD, SECOND, distribut
 from wptrace.model.book import RECURSION, RING_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, Group, Kind, Metric, Noun, Point, Stage
-from wptrace.model.report import Child, Event, InFlight, Report, Segment, Source, Start, Verdict, rows_of
+from wptrace.model.report import Child, Event, InFlight, Report, Segment, Source, Start, Verdict, arranged
 
 US = 1_000
 NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
@@ -114,7 +114,7 @@ def report(
 ) -> Report:
     found = cells() if found is None else found
     sizes = {group: 4096 * stages["total"].count for group, stages in found.items()}
-    return Report(kind, ts_ns, SECOND, books(lost), rows_of(found, KINDS), sized(sizes), OVERHEAD, verdict)
+    return Report(kind, ts_ns, SECOND, books(lost), arranged(found, KINDS), sized(sizes), OVERHEAD, verdict)
 
 
 def start() -> Start:

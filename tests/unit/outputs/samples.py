@@ -11,7 +11,7 @@ from typing import Any
 from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, REQUESTS, Group, Kind, Label, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, Output, Overhead, Report, Source, Start, rows_of
+from wptrace.model.report import BYTES, Event, Output, Overhead, Report, Source, Start, arranged
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.output import TextOutput
@@ -92,7 +92,7 @@ def report(
 ) -> Report:
     kinds = dict.fromkeys(group.kind for group in cells)
     books = {REQUESTS: book(failed) if accounting is None else accounting}
-    return Report(kind, NOON, duration_ns, books, rows_of(cells, kinds), sized(sizes or {}), OVERHEAD)
+    return Report(kind, NOON, duration_ns, books, arranged(cells, kinds), sized(sizes or {}), OVERHEAD)
 
 
 def request(dev: str = "sda", queue: int = MS, device: int = 3 * MS, error: int = 0) -> Event:

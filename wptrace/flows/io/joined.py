@@ -39,7 +39,7 @@ from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Bounded, Group, Kind, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, Start, rows_of
+from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, Start, arranged
 
 _H, _S = STAGES["device"].start, STAGES["device"].end
 _BEGIN, _END = Point("h", "the host begins"), Point("e", "the host is done")
@@ -368,7 +368,7 @@ class Sums:
 
     def report(self, kind: str, ts_ns: int, duration_ns: int) -> Report:
         book = Book.read(self._count + sum(self.lost.values()), self._count, self.lost, self.noted, self._failed)
-        rows = rows_of(self._cells, (JOINED,))
+        rows = arranged(self._cells, (JOINED,))
         return Report(kind, ts_ns, duration_ns, {REQUESTS: book}, rows, self._counters, Overhead(0, 0, 0, 0, 0, 0))
 
 

@@ -28,7 +28,7 @@ from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import segments
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import STACK, TOTAL, UNATTRIBUTED, Group, Kind
-from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, rows_of
+from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, arranged
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.file import Export, ExportFile
 from wptrace.outputs.json_line import encoded
@@ -197,9 +197,9 @@ class HtmlExport(Export):
 
     def _data(self, report: Report, text: Sequence[str]) -> dict[str, Any]:
         start, since_ns = self._start, report.ts_ns - report.duration_ns
-        kinds = list(dict.fromkeys((*start.kinds, *(row.group.kind for row in report.rows))))
+        kinds = list(dict.fromkeys((*start.kinds, *(group.kind for group in report.cells))))
         found = sums.wholes(report)
-        series = list(dict.fromkeys(row.group for row in rows_of(found, kinds)))
+        series = list(arranged(found, kinds))
         events = sorted(self._slowest, key=lambda one: (-one[0], one[1]))
         stuck, stuck_ns = self._stuck
         return {
@@ -306,7 +306,7 @@ def _where(fields: Mapping[str, Any]) -> str:
 
 def _tables(report: Report, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
     """Rows by what keeps them apart, those of each kind by themselves; not where they say the same as the sums."""
-    everywhere = report._replace(rows=[row for row in report.rows if place(row.group.kind) is not None]).everywhere()
+    everywhere = report.only(group for group in report.cells if place(group.kind) is not None).everywhere()
     for kind in kinds:
         if any(label.type == STACK for label in kind.labels):
             continue

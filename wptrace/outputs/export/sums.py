@@ -16,7 +16,7 @@ from wptrace.outputs.text.words import printable
 
 def wholes(report: Report) -> dict[Group, dict[str, Distribution]]:
     """Rows of owners say the same once more, and are left out."""
-    cells = {group: found for group, found in report.cells().items() if place(group.kind) is None}
+    cells = {group: found for group, found in report.cells.items() if place(group.kind) is None}
     return merged(cells, whole)
 
 

@@ -169,7 +169,7 @@ class ScreenState:
             counters = neighbours.only(counters, self._named)
             # What is not there at all has no line; what is merged or transferred belongs to a row.
             counters = {one: counts for one, counts in counters.items() if one.kind is not LOAD or self._matches(one)}
-        return found._replace(rows=[row for group in self.rows for row in tables[group]], counters=counters)
+        return found.only(self.rows)._replace(counters=counters)
 
     def _matches(self, group: Group) -> bool:
         return self._named(f"{words.group(group)} {group.kind.noun.plural}")

@@ -28,7 +28,7 @@ class SizesView(View):
         report = report if self.wanted.per_device else report.everywhere()
         time, took = header.time(report, self.style(width)), units.duration(report.duration_ns)
         yield f"{time}  {REQUEST.of(report.book.finished)} in {took}, {units.size(report.bytes)}"
-        for group, metrics in report.cells().items():
+        for group, metrics in report.cells.items():
             yield ""
             yield from self._group(group, metrics, report.counter(group, BYTES), report.duration_ns / 1e9)
 

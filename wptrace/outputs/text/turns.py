@@ -90,11 +90,11 @@ class TurnsView(View):
             yield from self._rows(report, width)
 
     def _whole(self, report: Report) -> Stages:
-        return next(iter(report.everywhere().cells().values()), {})
+        return next((dict(found) for found in report.everywhere().cells.values()), {})
 
     def _rows(self, report: Report, width: int) -> Iterator[str]:
         """Those that waited most come first; CPUs have an order of their own."""
-        rows = report.cells()
+        rows = report.cells
         names = list(rows)
         if self.kinds[0].labels[0].type != CPU:
             names = sorted(rows, key=lambda group: (-rows[group]["wait"].sum, group.shown))

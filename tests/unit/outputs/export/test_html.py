@@ -19,7 +19,7 @@ from wptrace.analysis.neighbours import HAD, MET, WAITED, Owner
 from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.flows.stacks import IO
 from wptrace.model.kind import TOTAL, Task
-from wptrace.model.report import Report, Start, rows_of
+from wptrace.model.report import Report, Start, arranged
 from wptrace.model.stack import Stack
 from wptrace.outputs import export
 from wptrace.outputs.export import html
@@ -49,11 +49,11 @@ def summary(found: Any = None, **changes: Any) -> Report:
 
 def twice(report: Report) -> Report:
     """A summary in which all of it came two times."""
-    cells = {group: {name: one.copy() for name, one in found.items()} for group, found in report.cells().items()}
+    cells = {group: {name: one.copy() for name, one in found.items()} for group, found in report.cells.items()}
     for found in cells.values():
         for one in found.values():
             one.merge(one.copy())
-    return report._replace(rows=rows_of(cells, path.KINDS), duration_ns=2 * SECOND, ts_ns=report.ts_ns)
+    return report._replace(cells=arranged(cells, path.KINDS), duration_ns=2 * SECOND, ts_ns=report.ts_ns)
 
 
 def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_figures_are_those_of_the_report(tmp_path: Path) -> None:
         "read operations", "write operations", "read page-cache hits", "write page-cache hits",
         "flush block requests", "read block requests", "write block requests",
     ]  # fmt: skip
-    device = report.cells()[path.OPERATION.group("nvme0n1", "read")]["device"]
+    device = report.cells[path.OPERATION.group("nvme0n1", "read")]["device"]
     cell = found["series"][0]["cells"]["device"]
     figures = [device.count, device.sum, round(device.mean), *map(device.percentile, (50, 90, 99, 99.9)), device.max]
     assert cell[:8] == figures
@@ -176,7 +176,7 @@ def owned(names: list[str]) -> Report:
         MET.group("nvme0n1", Owner("/db"), Owner("/batch")): {"ns": 30 * MS},
     }
     report = summary()
-    return report._replace(rows=rows_of(cells, (*path.KINDS, kind)), counters={**report.counters, **counters})
+    return report._replace(cells=arranged(cells, (*path.KINDS, kind)), counters={**report.counters, **counters})
 
 
 def test_owners_and_neighbours(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def stacks(names: list[str]) -> tuple[Start, Report]:
         IO.group("sda", "read", Stack((name, "submit_bio", "vfs_read"), (), "")): {TOTAL: samples.distribution([MS])}
         for name in names
     }
-    report = summary()._replace(rows=rows_of(cells, (IO,)), books={"requests": samples.book()})
+    report = summary()._replace(cells=arranged(cells, (IO,)), books={"requests": samples.book()})
     return path.start()._replace(flow="stacks", kinds=(IO,), filters={}), report
 
 

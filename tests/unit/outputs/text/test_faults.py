@@ -14,7 +14,7 @@ from wptrace.flows.iopf import FAULT, IopfFlow
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution, index
 from wptrace.model.kind import REQUESTS
-from wptrace.model.report import InFlight, Report, Start, rows_of
+from wptrace.model.report import InFlight, Report, Start, arranged
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.faults import FaultsView
 
@@ -33,7 +33,7 @@ def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
 def report(cells: Mapping[Any, dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
     groups = {FAULT.group(*where): stages for where, stages in cells.items()}
     books = {REQUESTS: Book.read(10, 4, {STATE_FULL: 1}, {}, failed)}
-    return Report(kind, NOON, SECOND, books, rows_of(groups, [FAULT]), sized(dict.fromkeys(groups, 8192)), OVERHEAD)
+    return Report(kind, NOON, SECOND, books, arranged(groups, [FAULT]), sized(dict.fromkeys(groups, 8192)), OVERHEAD)
 
 
 def open_fault(group: int = 3, dev: str = "0000:75:00.0", address: int = 0x7F00) -> InFlight:

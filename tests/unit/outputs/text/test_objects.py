@@ -9,7 +9,7 @@ import json
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Kind, Label, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, InFlight, Overhead, Report, rows_of
+from wptrace.model.report import BYTES, Event, InFlight, Overhead, Report, arranged
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.objects import VIEW
@@ -28,7 +28,7 @@ def report(kind: Kind, *labels: tuple[str, ...]) -> Report:
     cells = {kind.group(*each): {"device": found, TOTAL: found} for each in labels}
     counters = {group: {BYTES: 4096, "merged": 3} for group in cells}
     books = {"requests": Book.read(1, 1, {}, {})}
-    return Report("summary", 0, 10**9, books, rows_of(cells, [kind]), counters, Overhead(0, 0, 0, 0, 0, 0))
+    return Report("summary", 0, 10**9, books, arranged(cells, [kind]), counters, Overhead(0, 0, 0, 0, 0, 0))
 
 
 def test_a_table_for_each_row_of_labels() -> None:

@@ -17,7 +17,7 @@ from wptrace.cli.irqoff import _output
 from wptrace.flows.irqoff import EVENT, PERIOD
 from wptrace.model.book import RING_FULL, Book
 from wptrace.model.kind import REQUESTS
-from wptrace.model.report import Event, InFlight, Report, Start, rows_of
+from wptrace.model.report import Event, InFlight, Report, Start, arranged
 from wptrace.outputs.logfile import LogFile
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.periods import PeriodsView
@@ -48,7 +48,7 @@ def report(lengths: dict[int, list[int]], kind: str = "summary", open_now: int =
         groups[PERIOD.group(cpu)] = {"irqoff": found, "total": found}
     count = sum(map(len, lengths.values()))
     book = Book.read(count + open_now, count, {}, {RING_FULL: ring_full})
-    return Report(kind, NOON, SECOND, {REQUESTS: book}, rows_of(groups, [PERIOD]), {}, OVERHEAD)
+    return Report(kind, NOON, SECOND, {REQUESTS: book}, arranged(groups, [PERIOD]), {}, OVERHEAD)
 
 
 def shown(*results: Any, wanted: Wanted = PLAIN) -> list[str]:

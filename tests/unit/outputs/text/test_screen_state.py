@@ -16,7 +16,7 @@ from wptrace.analysis import neighbours
 from wptrace.flows.io.options import PROCESS
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.kind import ALL, OTHERS, Group, Task
-from wptrace.model.report import Report, rows_of
+from wptrace.model.report import Report, arranged
 from wptrace.outputs.text.screen_state import ORDERS, ROW, ROWS, STORIES, TABLES, ScreenState
 
 OWNED = KINDS[PROCESS][2]
@@ -33,7 +33,7 @@ def report() -> Report:
             found = distribution([(9 - at) * MS] * count)
             cells[OWNED.group("sda", op, owner)] = {"under_way": found, "total": found}
     made = path.report({})
-    return made._replace(rows=rows_of(cells, (*path.KINDS, OWNED)))
+    return made._replace(cells=arranged(cells, (*path.KINDS, OWNED)))
 
 
 def pressed(*keys: str, per_device: bool = False) -> ScreenState:

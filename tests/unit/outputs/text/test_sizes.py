@@ -12,7 +12,7 @@ from wptrace.flows.size import REQUEST
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group
-from wptrace.model.report import Report, Start, rows_of
+from wptrace.model.report import Report, Start, arranged
 from wptrace.model.tally import Tally
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.sizes import SizesView, exact
@@ -31,7 +31,7 @@ def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "inter
     count = sum(stages["total"].count for stages in cells.values())
     sizes = sized({group: stages["total"].sum for group, stages in cells.items()})
     books = {REQUESTS: Book.read(count + lost, count, {STATE_FULL: lost}, {})}
-    return Report(kind, NOON, SECOND, books, rows_of(cells, [REQUEST]), sizes, OVERHEAD)
+    return Report(kind, NOON, SECOND, books, arranged(cells, [REQUEST]), sizes, OVERHEAD)
 
 
 def shown(wanted: Wanted, found: object) -> list[str]:

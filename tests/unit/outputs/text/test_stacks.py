@@ -25,7 +25,7 @@ from wptrace.flows.stacks import IO
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group
-from wptrace.model.report import Report, Start, rows_of
+from wptrace.model.report import Report, Start, arranged
 from wptrace.model.stack import Stack
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.stacks import COUNT, TIME, FoldedOutput, StacksView
@@ -56,7 +56,7 @@ def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "summa
     count = sum(stages["total"].count for stages in cells.values())
     sizes = sized({one: 4096 * stages["total"].count for one, stages in cells.items()})
     books = {REQUESTS: Book.read(count + lost + 1, count, {STATE_FULL: lost}, {UNMATCHED_END: lost})}
-    return Report(kind, NOON, SECOND, books, rows_of(cells, [IO]), sizes, OVERHEAD)
+    return Report(kind, NOON, SECOND, books, arranged(cells, [IO]), sizes, OVERHEAD)
 
 
 def shown(wanted: Wanted, *results: object) -> list[str]:

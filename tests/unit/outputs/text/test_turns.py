@@ -14,7 +14,7 @@ from wptrace.flows.cpu import CPU, KINDS, PROCESS, THREAD
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Task
-from wptrace.model.report import Event, InFlight, Report, Start, rows_of
+from wptrace.model.report import Event, InFlight, Report, Start, arranged
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.turns import TurnsView
@@ -41,7 +41,7 @@ def report(
     turn = KINDS[by][0]
     groups = {turn.group(row): stages for row, stages in cells.items()}
     book = Book.read(12 + lost, 10, {STATE_FULL: lost}, {})
-    return Report(kind, NOON, SECOND, {REQUESTS: book}, rows_of(groups, [turn]), {}, OVERHEAD)
+    return Report(kind, NOON, SECOND, {REQUESTS: book}, arranged(groups, [turn]), {}, OVERHEAD)
 
 
 def wait(total: int = 5 * MS, comm: str = "fio", instead: tuple[str, int] | None = ("dd", 7), sleep: int = MS) -> Event:
