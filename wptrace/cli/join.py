@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io.joined import JOINED
+    from wptrace.flows.io.join.joined import JOINED
 
     common.require_one_form(options)
     common.require_stage(options.hist, (JOINED,))
@@ -151,7 +151,7 @@ def _slow(options: argparse.Namespace) -> int | None:
 def _about(shown: Mapping[str, Any], intervals: bool = False, began_ns: int | None = None) -> About:
     """For a capture of it, which begins when the guest's did."""
     from wptrace.capture.writer import About
-    from wptrace.flows.io.joined import JOINED
+    from wptrace.flows.io.join.joined import JOINED
 
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     return About("stages", words, (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)

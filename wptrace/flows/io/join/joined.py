@@ -32,8 +32,8 @@ from wptrace.correlation.guests import (
 from wptrace.correlation.kicks import Kick, Kicks, Signal, Work
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
+from wptrace.flows.io.join.other_guests import OtherGuests
 from wptrace.flows.io.kinds import HIT, REQUEST, STAGES
-from wptrace.flows.io.other_guests import OtherGuests
 from wptrace.model import units
 from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause

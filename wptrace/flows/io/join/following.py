@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from wptrace.correlation import anchors, guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
-from wptrace.flows.io.joined import (
+from wptrace.flows.io.join.joined import (
     JUMPED,
     UNASKED,
     Sums,
@@ -27,7 +27,7 @@ from wptrace.flows.io.joined import (
     known,
     told_of_anchors,
 )
-from wptrace.flows.io.other_guests import OtherGuests
+from wptrace.flows.io.join.other_guests import OtherGuests
 from wptrace.model.anchor import Anchor
 from wptrace.model.report import Event, Report
 
