@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -33,6 +33,7 @@ from wptrace.flows.io.parts.owners import KINDS
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import system_calls
 from wptrace.model.kind import OPERATIONS, OTHERS, TOTAL
+from wptrace.model.report import Report
 
 OF_COMMS = KINDS[COMM][0]
 OWNED = {"operation": "owned_operation", "hit": "owned_hit", "request": "owned_request"}
@@ -209,26 +210,38 @@ _BATCH = _ROWS // 8
 _SET_NAME = 15  # PR_SET_NAME
 
 
-def _read_by_names(disk: Disk, go: int, done: int) -> None:
+def _read_by_names(disk: Disk, go: int, done: int, names: int, batch: int) -> None:
     """A batch of them whenever somebody says so."""
     fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
     with mmap.mmap(-1, 4096) as buffer:
-        for number in range(_NAMES):
-            if number % _BATCH == 0 and not os.read(go, 1):
+        for number in range(names):
+            if number % batch == 0 and not os.read(go, 1):
                 return
             _libc.prctl(_SET_NAME, b"wpo%d" % number, 0, 0, 0)
             assert os.preadv(fd, [buffer], 4096 * (number % 1000)) == 4096
-            if number % _BATCH == _BATCH - 1:
+            if number % batch == batch - 1:
                 os.write(done, b"x")
 
 
-def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None:
-    """In any window each is counted once, by its name or among the others, and no table stays full."""
-    flow = PathFlow(Options((disk.name,), by=COMM, top=0, owner_rows=_ROWS))
+class _Passed(NamedTuple):
+    """What was seen of owners that came and went."""
+
+    found: Counter[str]
+    """In all windows."""
+    most: int
+    """Rows at a time."""
+    kept: list[int]
+    """Bytes of this process after each batch."""
+    whole: Report
+
+
+def pass_through(disk: Disk, rows: int, names: int, batch: int, looks: int) -> _Passed:
+    """So many owners, one behind the other, and so many looks after each batch of them."""
+    flow = PathFlow(Options((disk.name,), by=COMM, top=0, owner_rows=rows))
     session = Session([flow])
     (trace,) = session.traces
     found: Counter[str] = Counter()
-    most = 0
+    most, kept = 0, []
     (go, say), (hear, done) = os.pipe(), os.pipe()
     try:
         session.start()
@@ -237,37 +250,61 @@ def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None
         if not child:
             with suppress(BaseException):
                 os.close(say)
-                _read_by_names(disk, go, done)
+                _read_by_names(disk, go, done, names, batch)
                 os._exit(0)
             os._exit(1)
         os.close(done)
-        for _ in range(_NAMES // _BATCH):
+        for _ in range(names // batch):
             os.write(say, b"x")
             assert os.read(hear, 1)
-            # Those of the batch are idle at the second look.
-            for _ in range(2):
+            for _ in range(looks):
                 now = trace.snapshot()
                 for row in trace.window(before, now, "interval").rows:
                     if row.metric == TOTAL and row.group.kind is OF_COMMS:
                         found[str(row.group.values[-1])] += row.distribution.count
                 most = max(most, len(now.cells))
                 before = now
+            kept.append(int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE)
         assert reaped(child) == 0
-        whole = trace.window(first, before, "summary")
+        return _Passed(found, most, kept, trace.window(first, before, "summary"))
     finally:
         session.close()
         for pipe in (go, say, hear):
             os.close(pipe)
-    operations = whole.books[OPERATIONS].finished
-    assert found.total() == operations >= _NAMES
-    named = {name: count for name, count in found.items() if name.startswith("wpo")}
+
+
+def counted_once(passed: _Passed, names: int) -> set[str]:
+    """In any window each is counted once, by its name or among the others. Returns the names."""
+    operations = passed.whole.books[OPERATIONS].finished
+    assert passed.found.total() == operations >= names
+    named = {name: count for name, count in passed.found.items() if name.startswith("wpo")}
     assert set(named.values()) == {1}
+    rows = [row for row in passed.whole.rows if row.metric == TOTAL and row.group.kind is OF_COMMS]
+    assert sum(row.distribution.count for row in rows) == operations
+    return set(named)
+
+
+def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None:
+    # Those of a batch are idle at the second look.
+    passed = pass_through(disk, _ROWS, _NAMES, _BATCH, looks=2)
+    named = counted_once(passed, _NAMES)
     assert len(named) > 1.2 * _ROWS
     assert any(f"wpo{number}" in named for number in range(_NAMES * 3 // 4, _NAMES))
     # Neither does what Python knows of them grow with all that there ever were.
-    assert most < 3 * _ROWS
-    rows = [row for row in whole.rows if row.metric == TOTAL and row.group.kind is OF_COMMS]
-    assert sum(row.distribution.count for row in rows) == operations
+    assert passed.most < 3 * _ROWS
+
+
+@pytest.mark.one_kernel
+def test_as_many_owners_as_there_will_be_pass_through(disk: Disk) -> None:
+    """No table fills up, and no memory grows; 100,000 of them in `make test-all`."""
+    names = 100_000 if ALL else 10_000
+    passed = pass_through(disk, 0, names, 1000, looks=1)
+    named = counted_once(passed, names)
+    # Of a few all places were taken where they belong.
+    assert len(named) > 0.97 * names
+    assert sum(f"wpo{number}" in named for number in range(names - 1000, names)) > 970
+    settled = len(passed.kept) // 2
+    assert passed.kept[-1] - passed.kept[settled] < 16 << 20
 
 
 @pytest.mark.parametrize(
