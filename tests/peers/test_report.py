@@ -14,7 +14,7 @@ from tests.unit.outputs import path
 from tests.unit.outputs.export.test_html import END, owned, page, stacks, summary
 from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
 from wptrace.model import units
-from wptrace.model.report import Report, arranged
+from wptrace.model.report import Report, Resource, arranged
 
 MS = 1_000_000
 Open = Callable[..., Any]
@@ -144,7 +144,7 @@ def test_the_page_says_what_was_run_where_and_when(opened: Open) -> None:
     first, *rest = trace()
     filters = {"dev": ["nvme0n1"], "segments": True, "op": "read"}
     command = ("wptrace", "io", "-d", "nvme0n1", "--segments", "--op", "read")
-    found = opened(first._replace(filters=filters, host="db7", command=command), *rest)
+    found = opened(first._replace(filters=filters, resource=Resource("db7", command=command)), *rest)
     head = found.inner_text("header")
     assert "on nvme0n1, only op read, with segments" in head
     assert "True" not in head

@@ -130,8 +130,6 @@ class _Frames:
         start = spec.start(has, known, str(self._from.path))
         if not start.kinds:
             raise ValueError("it follows nothing")
-        command = tuple(map(spec.text, spec.sequence(has.get("command", []))))
-        start = start._replace(host=spec.text(has.get("host", "")), command=command)
         return Head(
             start,
             spec.text(has["view"]),

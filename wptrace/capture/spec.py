@@ -15,7 +15,7 @@ from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
 from wptrace.model.distribution import SLOTS, Distribution
 from wptrace.model.kind import ALL, Comm, Group, Kind, Label, Metric, Noun, Point, Stage, Task
-from wptrace.model.report import Child, Event, Finding, InFlight, Overhead, Segment, Source, Start, Verdict
+from wptrace.model.report import Child, Event, Finding, InFlight, Overhead, Resource, Segment, Source, Start, Verdict
 from wptrace.model.stack import Stack
 from wptrace.model.tally import Tally
 
@@ -443,7 +443,14 @@ def of_start(start: Start, numbers: Numbering) -> Json:
         "sources": [list(one) for one in start.sources],
         "kinds": [numbers.kind(one) for one in start.kinds],
         "notes": list(start.notes),
+        **start.resource._asdict(),
     }
+
+
+def _resource(has: Mapping[str, Any]) -> Resource:
+    """Earlier versions wrote less of it."""
+    host, machine, boot, version = (text(has.get(one, "")) for one in ("host", "machine", "boot", "version"))
+    return Resource(host, machine, boot, version, tuple(map(text, sequence(has.get("command", [])))))
 
 
 def start(found: Json, known: Known, file: str) -> Start:
@@ -460,6 +467,7 @@ def start(found: Json, known: Known, file: str) -> Start:
         [known.kind(number) for number in sequence(has["kinds"])],
         [text(note) for note in sequence(has["notes"])],
         file,
+        _resource(has),
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from wptrace import __version__
 from wptrace.bpf.ring import HEADER as ENTRY
 from wptrace.capture import columns, spec, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Writer, packed
@@ -42,7 +41,6 @@ class About(NamedTuple):
 
     view: str
     """How the flow looks as text."""
-    command: Sequence[str]
     verdict_kinds: Sequence[model.Kind] = ()
     """Kinds for the verdict."""
     each: bool = False
@@ -83,14 +81,9 @@ class CaptureOutput:
         self._anchor()
         self._numbers = spec.Numbering()
         fields = spec.of_start(self._start, self._numbers)
-        host = os.uname()
         fields |= {
             "trace": self._trace,
             "segment": self._segment,
-            "version": __version__,
-            "host": host.nodename,
-            "machine": host.machine,
-            "command": list(self.about.command),
             "view": self.about.view,
             "judged": [self._numbers.kind(one) for one in self.about.verdict_kinds],
             "each": self.about.each,

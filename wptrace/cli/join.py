@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -153,8 +152,7 @@ def _about(shown: Mapping[str, Any], intervals: bool = False, began_ns: int | No
     from wptrace.capture.writer import About
     from wptrace.flows.io.join.joined import JOINED
 
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return About("stages", words, (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)
+    return About("stages", (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)
 
 
 def _named(text: str) -> tuple[str, str]:

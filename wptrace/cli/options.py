@@ -80,7 +80,6 @@ def captured(
 
     about = About(
         flow.view,
-        [Path(sys.argv[0]).name, *sys.argv[1:]],
         flow.verdict_kinds,
         each,
         options.interval is not None,

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wptrace.analysis.verdict import TIMED, Rules
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Statistics
 from wptrace.bpf.ring import Reader, Ring
+from wptrace.engine import resource
 from wptrace.engine.filters import Predicates
 from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded
@@ -159,10 +159,8 @@ class Flow:
     def _started(self, chosen: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
         """Make the result of a start; `chosen` is what the user chose."""
         self._map_bytes = sum(found.memory() for found in self._obj.maps.values())
-        machine, command = os.uname(), ("wptrace", *sys.argv[1:])
-        return Start(
-            self.name, self.level, machine.release, chosen, sources, self.kinds, notes, "", machine.nodename, command
-        )
+        kernel = os.uname().release
+        return Start(self.name, self.level, kernel, chosen, sources, self.kinds, notes, resource=resource.here())
 
     def _taken(
         self,
@@ -187,7 +185,7 @@ class Flow:
 def overhead(programs: Iterable[Statistics], map_bytes: int, records: int) -> Overhead:
     """Return the cost of a flow so far: its programs as the kernel counted them, and this process."""
     ran = list(programs)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    usage = getrusage(RUSAGE_SELF)
     return Overhead(
         bpf_ns=sum(program.run_time_ns for program in ran),
         bpf_runs=sum(program.run_count for program in ran),

@@ -28,6 +28,21 @@ class Source(NamedTuple):
     how: str
 
 
+class Resource(NamedTuple):
+    """Where, and by what, something was traced."""
+
+    host: str = ""
+    """The name of the machine."""
+    machine: str = ""
+    """Its architecture."""
+    boot: str = ""
+    """Which one of the machine: its boot_id."""
+    version: str = ""
+    """That of wptrace."""
+    command: tuple[str, ...] = ()
+    """The command line."""
+
+
 class Start(NamedTuple):
     flow: str
     level: str
@@ -40,10 +55,7 @@ class Start(NamedTuple):
     """Notes for who reads the figures: stages that degrade, and why."""
     file: str = ""
     """The file it comes from, instead of a kernel."""
-    host: str = ""
-    """The name of the machine."""
-    command: tuple[str, ...] = ()
-    """The command line."""
+    resource: Resource = Resource()
 
 
 class Overhead(NamedTuple):

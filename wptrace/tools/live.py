@@ -15,6 +15,7 @@ from pathlib import Path
 from wptrace.capture.channel import Channel
 from wptrace.capture.reader import Arriving
 from wptrace.capture.writer import CaptureOutput
+from wptrace.engine import resource
 from wptrace.errors import WptraceError
 from wptrace.flows.io.join.following import Following
 from wptrace.flows.io.join.joined import JOINED, whose
@@ -235,7 +236,16 @@ class LiveJoin:
             self._recorder.about = self._recorder.about._replace(
                 began_ns=time.time_ns() if head is None else head.began_ns
             )
-        start = Start("join", "live", kernel, filters, [], (JOINED,), [*self._following.notes(), *host.notes])
+        start = Start(
+            "join",
+            "live",
+            kernel,
+            filters,
+            [],
+            (JOINED,),
+            [*self._following.notes(), *host.notes],
+            resource=resource.here(),
+        )
         for one in self._every:
             one.start(start)
 

@@ -19,7 +19,7 @@ from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
 from wptrace.model.report import BYTES, Overhead, Report, Source, Start, arranged
 
 START = Start("io", "path", "6.12.0", {"dev": ["sda"], "pid": 7}, [Source("fs", "fentry")], KINDS, ["a note"])
-ABOUT = About("stages", ["wptrace", "io"], (OPERATION, REQUEST), each=True)
+ABOUT = About("stages", (OPERATION, REQUEST), each=True)
 
 
 def entry(obj: BpfObject, number: int, flag: int = 0, **values: int | bytes) -> bytes:

@@ -63,7 +63,7 @@ def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
 
 
 def _write(path: Path, view: str, start: Start, report: Report, *events: Event) -> None:
-    output = CaptureOutput(path, About(view, ["wptrace", start.flow], intervals=True, shown={"top": 5}))
+    output = CaptureOutput(path, About(view, intervals=True, shown={"top": 5}))
     output.start(start)
     for event in events:
         output.event(event)
@@ -114,7 +114,7 @@ def without_machine(path: Path) -> None:
     frames = opened(path)
     for kind, content in frames:
         if kind == Kind.START:
-            content.update(host="host", machine="x86_64")
+            content.update(host="host", machine="x86_64", boot="", command=[])
         if kind == Kind.CLOCK:
             content.update(monotonic_ns=1, realtime_ns=1_000_000_000, boot_id="", machine_id="")
     written(path, frames)

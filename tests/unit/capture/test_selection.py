@@ -153,7 +153,7 @@ def test_several_operations_are_asked_for(file: Path, capsys: pytest.CaptureFixt
 
 def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "size.wpt"
-    output = CaptureOutput(path, About("sizes", ["wptrace", "size"]))
+    output = CaptureOutput(path, About("sizes"))
     output.start(START._replace(flow="size", level="", kinds=[SIZES]))
     group = SIZES.group("sda", "read")
     sizes = {"sequential": Tally({4096: 3}), "random": Tally({512: 1}), "total": Tally({4096: 3, 512: 1})}

@@ -27,7 +27,7 @@ from wptrace.kernel.blockdev import kernel_dev
 from wptrace.model.report import Start
 from wptrace.tools import join
 
-ABOUT = About("stages", ["wptrace"], (OPERATION, REQUEST), each=True)
+ABOUT = About("stages", (OPERATION, REQUEST), each=True)
 IMAGE = "/srv/web.img"
 IMAGES = [{"path": IMAGE, "format": "raw", "inode": 11, "maj_min": ""}]
 GUEST = START._replace(filters={"dev": ["vda"]})

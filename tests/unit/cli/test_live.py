@@ -175,7 +175,7 @@ def test_a_capture_of_it_tells_the_same(
     both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "both.wpt"
-    recorder = CaptureOutput(file, About("stages", ["wptrace"], (JOINED,), each=True, intervals=True))
+    recorder = CaptureOutput(file, About("stages", (JOINED,), each=True, intervals=True))
     pieces = cut(both[0].read_bytes(), random.Random(0))  # noqa: S311 - no secret
     found = lived(place, pieces, events(both[1]), recorder)
     again = told(capsys, "replay", file)

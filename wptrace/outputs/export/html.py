@@ -208,8 +208,8 @@ class HtmlExport(Export):
             "level": start.level,
             "kernel": printable(start.kernel),
             "file": printable(start.file),
-            "host": printable(start.host),
-            "command": printable(shlex.join(start.command)),
+            "host": printable(start.resource.host),
+            "command": printable(shlex.join(start.resource.command)),
             "chosen": printable(words.chosen(start)).strip(" ,"),
             "zone": time.strftime("%Z", time.localtime(since_ns // 1_000_000_000)),
             "filters": [

@@ -30,6 +30,7 @@ from wptrace.correlation.guests import (
     Share,
 )
 from wptrace.correlation.kicks import Kick, Kicks, Signal, Work
+from wptrace.engine import resource
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
 from wptrace.flows.io.join.other_guests import OtherGuests
@@ -300,6 +301,7 @@ class Join:
             (JOINED,),
             list(self._notes()),
             f"{guest.path} and {host.path}",
+            resource.here(),
         )
 
     def _notes(self) -> Iterable[str]:
