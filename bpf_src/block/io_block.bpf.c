@@ -42,7 +42,7 @@ struct block_cell {
 	__u64 failed;
 	__u64 bytes;
 	__u64 untimed; /* of the finished: in no distribution, as a budget wants */
-	struct fate fate;
+	struct event_counts events;
 	struct hist stages[BLOCK_STAGES];
 };
 
@@ -408,7 +408,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 
 	if (!cell)
 		return 0;
-	cell->fate.parts++;
+	cell->events.parts++;
 	life = life_of(rq);
 	if (!life)
 		return 0;
@@ -418,7 +418,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 	ONE_MORE(life->events.parts);
 	ended = bios_within(request, bytes);
 	life->events.merged += ended;
-	cell->fate.merged += ended;
+	cell->events.merged += ended;
 	return 0;
 }
 
@@ -430,8 +430,8 @@ static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 
 	if (!cell)
 		return 0;
-	cell->fate.requeues++;
-	cell->fate.timeouts += late;
+	cell->events.requeues++;
+	cell->events.timeouts += late;
 	life = life_of(rq);
 	if (!life)
 		return 0;
@@ -454,7 +454,7 @@ static __always_inline int on_bio_split(struct bio *bio, bool trusted)
 		return 0;
 	cell = cell_of(match.slot, request_op(flags));
 	if (cell)
-		cell->fate.split++;
+		cell->events.split++;
 	return 0;
 }
 
@@ -520,7 +520,7 @@ static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful
 		return 0;
 	cell = cell_of(slot, BLOCK_OP_FLUSH);
 	if (cell)
-		cell->fate.asked++;
+		cell->events.asked++;
 	return 0;
 }
 
@@ -602,14 +602,14 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	if (life.error)
 		error = life.error;
 	if (error && has_timed_out(rq)) {
-		cell->fate.timeouts++;
+		cell->events.timeouts++;
 		ONE_MORE(life.events.timeouts);
 	}
 	if (FIELD(trusted, rq, bio) != FIELD(trusted, rq, biotail)) {
 		int others = bios_within(number_of(key), ~0U) - 1;
 
 		life.events.merged += others;
-		cell->fate.merged += others;
+		cell->events.merged += others;
 	}
 	count(cell, bytes, error);
 	/* Where starts are seen, it was decided there. */

@@ -131,7 +131,7 @@ static __always_inline bool has_timed_out(struct request *rq)
 }
 
 /* What may happen to a request on its way, beside what happens to all: how often. */
-struct fate {
+struct event_counts {
 	__u64 merged; /* other bios went with it */
 	__u64 split; /* cuts that made several of one bio */
 	__u64 requeues; /* the driver gave it back, and was given it again */
@@ -140,7 +140,7 @@ struct fate {
 	__u64 asked; /* of flushes: bios that asked for one and had no data, which the kernel counts as writes */
 };
 
-/* The fate of a single request, in few bytes. */
+/* The same of a single request, in few bytes. */
 struct events {
 	__u16 merged;
 	__u8 split;

@@ -217,7 +217,7 @@ static __noinline int count_asked(struct bio_state *state)
 		return 0;
 	cell = cell_at(&request_cells, state->done.slot * BLOCK_OPS + BLOCK_OP_FLUSH);
 	if (cell)
-		cell->fate.asked++;
+		cell->events.asked++;
 	return 0;
 }
 

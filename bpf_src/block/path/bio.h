@@ -348,7 +348,7 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 		state->apart = BIO_APART_BELOW;
 	}
 	if (rest->kind != BIO_KIND_ABOVE)
-		COUNT_FATE(state, split, 1);
+		COUNT_EVENTS(state, split, 1);
 	if (emits_records)
 		note_submitter(state);
 	if (watches_interference())

@@ -95,12 +95,20 @@ EXPORT_ENUM(call_kind);
 #define CALLS 512
 __u8 calls[CALLS];
 
+#define IS_ONE_OF(kind, kinds) (1U << (kind) & (kinds))
+#define READ_CALLS (1U << CALL_KIND_READ | 1U << CALL_KIND_READV | 1U << CALL_KIND_PREAD | 1U << CALL_KIND_PREADV)
+#define VECTOR_CALLS (1U << CALL_KIND_READV | 1U << CALL_KIND_WRITEV | 1U << CALL_KIND_PREADV | 1U << CALL_KIND_PWRITEV)
+#define OFFSET_CALLS (1U << CALL_KIND_PREAD | 1U << CALL_KIND_PWRITE | 1U << CALL_KIND_PREADV | 1U << CALL_KIND_PWRITEV)
+#define SYNC_CALLS \
+	(1U << CALL_KIND_FSYNC | 1U << CALL_KIND_SYNCFS | 1U << CALL_KIND_SYNC_FILE_RANGE | 1U << CALL_KIND_SYNC | \
+	 1U << CALL_KIND_MSYNC)
+
 static __noinline int begin_sync_call(struct pt_regs *regs, __u8 kind)
 {
 	struct file *file = NULL;
 
 	/* What is mapped at an address cannot be looked up here. */
-	if (kind < CALL_KIND_SYNC) {
+	if (kind != CALL_KIND_SYNC && kind != CALL_KIND_MSYNC) {
 		file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 		if (!file)
 			return 0;
@@ -127,18 +135,17 @@ static __always_inline int on_call_enter(__u64 *ctx)
 	kind = calls[number];
 	if (!kind || is_foreign_call((void *)bpf_get_current_task(), regs, false))
 		return 0;
-	if (kind >= CALL_KIND_FSYNC)
+	if (IS_ONE_OF(kind, SYNC_CALLS))
 		return begin_sync_call(regs, kind);
 	file = file_of(PT_REGS_PARM1_CORE_SYSCALL(regs));
 	if (!file || !is_stored(file, OP_KIND_READ, false))
 		return 0;
 	length = PT_REGS_PARM3_CORE_SYSCALL(regs);
-	if (kind == CALL_KIND_READV || kind == CALL_KIND_WRITEV || kind == CALL_KIND_PREADV ||
-	    kind == CALL_KIND_PWRITEV)
+	if (IS_ONE_OF(kind, VECTOR_CALLS))
 		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
-	begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE, length, NULL, false);
+	begin(file, IS_ONE_OF(kind, READ_CALLS) ? OP_KIND_READ : OP_KIND_WRITE, length, NULL, false);
 	op = find_op(bpf_get_current_task());
-	if (op && kind >= CALL_KIND_PREAD)
+	if (op && IS_ONE_OF(kind, OFFSET_CALLS))
 		op->offset = PT_REGS_PARM4_CORE_SYSCALL(regs);
 	else if (op)
 		op->offset = BPF_CORE_READ(file, f_pos);

@@ -49,7 +49,7 @@ __noinline int deliver_merged(__u64 request, __u32 head_place)
 	if (!bios_there)
 		return 0;
 	head->done.events.merged += bios_there - 1;
-	COUNT_FATE(head, merged, bios_there - 1);
+	COUNT_EVENTS(head, merged, bios_there - 1);
 	return 0;
 }
 
@@ -136,7 +136,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 	if (error)
 		done->error = error;
 	ONE_MORE(done->events.parts);
-	COUNT_FATE(head, parts, 1);
+	COUNT_EVENTS(head, parts, 1);
 	if (!head->untimed) {
 		done->times.completed = bpf_ktime_get_ns();
 		fill_in(&done->times, BPF_CORE_READ(rq, start_time_ns));
@@ -153,7 +153,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 	}
 	if (ended) {
 		done->events.merged += ended;
-		COUNT_FATE(head, merged, ended);
+		COUNT_EVENTS(head, merged, ended);
 	}
 	if (own) {
 		if (head->task)
@@ -194,7 +194,7 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 		end_below(state, bpf_ktime_get_ns());
 	if (error && has_timed_out(rq)) {
 		ONE_MORE(done->events.timeouts);
-		COUNT_FATE(state, timeouts, 1);
+		COUNT_EVENTS(state, timeouts, 1);
 	}
 	return 0;
 }
@@ -209,10 +209,10 @@ static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 	if (!state || state->kind == BIO_KIND_ABOVE)
 		return 0;
 	ONE_MORE(state->done.events.requeues);
-	COUNT_FATE(state, requeues, 1);
+	COUNT_EVENTS(state, requeues, 1);
 	if (has_timed_out(rq)) {
 		ONE_MORE(state->done.events.timeouts);
-		COUNT_FATE(state, timeouts, 1);
+		COUNT_EVENTS(state, timeouts, 1);
 	}
 	return 0;
 }

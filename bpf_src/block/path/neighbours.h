@@ -529,7 +529,7 @@ static __always_inline __u32 note_seen(__u32 number)
 {
 	struct owner *owner;
 
-	if (!neighbours || owner_by < OWNER_BY_CGROUP || !number || number >= OWNER_OTHERS)
+	if (!neighbours || BY_NAME(owner_by) || !number || number >= OWNER_OTHERS)
 		return number;
 	owner = owner_at(number - 1);
 	if (!(owner->asked++ % SEEN_EVERY))

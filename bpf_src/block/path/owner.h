@@ -70,8 +70,8 @@ static __always_inline struct owner *owner_at(__u32 place)
 }
 
 /* What owners are is read once: each time it is read takes two instructions, also where the verifier knows it. */
-#define BY_FILE(by) ((by) >= OWNER_BY_FILE)
-#define BY_NAME(by) ((by) < OWNER_BY_CGROUP)
+#define BY_FILE(by) ((by) == OWNER_BY_FILE || (by) == OWNER_BY_DIR)
+#define BY_NAME(by) ((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM)
 
 /* Of what such keys have in them. */
 static __always_inline __u64 owner_hash(struct owner_key *key, enum owner_by by)

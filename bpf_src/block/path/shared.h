@@ -180,7 +180,7 @@ struct request_cell {
 	__u64 failed;
 	__u64 bytes;
 	__u64 untimed; /* of the finished: in no distribution */
-	struct fate fate;
+	struct event_counts events;
 	struct hist stages[REQUEST_STAGES];
 };
 

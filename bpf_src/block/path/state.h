@@ -333,12 +333,12 @@ static __always_inline bool is_timed(void)
 }
 
 /* One more of what happened, in the row of the request. */
-#define COUNT_FATE(state, what, times) \
+#define COUNT_EVENTS(state, what, times) \
 	do { \
 		struct request_cell *__cell = \
 			cell_at(&request_cells, (state)->done.slot * BLOCK_OPS + (state)->op_kind); \
 		if (__cell) \
-			COUNT_MORE(__cell->fate.what, times); \
+			COUNT_MORE(__cell->events.what, times); \
 	} while (0)
 
 static __always_inline __u64 minus(__u64 later, __u64 earlier)
@@ -419,8 +419,9 @@ static __always_inline bool take_bio(struct bio_state *state, __u64 bio)
 static __always_inline bool take_above(struct bio_state *state, __u64 bio)
 {
 	__u64 before = state->bio;
+	bool above = state->kind == BIO_KIND_ABOVE || state->kind == BIO_KIND_LINKED;
 
-	if (state->kind < BIO_KIND_ABOVE || before == DELIVERED || !take_place(&state->bio, before, bio))
+	if (!above || before == DELIVERED || !take_place(&state->bio, before, bio))
 		return false;
 	if (state->layer)
 		COUNT(loss[PATH_CAUSE_LAYER_FULL]);

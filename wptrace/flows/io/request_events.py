@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of requests on their way (`struct fate` and `struct events` of bpf_src/lib/block.h)."""
+"""Events of requests on their way (`struct event_counts` and `struct events` of bpf_src/lib/block.h)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wptrace.engine.cells import Cells
 from wptrace.model.kind import Group
 from wptrace.model.report import BYTES, UNTIMED
 
-_FATE = "fate."
+_EVENTS = "events."
 # How those of a stack hang together, and what the path level notes for itself.
 _NO_EVENTS = ("below", "inline_")
 
@@ -19,9 +19,9 @@ def counted(cells: Cells) -> dict[Group, dict[str, int]]:
     """Of each row: bytes, those that were not timed, and what happened, by its own name."""
     return {
         group: {
-            name[len(_FATE) :] if name.startswith(_FATE) else name: count
+            name[len(_EVENTS) :] if name.startswith(_EVENTS) else name: count
             for name, count in counters.items()
-            if name in (BYTES, UNTIMED) or name.startswith(_FATE)
+            if name in (BYTES, UNTIMED) or name.startswith(_EVENTS)
         }
         for group, counters in cells.counters.items()
     }

@@ -209,7 +209,7 @@ class Unseen:
             watched = dev in self._now
             # The disks count flushes apart, and a bio that asks for one as a write.
             unseen += counts["finished"] if flush or not watched else 0
-            unseen -= counts["fate.asked"] if flush and watched else 0
-            self._counted[dev] += counts["fate.asked"] if flush else counts["finished"]
+            unseen -= counts["events.asked"] if flush and watched else 0
+            self._counted[dev] += counts["events.asked"] if flush else counts["finished"]
         if self._now:
             self.count = max(self.count, unseen)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import platform
 import re
 from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -64,14 +65,21 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
     assert {number: kinds()[kind] for number, kind in enumerate(table) if kind} == expected
 
 
-def test_the_program_tells_reads_from_writes_by_the_kind() -> None:
-    """`kind & 1` is a read, all from CALL_KIND_PREAD on have a position, and from CALL_KIND_FSYNC on they sync."""
-    assert "begin(file, kind & 1 ? OP_KIND_READ : OP_KIND_WRITE," in SOURCE.read_text()
-    plain = kinds()[1 : kinds().index("fsync")]
-    assert kinds()[len(plain) + 1 :] == list(SYNCS)
-    for number, kind in enumerate(plain, start=1):
-        assert ("write" in kind) is not bool(number & 1)
-        assert kind.startswith("p") is (number >= kinds().index("pread"))
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        ("READ", lambda kind: "read" in kind),
+        ("VECTOR", lambda kind: kind.endswith(("v", "v2"))),
+        ("OFFSET", lambda kind: kind.startswith("p")),
+        ("SYNC", lambda kind: kind in SYNCS),
+    ],
+)
+def test_the_program_knows_what_each_kind_does(name: str, belongs: Callable[[str], bool]) -> None:
+    source = SOURCE.read_text()
+    listed = re.search(rf"#define {name}_CALLS (.*?)\n(?!\t)", source, re.S)
+    assert listed
+    found = {kind.lower() for kind in re.findall(r"1U << CALL_KIND_(\w+)", listed[1])}
+    assert found == {kind for kind in kinds()[1:] if belongs(kind)}
 
 
 def test_this_machine_is_meant_by_default() -> None:

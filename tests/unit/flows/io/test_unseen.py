@@ -31,7 +31,7 @@ def done(sys: Path, name: str, reads: int, writes: int = 0, discards: int = 0) -
 
 
 def row(op: str, finished: int, asked: int = 0, dev: str = "vda") -> tuple[Group, dict[str, int]]:
-    return REQUEST.group(dev, op), {"finished": finished, "fate.asked": asked}
+    return REQUEST.group(dev, op), {"finished": finished, "events.asked": asked}
 
 
 def test_what_the_disk_did_beyond_what_began(tmp_path: Path) -> None:
