@@ -178,7 +178,7 @@ def _list() -> int:
 
 def _check(options: argparse.Namespace, definition: Definition) -> int:
     from wptrace.engine.definition import check
-    from wptrace.engine.definition.explain import explain
+    from wptrace.engine.definition.check import explain
     from wptrace.engine.definition.faults import DefinitionError
     from wptrace.engine.definition.resolution import resolve
     from wptrace.outputs.text.words import printable

@@ -10,7 +10,7 @@ from wptrace.bpf.layout import text
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.correlation.runs import Run, longest
+from wptrace.correlation.periods import Run, longest
 from wptrace.engine import filters, gone_cgroups
 from wptrace.engine.cells import Cells
 from wptrace.engine.filters import Filter

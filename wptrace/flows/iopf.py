@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from wptrace.bpf.layout import text
@@ -18,7 +19,6 @@ from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.errors import UnsupportedError, UsageError
-from wptrace.kernel import sysdev
 from wptrace.model.book import (
     INCONSISTENT,
     RECURSION,
@@ -36,6 +36,7 @@ _L = Point("L", "last page reported")
 _H = Point("H", "handled")
 _A = Point("A", "answered")
 
+_SYS = Path("/sys")
 # Kernel memory for rows is this at most, but for the fewest rows.
 _CELLS_BYTES = 32 << 20
 _FEWEST, _MOST = 32, 256
@@ -86,6 +87,20 @@ FAULT = Kind(
 )
 
 
+def device_named(name: str, sys: Path = _SYS) -> str:
+    """The name, if it is that of a device: another one would be waited for in vain."""
+    # "" and ".." are folders as well.
+    known = name not in ("", ".", "..") and "/" not in name
+    if known and ((sys / "devices" / name).is_dir() or any(sys.glob(f"bus/*/devices/{_literal(name)}"))):
+        return name
+    raise UsageError(f"there is no device {name or repr(name)}", hint="ls /sys/bus/*/devices lists the devices")
+
+
+def _literal(name: str) -> str:
+    """As a pattern that matches nothing else."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
+
+
 def _pasid(text: str) -> int:
     # It has 20 bits.
     if not text.isascii() or not text.isdecimal() or len(text) > 7 or int(text) >= 1 << 20:
@@ -127,7 +142,7 @@ class IopfFlow(Flow):
         Predicate(
             "dev",
             "a device by its name in sysfs, such as 0000:75:00.0; repeatable (default: all)",
-            sysdev.named,
+            device_named,
             short="d",
             metavar="DEVICE",
             repeatable=True,

@@ -15,7 +15,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.paced import Paced, run_on_cycles
 from wptrace.bpf.ring import Reader, Record, Ring
-from wptrace.correlation.episodes import Episodes
+from wptrace.correlation.periods import Episodes
 from wptrace.engine import filters
 from wptrace.engine.cells import distribution
 from wptrace.engine.filters import Filter, Predicate

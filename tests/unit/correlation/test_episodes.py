@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from wptrace.correlation.episodes import Episodes
+from wptrace.correlation.periods import Episodes
 
 
 def record(cpu: int, ticked: int) -> dict[str, int]:

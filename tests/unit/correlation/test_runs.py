@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from wptrace.correlation.runs import Longest, Run, longest
+from wptrace.correlation.periods import Longest, Run, longest
 from wptrace.model.kind import Task
 
 A, B, IDLE = Task("a", 1, 1), Task("b", 2, 3), Task("swapper/0", 0, 0)

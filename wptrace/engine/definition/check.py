@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check a definition against a kernel without attaching anything."""
+"""Check a definition against a kernel without attaching anything, and show its programs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from wptrace.bpf.object import open_object
+from wptrace.engine.definition import assembler, emit
+from wptrace.engine.definition.body import key_register
 from wptrace.engine.definition.definition import Definition
 from wptrace.engine.definition.faults import Fault
 from wptrace.engine.definition.kernel import Kernel
+from wptrace.engine.definition.programs import Numbering, body_of, declared, names
 from wptrace.engine.definition.recipe import Attachment, Recipe
 from wptrace.engine.definition.resolution import attempt
-from wptrace.engine.definition.resolved import Point
+from wptrace.engine.definition.resolved import Point, Resolution
 
 
 class PointReport(NamedTuple):
@@ -78,3 +83,22 @@ def lines(report: Report) -> list[str]:
         found += [f"  {'':<{width}}         else {other}" for other in others]
         found += [f"  {'':<{width}}         {why}" for why in point.why]
     return [*found, *(str(fault) for fault in report.faults)]
+
+
+def explain(resolution: Resolution) -> Iterator[str]:
+    """With the front end of the best way of each point; what it falls through into is always the same."""
+    first = {label.name: label.first for label in resolution.labels}
+    numbering = Numbering(resolution, first)
+    with open_object("generic") as obj:
+        found = declared(obj, {program.name: program.code for program in obj.progs.values()})
+        for point in resolution.points:
+            if not point.attachments:
+                continue
+            attachment, body = point.attachments[0], found.code[body_of(point.spec, False)]
+            constants = numbering.constants(point.spec, attachment, found)
+            key = key_register(body, found.stand_ins.marks)
+            code = emit.front(attachment, constants, assembler.stack(body), os.uname().machine, key)
+            yield ""
+            yield f"{names(point)[0]}:"
+            yield from assembler.listing(code)
+            yield f"       the body `{body_of(point.spec, False)}`, {len(body) // assembler.SIZE} instructions"

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from wptrace.analysis import load
 from wptrace.analysis.load import LOAD
 from wptrace.model.kind import ALL, Kind
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
     budget,
-    eventfds,
     histogram,
     inflight,
-    load,
     neighbours,
     owners,
     story,
@@ -24,6 +23,7 @@ from wptrace.outputs.text import (
 from wptrace.outputs.text.header import header, law, losses
 from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wide
 from wptrace.outputs.text.view import Forms, View
+from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
 # What a section of a live screen is called.
 _SECTIONS = {"operation": "operations", "hit": "page-cache hits", "layer": "layers", "writeback": "writeback"}
@@ -77,7 +77,7 @@ class StagesView(View):
             yield from ["", *law(report, self.kinds)]
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
-        found = list(eventfds.lines(report))
+        found = list(eventfds(report))
         if found:
             yield from ["", *found]
         report = self._as_wanted(report)
@@ -129,8 +129,8 @@ class StagesView(View):
         """Where devices are kept apart: of those that are among what is shown."""
         devices = {group.label("dev") for group in shown.counters if group.kind is LOAD}
         if self._by == _DEVICE:
-            return list(load.lines(every, style))
-        return [] if ALL in devices else list(load.lines(every, style, devices))
+            return list(loads(every, style))
+        return [] if ALL in devices else list(loads(every, style, devices))
 
     def _slow(self, events: Sequence[Event], width: int) -> list[str]:
         of_path = any(map(story.is_one, events))
@@ -152,3 +152,32 @@ def _forms(report: Report, kind: Kind, found: Sequence[Table], style: Style) -> 
 
 
 VIEW = StagesView
+
+
+# The column of devices.
+_TITLE = "devices"
+_NARROWEST, _WIDEST = 12, 32
+
+
+def loads(report: Report, style: Style, names: Collection[str] | None = None) -> Iterator[str]:
+    """The load of these devices, or of all of them: a line for each."""
+    found = load.busy(report, names)
+    if not found:
+        return
+    room = min(max(_NARROWEST, *(columns(printable(one.dev)) for one in found)), _WIDEST)
+    yield f"{padded(_TITLE, room)} {'util':>6} {'depth':>8} merged"
+    for one in found:
+        util = "-" if one.utilisation is None else f"{one.utilisation:.1%}"
+        depth = f"{one.queue_depth:.2f}" if one.queue_depth < 100 else f"{one.queue_depth:,.0f}"
+        merged = ", ".join(f"{op} {count:,}".strip() for op, count in sorted(one.merged.items())) or "-"
+        yield head(f"{padded(ends(printable(one.dev), room), room)} {util:>6} {depth:>8} {merged}", style.width)
+
+
+def eventfds(report: Report) -> Iterator[str]:
+    """With `wptrace host --kicks`: which threads write and read which eventfd."""
+    found = report.lists.get("eventfds")
+    if not found:
+        return
+    yield f"  {'eventfd':>7} {'':<7} {'times':>9}  thread"
+    for one in found:
+        yield f"  {one['fd']:>7} {one['way']:<7} {one['count']:>9,}  {printable(one['comm'])} {one['tid']}"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.unit.capture.made import report
-from wptrace.outputs.text import eventfds
+from wptrace.outputs.text.stages import eventfds
 
 
 def test_each_thread_of_each_eventfd_has_a_line() -> None:
@@ -13,10 +13,10 @@ def test_each_thread_of_each_eventfd_has_a_line() -> None:
         {"fd": 87, "way": "read", "tid": 2632, "comm": "a\x1b[31mb", "count": 7},
     ]
     told = report("summary", range(1), 10**9)
-    title, *lines = eventfds.lines(told._replace(lists={"eventfds": found}))
+    title, *lines = eventfds(told._replace(lists={"eventfds": found}))
     assert title.split() == ["eventfd", "times", "thread"]
     assert lines == [
         "       87 written     1,200  CPU 0/TCG 2634",
         "       87 read            7  a\\x1b[31mb 2632",
     ]
-    assert list(eventfds.lines(told)) == []
+    assert list(eventfds(told)) == []

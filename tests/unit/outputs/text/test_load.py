@@ -11,24 +11,23 @@ from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
 from wptrace.flows.io.kinds import KINDS
 from wptrace.model.report import Start
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text.load import lines
-from wptrace.outputs.text.stages import StagesView
+from wptrace.outputs.text.stages import StagesView, loads
 from wptrace.outputs.text.tables import Style
 from wptrace.outputs.text.words import columns
 
 
 def test_a_line_for_each_device() -> None:
-    title, stacked, first = lines(report(), Style(80, False))
+    title, stacked, first = loads(report(), Style(80, False))
     assert title.split() == ["devices", "util", "depth", "merged"]
     assert stacked.split() == ["dm-0", "-", "0.50", "-"]
     assert first.split() == ["sda", "25.0%", "0.40", "read", "7,", "write", "2"]
-    assert list(lines(report().everywhere(), Style(80, False))) == []
+    assert list(loads(report().everywhere(), Style(80, False))) == []
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit(width: int) -> None:
     counters = {LOAD.group(name * 5): {LOOKS: 1, STAMPED: 1, BUSY_MS: 900} for name in HOSTILE}
-    for line in lines(report()._replace(counters=counters), Style(width, False)):
+    for line in loads(report()._replace(counters=counters), Style(width, False)):
         assert line.isprintable()
         assert columns(line) <= width
 

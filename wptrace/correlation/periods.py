@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periods that are over, joined with what was seen of them while they lasted."""
+"""What was seen during a time: samples of a period that is over, and who had the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from wptrace.model.kind import Task
 
 Record = Mapping[str, Any]
 
@@ -36,3 +38,32 @@ class Episodes:
         """Those that ended since the last call. When they do, all samples of them must have been seen."""
         ended, self._ended = self._ended, []
         return [(record, self._samples.pop((record["cpu"], record["ticked_ns"]), None)) for record in ended]
+
+
+class Run(NamedTuple):
+    """A task had the CPU from one moment to the other."""
+
+    start_ns: int
+    end_ns: int
+    task: Task
+
+
+class Longest(NamedTuple):
+    task: Task
+    time_ns: int
+    """Of all its runs, as far as they lie in the given time."""
+
+
+def longest(runs: Iterable[Run], start_ns: int, end_ns: int) -> Longest | None:
+    """The task that had the CPU for the longest part of this time."""
+    times: dict[int, int] = {}
+    tasks: dict[int, Task] = {}
+    for run in runs:
+        shared = min(run.end_ns, end_ns) - max(run.start_ns, start_ns)
+        if shared > 0:
+            times[run.task.tid] = times.get(run.task.tid, 0) + shared
+            tasks[run.task.tid] = run.task
+    if not times:
+        return None
+    tid = max(times, key=times.__getitem__)
+    return Longest(tasks[tid], times[tid])

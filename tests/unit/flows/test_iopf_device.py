@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wptrace.errors import UsageError
-from wptrace.kernel import sysdev
+from wptrace.flows.iopf import device_named
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def sys(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["0000:75:00.0", "rootless"])
 def test_a_device_of_a_bus_or_of_none(sys: Path, name: str) -> None:
-    assert sysdev.named(name, sys) == name
+    assert device_named(name, sys) == name
 
 
 @pytest.mark.parametrize("name", ["0000:76:00.0", "", ".", "..", "*", "0000:75:00.?", "../bus", "/dev/null"])
 def test_what_is_none(sys: Path, name: str) -> None:
     with pytest.raises(UsageError, match="there is no device"):
-        sysdev.named(name, sys)
+        device_named(name, sys)
