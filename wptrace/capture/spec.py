@@ -14,7 +14,7 @@ from wptrace.analysis.neighbours import Owner
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
 from wptrace.model.distribution import SLOTS, Distribution
-from wptrace.model.kind import ALL, Comm, Group, Kind, Label, Metric, Noun, Point, Stage, Task
+from wptrace.model.kind import ALL, TASK_FIELDS, Comm, EventField, Group, Kind, Label, Metric, Noun, Point, Stage, Task
 from wptrace.model.report import Child, Event, Finding, InFlight, Overhead, Resource, Segment, Source, Start, Verdict
 from wptrace.model.stack import Stack
 from wptrace.model.tally import Tally
@@ -88,6 +88,13 @@ def mapping(value: Any) -> dict[str, Any]:
 # --- Kinds ------------------------------------------------------------------------------------------------------------
 
 
+_TYPES: dict[type, str] = {str: "text", int: "number", bool: "flag"}
+_TYPE_OF = {word: one for one, word in _TYPES.items()}
+_IO_FIELDS = ("cgroup", "path", "offset", "length", "result", "sector", "bytes", "rwbs", "error")
+_OBJECT_FIELDS = ("cgroup", "key", "value", "unit", "begin_cpu", "end_cpu", "outcome")
+_TEXTS = {"cgroup", "path", "rwbs", "key", "unit", "outcome"}
+
+
 def of_kind(kind: Kind) -> Json:
     return {
         "name": kind.name,
@@ -102,6 +109,7 @@ def of_kind(kind: Kind) -> Json:
         "squares": kind.squares,
         "constants": kind.constants,
         "nested": kind.nested,
+        "fields": [[one.name, _TYPES[one.type]] for one in kind.fields],
     }
 
 
@@ -131,7 +139,19 @@ def kind(found: Json) -> Kind:
         squares=flag(has["squares"]),
         constants={name(key): text(value) for key, value in mapping(has["constants"]).items()},
         nested=flag(has["nested"]),
+        fields=_fields(has),
     )
+
+
+def _fields(has: dict[str, Any]) -> Sequence[EventField]:
+    """Earlier versions did not write them: what their events may have."""
+    if "fields" not in has:
+        names = _OBJECT_FIELDS if has["nested"] else _IO_FIELDS
+        return (*TASK_FIELDS, *(EventField(one, str if one in _TEXTS else int) for one in names))
+    found = sequence(has["fields"])
+    if len(found) > _MOST_MEASURED:
+        raise ValueError("too many fields")
+    return [EventField(name(one), _TYPE_OF[of]) for one, of in found]
 
 
 def _stage(has: dict[str, Any]) -> Stage:

@@ -33,7 +33,7 @@ from wptrace.model.book import (
     Book,
     Cause,
 )
-from wptrace.model.kind import REQUESTS, Kind, Label, Metric, Noun, Point, Stage, Task
+from wptrace.model.kind import REQUESTS, TASK_FIELDS, EventField, Kind, Label, Metric, Noun, Point, Stage, Task
 from wptrace.model.report import Event, InFlight, Snapshot, Source, Start
 
 CPU, PROCESS, THREAD, CGROUP = "cpu", "process", "thread", "cgroup"
@@ -101,8 +101,9 @@ _OFF = Metric(
 
 def _kinds(label: Label) -> tuple[Kind, Kind]:
     """Turns, and waits that are shown one by one."""
-    turn = Kind("request", Noun("turn"), (label,), _STAGES, (_OFF,), constants={"op": "turn"})
-    return turn, Kind("wait", Noun("wait"), (label,), _STAGES[:1], constants={"op": "turn"})
+    fields = (*TASK_FIELDS, EventField("cpu"), EventField("sleep_ns"))
+    turn = Kind("request", Noun("turn"), (label,), _STAGES, (_OFF,), constants={"op": "turn"}, fields=fields)
+    return turn, Kind("wait", Noun("wait"), (label,), _STAGES[:1], constants={"op": "turn"}, fields=fields)
 
 
 KINDS = {

@@ -29,7 +29,7 @@ from wptrace.kernel.symbols import KernelSymbols, interrupted
 from wptrace.model.book import RECURSION, RING_FULL, Book, Cause
 from wptrace.model.diagnosis import MISSING, OK, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import CPU, REQUESTS, TOTAL, Group, Kind, Label, Noun, Point, Stage
+from wptrace.model.kind import CPU, REQUESTS, TASK_FIELDS, TOTAL, EventField, Group, Kind, Label, Noun, Point, Stage
 from wptrace.model.report import Event, InFlight, Snapshot, Source, Start
 
 _O = Point("O", "interrupts off")
@@ -81,8 +81,9 @@ _STAGES = (
     ),
 )
 _NOUN = Noun("period with interrupts off", "periods with interrupts off")
-PERIOD = Kind("request", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"})
-EVENT = Kind("irqoff", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"})
+_FIELDS = (*TASK_FIELDS, *map(EventField, ("cpu", "start_ns", "stolen_ns", "error_ns")), EventField("sampled", str))
+PERIOD = Kind("request", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"}, fields=_FIELDS)
+EVENT = Kind("irqoff", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"}, fields=_FIELDS)
 """One of them, shown by itself."""
 
 

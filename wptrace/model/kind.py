@@ -165,6 +165,23 @@ class Metric(NamedTuple):
 Measured = Union[Stage, Metric]
 
 
+class EventField(NamedTuple):
+    """A text, a number or a flag that events have beside labels and stages. What has parts is in JSON alone."""
+
+    name: str
+    """As in JSON, where docs/schema.json describes it."""
+    type: type = int
+
+    def value(self, event_fields: Mapping[str, Any]) -> Any:
+        """Of an event; None where it has none, or one of another type."""
+        found = event_fields.get(self.name)
+        return found if type(found) is self.type else None
+
+
+TASK_FIELDS = (EventField("comm", str), EventField("pid"), EventField("tid"))
+"""Whose it is."""
+
+
 class Kind:
     """Such as an operation, a request, a packet, a period. Two that say the same are one object."""
 
@@ -184,6 +201,8 @@ class Kind:
     unattributed: Metric
     rows: tuple[Measured, ...]
     """Every line of a complete table."""
+    fields: tuple[EventField, ...]
+    """Those of its events, in the order in which they are shown."""
     _by_name: dict[str, Measured]
 
     def __new__(
@@ -201,18 +220,21 @@ class Kind:
         squares: bool = True,
         constants: Mapping[str, str] | None = None,
         nested: bool = False,
+        fields: Iterable[EventField] = (),
     ) -> Kind:
         """`book` is the one in which it is counted, if in any; `unit` that of the total where there are no stages.
 
         `sized` ones have bytes. Where rows are `ranked`, those with the most come first, and their shares are those of
         all of them together. Without `squares` there is no standard deviation. In JSON all have the fields of
-        `constants`; `nested` labels, whose names may be any, are in a field of their own.
+        `constants`; `nested` labels, whose names may be any, are in a field of their own. What `fields` events have is
+        not what keeps two kinds apart: captures of earlier versions do not say.
         """
         labels, stages, metrics, constants = tuple(labels), tuple(stages), tuple(metrics), dict(constants or {})
         fixed = tuple(sorted(constants.items()))
         key = (name, noun, labels, stages, metrics, unit, book, ranked, sized, squares, fixed, nested)
         found = _kinds.get(key)
         if found is not None:
+            found.fields = found.fields or tuple(fields)
             return found
         self = super().__new__(cls)
         self.name = name
@@ -226,6 +248,7 @@ class Kind:
         self.squares = squares
         self.constants = constants
         self.nested = nested
+        self.fields = tuple(fields)
         self.place = {label.name: place for place, label in enumerate(labels)}
         start, end = (self.stages[0].start, self.stages[-1].end) if self.stages else (None, None)
         way = f", from {start.name} to {end.name}" if start and end else ""
@@ -272,6 +295,11 @@ class Kind:
     @property
     def interference(self) -> tuple[Metric, ...]:
         return tuple(metric for metric in self.metrics if metric.interference)
+
+
+def fields_of(kinds: Iterable[Kind]) -> list[EventField]:
+    """Those of all of them, each once."""
+    return list({field.name: field for kind in kinds for field in kind.fields}.values())
 
 
 # By what they say, as long as somebody has them. Groups are compared so often that it has to be by identity.

@@ -8,16 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from wptrace.kernel.clock import clock_time
-from wptrace.model.kind import UNATTRIBUTED, Kind
+from wptrace.model.kind import UNATTRIBUTED, Kind, fields_of
 from wptrace.model.report import Event, Output, Start
 from wptrace.outputs import lines
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import printable
 
-# Lists, such as what interfered, are in the lines of JSON alone.
-_IO = ("path", "offset", "length", "result", "sector", "bytes", "rwbs", "error")
 _FORMULAS = ("=", "+", "-", "@")
-_ANY = ("key", "value", "unit", "begin_cpu", "end_cpu", "outcome", "failed")
 
 
 class CsvLines(lines.LineOutput):
@@ -33,7 +30,7 @@ class CsvLines(lines.LineOutput):
         kinds = [kind for kind in start.kinds if kind.book]
         is_io = lines.is_io(kinds)
         self._labels = _labels(kinds)
-        self._fields = ("comm", "pid", "tid", "cgroup", *(_IO if is_io else _ANY))
+        self._fields = [field.name for field in fields_of(kinds)]
         self._stages = [*dict.fromkeys(stage.name for kind in kinds for stage in kind.stages), UNATTRIBUTED]
         # A flow by definition may name its labels and stages as it likes.
         labels = self._labels if is_io else [f"label:{name}" for name in self._labels]

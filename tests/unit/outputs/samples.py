@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from wptrace.flows.io.kinds import FIELDS
 from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, REQUESTS, Group, Kind, Label, Noun, Point, Stage
@@ -28,6 +29,7 @@ KIND = Kind(
         Stage("device", D, C, "the device works", "the disk is slow"),
     ),
     sized=True,
+    fields=FIELDS,
 )
 OVERHEAD = Overhead(1_400_000, 1000, 250_000_000, 30 << 20, 3 << 20, 17)
 PLAIN = Wanted()

@@ -16,7 +16,7 @@ from tests.unit.outputs import path, samples
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, play
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
-from wptrace.model.kind import DEVICE, Kind, Label, Noun
+from wptrace.model.kind import DEVICE, TASK_FIELDS, EventField, Kind, Label, Noun
 from wptrace.model.report import Event, Start
 from wptrace.outputs.registry import CSV, LINES, Wanted, make
 
@@ -116,7 +116,8 @@ def test_csv_quotes_what_has_a_comma_and_ends_lines_as_everything_else() -> None
     assert "\r" not in written(CSV, path.start(), path.operation())
 
 
-PACKET = Kind("packet", Noun("packet"), (Label("comm", DEVICE), Label("dev", DEVICE)), nested=True)
+FIELDS = (*TASK_FIELDS, EventField("key", str))
+PACKET = Kind("packet", Noun("packet"), (Label("comm", DEVICE), Label("dev", DEVICE)), nested=True, fields=FIELDS)
 FLOW = Start("packets", "", "6.12", {}, [], (PACKET,), [])
 DEFINED = Event(PACKET.group("eth0", 7), NOON, 2 * MS, {}, {"key": "0x1", "comm": "nc", "pid": 9, "tid": 9})
 

@@ -8,7 +8,18 @@ from collections.abc import Sequence
 from wptrace.engine.definition import labels as named
 from wptrace.engine.definition.definition import BEGIN, END, PASS, Definition, PointSpec
 from wptrace.engine.definition.resolved import Label
-from wptrace.model.kind import Kind, Noun, Point, Stage
+from wptrace.model.kind import TASK_FIELDS, EventField, Kind, Noun, Point, Stage
+
+_FIELDS = (
+    *TASK_FIELDS,
+    EventField("key", str),
+    EventField("value"),
+    EventField("unit", str),
+    EventField("begin_cpu"),
+    EventField("end_cpu"),
+    EventField("outcome", str),
+    EventField("failed", bool),
+)
 
 
 def kind_of(definition: Definition, labels: Sequence[Label]) -> Kind:
@@ -20,6 +31,7 @@ def kind_of(definition: Definition, labels: Sequence[Label]) -> Kind:
         _stages(definition),
         sized=definition.value is not None and definition.value.unit == "bytes",
         nested=True,
+        fields=_FIELDS,
     )
 
 

@@ -21,7 +21,7 @@ from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
-from wptrace.flows.io.kinds import STAGES
+from wptrace.flows.io.kinds import FIELDS, STAGES
 from wptrace.flows.io.options import SAMPLE, SAVINGS
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev, tasks
@@ -94,6 +94,7 @@ REQUEST = Kind(
         ),
     ),
     sized=True,
+    fields=FIELDS,
 )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from wptrace.engine.devices import LABELS
-from wptrace.model.kind import OPERATIONS, UNATTRIBUTED, Kind, Metric, Noun, Point, Stage
+from wptrace.model.kind import OPERATIONS, TASK_FIELDS, UNATTRIBUTED, EventField, Kind, Metric, Noun, Point, Stage
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
@@ -205,6 +205,20 @@ REQUEST_STAGES = _NAMES[_NAMES.index("throttle") : _NAMES.index("complete") + 1]
 SPARSE = (*(stage.name for stage in STAGES.values() if stage.rare), UNATTRIBUTED)
 """Few operations wait for these: a row, or a part of a story, is shown where there is one."""
 
+FIELDS = (
+    *TASK_FIELDS,
+    EventField("cgroup", str),
+    EventField("path", str),
+    EventField("offset"),
+    EventField("length"),
+    EventField("result"),
+    EventField("sector"),
+    EventField("bytes"),
+    EventField("rwbs", str),
+    EventField("error"),
+)
+"""Of all events of `wptrace io`: what a kind of them has not is empty."""
+
 OPERATION = Kind(
     "operation",
     Noun("operation"),
@@ -213,9 +227,10 @@ OPERATION = Kind(
     (*_INTERFERENCES, *_CONTROLLERS),
     book=OPERATIONS,
     sized=True,
+    fields=FIELDS,
 )
 """A read or write that waited for a device."""
-HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True)
+HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True, fields=FIELDS)
 """One that the page cache served."""
 LAYER = Kind("layer", Noun("bio"), LABELS, (STAGES["layers"], STAGES["device"]), book="", sized=True)
 """A bio of a stacked device."""
@@ -223,7 +238,13 @@ OWNED_REQUEST = "owned_request"
 """The name of the kind of requests by owner (wptrace/flows/io/parts/owners.py)."""
 
 REQUEST = Kind(
-    "request", Noun("block request"), LABELS, (STAGES[name] for name in REQUEST_STAGES), _CONTROLLERS, sized=True
+    "request",
+    Noun("block request"),
+    LABELS,
+    (STAGES[name] for name in REQUEST_STAGES),
+    _CONTROLLERS,
+    sized=True,
+    fields=FIELDS,
 )
 """A request of the block layer."""
 WRITEBACK = Kind(

@@ -10,6 +10,7 @@ from typing import Any
 from wptrace import __version__
 from wptrace.errors import WptraceError
 from wptrace.model import segments
+from wptrace.model.kind import fields_of
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.export.extra import load
 from wptrace.outputs.export.file import Export
@@ -28,7 +29,8 @@ _LOCATIONS = 256
 # Of those of one thread, and of those that are shared, which come on top.
 _LANES, _SHARED = 128, 256
 _LONGEST = 4096
-_TEXTS, _NUMBERS = ("path", "cgroup"), ("offset", "sector", "bytes", "error")
+# What a location is named by.
+_WHERE = {"comm", "pid", "tid"}
 
 
 class Otf2Export(Export):
@@ -52,8 +54,13 @@ class Otf2Export(Export):
             made = self._writer.definitions
             self._node = made.system_tree_node(f"wptrace {start.flow} on {printable(start.kernel)}", "machine")
             kinds = self._library.Type
-            self._texts = {name: made.attribute(name, name, kinds.STRING) for name in (*_TEXTS, "stages")}
-            self._numbers = {name: made.attribute(name, name, kinds.INT64) for name in _NUMBERS}
+            types = {str: kinds.STRING, int: kinds.INT64, bool: kinds.INT64}
+            self._order = made.attribute("stages", "stages", kinds.STRING)
+            self._fields = {
+                field: made.attribute(field.name, field.name, types[field.type])
+                for field in fields_of(start.kinds)
+                if field.name not in _WHERE
+            }
 
     @contextmanager
     def _written(self) -> Iterator[None]:
@@ -81,16 +88,15 @@ class Otf2Export(Export):
             to.leave(event.end_ns, whole)
 
     def _attributes(self, event: Event) -> dict[Any, Any]:
-        fields = event.fields
-        found: dict[Any, Any] = {
-            self._texts[name]: printable(str(fields[name]))[:_LONGEST] for name in _TEXTS if fields.get(name)
-        }
-        for name in _NUMBERS:
-            value = fields.get(name)
-            if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-                found[self._numbers[name]] = value
+        found: dict[Any, Any] = {}
+        for field, attribute in self._fields.items():
+            value = field.value(event.fields)
+            if isinstance(value, str) and value:
+                found[attribute] = printable(value)[:_LONGEST]
+            elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+                found[attribute] = int(value)
         if note := segments.order(event):
-            found[self._texts["stages"]] = note
+            found[self._order] = note
         return found
 
     def _location(self, event: Event) -> Any:

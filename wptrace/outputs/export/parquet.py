@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wptrace import __version__
-from wptrace.model.kind import UNATTRIBUTED
+from wptrace.model.kind import UNATTRIBUTED, fields_of
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.export.extra import load
 from wptrace.outputs.export.file import Export, ExportFile, Sink
@@ -16,8 +16,6 @@ from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import header
 from wptrace.outputs.text.words import printable
 
-_TEXTS = ("comm", "cgroup", "path", "rwbs")
-_NUMBERS = ("pid", "tid", "offset", "length", "result", "sector", "bytes", "error")
 # Rows are written so many at a time.
 _BATCH = 32768
 _LARGEST = (1 << 63) - 1
@@ -36,13 +34,16 @@ class ParquetExport(Export):
         self._labels = list(dict.fromkeys(label.name for kind in start.kinds for label in kind.labels))
         stages = (stage.name for kind in start.kinds for stage in kind.stages)
         self._stages = [*dict.fromkeys(stages), UNATTRIBUTED]
+        self._fields = fields_of(start.kinds)
         name, number = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
+        types = {str: name, int: number, bool: arrow.bool_()}
         columns = [("time", arrow.timestamp("us", tz="UTC")), ("ts_ns", number), ("kind", name)]
         # An event has fields of its own that may be called so: two columns of a name are refused by who reads them.
-        others = {*_TEXTS, *_NUMBERS, *(column for column, _ in columns), "total_ns", "more"}
+        own = [(field.name, types[field.type]) for field in self._fields]
+        others = {column for column, _ in (*columns, *own)} | {"total_ns", "more"}
         nested = start.kinds[0].nested
         columns += [(f"label_{one}" if nested or one in others else one, name) for one in self._labels]
-        columns += [*((one, name) for one in _TEXTS), *((one, number) for one in _NUMBERS), ("total_ns", number)]
+        columns += [*own, ("total_ns", number)]
         columns += [*((f"{one}_ns", number) for one in self._stages), ("more", arrow.string())]
         shown: dict[str, Any] = {
             "version": __version__,
@@ -68,14 +69,18 @@ class ParquetExport(Export):
             [event.end_ns for event in rows],
             [event.group.kind.name for event in rows],
             *([_label(event, name) for event in rows] for name in self._labels),
-            *([_text(one.get(name)) for one in fields] for name in _TEXTS),
-            *([_number(one.get(name)) for one in fields] for name in _NUMBERS),
+            *([_plain(field.value(one)) for one in fields] for field in self._fields),
             [event.total_ns for event in rows],
             *([event.stages.get(name) for event in rows] for name in self._stages),
-            [_more(event) for event in rows],
+            [self._more(event) for event in rows],
         ]
         arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema)]
         self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+
+    def _more(self, event: Event) -> str:
+        """All that is in no column, such as what interfered."""
+        shown = {field.name for field in self._fields if _plain(field.value(event.fields)) is not None}
+        return encoded({name: one for name, one in event.fields.items() if name not in shown and one is not None})
 
     def finish(self, report: Report) -> None:
         if self._rows:
@@ -98,17 +103,10 @@ def _label(event: Event, name: str) -> str | None:
     return None if place is None else printable(event.group.kind.labels[place].shown(event.group.values[place]))
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else printable(str(value))
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and abs(value) <= _LARGEST else None
-
-
-def _more(event: Event) -> str:
-    """All other fields of an event, such as what interfered."""
-    return encoded({name: one for name, one in event.fields.items() if name not in _TEXTS and name not in _NUMBERS})
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    return value if value is None or abs(value) <= _LARGEST else None
 
 
 def create(file: ExportFile, view: str, wanted: Wanted) -> ParquetExport:

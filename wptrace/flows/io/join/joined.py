@@ -34,7 +34,7 @@ from wptrace.engine import resource
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
 from wptrace.flows.io.join.other_guests import OtherGuests
-from wptrace.flows.io.kinds import HIT, REQUEST, STAGES
+from wptrace.flows.io.kinds import FIELDS, HIT, REQUEST, STAGES
 from wptrace.model import units
 from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
@@ -139,6 +139,7 @@ JOINED = Kind(
         *(STAGES[name] for name in _NAMES[_AT + 1 :]),
     ),
     sized=True,
+    fields=FIELDS,
 )
 """An operation of a guest, or a request that nobody waits for, with what the host did for it."""
 
