@@ -318,6 +318,7 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 	struct start *start = bio ? find_start((__u64)bio) : NULL;
 	struct issued *issued;
 	__u64 since;
+	__u16 slot;
 
 	if (!start) {
 		issued = find_issued((__u64)rq);
@@ -327,8 +328,10 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 		issued->issue_ns = bpf_ktime_get_ns();
 		return 0;
 	}
+	/* Once the wait has ended, its place may be that of another bio. */
+	slot = start->slot;
 	since = end_wait(start);
-	return issue(rq, request_op(FIELD(trusted, rq, cmd_flags)), start->slot, since, bpf_ktime_get_ns());
+	return issue(rq, request_op(FIELD(trusted, rq, cmd_flags)), slot, since, bpf_ktime_get_ns());
 }
 
 /* Whether it was known. */
