@@ -37,9 +37,9 @@ def of(report: Report) -> list[Load]:
         return []
     depth: Counter[Any] = Counter()
     merged: dict[Any, Counter[str]] = {}
-    for row in report.rows:
-        if row.group.kind.name in _KINDS and row.metric in (TOTAL, _BEFORE):
-            depth[row.group.label(_DEV.name)] += row.distribution.sum * (1 if row.metric == TOTAL else -1)
+    for group, cell in report.cells.items():
+        if group.kind.name in _KINDS:
+            depth[group.label(_DEV.name)] += cell[TOTAL].sum - (cell[_BEFORE].sum if _BEFORE in cell else 0)
     for group, counts in report.counters.items():
         if group.kind.name in _KINDS and counts.get(_MERGED):
             merged.setdefault(group.label(_DEV.name), Counter())[str(group.label("op"))] += counts[_MERGED]

@@ -129,9 +129,9 @@ def largest(case: Case) -> Finding | None:
 def _place(case: Case, group: Group) -> tuple[Group, float]:
     """Where most of it happened; everywhere if it is spread over many."""
     places: dict[Group, int] = {}
-    for row in case.report.rows:
-        if row.metric == TOTAL and row.group.everywhere == group:
-            places[row.group] = places.get(row.group, 0) + row.distribution.sum
+    for place, found in case.report.cells.items():
+        if place.everywhere == group:
+            places[place] = found[TOTAL].sum
     most = max(places, key=places.__getitem__)
     share = places[most] / (sum(places.values()) or 1)
     return (most, share) if share >= PLACE_SHARE else (group, 0.0)

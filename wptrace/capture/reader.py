@@ -33,7 +33,7 @@ from wptrace.errors import WptraceError
 from wptrace.model import kind as model
 from wptrace.model.anchor import Anchor, Outer
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import Group
+from wptrace.model.kind import TOTAL, Group
 from wptrace.model.report import Event, InFlight, Report, Start, arranged
 
 # In a segment, and of all of them that differ.
@@ -477,6 +477,8 @@ class _Parts:
             self._number = spec.integer(number)
         for one in spec.sequence(has.get("rows", [])):
             group, stages = spec.cells(one, known)
+            if TOTAL not in stages:
+                raise ValueError("it has no total")
             self._cells[group] = stages
             self._count += len(stages)
         for number, counts in spec.sequence(has.get("counters", [])):

@@ -74,9 +74,9 @@ class ReplayedNeighbours:
         counters = self._overlap.counters()
         counted = sum(counts[COUNT] for group, counts in counters.items() if group.kind is HAD)
         finished = sum(
-            row.distribution.count
-            for row in (whole.rows if whole is not None else ())
-            if row.group.kind is REQUEST and row.metric == TOTAL and self._selection.is_on(str(row.group.values[0]))
+            found[TOTAL].count
+            for group, found in (whole.cells.items() if whole is not None else ())
+            if group.kind is REQUEST and self._selection.is_on(str(group.values[0]))
         )
         book = books[REQUESTS].copy() if REQUESTS in books else Book()
         for cause, count in ((NEIGHBOUR_UNKNOWN, finished - counted), (NEIGHBOUR_LATE, self._overlap.late)):

@@ -82,9 +82,9 @@ def largest(case: Case) -> Finding | None:
 def _layer(case: Case) -> str:
     """Whose own time is the most."""
     times: Counter[str] = Counter()
-    for row in case.report.rows:
-        if row.group.kind is LAYER and row.metric == "layers" and row.group.values[0] is not ALL:
-            times[str(row.group.values[0])] += row.distribution.sum
+    for group, found in case.report.cells.items():
+        if group.kind is LAYER and "layers" in found and group.values[0] is not ALL:
+            times[str(group.values[0])] += found["layers"].sum
     return max(times, key=times.__getitem__, default="")
 
 
@@ -94,10 +94,9 @@ def tail(case: Case) -> Finding | None:
     if found is None or found.group is None:
         return found
     op, calls = found.group.label("op"), Counter[str]()
-    for row in case.report.rows:
-        labels = row.group.kind.labels
-        if row.metric == TOTAL and labels[-1].type == CALL and row.group.label("op") == op:
-            calls[str(row.group.values[-1])] += row.distribution.count
+    for group, cell in case.report.cells.items():
+        if group.kind.labels[-1].type == CALL and group.label("op") == op:
+            calls[str(group.values[-1])] += cell[TOTAL].count
     return found if sum(count >= _MIXED * calls.total() for count in calls.values()) < 2 else None
 
 
@@ -251,10 +250,9 @@ def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
             found[group.label("dev"), group.label("owner")] += counts[WHOLE]
     if found:
         return found
-    for row in report.rows:
-        if row.group.kind.name == OWNED_REQUEST and row.metric == TOTAL:
-            label = row.group.kind.labels[-1]
-            found[row.group.values[0], label.shown(row.group.values[-1])] += row.distribution.sum
+    for group, cell in report.cells.items():
+        if group.kind.name == OWNED_REQUEST:
+            found[group.values[0], group.kind.labels[-1].shown(group.values[-1])] += cell[TOTAL].sum
     return found
 
 

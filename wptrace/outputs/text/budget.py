@@ -8,6 +8,7 @@ from typing import Any
 
 from wptrace.model import units
 from wptrace.model.budget import Saving, Spending
+from wptrace.model.kind import TOTAL
 from wptrace.model.report import UNTIMED, Report
 from wptrace.outputs.text.words import printable
 
@@ -28,8 +29,7 @@ def lines(report: Report) -> Iterator[str]:
         yield f"note: it cannot come back here ({printable(found.refused)})"
     untimed = sum(counts.get(UNTIMED, 0) for counts in report.counters.values())
     if untimed:
-        rows = [row for row in report.rows if report.counter(row.group, UNTIMED) and row.metric == "total"]
-        counted = sum(row.distribution.count for row in rows)
+        counted = sum(found[TOTAL].count for group, found in report.cells.items() if report.counter(group, UNTIMED))
         timed = f"{max(counted - untimed, 0):,} of {counted:,} requests"
         yield f"sampled: {timed} were timed and stand for all; counts are exact"
 

@@ -49,10 +49,9 @@ def rows(report: Report, state: ScreenState, width: int, height: int) -> list[st
     at = state.rows.index(state.chosen) if state.chosen in state.rows else 0
     shown = max(height - 2, 1)
     first = min(max(at - shown // 2, 0), max(len(state.rows) - shown, 0))
-    totals = {row.group: row.distribution for row in report.rows if row.metric == TOTAL}
     lines = [title]
     for group in state.rows[first : first + shown]:
-        total = totals[group]
+        total = report.cells[group][TOTAL]
         line = CHOSEN if group == state.chosen else OTHER
         line += padded(ends(name(group), room), room)
         line += f" {total.count:>9,} {units.size(report.counter(group, BYTES)) if group.kind.sized else '':>9}"
@@ -73,9 +72,9 @@ def row(report: Report, state: ScreenState, style: tables.Style, height: int) ->
     group = state.chosen
     if group is None:
         return []
-    found = [one for one in report.rows if one.group == group]
-    if not found:
+    if group not in report.cells:
         return [f"{name(group)}: nothing in this interval"]
+    found = report.only([group]).rows
     stage = state.stage if state.stage in [one.metric for one in found] else TOTAL
     drawn = next(one.distribution for one in found if one.metric == stage)
     bars = [f"{stage}, {drawn.count:,} in this interval:", *histogram.rows(drawn, style.width)]

@@ -59,10 +59,10 @@ class PeriodsView(View):
 
     def report(self, report: Report, width: int) -> Iterator[str]:
         yield header.one_book(report, self.style(width), self.kinds[0])
-        if not report.rows:
+        if not report.cells:
             return
-        (whole,) = (row.distribution for row in report.everywhere().rows if row.metric == TOTAL)
-        found = [(row.group.shown, row.distribution) for row in report.rows if row.metric == TOTAL]
+        (whole,) = (found[TOTAL] for found in report.everywhere().cells.values())
+        found = [(group.shown, cell[TOTAL]) for group, cell in report.cells.items()]
         yield ""
         yield f"  {'cpu':<6} {'count':>9} {'mean':>8} {'p50':>8} {'p99':>8} {'max':>8} {'of time':>8}"
         for name, one in found:

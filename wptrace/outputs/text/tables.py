@@ -41,8 +41,8 @@ def wide(report: Report) -> bool:
 
 
 def tables(report: Report, kind: Kind) -> list[Table]:
-    found = groupby(report.rows, key=lambda row: row.group)
-    return [(group, list(rows)) for group, rows in found if group.kind is kind]
+    mine = report.only(group for group in report.cells if group.kind is kind)
+    return [(group, list(rows)) for group, rows in groupby(mine.rows, key=lambda row: row.group)]
 
 
 def whole(rows: Sequence[Row]) -> Distribution:
@@ -67,7 +67,8 @@ def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | Non
 
 
 def _idle(report: Report, kind: Kind) -> set[str]:
-    busy = {row.metric for row in report.rows if row.group.kind is kind and row.distribution.sum}
+    cells = (found for group, found in report.cells.items() if group.kind is kind)
+    busy = {name for found in cells for name, one in found.items() if one.sum}
     return {measured.name for measured in kind.measured} - busy
 
 
