@@ -35,6 +35,7 @@ class ParquetExport(Export):
         stages = (stage.name for kind in start.kinds for stage in kind.stages)
         self._stages = [*dict.fromkeys(stages), UNATTRIBUTED]
         self._fields = fields_of(start.kinds)
+        self._types = {field.name: field.type for field in self._fields}
         name, number = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
         types = {str: name, int: number, bool: arrow.bool_()}
         columns = [("time", arrow.timestamp("us", tz="UTC")), ("ts_ns", number), ("kind", name)]
@@ -69,7 +70,7 @@ class ParquetExport(Export):
             [event.end_ns for event in rows],
             [event.group.kind.name for event in rows],
             *([_label(event, name) for event in rows] for name in self._labels),
-            *([_plain(field.value(one)) for one in fields] for field in self._fields),
+            *([self._cell(field.name, one.get(field.name)) for one in fields] for field in self._fields),
             [event.total_ns for event in rows],
             *([event.stages.get(name) for event in rows] for name in self._stages),
             [self._more(event) for event in rows],
@@ -79,8 +80,18 @@ class ParquetExport(Export):
 
     def _more(self, event: Event) -> str:
         """All that is in no column, such as what interfered."""
-        shown = {field.name for field in self._fields if _plain(field.value(event.fields)) is not None}
-        return encoded({name: one for name, one in event.fields.items() if name not in shown and one is not None})
+        return encoded({name: one for name, one in event.fields.items() if not self._has_column(name, one)})
+
+    def _has_column(self, name: str, value: Any) -> bool:
+        of = self._types.get(name)
+        if of is None or value is None:
+            return of is not None
+        return type(value) is of and not (isinstance(value, int) and abs(value) > _LARGEST)
+
+    def _cell(self, name: str, value: Any) -> Any:
+        if not self._has_column(name, value):
+            return None
+        return printable(value) if isinstance(value, str) else value
 
     def finish(self, report: Report) -> None:
         if self._rows:
@@ -101,12 +112,6 @@ class ParquetExport(Export):
 def _label(event: Event, name: str) -> str | None:
     place = event.group.kind.place.get(name)
     return None if place is None else printable(event.group.kind.labels[place].shown(event.group.values[place]))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    return value if value is None or abs(value) <= _LARGEST else None
 
 
 def create(file: ExportFile, view: str, wanted: Wanted) -> ParquetExport:
