@@ -16,7 +16,8 @@ from wptrace.capture import columns, spec, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Writer, packed
 from wptrace.capture.layout import facts
 from wptrace.capture.records import HEADER, Raw
-from wptrace.kernel.clock import day_and_time, realtime_error_ns, time_below, wall_offset_ns
+from wptrace.kernel.clock import boot_id, day_and_time, realtime_error_ns, time_below, wall_offset_ns
+from wptrace.kernel.files import first_line
 from wptrace.model import kind as model
 from wptrace.model.book import Cause
 from wptrace.model.report import Event, InFlight, Report, Start
@@ -33,7 +34,7 @@ _LISTED = 4096
 _SEGMENT_BYTES, _SEGMENT_S = 64 << 20, 600.0
 _PART = LONGEST_TEXT // 4
 _MOST_NAMES = 1 << 16
-_IDS = {"boot_id": Path("/proc/sys/kernel/random/boot_id"), "machine_id": Path("/etc/machine-id")}
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 class About(NamedTuple):
@@ -251,7 +252,7 @@ class CaptureOutput:
             self._json(Kind.CLOCK, {"realtime_ns": self.about.began_ns})
             return
         day, now = day_and_time()
-        ids = {name: _first_line(path) for name, path in _IDS.items()}
+        ids = {"boot_id": boot_id(), "machine_id": first_line(_MACHINE_ID)}
         fields: dict[str, Any] = {"monotonic_ns": now, "realtime_ns": day, **ids}
         error, below = realtime_error_ns(), time_below()
         if error is not None:
@@ -362,10 +363,3 @@ def _text(fields: Any) -> str:
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").partition("\n")[0]
-    except OSError:
-        return ""

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Callable
 
+from wptrace.kernel.files import first_line
+
 
 def wall_offset_ns() -> int:
     """Return the offset from monotonic times to the time of day. Taken anew now and then, it follows clock steps."""
@@ -27,6 +29,11 @@ def clock_seconds(wall_ns: int, date: bool) -> str:
 def clock_time(wall_ns: int, date: bool) -> str:
     """The same to the microsecond, 12:03:44.123456."""
     return f"{clock_seconds(wall_ns, date)}.{wall_ns % 1_000_000_000 // 1000:06d}"
+
+
+def boot_id() -> str:
+    """Since which start of the machine its monotonic clock runs."""
+    return first_line(Path("/proc/sys/kernel/random/boot_id"))
 
 
 # --- Other clocks -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,14 @@ def is_regular(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode)
 
 
+def first_line(path: Path) -> str:
+    """Of a file of the kernel or the system; empty where there is none."""
+    try:
+        return path.read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return ""
+
+
 def open_to_write(path: Path, what: str, flags: int = 0, mode: int = 0o600) -> int:
     """A descriptor of a file, a pipe or a device. Nothing is cut yet.
 
