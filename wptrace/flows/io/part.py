@@ -97,7 +97,8 @@ class Part:
         for cells in self.cells.values():
             if cells.counts("untimed"):
                 for group, counts in cells.counters.items():
-                    found[group] += counts["untimed"]
+                    if counts["untimed"]:
+                        found[group] += counts["untimed"]
         return found
 
     def add_distributions(self, found: Distributions) -> None:

@@ -9,7 +9,6 @@ from wptrace.bpf.object import BpfObject
 from wptrace.engine import gone_cgroups
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.task import PID
-from wptrace.engine.hooks import Hook
 from wptrace.flows.io.causes import EXITED
 from wptrace.flows.io.hooks import CHILDREN
 from wptrace.flows.io.part import Part, Tracing
@@ -29,10 +28,7 @@ class Process(Part):
         super().__init__()
         self._pid, self._children, self._is_watched = pid, children, watched
         self._watched: tasks.Watched | None = None
-
-    @property
-    def hooks(self) -> tuple[Hook, ...]:  # type: ignore[override]
-        return (CHILDREN,) if self._children else ()
+        self.hooks = (CHILDREN,) if children else ()
 
     @property
     def chosen(self) -> dict[str, Any]:
