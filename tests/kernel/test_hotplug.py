@@ -61,27 +61,33 @@ def reads_of(lines: list[Line], *tids: int) -> Counter[str]:
     return Counter(one["dev"] for one in found if not tids or one["tid"] in tids)
 
 
+def come_and_go(trace: Trace, name: str) -> tuple[Counter[str], Counter[str]]:
+    """One after another, and so many that some get the rows of others that are gone: what was read, and done."""
+    reads, done = _Reads(), Counter[str]()
+    for number in range(MANY):
+        with null_device(name.format(number)) as disk:
+            reads.until_named(disk, trace)
+            reads.read(disk, 20 + number)
+            # The kernel looks for partitions as well.
+            done[disk.name] += disk.completed()["read"]
+        # Before that, the next one may have its number.
+        trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
+    return reads.made, done
+
+
 @pytest.mark.parametrize("options", [[], ["--by=process", "--neighbours"], ["--interference", "--segments"]])
 def test_disks_that_come_have_rows_of_their_own(options: list[str], tmp_path: Path) -> None:
-    """One after another, and so many that some get the rows of others that are gone."""
-    reads, done, capture = _Reads(), Counter[str](), tmp_path / "trace.wpt"
+    capture = tmp_path / "trace.wpt"
     with Trace("--each", "--capture", str(capture), *options, "0.5") as trace:
-        for number in range(MANY):
-            with null_device(f"wpth{number}x{len(options)}") as disk:
-                reads.until_named(disk, trace)
-                reads.read(disk, 20 + number)
-                # The kernel looks for partitions as well.
-                done[disk.name] += disk.completed()["read"]
-            # Before that, the next one may have its number.
-            trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
+        made, done = come_and_go(trace, f"wpth{{}}x{len(options)}")
         trace.stop()
     rows, again = trace.summary["rows"], replayed(capture)
     assert again[-1]["rows"] == rows
     found, every = reads_of(again, os.getpid()), reads_of(again)
-    assert set(reads.made) <= set(found)
-    assert found.total() == reads.made.total()
+    assert set(made) <= set(found)
+    assert found.total() == made.total()
     operations, requests = of_devices(rows, "operation"), of_devices(rows, "request")
-    for name, count in reads.made.items():
+    for name, count in made.items():
         # The first may have been before anybody looked.
         assert 20 <= found[name] <= count
         assert found[name] <= every[name] == operations[name]
@@ -94,17 +100,11 @@ def test_disks_that_come_have_rows_of_their_own(options: list[str], tmp_path: Pa
 
 @pytest.mark.parametrize("times", ["auto", "own"])
 def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
-    reads, done = _Reads(), Counter[str]()
     with Trace("--level=block", f"--times={times}", "0.5") as trace:
-        for number in range(MANY):
-            with null_device(f"wpth{number}{times}") as disk:
-                reads.until_named(disk, trace)
-                reads.read(disk, 20 + number)
-                done[disk.name] += disk.completed()["read"]
-            trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
+        made, done = come_and_go(trace, f"wpth{{}}{times}")
         trace.stop()
     requests = of_devices(trace.summary["rows"], "request")
-    for name in reads.made:
+    for name in made:
         assert 20 <= requests[name] <= done[name]
     book = trace.summary["requests"]
     assert (book["lost"], book["in_flight"]) == (0, 0)
