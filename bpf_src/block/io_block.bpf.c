@@ -115,18 +115,8 @@ CONSTANT(STATES, 1 << STATE_BITS);
 STATE_TABLE(starts, start)
 STATE_TABLE(requests, issued)
 
-static __always_inline bool take_start(struct start *start, __u64 bio)
-{
-	return !start->bio && take_place(&start->bio, 0, bio);
-}
-
-static __always_inline bool take_issued(struct issued *issued, __u64 request)
-{
-	return !issued->request && take_place(&issued->request, 0, request);
-}
-
-TABLE(start, struct start, bio, STATE_BITS, 16)
-TABLE(issued, struct issued, request, STATE_BITS, 16)
+PLAIN_TABLE(start, struct start, bio, STATE_BITS, 16)
+PLAIN_TABLE(issued, struct issued, request, STATE_BITS, 16)
 
 /* What happened to a request on its way, which is rare: of those that are in flight. */
 struct life {

@@ -71,15 +71,11 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 \
 	__noinline __u32 claim_displaced_##name(__u64 key, __u32 home) \
 	{ \
+		__u32 probe, place = name##_place(key); \
 		type *first = name##_at(home); \
-		__u32 probe; \
 \
-		for (probe = 0; probe < (probes); probe++) { \
-			type *slot = name##_at(home + probe); \
-\
-			if (slot && slot->member == key) \
-				return home + probe & (1 << (bits)) - 1; \
-		} \
+		if (place < 1 << (bits)) \
+			return place; \
 		if (first) \
 			first->crowded = true; \
 		for (probe = 0; probe < (probes); probe++) { \
@@ -103,5 +99,14 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 		*place = claim_displaced_##name(number_of(key), *place); \
 		return *place < 1 << (bits) ? name##_at(*place) : NULL; \
 	}
+
+/* The same of slots that are taken with nothing else to do. */
+#define PLAIN_TABLE(name, type, member, bits, probes) \
+	static __always_inline bool take_##name(type *slot, __u64 key) \
+	{ \
+		return !slot->member && take_place(&slot->member, 0, key); \
+	} \
+\
+	TABLE(name, type, member, bits, probes)
 
 #endif

@@ -54,13 +54,8 @@ static __always_inline __u32 *submission_owner(__u32 place)
 	return &submission_owners[place];
 }
 
-static __always_inline bool take_submission(struct submission *submission, __u64 key)
-{
-	return !submission->key && take_place(&submission->key, 0, key);
-}
-
 /* The kernel's own come by as well, such as those of loop devices: they are nowhere. */
-TABLE(submission, struct submission, key, SUBMISSION_BITS, SUBMISSION_PROBES)
+PLAIN_TABLE(submission, struct submission, key, SUBMISSION_BITS, SUBMISSION_PROBES)
 
 static __always_inline int submit(__u64 key, enum interface interface, __u64 user_data)
 {

@@ -228,12 +228,7 @@ static __always_inline struct occupant *occupant_at(__u32 place)
 	return &occupants[place];
 }
 
-static __always_inline bool take_occupant(struct occupant *one, __u64 rq)
-{
-	return !one->rq && take_place(&one->rq, 0, rq);
-}
-
-TABLE(occupant, struct occupant, rq, OCCUPANT_BITS, OCCUPANT_PROBES)
+PLAIN_TABLE(occupant, struct occupant, rq, OCCUPANT_BITS, OCCUPANT_PROBES)
 
 /* At the end, or before it is issued anew. */
 __noinline int leave_device(__u64 rq, __u64 now, bool ended)
