@@ -112,6 +112,12 @@ int tick_perf(void *ctx)
 	return on_tick();
 }
 
+/*
+ * What it says of the limit is in one of its arguments, a dirty_throttle_control, or in several: Python asks BTF
+ * (writeback:balance_dirty_pages).
+ */
+TRACEPOINT(dirty_limit, balance_dirty_pages, on_dirty_pause(ctx))
+
 /* --- Writeback and journals --------------------------------------------------------------------------------------- */
 
 TRACEPOINT(dirty, writeback_dirty_folio, on_folio_dirty((void *)ctx[0], (void *)ctx[1], trusted))

@@ -106,6 +106,22 @@ static __always_inline void hist_count(struct hist *hist, __u64 value, __u64 ind
 		__sync_fetch_and_add(&hist->slots[index], 1);
 }
 
+/* For memory that all CPUs write. Of two that set an extreme at once, one may win with the lesser one. */
+static __always_inline void hist_add_shared(struct hist *hist, __u64 value)
+{
+	__u64 index;
+
+	UNCONNECTED(value);
+	index = hist_index(value);
+	if (~value > hist->low)
+		hist->low = ~value;
+	if (value > hist->max)
+		hist->max = value;
+	COUNT_MORE(hist->sum, value);
+	if (index < HIST_SLOTS)
+		COUNT(hist->slots[index]);
+}
+
 /* The same value in two distributions, or in one where the other is NULL. */
 static __always_inline void hist_add_twice(struct hist *hist, struct hist *other, __u64 value)
 {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Union
@@ -38,6 +38,7 @@ from wptrace.model.report import Event, InFlight, Report, Start, arranged
 
 # In a segment, and of all of them that differ.
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
+_MOST_STACKS, _MOST_FUNCTIONS = 4096, 128
 _MOST_CGROUPS = 1 << 18
 _MOST_ANCHORS = 1 << 10
 # Characters of all names that are known at a time, and of one layout.
@@ -111,6 +112,8 @@ class _Frames:
         self.layouts: list[Described] = []
         self._begin_segment()
         self.cgroups: OrderedDict[int, str] = OrderedDict()
+        self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
+        """Of waits: the reason and functions, by the number in records."""
         self.anchors: list[Anchor] = []
         self._boot = ""
         self._learnt = self._named = 0
@@ -179,6 +182,13 @@ class _Frames:
                 raise ValueError("no cgroup is called so")
             self._named += len(name) - len(self.cgroups.pop(key, ""))
             self.cgroups[key] = name
+        for number, stack in spec.mapping(has.get("waits", {})).items():
+            reason, *functions = map(spec.text, spec.sequence(stack))
+            if len(functions) > _MOST_FUNCTIONS or len(self.stacks) > _MOST_STACKS:
+                raise ValueError("there are too many waits")
+            if any(len(name) > _LONGEST_NAME for name in (reason, *functions)):
+                raise ValueError("no function is called so")
+            self.stacks[spec.integer(int(number))] = reason, functions
         for number, devices in spec.mapping(has.get("devices", {})).items():
             # Whoever decodes records of the layout has this list.
             names = self.layouts[self._numbers[spec.integer(int(number))]].names

@@ -431,10 +431,12 @@ def of_verdict(verdict: Verdict, numbers: Numbering) -> Json:
 def verdict(found: Json, known: Known) -> Verdict:
     has = mapping(found)
     findings = []
-    for rule, figures, group, stage, who, advice in sequence(has["findings"]):
+    for rule, figures, group, stage, who, advice, *more in sequence(has["findings"]):
         numbers = {text(name): real(figure) for name, figure in mapping(figures).items()}
         of = None if group is None else known.group(group)
-        findings.append(Finding(text(rule), numbers, of, text(stage), text(who), text(advice)))
+        # Captures of earlier versions lack them.
+        parts = tuple((text(name), real(share)) for name, share in sequence(more[0] if more else []))
+        findings.append(Finding(text(rule), numbers, of, text(stage), text(who), text(advice), parts))
     return Verdict(tuple(findings), text(has["advice"]))
 
 

@@ -96,6 +96,7 @@ class CaptureOutput:
         for number, one in enumerate(self._raw):
             self._json(Kind.LAYOUT, {"number": number, **one.facts, "names": list(one.names)})
             one.known.clear()
+            one.stacks.clear()
         self._segment += 1
 
     def _cut(self) -> None:
@@ -144,12 +145,17 @@ class CaptureOutput:
     # --- Records ------------------------------------------------------------------------------------------------------
 
     def raw(
-        self, obj: Any, what: Raw, names: Sequence[str], cgroup_of: Callable[[int], str] | None = None
+        self,
+        obj: Any,
+        what: Raw,
+        names: Sequence[str],
+        cgroup_of: Callable[[int], str] | None = None,
+        stacks_now: Callable[[], Mapping[int, tuple[str, Sequence[str]]]] = dict,
     ) -> Callable[[memoryview], None]:
         """Before the start: what takes the memory in which records lie in the ring, with their headers.
 
         `names` are those of devices, by the slots in records; a slot may become that of another device. Cgroups get the
-        names that they have when they come.
+        names that they have when they come. Stacks of waits have a reason and functions, by the number in records.
         """
         layout = obj.struct(what.record).before(what.end)
         made = _Buffer(facts(obj, what, names), layout, what)
@@ -172,6 +178,10 @@ class CaptureOutput:
                 self._put()
 
         def name(rows: bytearray) -> None:
+            stacks = {str(one): [reason, *of] for one, (reason, of) in stacks_now().items() if one not in made.stacks}
+            if stacks:
+                made.stacks.update(map(int, stacks))
+                self._json(Kind.NAMES, {"waits": stacks})
             if place is None or cgroup_of is None:
                 return
             words = memoryview(rows).cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
@@ -293,6 +303,8 @@ class _Buffer:
         self.facts = fields
         self.known: set[int] = set()
         """Cgroups whose names a reader knows."""
+        self.stacks: set[int] = set()
+        """And stacks of waits."""
         self._length = layout.size.to_bytes(4, sys.byteorder)
         stride = (layout.size + 7) // 8 * 8
         self.entry = ENTRY + stride

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wptrace.cli import options as common
 from wptrace.cli import path
 from wptrace.errors import UsageError
+from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
     from wptrace.flows.io.block import BlockFlow
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
     )
+    path.add_waits(which)
     path.add_segments(which)
     which.add_argument(
         "--times",
@@ -101,6 +103,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
         sample=events.sample,
         limit=events.limit,
         children=options.children,
+        waits_ns=parse_duration(options.waits),
         interference=options.interference,
         writeback=options.writeback,
         by=by,

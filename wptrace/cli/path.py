@@ -33,6 +33,15 @@ def add_segments(which: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_waits(which: argparse._ArgumentGroup) -> None:
+    which.add_argument(
+        "--waits",
+        metavar="DURATION",
+        default="1ms",
+        help="say what operations waited for where a wait took at least this long (1ms); 0: of all waits",
+    )
+
+
 def require(options: argparse.Namespace) -> common.EventOptions:
     """Errors in the options of the output come before anything is looked up."""
     common.interval(options)

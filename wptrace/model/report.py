@@ -114,6 +114,8 @@ class Finding(NamedTuple):
     """The task, or other owner, that it blames, if any."""
     advice: str = ""
     """Where to look next for this one; may be empty."""
+    parts: Sequence[tuple[str, float]] = ()
+    """What the stage was made of, with their shares of it; the largest first."""
 
 
 class Verdict(NamedTuple):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 from wptrace import __version__
-from wptrace.analysis import load, neighbours
+from wptrace.analysis import load, neighbours, waits
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start
@@ -185,4 +185,5 @@ def _row(row: Row, report: Report, buckets: bool) -> dict[str, Any]:
         **({"timed": max(found.count - untimed, 0)} if untimed else {}),
         **({"events": events} if events and row.metric == TOTAL else {}),
         **({BYTES: report.counter(row.group, BYTES)} if kind.ranked else {}),
+        **waits.of_row(report, row),
     }

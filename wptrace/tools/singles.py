@@ -77,6 +77,7 @@ def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
 
     def decode(found: Records) -> Iterator[Event]:
         stories.cgroups = CgroupNames(known=capture.cgroups)
+        stories.stacks = capture.stacks
         stories.wall_offset_ns = found.wall_offset_ns
         for piece in _pieces(found, layout.stride):
             found_rows = list(rows.iter_unpack(piece))

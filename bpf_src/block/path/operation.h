@@ -8,6 +8,7 @@
 #include "block/path/controllers.h"
 #include "block/path/record.h"
 #include "block/path/owned.h"
+#include "block/path/waits.h"
 #include "lib/filter.h"
 
 #define S_IFMT 0170000
@@ -181,6 +182,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			free_op(op);
 			return 0;
 		}
+		if (op->waits)
+			count_waits(op->place);
 		if (hit)
 			count_hit(op->place, result);
 		else

@@ -10,6 +10,7 @@
 #include "block/path/controllers.h"
 #include "block/path/neighbours.h"
 #include "block/path/segments.h"
+#include "block/path/waits.h"
 #include "lib/comm.h"
 #include "lib/dentry.h"
 #include "lib/rate.h"
@@ -239,6 +240,7 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	}
 	tell_commit(&record->commit, op);
 	tell_held(record, held_op(op), op->start_ns);
+	tell_waits(record->waits, op);
 	if (TELLS(trail))
 		tell_segments(&record->trail, op);
 	record->dirty_ns = 0;
@@ -326,6 +328,7 @@ static __noinline int tell_request(struct bio_state *state)
 	record->flush_before = record->flush_behind = 0;
 	tell_flushes(record, &state->done, state->done.times.completed);
 	tell_held(record, &hold_of(state)->held, state->done.times.queued);
+	__builtin_memset(record->waits, 0, sizeof(record->waits));
 	if (TELLS(met))
 		tell_neighbours(record, watch_of(state), times);
 	/* Its stages are stretches as they are. */

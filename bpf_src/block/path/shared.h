@@ -24,6 +24,7 @@ enum op_stage {
 	OP_STAGE_SUBMIT,
 	OP_STAGE_FS,
 	OP_STAGE_JOURNAL,
+	OP_STAGE_DIRTY_LIMIT,
 	OP_STAGE_LAYERS,
 	EACH_REQUEST_STAGE(OP_STAGE_OF) /* it waits for a request */
 	OP_STAGE_WAKEUP,
@@ -92,6 +93,7 @@ enum path_cause {
 	PATH_CAUSE_SIGNAL_FULL,
 	PATH_CAUSE_CHILD_FULL,
 	PATH_CAUSE_SILENT,
+	PATH_CAUSE_WAIT_FULL,
 	PATH_CAUSES,
 };
 EXPORT_ENUM(path_cause);
@@ -126,6 +128,7 @@ struct op_cell {
 	__u64 failed;
 	__u64 bytes;
 	__u64 requests;
+	__u64 fs_asleep_ns; /* of the stage fs */
 	struct hist stages[OP_STAGES];
 };
 
@@ -209,6 +212,15 @@ struct layer_cell {
 	struct hist stages[LAYER_STAGES];
 };
 
+/* What operations waited for: one for each row, stage and stack. What they had limits for is the sum over their waits. */
+struct wait_cell {
+	__u64 finished; /* operations */
+	__u64 waits;
+	__u64 limit; /* dirty pages that there may be */
+	__u64 rate; /* pages that the task may make dirty in a second */
+	struct hist stages[1];
+};
+
 /* Operations as a whole, per CPU: which device and kind one is of shows when it ends. */
 struct op_counts {
 	__u64 discarded; /* of no traced device, it turned out */
@@ -279,6 +291,18 @@ struct met {
 	__u64 device[NEIGHBOUR_COLUMNS];
 	__u16 owners[NEIGHBOUR_COLUMNS];
 };
+
+/* For how long an operation slept with one stack, in one stage. */
+struct op_wait {
+	__u64 ns;
+	__u16 stack; /* 1 + its place in wait_stacks, or one of those below; 0: none */
+	__u16 stage; /* op_stage */
+	__u32 count;
+};
+
+CONSTANT(OP_WAITS, 4);
+CONSTANT(WAIT_OTHER, 0xfffe); /* of several stacks, or of one that had no place */
+CONSTANT(WAIT_DIRTY_LIMIT, 0xffff); /* known without a stack */
 
 /* What a request passed, and when; 0: not seen, until it completes. */
 struct times {
@@ -356,7 +380,8 @@ struct io_record {
 	__u64 flush_behind;
 	__u64 held[CONTROLLERS];
 	char path[PATH_BYTES + PATH_NAME];
-	__u64 spare[2];
+	struct op_wait waits[OP_WAITS];
+	__u64 spare[1];
 	/* From here on there is only what was asked for: record_bytes. */
 	struct interference interference[INTERFERENCE_KINDS];
 	struct interference before_wakeup; /* who ran on the waiter's CPU just before it */

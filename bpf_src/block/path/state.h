@@ -137,8 +137,12 @@ struct op_state {
 	__u8 depth; /* how many syncs and faults are under way inside of it */
 	__u8 journal; /* 1 + slot in journals of what it waited for, 0: none */
 	__s32 result; /* of the last sync or fault inside of it */
+	bool in_dirty_limit; /* its task is about to sleep in it */
+	bool limited; /* it slept in it */
+	__u8 waits; /* how many of its op_waits it has */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
+	__u64 asleep_ns; /* of FS; meaningless until charged */
 	__u64 cursor_ns; /* up to here time is charged */
 	__u64 end_ns;
 };

@@ -5,9 +5,11 @@
 
 #include "block/path/account.h"
 #include "block/path/controllers.h"
+#include "block/path/waits.h"
 #include "lib/sched.h"
 
-static __always_inline void run_again(struct op_state *op, struct task_struct *before, __u64 now)
+static __always_inline void run_again(struct op_state *op, struct task_struct *task, struct task_struct *before,
+				      __u64 now, bool trusted)
 {
 	struct done *done;
 
@@ -18,7 +20,9 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 		return;
 	settle(op);
 	done = done_at(op, op->last);
-	if (done) {
+	if (op->in_dirty_limit) {
+		charge_dirty_limit(op, now);
+	} else if (done) {
 		if (emits_records)
 			op->wake_cpu = bpf_get_smp_processor_id();
 		if (watches_interference())
@@ -40,7 +44,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *b
 		if (op->above)
 			op->held_until = now;
 		else if (all_ended(op))
-			advance(op, own_stage(op), now);
+			charge_wait(op, task, now, trusted);
 	}
 	op->slept_ns = 0;
 }
@@ -70,7 +74,7 @@ static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
 	if (op && op->kind == OP_TRACED) {
 		if (watches_interference())
 			pick_up(op, number_of((__u64)next));
-		run_again(op, prev, now ? now : bpf_ktime_get_ns());
+		run_again(op, next, prev, now ? now : bpf_ktime_get_ns(), trusted);
 	}
 	return 0;
 }

@@ -13,6 +13,7 @@ from wptrace.analysis import growth, neighbours, verdict
 from wptrace.analysis.history import Stretch, Sums
 from wptrace.analysis.neighbours import HAD, MET, NS, WAITED
 from wptrace.analysis.verdict import TIMED, Case
+from wptrace.analysis.waits import WAIT
 from wptrace.flows.io import options
 from wptrace.flows.io import rules as io_rules
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
@@ -32,7 +33,7 @@ RULES = io_rules.path()
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
-KINDS = (OPERATION, HIT, REQUEST, *io_owners.KINDS[options.COMM])
+KINDS = (OPERATION, HIT, REQUEST, WAIT, *io_owners.KINDS[options.COMM])
 
 
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
@@ -266,13 +267,6 @@ def test_each_finding_has_advice_of_its_own() -> None:
         if one.stage
     }
     assert len({one.advice for one in found.findings}) == 2
-
-
-def test_fs_has_the_journal_where_nobody_sees_it() -> None:
-    rules = io_rules.path(journal=False)
-    found = verdict.judge(case({WRITE: cell(10, fs=9 * MS, device=MS)}), rules)
-    assert "journal" in found.advice
-    assert "journal" not in judge(case({WRITE: cell(10, fs=9 * MS, device=MS)})).advice
 
 
 def test_a_process_that_does_nothing_may_have_children_that_do() -> None:

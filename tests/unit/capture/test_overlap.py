@@ -26,7 +26,7 @@ US, SECOND = 1_000, 1_000_000_000
 ALL = START._replace(filters={"dev": []})
 BACKUP, DB = {"cgroup": 10, "comm": b"backup", "tgid": 5, "tid": 6}, {"cgroup": 20, "comm": b"db", "tgid": 7, "tid": 7}
 OPERATION, WRITTEN = 0, 2
-_FS, _THROTTLE, _QUEUE, _DRIVER, _DEVICE, _COMPLETE, _WAKEUP, _RETURN = 1, 4, 5, 6, 7, 8, 9, 10
+_FS, _THROTTLE, _QUEUE, _DRIVER, _DEVICE, _COMPLETE, _WAKEUP, _RETURN = 1, 5, 6, 7, 8, 9, 10, 11
 
 
 def one(who: dict[str, Any], queued: int, issued: int, completed: int, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def one(who: dict[str, Any], queued: int, issued: int, completed: int, **more: A
         "end_ns": SECOND + (completed + 2) * US,
         "handed_ns": SECOND + (issued + 3) * US,
         "seen_ns": SECOND + (completed - 2) * US,
-        **{f"stages[{at}]": stages.get(at, 0) * US for at in range(11)},
+        **{f"stages[{at}]": stages.get(at, 0) * US for at in range(12)},
         "dev": 8 << 20,
         "bytes": 4096,
         "requests": 1,
@@ -58,8 +58,8 @@ def written(who: dict[str, Any], queued: int, issued: int, completed: int) -> di
         **made,
         "start_ns": SECOND + queued * US,
         "end_ns": SECOND + completed * US,
-        "stages[9]": 0,
         "stages[10]": 0,
+        "stages[11]": 0,
     }
 
 

@@ -43,14 +43,14 @@ def guest(number: int) -> Fields:
     """A read of 4096 bytes: 100 ns each before H and after S, 1000 between them."""
     start = 10_000 * (number + 1)
     times: Fields = {"start_ns": start, "handed_ns": start + 100, "seen_ns": start + 1100, "end_ns": start + 1200}
-    stages: Fields = {"stages[1]": 100, "stages[7]": 1000, "stages[9]": 100}
+    stages: Fields = {"stages[1]": 100, "stages[8]": 1000, "stages[10]": 100}
     return {**times, **stages, "sector": number * 8, "bytes": 4096, "dev": kernel_dev(254, 0), "requests": 1}
 
 
 def host(number: int) -> Fields:
     """600 ns of it, of which 200 are the disk's."""
     start = AHEAD + 10_000 * (number + 1) + 300
-    stages: Fields = {"stages[1]": 400, "stages[7]": 200}
+    stages: Fields = {"stages[1]": 400, "stages[8]": 200}
     path = b"web.img\0srv\0"
     place: Fields = {"offset": number * 4096, "length": 4096, "inode": 11, "path": path, "path_end": len(path)}
     return {"start_ns": start, "end_ns": start + 600, "requests": 1, **stages, **place}
@@ -251,7 +251,7 @@ def test_there_is_a_bound(both: tuple[Path, Path], monkeypatch: pytest.MonkeyPat
         (0, {"stages[1]": 101}),
         (0, {"end_ns": 5}),
         (0, {"seen_ns": 1}),
-        (1, {"stages[7]": (1 << 64) - 1}),
+        (1, {"stages[8]": (1 << 64) - 1}),
         (1, {"kind": 200}),
         (1, {"slot": 999}),
     ],
@@ -270,7 +270,7 @@ def test_records_that_make_no_sense(
 def of_another(number: int) -> Fields:
     """The device, for all the time that the guest's own is under way on the host."""
     begin = AHEAD + 10_000 * (number + 1) + 300
-    return {**host(number), "tgid": 9, "stages[1]": 0, "stages[7]": 600, "start_ns": begin, "end_ns": begin + 600}
+    return {**host(number), "tgid": 9, "stages[1]": 0, "stages[8]": 600, "start_ns": begin, "end_ns": begin + 600}
 
 
 def test_who_had_the_device_of_the_host_is_named(

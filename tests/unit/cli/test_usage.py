@@ -63,7 +63,7 @@ BAD = [
     (["io", "-d", "a\nb\x1b[31m"], rf"{NO_DEVICE}a\nb\x1b[31m"),
     (["io", "-d", "\udcff"], rf"{NO_DEVICE}\xff"),
     (["io", "-d"], "io: argument -d/--dev: expected one argument"),
-    (["io", "--hist", "fsync"], "there is no stage fsync; there are submit, fs, journal, layers, throttle, queue, "),
+    (["io", "--hist", "fsync"], "there is no stage fsync; there are submit, fs, journal, dirty_limit, layers, "),
     (["io", "--hist", "unattributed"], "there is no stage unattributed; there are submit, fs, journal, "),
     (["io", "--level", "block", "--hist", "fs"], "there is no stage fs; there are queue, device, total"),
     (["io", "--slow", "5"], "the duration '5' has no unit: the units are ns, us, ms, s, m, h"),

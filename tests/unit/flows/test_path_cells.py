@@ -60,7 +60,18 @@ class CellMap:
         yield
 
 
-OP_STAGES = ("submit", "fs", "journal", "layers", *REQUEST_STAGES, "wakeup", "return", "unattributed", "total")
+OP_STAGES = (
+    "submit",
+    "fs",
+    "journal",
+    "dirty_limit",
+    "layers",
+    *REQUEST_STAGES,
+    "wakeup",
+    "return",
+    "unattributed",
+    "total",
+)
 ONLY_STAGES = ("submit", "fs", *REQUEST_STAGES, "wakeup", "return", "total", "request")
 
 

@@ -24,6 +24,7 @@ CHILD_FULL = Cause("child_full", "there were more children at once than are trac
 SILENT = Cause(
     "silent", "a read or write of io_uring that posts no completion (CQE_SKIP_SUCCESS): seen as requests only"
 )
+WAIT_FULL = Cause("wait_full", "there were more different waits than are tracked: the time of one is in no reason")
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
@@ -54,6 +55,7 @@ COUNTED = (
     SIGNAL_FULL,
     CHILD_FULL,
     SILENT,
+    WAIT_FULL,
 )
 """By the programs."""
 NOTED = (

@@ -16,7 +16,7 @@ from wptrace.kernel.blockdev import Extent
 
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
-OPERATION, SYNC = "operation", "sync"
+OPERATION, SYNC, SWITCH = "operation", "sync", "switch"
 # Those whose ends are ends of operations.
 ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
 # Modules of journals, and the file systems that have one of them.
@@ -32,10 +32,11 @@ _WAITS = {
     "xfs_log_force_seq": ("xfs", "wait for xfs's log", "wait for xfs's log"),
     "btrfs_sync_log": ("btrfs", "wait for btrfs's log tree", "wait for btrfs's log tree"),
 }
+JOURNAL_WAITS = tuple(_WAITS)
 # They are attached only where records are shown.
 _COMMITS = ("journal.commit", "journal.change")
 # What has no other use than to see operations; all but the first and the switch only add to them.
-OPERATIONS = (*ENDING, "switch", "bio.throttle", *(f"wait.{function}" for function in _WAITS))
+OPERATIONS = (*ENDING, SWITCH, "dirty_limit", "bio.throttle", *(f"wait.{function}" for function in _WAITS))
 
 # Whose hooks are attached where they are asked for; layers, where a traced device is stacked.
 _OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
@@ -45,6 +46,10 @@ _NO_LAYERS = "stacked devices have no rows, and what their workers send belongs 
 SEEN_BY_OTHERS = "seen.others"
 _NO_HANDLERS, _NO_SOFTIRQS = "handlers are not timed", "softirqs are not timed"
 _NO_OPERATIONS = "reads and writes are seen as requests only"
+
+# The program that reads the stack of a task that is switched in, and what that says of a journal.
+READS_STACKS = "switch_tp_btf"
+BY_STACK = "stack"
 
 # The entry of the interrupt handler in which a request completes.
 HANDLER = "handler"
@@ -79,7 +84,7 @@ HOOKS = (
         modules=MODULES,
     ),
     probe(
-        "switch",
+        SWITCH,
         "task switch (W)",
         "switch",
         ("wakeup", "return", "preempted", *(name for name in CONTROLLERS if name != "io_max")),
@@ -141,6 +146,7 @@ HOOKS = (
             (
                 Way((f"{function}_exit",), (f"{function}_entry",)),
                 Way((f"{function}_kretprobe",), (f"{function}_kprobe",)),
+                Way((READS_STACKS,), (READS_STACKS,), BY_STACK),
             ),
             ("journal",),
             f"the {without} is part of fs",
@@ -148,6 +154,14 @@ HOOKS = (
             module=module,
         )
         for function, (module, name, without) in _WAITS.items()
+    ),
+    probe(
+        "dirty_limit",
+        "pause of a writer in the limit of dirty pages",
+        "dirty_limit",
+        ("dirty_limit",),
+        "the dirty limit is part of fs",
+        required=False,
     ),
     Hook(
         _COMMITS[0],

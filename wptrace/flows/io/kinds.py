@@ -4,7 +4,17 @@
 from __future__ import annotations
 
 from wptrace.engine.devices import LABELS
-from wptrace.model.kind import OPERATIONS, TASK_FIELDS, UNATTRIBUTED, EventField, Kind, Metric, Noun, Point, Stage
+from wptrace.model.kind import (
+    OPERATIONS,
+    TASK_FIELDS,
+    UNATTRIBUTED,
+    EventField,
+    Kind,
+    Metric,
+    Noun,
+    Point,
+    Stage,
+)
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
@@ -40,7 +50,7 @@ STAGES = {
             _Q,
             "page cache, block mapping, allocation, locks, or the wait for I/O that another task began",
             "the file system holds the operation up: locks, allocation, or somebody else's read",
-            advice="what the file system waits for: locks of the file, block allocation (perf trace, perf lock)",
+            advice="what the file system waits for: --waits 100us names shorter waits, --slow shows where they slept",
         ),
         Stage(
             "journal",
@@ -50,6 +60,16 @@ STAGES = {
             "commits are large, or the disk is slow to write them: --slow shows who had put most into one",
             advice="who changes the file system meanwhile: --slow shows of each commit how large it was and who"
             " had put most into it; how often it is synced, and the disk or file that the journal is on",
+            rare=True,
+        ),
+        Stage(
+            "dirty_limit",
+            _E,
+            _Q,
+            "a write sleeps because more pages are dirty than may be",
+            "pages become dirty faster than the disk takes them: see vm.dirty_bytes and the cgroup's memory.high",
+            advice="vm.dirty_bytes and vm.dirty_ratio, memory.high and memory.max of the cgroup, and how fast the disk"
+            " writes what others made dirty",
             rare=True,
         ),
         Stage(

@@ -47,6 +47,8 @@ class Options(NamedTuple):
     """How many are shown per second at most; 0 for all."""
     children: bool = False
     """With --pid: what that process started as well."""
+    waits_ns: int | None = 1_000_000
+    """Sleeps of at least so long inside of an operation have a reason; None: none has."""
     interference: bool = False
     writeback: bool = False
     """Follow pages that are written back from the task that made them dirty."""

@@ -90,7 +90,7 @@ class PathFlow(Flow):
         self._counts = Counts()
         places = [options.filter[name] for name in (FILE.name, DIR.name) if name in options.filter]
         self._file_systems = FileSystems(self._devices, places, every=bool(options.spare))
-        self._parts: list[Part] = [self._counts, self._file_systems, *_chosen(options, self._devices)]
+        self._parts: list[Part] = [self._counts, self._file_systems, *_chosen(options, self._devices, self._counts)]
         self.kinds = (*KINDS, *(kind for part in self._parts for kind in part.kinds))
         if options.guest is not None:
             self.name = "host"
@@ -105,6 +105,7 @@ class PathFlow(Flow):
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
         obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
         obj.rodata.without_exchange = not trial.exchanges()
+        obj.rodata.dirty_limit_is_object = argument("balance_dirty_pages", "dirty_throttle_control *") == 1
         obj.rodata.page_shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
         obj.rodata.uring_hands_event = io_operations.hands_event()
         obj.rodata.timed_out_bit = timed_out_bit()
@@ -317,9 +318,9 @@ class PathFlow(Flow):
     def rules(self) -> Rules:
         pid = self._options.filter.get(PID.name)
         children = tasks.children(pid) if pid and not self._options.children else ()
-        journal, filtered = bool(self._running.serving("journal")), bool(self._options.filter)
+        filtered = bool(self._options.filter)
         partial = bool(self._options.devices) and any(one.name != one.disk for one in self._devices.extents)
-        return rules.path(journal, children, filtered, bool(self._options.interference), partial)
+        return rules.path(children, filtered, bool(self._options.interference), partial)
 
     def shedder(self) -> PathShedder:
         from wptrace.flows.io.parts.shed import PathShedder
@@ -351,15 +352,20 @@ class PathFlow(Flow):
         super().close()
 
 
-def _chosen(options: Options, of: Devices) -> list[Part]:
+def _chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     """The parts that are asked for, each imported for that alone. What builds on another one comes behind it."""
     found: list[Part] = []
-    cgroups, neighbours = CgroupNames(), None
+    cgroups, neighbours, waits = CgroupNames(), None, None
     pid, layers = options.filter.get(PID.name), of.layers()
     if pid or options.children:
         from wptrace.flows.io.parts.tasks import Process
 
         found.append(Process(pid, options.children, watched=options.guest is None))
+    if options.waits_ns is not None:
+        from wptrace.flows.io.parts.waits import Waits
+
+        waits = Waits(options.waits_ns, counts)
+        found.append(waits)
     if options.interference:
         from wptrace.flows.io.parts.interference import Interference
 
@@ -393,7 +399,7 @@ def _chosen(options: Options, of: Devices) -> list[Part]:
     if options.emits_records:
         from wptrace.flows.io.parts.singles import Singles
 
-        found.append(Singles(options, cgroups, neighbours))
+        found.append(Singles(options, cgroups, neighbours, waits))
     if options.guest is not None:
         from wptrace.flows.io.parts.images import Images
 

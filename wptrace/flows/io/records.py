@@ -11,6 +11,7 @@ from wptrace.capture.records import Raw, Tail
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
 from wptrace.flows.io.request_events import Events
 from wptrace.flows.io.state import path
+from wptrace.flows.io.wait_reasons import SEVERAL, WaitStack
 from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -33,11 +34,12 @@ _SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", 
 _IN_STORIES = {"irq_delay": "irq_off"}
 # And as captures have it that were made before it was called so.
 _INTERFERENCE = ("interference", "noise")
+_NO_STACK = WaitStack(SEVERAL, ())
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
 
-WHOLE = (*_INTERFERENCE, "before_wakeup", "commit", "events", "met", "trail")
+WHOLE = (*_INTERFERENCE, "before_wakeup", "commit", "events", "met", "trail", "waits")
 """Members that are read only where there is something in them."""
 
 RECORDS = Raw(
@@ -87,6 +89,9 @@ class Stories:
         self._commit = layout.member("commit")
         self._no_commit = bytes(self._commit.size)
         self._met, self._decode_met = None if met is None else layout.member("met"), met
+        self._waits = layout.member("waits") if "waits" in layout.names else None
+        self.stacks: Mapping[int, tuple[str, Sequence[str]]] = {}
+        """Reasons and functions of waits, by their number in records."""
         self._events = Events(layout.member("events"))
         self._silence = bytes(len(self._interferences) * (0 if self._interferer is None else self._interferer.size))
         self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
@@ -119,7 +124,7 @@ class Stories:
                 "flush_before", "flush_behind", "dirty_ns", "held[0]", "events",
             )
         )  # fmt: skip
-        met, before_wakeup = (self._at.get(name, 0) for name in ("met", "before_wakeup"))
+        met, before_wakeup, waits = (self._at.get(name, 0) for name in ("met", "before_wakeup", "waits"))
         interference, silence = self._interference_at, self._silence
         # Captures of versions before these have none.
         handed_ns, seen_ns = self._at.get("handed_ns"), self._at.get("seen_ns")
@@ -158,7 +163,8 @@ class Stories:
                     fields["offset"] = record[offset]
             else:
                 for name in SPARSE:
-                    if not stages[name]:
+                    # Captures of earlier versions lack some of them.
+                    if not stages.get(name, 1):
                         del stages[name]
                 by = interfaces[record[interface]]
                 if by != "call":
@@ -191,6 +197,8 @@ class Stories:
                 fields["interference"] = [] if heard == silence else list(self._interference(heard))
                 if record[commit] != self._no_commit:
                     fields["commit"] = self._told_commit(record[commit])
+                if self._waits is not None and any(record[waits][:8]):
+                    fields["waits"] = self._told_waits(record[waits])
             if any(record[held:held_end]):
                 fields["throttled_by"] = [
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
@@ -286,6 +294,15 @@ class Stories:
             "blocks": one.blocks,
             "most": most if one.most_pid else None,
         }
+
+    def _told_waits(self, data: bytes) -> list[dict[str, Any]]:
+        found = []
+        for one in () if self._waits is None else self._waits.unpack(data, 0):
+            if one.stack:
+                reason, functions = self.stacks.get(one.stack, _NO_STACK)
+                told = {"stage": self._stages[one.stage], "reason": reason, "ns": one.ns, "count": one.count}
+                found.append({**told, "stack": list(functions)})
+        return found
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
         interferer = self._interferer

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-from wptrace.analysis import neighbours, verdict
+from wptrace.analysis import neighbours, verdict, waits
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, UNDER_WAY
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY
+from wptrace.flows.io.wait_reasons import BY_NAME
 from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun
 from wptrace.model.report import BYTES, Event, Finding, Report
 
@@ -36,6 +37,8 @@ _ALIKE = 0.8
 several that had the device, the next one is named with the one before it if it had as much."""
 LARGE = 1 << 20
 """Operations of so many bytes in the mean take their time to be prepared."""
+MOST_OF_STAGE = 0.4
+"""What took this share of a stage has the advice."""
 _MIXED = 0.05
 """A system call with this part of the operations makes them a mixture."""
 
@@ -47,11 +50,8 @@ _FS_OF_LARGE = (
     "their size: the memory of such large operations is pinned, and their requests are made, before the device has all"
     " of them; smaller ones overlap with the device"
 )
+_ON_CPU = "the CPU time of the file system: perf top, or perf record -g of the task"
 _NOBODY_NAMED = "the run queue of the waiter's CPU; --slow DURATION shows of each slow one who ran there meanwhile"
-_FS_WITH_JOURNAL = (
-    "the commits of the file system's journal, which are part of fs on this kernel: who syncs, and how much is changed"
-    " meanwhile; then locks of the file and block allocation"
-)
 
 
 def cached(case: Case) -> Finding | None:
@@ -70,13 +70,37 @@ def largest(case: Case) -> Finding | None:
         return found
     if found.stage == "layers":
         return found._replace(who=_layer(case))
-    group = found.group.everywhere
+    found = _with_waits(case, found)
+    group = found.group.everywhere  # type: ignore[union-attr]
     counters = case.report.counters.items()
     moved = sum(counts.get(BYTES, 0) for of, counts in counters if of.everywhere == group)
     count = case.cells[group][TOTAL].count if group in case.cells else 0
-    if found.stage == "fs" and count and moved >= LARGE * count:
+    if found.stage == "fs" and not found.parts and count and moved >= LARGE * count:
         return found._replace(figures={**found.figures, "bytes": moved / count}, advice=_FS_OF_LARGE)
     return found
+
+
+def _with_waits(case: Case, found: Finding) -> Finding:
+    """What it waited for, and what to do about the most of that."""
+    group = found.group
+    if group is None:
+        return found
+    everywhere = group.values[0] is ALL
+    report = case.report.everywhere() if everywhere else case.report
+    made = next((one for one in waits.of(report).get(group.values, ()) if one.stage == found.stage), None)
+    if made is None:
+        return found
+    figures = dict(found.figures)
+    if found.stage == "dirty_limit":
+        figures |= waits.limits(report, *group.values)
+        written = report.counter(REQUEST.group(*group.values), BYTES)
+        figures["disk_bytes"] = written * 1e9 / report.duration_ns if report.duration_ns else 0
+    parts = made.parts
+    advice = found.advice
+    if parts and parts[0][1] >= MOST_OF_STAGE:
+        reason = BY_NAME.get(parts[0][0])
+        advice = reason.advice if reason is not None else _ON_CPU if parts[0][0] == waits.RUNNING else advice
+    return found._replace(figures=figures, parts=parts, advice=advice)
 
 
 def _layer(case: Case) -> str:
@@ -261,7 +285,6 @@ BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 
 
 def path(
-    journal: bool = True,
     children: Sequence[int] = (),
     filtered: bool = False,
     interference: bool = False,
@@ -269,15 +292,12 @@ def path(
 ) -> Rules:
     """Of operations, with the tasks that were in the way of those that were shown.
 
-    Without `journal` nobody sees the waits for one, and they are part of `fs`. The `children` are those of a process
-    that was asked for. Where it is `filtered`, what is counted is not all that the devices did; where it is `partial`,
-    it is that of partitions.
+    The `children` are those of a process that was asked for. Where it is `filtered`, what is counted is not all that
+    the devices did; where it is `partial`, it is that of partitions.
     """
     advice = dict(_ADVICE)
     if interference:
         advice |= dict.fromkeys(("wakeup", "complete"), _NOBODY_NAMED)
-    if not journal:
-        advice["fs"] = _FS_WITH_JOURNAL
     if children:
         pids = ", ".join(map(str, children[:_NAMED]))
         more = f" and {len(children) - _NAMED:,} more" if len(children) > _NAMED else ""

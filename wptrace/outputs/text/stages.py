@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from wptrace.analysis import load
 from wptrace.analysis.load import LOAD
+from wptrace.analysis.waits import WAIT
 from wptrace.model.kind import ALL, Kind
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
@@ -63,6 +64,8 @@ class StagesView(View):
         every, report, style = report, self._as_wanted(report), self.style(width)
         yield from header(report, style, self.kinds)
         for kind in self.kinds:
+            if kind is WAIT:
+                continue  # they are below the stages
             if owners.is_owned(kind):
                 found = list(owners.lines(report, kind, style, self._by))
             else:
@@ -112,7 +115,7 @@ class StagesView(View):
         if wide(report):
             found["accounting"] = [list(law(report, self.kinds)), []]
         for kind in self.kinds:
-            there = tables.tables(report, kind)
+            there = tables.tables(report, kind) if kind is not WAIT else []
             if there and owners.is_owned(kind):
                 every = list(owners.lines(report, kind, style, self._by))
                 found[_OWNERS[kind.name]] = [every, every[:6], every[:3], []]

@@ -36,6 +36,8 @@ _HOLDERS = {
     "unknown": "something that this kernel does not name",
 }
 _CHILDREN = 8
+# So many functions of a stack say where a task slept, unless all are wanted.
+_FUNCTIONS = 4
 _POINTS = (("Q", "queued"), ("G", "got"), ("D", "issued"), ("H", "handed"), ("S", "seen"), ("C", "completed"))
 _OTHER = "{kind} {ns}{cpu}: {who}{times}"
 
@@ -67,6 +69,8 @@ def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[s
         yield _INDENT + ", ".join(_flushes(event.fields["flush"]))
     if "commit" in event.fields:
         yield from wrapped(_commit(event.fields["commit"]), width, _INDENT, "; ")
+    for item in event.fields.get("waits", ()):
+        yield from wrapped(list(_slept(item, whole_names)), width, _INDENT, " <- ")
     for item in event.fields.get("throttled_by", ()):
         yield f"{_INDENT}{_throttled(item)}"
     if "neighbours" in event.fields:
@@ -288,6 +292,16 @@ def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
     if most:
         changes = f"{most['handles']:,} of {commit['handles']:,} changes"
         yield f"most of it by {who(most)}: {changes}, {most['blocks']:,} of {commit['blocks']:,} blocks"
+
+
+def _slept(item: Mapping[str, Any], whole: bool) -> Iterator[str]:
+    """`slept 39.2 ms for a lock of the file, 3 times: ext4_buffered_write_iter <- vfs_write`"""
+    times = f", {item['count']:,} times" if item["count"] > 1 else ""
+    words = f"slept {units.duration(item['ns'])} in {printable(item['stage'])}, {printable(item['reason'])}{times}"
+    functions = [printable(name) for name in item["stack"]]
+    shown = functions if whole else functions[:_FUNCTIONS]
+    yield f"{words}: {shown[0]}" if shown else words
+    yield from shown[1:]
 
 
 def _throttled(item: Mapping[str, Any]) -> str:

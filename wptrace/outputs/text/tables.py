@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 from typing import NamedTuple
 
+from wptrace.analysis import waits
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import Group, Kind
+from wptrace.model.kind import OPERATION, Group, Kind
 from wptrace.model.report import BYTES, UNTIMED, Report, Row
 from wptrace.outputs.text import words
 from wptrace.outputs.text.words import bar, columns, padded
@@ -24,6 +25,8 @@ _STAGE = 12
 # Two tables beside each other, where each still has a bar.
 _ROOM_FOR_TWO = 158
 _BETWEEN = "  "
+# Of a stage: a smaller one is not shown.
+_LEAST_PART = 0.005
 
 Table = tuple[Group, list[Row]]
 
@@ -87,6 +90,20 @@ def one(group: Group, rows: Sequence[Row], report: Report, style: Style) -> Iter
         yield "  of that, inside the stages above:"
         for row in interference:
             yield _row(row, many, style.width, names_width)
+    for found in waits.of(report).get(group.values, ()) if group.kind.name == OPERATION else ():
+        yield from _made_of(found, style.width)
+
+
+def _made_of(found: waits.Waits, width: int) -> Iterator[str]:
+    """What operations waited for in a stage, and how often."""
+    counts = {one.reason: one.waits for one in found.reasons}
+    parts = [
+        f"{share:.1%} {words.printable(name)}{f' ({counts[name]:,})' if counts.get(name) else ''}"
+        for name, share in found.parts
+        if share >= _LEAST_PART
+    ]
+    if parts:
+        yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], width, "  ", ", ")
 
 
 def name(group: Group, report: Report) -> str:

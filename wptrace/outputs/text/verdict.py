@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from wptrace.analysis.verdict import LOST_SHARE, SAMPLE_SHARE
@@ -47,7 +47,9 @@ def _finding(finding: Finding, before: str) -> dict[str, Any]:
     figures = {name: _plain(name, value) for name, value in finding.figures.items()}
     who = {"who": finding.who} if finding.who else {}
     advice = {"advice": finding.advice} if finding.advice and finding.advice != before else {}
-    return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice}
+    parts = [{"reason": name, "share": round(share, 4)} for name, share in finding.parts]
+    more = {"parts": parts} if parts else {}
+    return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice, **more}
 
 
 def _plain(name: str, value: float) -> float:
@@ -94,7 +96,24 @@ def _largest(finding: Finding, dates: bool) -> str:
     depth = figures["queue_depth"]
     if depth:
         took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
-    return f"{finding.stage} takes {figures['share']:.0%} of the time of {_what(finding.group)}{where} ({took})"
+    whole = f"{finding.stage} takes {figures['share']:.0%} of the time of {_what(finding.group)}{where} ({took})"
+    made_of = _limited(figures) or _made_of(finding.parts)
+    return f"{whole}: {made_of}" if made_of else whole
+
+
+def _made_of(parts: Sequence[tuple[str, float]]) -> str:
+    shown = [f"{share:.0%} {printable(name)}" for name, share in parts[:_PARTS] if share >= _PART]
+    return f"{', '.join(shown)}" if shown else ""
+
+
+def _limited(figures: Mapping[str, float]) -> str:
+    """Writers that wait in the dirty limit: whose it is, and how fast it drains."""
+    if not figures.get("limit_bytes"):
+        return ""
+    of_cgroup = figures["limit_bytes"] < _OF_MACHINE * figures["machine_bytes"]
+    whose = "its cgroup" if of_cgroup else "the machine"
+    disk = f", and {units.size(figures['disk_bytes'])}/s go to the disk" if figures.get("disk_bytes") else ""
+    return f"{whose} may have {units.size(figures['limit_bytes'])} dirty{disk}"
 
 
 def _grew(finding: Finding, dates: bool) -> str:
@@ -127,6 +146,10 @@ def _behind(finding: Finding, dates: bool) -> str:
     return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
 
 
+# So many of the parts of a stage are named, from this share on.
+_PARTS, _PART = 3, 0.05
+# The machine's own limit moves a little all the time; that of a cgroup is a part of it.
+_OF_MACHINE = 0.75
 # From this part on it is said that nobody knows whose it was.
 _UNKNOWN = 0.05
 # Of books.

@@ -84,4 +84,6 @@ PathFlow(Options())
 print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.")))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {f"wptrace.flows.io.parts.{name}" for name in ("counts", "file_systems")}
+    assert set(done.stdout.split()) == {
+        f"wptrace.flows.io.parts.{name}" for name in ("counts", "file_systems", "waits")
+    }

@@ -84,7 +84,7 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         handed_ns=210,
         seen_ns=480,
         end_ns=550,
-        stages=[0, 10, 0, 20, 30, 40, 50, 60, 70, 80, 90],
+        stages=[0, 10, 0, 0, 20, 30, 40, 50, 60, 70, 80, 90],
         kind=0,
         op=1,
         slot=2,
@@ -109,7 +109,7 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert (found.group, found.end_ns, found.total_ns) == (OPERATION.group("sdb1", "write"), 1_000_550, 450)
     # The time before E is none of a system call's, and it waited for no journal.
-    names = [stage.name for stage in OPERATION.stages if stage.name not in ("submit", "journal")]
+    names = [stage.name for stage in OPERATION.stages if stage.name not in ("submit", "journal", "dirty_limit")]
     assert found.stages == dict(zip(names, (10, 20, 30, 40, 50, 60, 70, 80, 90)))
     assert "interface" not in found.fields
     assert sum(found.stages.values()) == found.total_ns
@@ -207,6 +207,31 @@ def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.Monkey
     assert told(obj, monkeypatch, commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
 
 
+def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks = {3: ("lock of the file", ("ext4_buffered_write_iter", "vfs_write"))}
+    decode = Stories.decode
+
+    def with_stacks(self: Stories, records: Any) -> Any:
+        self.stacks = stacks
+        return decode(self, records)
+
+    monkeypatch.setattr(Stories, "decode", with_stacks)
+    assert "waits" not in told(obj, monkeypatch, op=1).fields
+    stages = obj.enum("op_stage")
+    first = {"waits[0]__ns": 5, "waits[0]__stack": 3, "waits[0]__stage": stages.index("fs"), "waits[0]__count": 2}
+    second = {"waits[1]__ns": 7, "waits[1]__stack": obj.constants["WAIT_OTHER"], "waits[1]__count": 1}
+    assert told(obj, monkeypatch, op=1, **first, **second).fields["waits"] == [
+        {
+            "stage": "fs",
+            "reason": "lock of the file",
+            "ns": 5,
+            "count": 2,
+            "stack": ["ext4_buffered_write_iter", "vfs_write"],
+        },
+        {"stage": "submit", "reason": "several", "ns": 7, "count": 1, "stack": []},
+    ]
+
+
 def test_flushes_that_a_request_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "flush" not in told(obj, monkeypatch, op=1).fields
     found = told(obj, monkeypatch, op=1, flush_before=7, flush_behind=9)
@@ -215,8 +240,8 @@ def test_flushes_that_a_request_waited_for(obj: BpfObject, monkeypatch: pytest.M
 
 def test_what_is_seldom_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"layers", "unattributed"} & set(told(obj, monkeypatch).stages)
-    assert told(obj, monkeypatch, stages=[0] * 11 + [5]).stages["unattributed"] == 5
-    assert told(obj, monkeypatch, stages=[0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
+    assert told(obj, monkeypatch, stages=[0] * 12 + [5]).stages["unattributed"] == 5
+    assert told(obj, monkeypatch, stages=[0, 0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
 
 
 def test_what_else_happened_is_told_if_something_did(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +253,7 @@ def test_what_else_happened_is_told_if_something_did(obj: BpfObject, monkeypatch
 
 def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     # BLK_STS_MEDIUM
-    stages = [0, 0, *range_of(0, 9)]
+    stages = [0, 0, 0, *range_of(0, 9)]
     found = told(obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7)
     assert found.group == REQUEST.group("sda", "discard")
     assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}

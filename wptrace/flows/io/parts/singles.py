@@ -20,12 +20,15 @@ from wptrace.model.report import Event
 
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.neighbours import Neighbours
+    from wptrace.flows.io.parts.waits import Waits
 
 
 class Singles(Part):
-    def __init__(self, options: Options, cgroups: CgroupNames, neighbours: Neighbours | None) -> None:
+    def __init__(
+        self, options: Options, cgroups: CgroupNames, neighbours: Neighbours | None, waits: Waits | None
+    ) -> None:
         super().__init__()
-        self._options, self._cgroups, self._neighbours = options, cgroups, neighbours
+        self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
         self._layout = as_asked(options.interference, neighbours is not None, options.segments)
         self._events: list[Event] = []
         self._in_the_way = InTheWay()
@@ -51,12 +54,15 @@ class Singles(Part):
         obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
         met = None if self._neighbours is None else self._neighbours.decode
         self._stories = Stories(obj, names, self._cgroups, met, self._layout.end)
-        sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of)
+        stacks = dict if self._waits is None else self._waits.stacks
+        sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of, stacks)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
         rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
 
     def take(self, records: list[Record]) -> None:
+        if self._waits is not None:
+            self._stories.stacks = self._waits.stacks()
         events = list(self._stories.decode(records))
         self._events += events
         for one in events:

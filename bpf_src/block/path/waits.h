@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Why the task of an operation slept where no request of its own says so. When it is switched in again, its stack is still
+ * the one that it went to sleep with. Python gives each stack a reason (wptrace/flows/io/wait_reasons.toml).
+ */
+#ifndef WPT_PATH_WAITS_H
+#define WPT_PATH_WAITS_H
+
+#include "block/path/account.h"
+#include "lib/arguments.h"
+
+/* Shorter waits have no reason; what operations wait for in the dirty limit is always known. */
+__u64 wait_ns = NEVER;
+
+/* The kernel leaves out the functions of the scheduler and its locks, which are innermost. */
+#define WAIT_FRAMES 16
+
+struct wait_stack {
+	__u64 key; /* of the frames; 0: free */
+	__u64 frames[WAIT_FRAMES];
+	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
+	bool known; /* the frames are there */
+};
+
+#define WAIT_STACK_BITS 10
+#define WAIT_STACK_PROBES 16
+struct wait_stack wait_stacks[1 << WAIT_STACK_BITS] SEC(".bss.waits");
+
+static __always_inline struct wait_stack *wait_stack_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+w"(place) : "i"((1 << WAIT_STACK_BITS) - 1));
+	return &wait_stacks[place];
+}
+
+PLAIN_TABLE(wait_stack, struct wait_stack, key, WAIT_STACK_BITS, WAIT_STACK_PROBES)
+
+/* Of each slot of `ops`. */
+struct op_waits {
+	struct op_wait waits[OP_WAITS];
+	__u64 limit; /* of all of its waits in the dirty limit: wait_cell */
+	__u64 rate;
+	__u64 limit_now; /* of the one that its task is about to begin */
+	__u64 rate_now;
+};
+
+struct op_waits op_waits[OPS] SEC(".bss.op_waits");
+
+static __always_inline struct op_waits *waits_of(struct op_state *op)
+{
+	__u32 place = op->place;
+
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
+	return &op_waits[place];
+}
+
+static __always_inline struct op_wait *wait_at(struct op_waits *waits, __u32 at)
+{
+	asm volatile("%0 &= %1" : "+w"(at) : "i"(OP_WAITS - 1));
+	return &waits->waits[at];
+}
+
+/* By slot, op_kind, stage and what stands for a stack, in one number. */
+#define WAIT_ROWS 2048
+#define WAIT_ROW_PROBES 16
+__u64 wait_rows[WAIT_ROWS] SEC(".bss.wait_rows");
+
+struct wait_row {
+	__u64 key;
+};
+
+static __always_inline struct wait_row *wait_row_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(WAIT_ROWS - 1));
+	return (struct wait_row *)&wait_rows[place];
+}
+
+/* One for all CPUs: waits are few. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WAIT_ROWS);
+	__type(key, __u32);
+	__type(value, struct wait_cell);
+} wait_cells SEC(".maps");
+
+/* --- A wait ------------------------------------------------------------------------------------------------------- */
+
+/* Which of the kernel's functions wait for a journal, where they cannot be observed themselves; 0: they can. */
+#define JOURNAL_FUNCTIONS 8
+__u64 journal_begin[JOURNAL_FUNCTIONS];
+__u64 journal_bytes[JOURNAL_FUNCTIONS];
+bool journal_by_stack;
+
+/* Global: the verifier looks at its loop once. */
+__noinline bool is_in_journal(__u64 address)
+{
+	int number;
+
+	for (number = 0; number < JOURNAL_FUNCTIONS; number++) {
+		if (address - journal_begin[number] < journal_bytes[number])
+			return true;
+	}
+	return false;
+}
+
+__noinline bool waits_for_journal(__u32 stack)
+{
+	struct wait_stack *found = wait_stack_at(stack);
+	int frame;
+
+	for (frame = 0; frame < WAIT_FRAMES; frame++) {
+		if (is_in_journal(found->frames[frame]))
+			return true;
+	}
+	return false;
+}
+
+/* What stands for the stack with which a task sleeps. */
+static __noinline __u32 wait_stack_of(struct task_struct *task)
+{
+	__u64 frames[WAIT_FRAMES] = {};
+	struct wait_stack *found;
+	__u64 key = 0;
+	__u32 place;
+	int frame;
+
+	if (bpf_get_task_stack(task, frames, sizeof(frames), 0) <= 0)
+		return WAIT_OTHER;
+#pragma unroll
+	for (frame = 0; frame < WAIT_FRAMES; frame++)
+		key = (key ^ frames[frame]) * 0x9e3779b97f4a7c15ULL;
+	key ^= key >> 32;
+	found = claim_wait_stack(key, &place);
+	if (!found)
+		return WAIT_OTHER;
+	if (!found->known) {
+		__builtin_memcpy(found->frames, frames, sizeof(frames));
+		barrier();
+		found->known = true;
+	}
+	return place + 1;
+}
+
+/*
+ * Global, and of numbers. More different ones than there is room for are one of several stacks; there are fewer stages with
+ * waits than places.
+ */
+__noinline int keep_wait(__u32 place, __u64 ns, __u32 stage, __u32 stack)
+{
+	struct op_state *op = op_at(place);
+	struct op_waits *waits = waits_of(op);
+	__u32 at, of_stage = OP_WAITS;
+	struct op_wait *wait;
+
+	op->blocked = true;
+	for (at = 0; at < OP_WAITS; at++) {
+		wait = wait_at(waits, at);
+		if (at >= op->waits) {
+			wait->ns = wait->count = 0;
+			wait->stack = stack;
+			wait->stage = stage;
+			op->waits = at + 1;
+			break;
+		}
+		if (wait->stage == stage) {
+			if (wait->stack == stack)
+				break;
+			of_stage = at;
+		}
+	}
+	if (at == OP_WAITS) {
+		at = of_stage;
+		if (at >= OP_WAITS) {
+			COUNT(loss[PATH_CAUSE_WAIT_FULL]);
+			return 0;
+		}
+		wait_at(waits, at)->stack = WAIT_OTHER;
+	}
+	wait = wait_at(waits, at);
+	wait->ns += ns;
+	wait->count++;
+	return 0;
+}
+
+/* It slept for what is no request of its own. */
+static __always_inline void charge_wait(struct op_state *op, struct task_struct *task, __u64 now, bool trusted)
+{
+	enum op_stage stage = own_stage(op);
+	__u64 since = op->slept_ns > op->cursor_ns ? op->slept_ns : op->cursor_ns;
+	__u64 ns = minus(now, since);
+	bool asks = journal_by_stack && op->op_kind == OP_KIND_SYNC;
+	__u32 stack = 0;
+
+	if (trusted && (ns >= wait_ns || asks)) {
+		stack = wait_stack_of(task);
+		if (journal_by_stack && stack < WAIT_OTHER && waits_for_journal(stack - 1)) {
+			advance(op, OP_STAGE_FS, since);
+			stage = OP_STAGE_JOURNAL;
+		}
+	}
+	if (stage == OP_STAGE_FS)
+		op->asleep_ns += ns;
+	advance(op, stage, now);
+	if (stack || ns >= wait_ns)
+		keep_wait(op->place, ns, stage, stack ? stack : WAIT_OTHER);
+}
+
+/* --- The limit of dirty pages ------------------------------------------------------------------------------------- */
+
+struct dirty_throttle_control___known {
+	unsigned long thresh;
+} __attribute__((preserve_access_index));
+
+/* The tracepoint has its arguments in one, since 6.17. */
+const volatile bool dirty_limit_is_object;
+
+/* Its pause in jiffies; what is below 1 is none. */
+static __always_inline int on_dirty_pause(__u64 *ctx)
+{
+	struct op_state *op = op_of(bpf_get_current_task());
+	__s64 pause = (__s64)EITHER(ctx, 10, 6, dirty_limit_is_object);
+	struct dirty_throttle_control___known *control = (void *)ctx[1];
+	struct op_waits *waits;
+
+	if (pause <= 0 || !op || op->kind != OP_TRACED)
+		return 0;
+	settle(op);
+	open_account(op);
+	advance(op, OP_STAGE_FS, bpf_ktime_get_ns());
+	op->in_dirty_limit = true;
+	waits = waits_of(op);
+	waits->limit_now = dirty_limit_is_object ? BPF_CORE_READ(control, thresh) : (__u64)control;
+	waits->rate_now = (__u64)EITHER(ctx, 7, 3, dirty_limit_is_object);
+	return 0;
+}
+
+static __always_inline void charge_dirty_limit(struct op_state *op, __u64 now)
+{
+	__u64 since = greater(op->slept_ns, op->cursor_ns);
+	struct op_waits *waits = waits_of(op);
+
+	op->in_dirty_limit = false;
+	if (!op->limited)
+		waits->limit = waits->rate = 0;
+	op->limited = true;
+	waits->limit += waits->limit_now;
+	waits->rate += waits->rate_now;
+	advance(op, OP_STAGE_FS, since);
+	advance(op, OP_STAGE_DIRTY_LIMIT, now);
+	keep_wait(op->place, minus(now, since), OP_STAGE_DIRTY_LIMIT, WAIT_DIRTY_LIMIT);
+}
+
+/* --- The end of an operation -------------------------------------------------------------------------------------- */
+
+static __always_inline bool take_wait_row(struct wait_row *row, __u64 key)
+{
+	return !row->key && take_place(&row->key, 0, key);
+}
+
+/* The slot, the kind and the stage of what a row counts, and the stack. */
+#define WAIT_KEY(slot, op_kind, stage, stack) \
+	((__u64)(slot) << 48 | (__u64)(op_kind) << 40 | (__u64)(stage) << 32 | (__u32)(stack))
+
+/* The row of this key: the one that it has, or one that was free. Global: verified once. */
+__noinline __u32 claim_wait_row(__u64 key)
+{
+	__u32 home = (key * 0x9e3779b97f4a7c15ULL) >> 32, probe;
+
+	for (probe = 0; probe < WAIT_ROW_PROBES; probe++) {
+		struct wait_row *row = wait_row_at(home + probe);
+
+		if (row->key == key || take_wait_row(row, key))
+			return home + probe & (WAIT_ROWS - 1);
+	}
+	return WAIT_ROWS;
+}
+
+__noinline int count_wait(__u32 place, __u32 number)
+{
+	struct op_state *op = op_at(place);
+	struct op_waits *waits = waits_of(op);
+	struct wait_cell *cell;
+	struct op_wait *wait;
+	__u32 row;
+
+	wait = wait_at(waits, number);
+	row = claim_wait_row(WAIT_KEY(op->slot, op->op_kind, wait->stage, wait->stack));
+	if (row >= WAIT_ROWS) {
+		COUNT(loss[PATH_CAUSE_WAIT_FULL]);
+		return 0;
+	}
+	cell = cell_at(&wait_cells, row);
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->waits, wait->count);
+	if (wait->stack == WAIT_DIRTY_LIMIT) {
+		COUNT_MORE(cell->limit, waits->limit);
+		COUNT_MORE(cell->rate, waits->rate);
+	}
+	hist_add_shared(&cell->stages[0], wait->ns);
+	COUNT(cell->finished);
+	return 0;
+}
+
+__noinline int count_waits(__u32 place)
+{
+	__u32 number;
+
+	for (number = 0; number < OP_WAITS; number++) {
+		if (number < op_at(place)->waits)
+			count_wait(place, number);
+	}
+	return 0;
+}
+
+static __noinline int tell_waits(struct op_wait *told, struct op_state *op)
+{
+	struct op_waits *waits;
+	__u32 number;
+
+	if (!told || !op)
+		return 0;
+	waits = waits_of(op);
+	for (number = 0; number < OP_WAITS; number++) {
+		barrier();
+		if (number < op->waits)
+			told[number] = *wait_at(waits, number);
+		else
+			__builtin_memset(&told[number], 0, sizeof(told[number]));
+	}
+	return 0;
+}
+
+#endif

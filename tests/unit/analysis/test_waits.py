@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stage was made of, by the cells and counters of an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.unit.analysis.test_verdict import MS, SECOND, case, cell, judge
+from tests.unit.outputs.samples import distribution
+from wptrace.analysis import waits
+from wptrace.analysis.verdict import Case
+from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, RATE, RUNNING, SHORTER, WAIT, WAITS, Share
+from wptrace.flows.io.kinds import OPERATION, REQUEST
+from wptrace.flows.io.wait_reasons import BY_NAME
+from wptrace.model.kind import ALL
+from wptrace.model.report import BYTES, Row
+from wptrace.outputs.text import tables
+from wptrace.outputs.text import verdict as words
+
+WRITE = OPERATION.group("sda", "write")
+
+
+def waiting(
+    stage: str, reasons: Mapping[str, tuple[int, int]], asleep_ns: int | None = None, dev: str = "sda", **stages: int
+) -> Case:
+    """Ten writes that were alike, of which some waited; how many did, and how long each."""
+    found = case(
+        {
+            OPERATION.group(dev, "write"): cell(10, **stages),
+            **{
+                WAIT.group(dev, "write", stage, name): {"total": distribution([ns] * count)}
+                for name, (count, ns) in reasons.items()
+            },
+        }
+    )
+    counters = {WAITS.group(dev, "write", stage, name): {COUNT: 2 * count} for name, (count, _) in reasons.items()}
+    if asleep_ns is not None:
+        counters[ASLEEP.group(dev, "write", stage)] = {NS: asleep_ns}
+    return Case(found.report._replace(counters=counters), found.kinds)
+
+
+LOCKED = waiting("fs", {"journal commit": (2, 5 * MS), "lock of the file": (8, 8 * MS)}, 80 * MS, fs=10 * MS, device=MS)
+
+
+def test_a_stage_is_its_waits_the_longest_first_and_the_time_on_the_cpu() -> None:
+    (made,) = waits.of(LOCKED.report)[WRITE.values]
+    assert (made.stage, made.whole_ns) == ("fs", 100 * MS)
+    assert made.reasons == (
+        Share("lock of the file", 64 * MS, 0.64, 8, 16),
+        Share("journal commit", 10 * MS, 0.1, 2, 4),
+    )
+    assert (made.shorter_ns, made.running_ns) == (6 * MS, 20 * MS)
+    assert made.parts == [("lock of the file", 0.64), (RUNNING, 0.2), ("journal commit", 0.1), (SHORTER, 0.06)]
+
+
+def test_without_how_long_tasks_slept_nothing_is_said_of_the_cpu() -> None:
+    (made,) = waits.of(waiting("journal", {"journal commit": (2, 5 * MS)}, journal=2 * MS).report)[WRITE.values]
+    assert (made.shorter_ns, made.running_ns) == (None, None)
+    assert made.parts == [("journal commit", 0.5)]
+
+
+def test_waits_of_all_devices_are_added_up() -> None:
+    one, other = LOCKED.report, waiting("fs", {"memory": (1, 9 * MS)}, 9 * MS, dev="sdb", fs=MS).report
+    both = one._replace(cells={**one.cells, **other.cells}, counters={**one.counters, **other.counters}).everywhere()
+    (made,) = waits.of(both)[ALL, "write"]
+    assert [(share.reason, share.ns) for share in made.reasons] == [
+        ("lock of the file", 64 * MS),
+        ("journal commit", 10 * MS),
+        ("memory", 9 * MS),
+    ]
+    assert made.whole_ns == 110 * MS
+
+
+def test_nothing_is_said_of_stages_in_which_nobody_slept() -> None:
+    assert waits.of(case({WRITE: cell(10, fs=MS)}).report) == {}
+
+
+def test_a_table_has_them_below_its_stages() -> None:
+    lines = tables.stages(LOCKED.report, OPERATION, tables.Style(200, False))
+    assert lines[-1] == (
+        "  of fs: 64.0% lock of the file (16), 20.0% on the CPU, 10.0% journal commit (4), 6.0% shorter waits"
+    )
+    narrow = tables.stages(LOCKED.report, OPERATION, tables.Style(60, False))
+    assert [line for line in narrow if "%" in line and "lock" in line] == [
+        "  of fs: 64.0% lock of the file (16), 20.0% on the CPU,"
+    ]
+
+
+def test_the_verdict_names_them_and_advises_for_the_largest() -> None:
+    first = judge(LOCKED).findings[0]
+    assert first.stage == "fs"
+    assert first.parts[0] == ("lock of the file", 0.64)
+    assert first.advice == BY_NAME["lock of the file"].advice
+    (line, look) = list(words.lines(judge(LOCKED), False))[:2]
+    assert line.endswith(": 64% lock of the file, 20% on the CPU, 10% journal commit")
+    assert look == f"look at: {first.advice}"
+
+
+def test_the_verdict_says_whether_it_is_work() -> None:
+    found = judge(waiting("fs", {}, 10 * MS, fs=10 * MS)).findings[0]
+    assert found.parts == [(RUNNING, 0.9), (SHORTER, 0.1)]
+    assert "perf" in found.advice
+
+
+def limited(limit: int, machine: int) -> str:
+    found = waiting("dirty_limit", {"dirty limit": (10, 9 * MS)}, fs=MS, dirty_limit=9 * MS)
+    counters = {
+        **found.report.counters,
+        WAITS.group("sda", "write", "dirty_limit", "dirty limit"): {
+            COUNT: 20, LIMIT: 20 * limit, RATE: 20 << 20, MACHINE: 20 * machine,
+        },
+        REQUEST.group("sda", "write"): {BYTES: 8 << 20},
+    }  # fmt: skip
+    return next(iter(words.lines(judge(Case(found.report._replace(counters=counters), found.kinds)), False)))
+
+
+def test_the_verdict_says_whose_the_dirty_limit_is() -> None:
+    assert limited(4 << 20, 4 << 20).endswith(": the machine may have 4 MiB dirty, and 8 MiB/s go to the disk")
+    assert limited(12 << 20, 400 << 20).endswith(": its cgroup may have 12 MiB dirty, and 8 MiB/s go to the disk")
+
+
+def test_rows_in_json_say_how_often_and_of_which_share() -> None:
+    report, group = LOCKED.report, WAIT.group("sda", "write", "fs", "lock of the file")
+    row = Row(group, "total", report.cells[group]["total"], 1.0)
+    assert waits.of_row(report, row) == {"waits": 16, "share": 0.64}
+    stage = Row(WRITE, "fs", report.cells[WRITE]["fs"], 1.0)
+    assert waits.of_row(report, stage) == {"asleep_ns": 80 * MS}
+    assert waits.of_row(report, stage._replace(metric="device")) == {}
+    assert report.duration_ns == SECOND

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operations waited for in a stage, by reason: what the cells of an interval say of it (docs/waits.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from wptrace.model.kind import DEVICE, OPERATION, TOTAL, Group, Kind, Label, Noun
+from wptrace.model.report import Report, Row
+
+LABELS = (Label("dev", DEVICE), Label("op", OPERATION), Label("in_stage", "text"), Label("reason", "text"))
+WAIT = Kind("wait", Noun("operation"), LABELS, book="")
+"""Operations that waited in a stage for one reason, and for how long."""
+WAITS = Kind("waits", Noun("wait"), LABELS, book="")
+"""How often they did, and what limits there were: counters alone."""
+ASLEEP = Kind("asleep", Noun("operation"), LABELS[:3], book="")
+"""For how long tasks slept in a stage in which they can run, for whatever reason: counters alone."""
+NS, COUNT = "ns", "count"
+LIMIT, RATE, MACHINE = "limit_bytes", "rate_bytes", "machine_bytes"
+"""Of the dirty limit, the sum over all waits: how much may be dirty, what the task may make dirty in a second, and how
+much may be dirty on the machine."""
+RUNNING, SHORTER = "on the CPU", "shorter waits"
+"""The rest of a stage in which tasks can run: no wait, or none that has a reason."""
+
+
+class Share(NamedTuple):
+    reason: str
+    ns: int
+    share: float
+    """Of the stage."""
+    operations: int
+    waits: int
+
+
+class Waits(NamedTuple):
+    """What a stage was made of."""
+
+    stage: str
+    reasons: tuple[Share, ...]
+    """The longest first."""
+    shorter_ns: int | None
+    """Asleep without a reason; None where it is not known how long tasks slept."""
+    running_ns: int | None
+    """On a CPU, or ready for one."""
+    whole_ns: int
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """All of it, the largest first."""
+        found = [(one.reason, one.ns) for one in self.reasons]
+        found += [(RUNNING, self.running_ns or 0), (SHORTER, self.shorter_ns or 0)]
+        whole = self.whole_ns or 1
+        return sorted(((name, ns / whole) for name, ns in found if ns), key=lambda one: -one[1])
+
+
+def of(report: Report) -> dict[tuple[Hashable, ...], list[Waits]]:
+    """Of each device and operation, the stages in which anything waited."""
+    reasons: dict[Group, list[Group]] = {}
+    for group in report.cells:
+        if group.kind is WAIT:
+            reasons.setdefault(ASLEEP.group(*group.values[:3]), []).append(group)
+    asleep = {group: counts.get(NS, 0) for group, counts in report.counters.items() if group.kind is ASLEEP}
+    found: dict[tuple[Hashable, ...], list[Waits]] = {}
+    for group, stages in report.cells.items():
+        if group.kind.name != OPERATION:
+            continue
+        for stage, took in stages.items():
+            key = ASLEEP.group(*group.values, stage)
+            if took.sum and (key in reasons or asleep.get(key)):
+                made = _made(report, stage, took.sum, reasons.get(key, []), asleep.get(key))
+                found.setdefault(group.values, []).append(made)
+    return found
+
+
+def _made(report: Report, stage: str, whole_ns: int, groups: list[Group], asleep_ns: int | None) -> Waits:
+    shares = []
+    for group in groups:
+        took = report.cells[group][TOTAL]
+        waits = report.counter(WAITS.group(*group.values), COUNT)
+        shares.append(Share(str(group.values[-1]), took.sum, took.sum / whole_ns, took.count, waits))
+    shares.sort(key=lambda one: (-one.ns, one.reason))
+    known = sum(one.ns for one in shares)
+    if asleep_ns is None:
+        return Waits(stage, tuple(shares), None, None, whole_ns)
+    return Waits(stage, tuple(shares), max(asleep_ns - known, 0), max(whole_ns - max(asleep_ns, known), 0), whole_ns)
+
+
+def of_row(report: Report, row: Row) -> dict[str, float]:
+    """Further fields of a row in JSON: of a stage, for how long tasks slept in it; of a wait, how often."""
+    group = row.group
+    if group.kind.name == OPERATION:
+        slept = report.counter(ASLEEP.group(*group.values, row.metric), NS)
+        return {"asleep_ns": slept} if slept else {}
+    if group.kind is not WAIT:
+        return {}
+    counts = report.counters.get(WAITS.group(*group.values), {})
+    waits = counts.get(COUNT, 0)
+    whole = sum(
+        stages[str(group.label("in_stage"))].sum
+        for of, stages in report.cells.items()
+        if of.kind.name == OPERATION and of.values == group.values[:2] and group.label("in_stage") in stages
+    )
+    limits = {name: counts[name] // waits for name in (LIMIT, RATE, MACHINE) if waits and counts.get(name)}
+    return {"waits": waits, **limits, "share": round(row.distribution.sum / whole, 4) if whole else 0.0}
+
+
+def limits(report: Report, dev: Hashable, op: Hashable) -> Counter[str]:
+    """Of the dirty limit: what may be dirty, and how fast, in the mean of all waits."""
+    found = Counter[str]()
+    for group, counts in report.counters.items():
+        if group.kind is WAITS and group.values[:2] == (dev, op) and counts.get(LIMIT):
+            found.update(counts)
+    count = found.pop(COUNT, 0)
+    return Counter({name: total // count for name, total in found.items()}) if count else Counter()

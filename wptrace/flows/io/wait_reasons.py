@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the task of an operation waits for, by the functions in its stack (docs/waits.md).
+
+The kernel leaves out functions of the scheduler and of most locks, so a stack begins with who takes the lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import takewhile
+from typing import NamedTuple
+
+from wptrace.kernel.symbols import UNKNOWN
+
+
+class Reason(NamedTuple):
+    name: str
+    meaning: str
+    advice: str
+    functions: tuple[str, ...] = ()
+    """One of them is anywhere in the stack. `*` is any part of a name."""
+    innermost: tuple[str, ...] = ()
+    """Or one of these is the innermost function."""
+    within: tuple[str, ...] = ()
+    """And one of these is in the stack as well."""
+
+
+class WaitStack(NamedTuple):
+    """With which tasks slept."""
+
+    reason: str
+    functions: tuple[str, ...]
+    """The innermost first; none where the reason is known without."""
+
+
+DIRTY_LIMIT = "dirty limit"
+SEVERAL = "several"
+"""Waits of stacks that found no place of their own."""
+
+REASONS = (
+    Reason(
+        "freeze",
+        "the file system is frozen",
+        "who froze it: a snapshot or a backup (fsfreeze, LVM)",
+        ("percpu_rwsem_wait", "__percpu_down_read", "sb_start_write*", "freeze_*"),
+    ),
+    Reason(
+        "memory",
+        "no memory was free: the task reclaims or compacts it, or waits for those who do",
+        "memory.high and memory.max of the cgroup (memory.pressure), or free memory of the machine",
+        (
+            "try_to_free_pages",
+            "try_to_free_mem_cgroup_pages",
+            "__alloc_pages_direct_*",
+            "try_to_compact_pages",
+            "reclaim_throttle",
+            "throttle_direct_reclaim",
+            "__mem_cgroup_handle_over_high",
+            "mem_cgroup_handle_over_high",
+            "mem_cgroup_out_of_memory",
+            "out_of_memory",
+        ),
+    ),
+    Reason(
+        DIRTY_LIMIT,
+        "more pages are dirty than may be: writers wait until some are written back",
+        "vm.dirty_bytes and vm.dirty_ratio, memory.high and memory.max of the cgroup, and how fast the disk writes",
+        ("balance_dirty_pages*",),
+    ),
+    Reason(
+        "quota",
+        "the quota of a user, group, project or subvolume is looked up or written",
+        "quotas of the file system: who writes them, and whether they are needed",
+        ("dquot_*", "xfs_qm_*", "xfs_trans_dqresv", "btrfs_qgroup_*"),
+    ),
+    Reason(
+        "journal space",
+        "the journal or log is full: older changes have to be written to their place first",
+        "the size of the journal or log, and how fast the disk takes what is in it",
+        (
+            "__jbd2_log_wait_for_space",
+            "jbd2_log_do_checkpoint",
+            "add_transaction_credits",
+            "xlog_grant_head_wait",
+            "xlog_grant_head_check",
+            "xfs_log_reserve",
+            "xfs_log_regrant",
+            "xlog_state_get_iclog_space",
+            "wait_current_trans",
+        ),
+    ),
+    Reason(
+        "journal commit",
+        "a commit of the file system's journal or log is under way",
+        "who syncs, how much is changed meanwhile, and the disk that the journal is on",
+        (
+            "jbd2_log_wait_commit",
+            "jbd2_complete_transaction",
+            "wait_transaction_locked",
+            "wait_transaction_switching",
+            "do_get_write_access",
+            "jbd2_journal_force_commit*",
+            "xfs_log_force*",
+            "xlog_wait*",
+            "xlog_force_lsn",
+            "btrfs_sync_log",
+            "btrfs_commit_transaction*",
+            "btrfs_wait_for_commit",
+            "wait_for_commit",
+        ),
+    ),
+    Reason(
+        "FUSE server",
+        "the process that serves the file system has not answered yet",
+        "that process: what it waits for, and how many threads it has",
+        ("request_wait_answer", "fuse_*", "__fuse_*"),
+    ),
+    Reason(
+        "NFS call",
+        "the NFS server has not answered yet",
+        "the server and the network: nfsiostat, wptrace flow rpc",
+        ("rpc_*", "__rpc_*", "nfs_*", "nfs3_*", "nfs4_*"),
+    ),
+    Reason(
+        "direct I/O",
+        "direct I/O of the same file is under way",
+        "who writes the file with O_DIRECT and through the page cache at once",
+        ("__inode_dio_wait", "inode_dio_wait*"),
+    ),
+    Reason(
+        "stacked device",
+        "a stacked device (dm, md) takes no more",
+        "the state of the array or of the mapping: a resync, a snapshot, a suspended table",
+        ("md_write_start", "md_handle_request", "raid5_*", "wait_barrier*", "dm_*", "__dm_*"),
+    ),
+    Reason(
+        "request",
+        "no request was free, or a limit held back what is read ahead",
+        "the number of tags (queue/nr_requests) and limits of cgroups (io.max, io.cost)",
+        ("blk_mq_get_tag", "rq_qos_wait", "__rq_qos_throttle", "__bio_queue_enter", "blk_queue_enter"),
+    ),
+    Reason(
+        "stable page",
+        "the page is being written back, and must not change meanwhile",
+        "why its pages must be stable (checksums, dm-integrity, btrfs), and how fast the disk writes",
+        ("folio_wait_stable", "wait_for_stable_page", "folio_wait_writeback*", "wait_on_page_writeback*"),
+        within=("*_write_begin", "*buffered_write", "generic_perform_write", "prepare_pages", "*page_mkwrite"),
+    ),
+    Reason(
+        "mmap_lock",
+        "another thread changes the address space of the process, or a fault of it takes long",
+        "who calls mmap, munmap or mprotect in this process, and page faults of its threads",
+        ("mmap_read_lock*", "lock_mm_and_find_vma", "down_read_mmap*"),
+        ("do_user_addr_fault", "do_page_fault", "exc_page_fault", "__get_user_pages*", "internal_get_user_pages_fast"),
+    ),
+    Reason(
+        "writeback",
+        "pages that are being written back must be on the disk first",
+        "how much is dirty when it is synced, and how fast the disk writes",
+        (
+            "folio_wait_writeback*",
+            "wait_on_page_writeback*",
+            "__filemap_fdatawait_range",
+            "filemap_fdatawait*",
+            "wb_wait_for_completion",
+            "wait_sb_inodes",
+            "writeback_inodes_sb*",
+            "sync_inodes_sb",
+            "btrfs_wait_ordered_range",
+            "btrfs_start_ordered_extent*",
+            "congestion_wait",
+            "wait_iff_congested",
+        ),
+    ),
+    Reason(
+        "block allocation",
+        "free blocks are looked for, or another task changes the map of the file",
+        "how full and how fragmented the file system is; preallocation (fallocate)",
+        (
+            "ext4_mb_*",
+            "xfs_alloc_*",
+            "xfs_bmapi_*",
+            "xfs_ilock_for_iomap",
+            "btrfs_reserve_extent",
+            "btrfs_reserve_metadata_bytes",
+            "btrfs_reserve_data_bytes",
+            "__reserve_bytes",
+        ),
+        ("ext4_map_blocks", "ext4_da_*", "xfs_map_blocks", "xfs_iomap_*", "xfs_trans_alloc*", "*_iomap_begin"),
+    ),
+    Reason(
+        "metadata",
+        "another task reads or holds a block with extents, an inode or a bitmap",
+        "metadata that does not fit into memory, and who else works on it",
+        (
+            "__wait_on_buffer",
+            "xfs_buf_*",
+            "read_extent_buffer_pages*",
+            "btrfs_tree_lock*",
+            "btrfs_tree_read_lock*",
+            "__btrfs_tree_*",
+            "ext4_read_*",
+            "ext4_wait_block_bitmap",
+        ),
+        ("*_update_time", "ext4_mark_inode_dirty*", "__ext4_mark_inode_dirty"),
+    ),
+    Reason(
+        "lock of a page",
+        "another task reads or writes the page, or holds its lock for something else",
+        "who else works on the same part of the file: --slow shows the operations of both",
+        (
+            "__folio_lock*",
+            "__lock_page*",
+            "folio_wait_bit*",
+            "folio_put_wait_locked",
+            "wait_on_page_bit*",
+            "wait_on_page_locked*",
+            "filemap_update_page",
+            "put_and_wait_on_page_locked",
+        ),
+    ),
+    Reason(
+        "lock of the file",
+        "another operation holds the lock of the file (i_rwsem)",
+        "who else writes the same file; direct I/O over written blocks and separate files need no exclusive lock",
+        ("xfs_ilock*", "btrfs_inode_lock", "inode_lock*"),
+        (
+            "*_write_iter",
+            "*_read_iter",
+            "*_sync_file",
+            "*_fsync*",
+            "xfs_file_*",
+            "iomap_*",
+            "btrfs_*write*",
+            "ext4_dio_*",
+            "generic_file_*",
+        ),
+    ),
+)
+BY_NAME = {reason.name: reason for reason in REASONS}
+
+# Programs of BPF lie between the functions that they observe.
+_TRACING = ("bpf_", "__bpf_")
+# What all stacks of system calls and faults end with; 5.10 shows a kretprobe as the function behind it.
+_ENTRIES = ("do_syscall_64", "el0_svc", "el0_svc_common", "asm_exc_page_fault", "elfcorehdr_read")
+# Who takes a lock is what matters; some kernels have these in the stack, others leave them out.
+_LOCKS = re.compile(r"rwsem_down_(read|write)_slowpath|down_(read|write)\w*|_*mutex_lock\w*|schedule\w*")
+
+
+def cleaned(stack: Sequence[str]) -> tuple[str, ...]:
+    """Without what belongs to tracing, and how it came into the kernel."""
+    kept = [name for name in takewhile(lambda name: name not in _ENTRIES, stack) if not name.startswith(_TRACING)]
+    return tuple(name for name, inner in zip(kept, (None, *kept)) if name != inner)
+
+
+def plain(function: str) -> str:
+    """Without what the compiler puts behind the name of a copy or a part of it."""
+    return function.partition(".")[0]
+
+
+@cache
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names) or r"(?!)")
+
+
+def reason_of(stack: Sequence[str]) -> str:
+    """By the names of its functions, the innermost first; of one that is not known, this one."""
+    names = [name for name in map(plain, stack) if not _LOCKS.fullmatch(name)]
+    for reason in REASONS:
+        if _matches(reason, names):
+            return reason.name
+    return f"unknown ({names[0] if names else UNKNOWN})"
+
+
+def _matches(reason: Reason, names: Sequence[str]) -> bool:
+    if names and _pattern(reason.innermost).fullmatch(names[0]):
+        return True
+    of, within = _pattern(reason.functions), _pattern(reason.within)
+    return any(map(of.fullmatch, names)) and (not reason.within or any(map(within.fullmatch, names)))
