@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from wptrace.model.kind import DEVICE, OPERATION, TOTAL, Group, Kind, Label, Noun
+from wptrace.model.kind import DEVICE, NOBODY, OPERATION, OTHERS, TOTAL, Group, Kind, Label, Noun
 from wptrace.model.report import Report, Row
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION), Label("in_stage", "text"), Label("reason", "text"))
-WAIT = Kind("wait", Noun("operation"), LABELS, book="")
+WAIT = Kind("wait", Noun("wait"), LABELS, book="")
 """Operations that waited in a stage for one reason, and for how long."""
+OWNED_WAIT = "owned_wait"
+"""The name of the kind of the same by owner."""
 WAITS = Kind("waits", Noun("wait"), LABELS, book="")
 """How often they did, and what limits there were: counters alone."""
 ASLEEP = Kind("asleep", Noun("operation"), LABELS[:3], book="")
@@ -23,6 +25,8 @@ LIMIT, RATE, MACHINE = "limit_bytes", "rate_bytes", "machine_bytes"
 much may be dirty on the machine."""
 RUNNING, SHORTER = "on the CPU", "shorter waits"
 """The rest of a stage in which tasks can run: no wait, or none that has a reason."""
+# An owner with this share of the time is named.
+_MOST = 0.5
 
 
 class Share(NamedTuple):
@@ -104,6 +108,16 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
     )
     limits = {name: counts[name] // waits for name in (LIMIT, RATE, MACHINE) if waits and counts.get(name)}
     return {"waits": waits, **limits, "share": round(row.distribution.sum / whole, 4) if whole else 0.0}
+
+
+def whose(report: Report, values: tuple[Hashable, ...]) -> str:
+    """Who waited most of the time of a device, operation, stage and reason; empty where nobody did."""
+    times: Counter[str] = Counter()
+    for group, stages in report.cells.items():
+        if group.kind.name == OWNED_WAIT and group.values[:-1] == values:
+            times[group.kind.labels[-1].shown(group.values[-1])] += stages[TOTAL].sum
+    who = max(times, key=times.__getitem__, default="")
+    return who if who not in (NOBODY, OTHERS) and times[who] >= _MOST * times.total() else ""
 
 
 def limits(report: Report, dev: Hashable, op: Hashable) -> Counter[str]:

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from wptrace.analysis.waits import OWNED_WAIT
 from wptrace.capture import sums
 from wptrace.capture.reader import Head
 from wptrace.flows.io import kinds
@@ -17,7 +18,7 @@ from wptrace.model.report import Event, Report
 
 _BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
 NOTE = "rows by {} are computed from the single operations and requests of the capture"
-_NAMES = {kind.name for kind in owners.KINDS[FILE]}
+_NAMES = {*(kind.name for kind in owners.KINDS[FILE]), OWNED_WAIT}
 # Of processes, the names of so many are remembered.
 _MOST = 1 << 16
 

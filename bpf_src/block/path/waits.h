@@ -59,7 +59,7 @@ static __always_inline struct op_wait *wait_at(struct op_waits *waits, __u32 at)
 	return &waits->waits[at];
 }
 
-/* By slot, op_kind, stage and what stands for a stack, in one number. */
+/* By slot, op_kind, stage, owner and what stands for a stack, in one number. */
 #define WAIT_ROWS 2048
 #define WAIT_ROW_PROBES 16
 __u64 wait_rows[WAIT_ROWS] SEC(".bss.wait_rows");
@@ -256,9 +256,9 @@ static __always_inline bool take_wait_row(struct wait_row *row, __u64 key)
 	return !row->key && take_place(&row->key, 0, key);
 }
 
-/* The slot, the kind and the stage of what a row counts, and the stack. */
-#define WAIT_KEY(slot, op_kind, stage, stack) \
-	((__u64)(slot) << 48 | (__u64)(op_kind) << 40 | (__u64)(stage) << 32 | (__u32)(stack))
+/* The slot, the kind, the stage and the owner of what a row counts, and the stack. */
+#define WAIT_KEY(slot, op_kind, stage, owner, stack) \
+	((__u64)(slot) << 48 | (__u64)(op_kind) << 40 | (__u64)(stage) << 32 | (__u64)(owner) << 16 | (stack))
 
 /* The row of this key: the one that it has, or one that was free. Global: verified once. */
 __noinline __u32 claim_wait_row(__u64 key)
@@ -283,7 +283,7 @@ __noinline int count_wait(__u32 place, __u32 number)
 	__u32 row;
 
 	wait = wait_at(waits, number);
-	row = claim_wait_row(WAIT_KEY(op->slot, op->op_kind, wait->stage, wait->stack));
+	row = claim_wait_row(WAIT_KEY(op->slot, op->op_kind, wait->stage, owner_by ? op->owner : 0, wait->stack));
 	if (row >= WAIT_ROWS) {
 		COUNT(loss[PATH_CAUSE_WAIT_FULL]);
 		return 0;

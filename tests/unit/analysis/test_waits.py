@@ -11,13 +11,17 @@ from wptrace.analysis import waits
 from wptrace.analysis.verdict import Case
 from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, RATE, RUNNING, SHORTER, WAIT, WAITS, Share
 from wptrace.flows.io.kinds import OPERATION, REQUEST
+from wptrace.flows.io.options import CGROUP
+from wptrace.flows.io.parts.owners import KINDS
+from wptrace.flows.io.parts.waits import owned
 from wptrace.flows.io.wait_reasons import BY_NAME
 from wptrace.model.kind import ALL
 from wptrace.model.report import BYTES, Row
-from wptrace.outputs.text import tables
+from wptrace.outputs.text import owners, tables
 from wptrace.outputs.text import verdict as words
 
 WRITE = OPERATION.group("sda", "write")
+CGROUPS = KINDS[CGROUP]
 
 
 def waiting(
@@ -100,6 +104,30 @@ def test_the_verdict_says_whether_it_is_work() -> None:
     found = judge(waiting("fs", {}, 10 * MS, fs=10 * MS)).findings[0]
     assert found.parts == [(RUNNING, 0.9), (SHORTER, 0.1)]
     assert "perf" in found.advice
+
+
+def test_the_verdict_names_whose_waits_they_are() -> None:
+    kind = owned(CGROUPS[0].labels[-1])
+    values = ("sda", "write", "fs", "lock of the file")
+
+    def said(**times: int) -> str:
+        rows = {kind.group(*values, f"/{who}"): {"total": distribution([ns])} for who, ns in times.items()}
+        report = LOCKED.report._replace(cells={**LOCKED.report.cells, **rows})
+        return next(iter(words.lines(judge(Case(report, LOCKED.kinds)), False)))
+
+    assert said(app=60 * MS, batch=4 * MS).endswith(
+        ": 64% lock of the file, 20% on the CPU, 10% journal commit, most of it of /app"
+    )
+    assert "/app" not in said(app=3 * MS, batch=3 * MS, other=3 * MS)
+
+
+def test_a_table_by_owner_has_the_reason_and_the_stage() -> None:
+    kind = owned(CGROUPS[0].labels[-1])
+    group = kind.group(ALL, "write", "fs", "lock of the file", "/app")
+    report = LOCKED.report._replace(cells={group: {"total": distribution([MS] * 3)}})
+    title, line = owners.lines(report, kind, tables.Style(100, False), "cgroup")
+    assert title.split() == ["waits", "by", "cgroup", "op", "count", "stage", "mean", "p99", "share"]
+    assert " ".join(line.split()) == "app /app: lock of the file write 3 fs 1.00 ms 1.00 ms 100.0%"
 
 
 def limited(limit: int, machine: int) -> str:

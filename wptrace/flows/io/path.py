@@ -355,17 +355,12 @@ class PathFlow(Flow):
 def _chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     """The parts that are asked for, each imported for that alone. What builds on another one comes behind it."""
     found: list[Part] = []
-    cgroups, neighbours, waits = CgroupNames(), None, None
+    cgroups, owners, neighbours, waits = CgroupNames(), None, None, None
     pid, layers = options.filter.get(PID.name), of.layers()
     if pid or options.children:
         from wptrace.flows.io.parts.tasks import Process
 
         found.append(Process(pid, options.children, watched=options.guest is None))
-    if options.waits_ns is not None:
-        from wptrace.flows.io.parts.waits import Waits
-
-        waits = Waits(options.waits_ns, counts)
-        found.append(waits)
     if options.interference:
         from wptrace.flows.io.parts.interference import Interference
 
@@ -392,6 +387,11 @@ def _chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
 
             neighbours = Neighbours(owners, options.top)
             found.append(neighbours)
+    if options.waits_ns is not None:
+        from wptrace.flows.io.parts.waits import Waits
+
+        waits = Waits(options.waits_ns, counts, owners)
+        found.append(waits)
     if options.by == CGROUP or options.emits_records:
         from wptrace.flows.io.parts.tasks import Cgroups
 

@@ -96,11 +96,12 @@ def _with_waits(case: Case, found: Finding) -> Finding:
         written = report.counter(REQUEST.group(*group.values), BYTES)
         figures["disk_bytes"] = written * 1e9 / report.duration_ns if report.duration_ns else 0
     parts = made.parts
+    who = waits.whose(report, (*group.values, found.stage, made.reasons[0].reason)) if made.reasons else ""
     advice = found.advice
     if parts and parts[0][1] >= MOST_OF_STAGE:
         reason = BY_NAME.get(parts[0][0])
         advice = reason.advice if reason is not None else _ON_CPU if parts[0][0] == waits.RUNNING else advice
-    return found._replace(figures=figures, parts=parts, advice=advice)
+    return found._replace(figures=figures, parts=parts, advice=advice, who=who)
 
 
 def _layer(case: Case) -> str:

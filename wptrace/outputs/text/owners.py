@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wptrace.analysis.owners import owner, place
+from wptrace.analysis.waits import OWNED_WAIT
 from wptrace.model import cgroup, units
 from wptrace.model.kind import ALL, CGROUP, NOBODY, OTHERS, Kind, Label
 from wptrace.model.report import BYTES, Report
@@ -17,6 +18,8 @@ _UNDER_WAY = "under_way"
 _FIGURES = 55
 _DEV = 10
 _NARROWEST = 14
+# And of a stage, where there are no bytes.
+_STAGE = 9
 _WIDEST = 60
 
 
@@ -36,13 +39,18 @@ def lines(report: Report, kind: Kind, style: Style, by: str) -> Iterator[str]:
     device = sum(row.distribution.sum for _, rows in found for row in rows if row.metric == _UNDER_WAY)
     title = padded(head(f"{kind.noun.plural} by {by}", room), room) + (f" {'dev':<{_DEV}}" if per_device else "")
     share = "device" if device else "share"
-    yield f"{title} {'op':<9} {'count':>9} {'bytes':>9} {'mean':>8} {'p99':>8} {share:>6}"
+    waits = kind.name == OWNED_WAIT
+    yield f"{title} {'op':<9} {'count':>9} {'stage' if waits else 'bytes':>9} {'mean':>8} {'p99':>8} {share:>6}"
     for group, rows in found:
         total, op = whole(rows), "" if group.label("op") is ALL else group.label("op")
-        line = padded(ends(_shown(label, owner(group), room), room), room)
+        shown = _shown(label, owner(group), room)
+        if waits:
+            shown = f"{shown}: {printable(str(group.label('reason')))}"
+        line = padded(ends(shown, room), room)
         if per_device:
             line += f" {padded(ends(printable(group.label('dev')), _DEV), _DEV)}"
-        line += f" {op:<9} {total.count:>9,} {units.size(report.counter(group, BYTES)):>9}"
+        third = printable(str(group.label("in_stage")))[:_STAGE] if waits else units.size(report.counter(group, BYTES))
+        line += f" {op:<9} {total.count:>9,} {third:>9}"
         line += f" {units.duration(total.mean):>8} {units.duration(total.percentile(99)):>8}"
         under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
         yield f"{line} {under_way / device if device else rows[-1].share:>6.1%}"

@@ -8,6 +8,7 @@ from typing import Callable
 
 from wptrace.analysis import neighbours
 from wptrace.analysis.load import LOAD
+from wptrace.analysis.waits import ASLEEP, WAIT, WAITS
 from wptrace.model.kind import ALL, DEVICE, OTHERS, OWNER, TOTAL, Group, Kind
 from wptrace.model.report import BYTES, Report, Row
 from wptrace.outputs.text import words
@@ -57,7 +58,8 @@ class ScreenState:
         self.hidden = 0
         """How many more the filter leaves out."""
         self._metrics: dict[Group, list[str]] = {}
-        self._kinds = frozenset(kinds)
+        # What is known of waits stays together.
+        self._kinds = frozenset((*kinds, WAITS, ASLEEP))
         self._place = kinds[0].labels[0].name if kinds and _is_place(kinds) else ""
         self._groupings = _groupings(kinds, self._place) if groups else [((), frozenset[str]())]
         self._grouping = 0
@@ -199,6 +201,7 @@ def _is_place(kinds: Sequence[Kind]) -> bool:
 
 def _groupings(kinds: Sequence[Kind], place: str) -> list[tuple[tuple[str, ...], frozenset[str]]]:
     """Labels to keep apart by, and those that are added up: all of them, each alone, none."""
-    names = [name for name in dict.fromkeys(label.name for kind in kinds for label in kind.labels) if name != place]
+    labels = [label.name for kind in kinds if kind is not WAIT for label in kind.labels]
+    names = [name for name in dict.fromkeys(labels) if name != place]
     shown = [tuple(names), *((name,) for name in names if len(names) > 1), *([()] if names else [])]
     return [(kept, frozenset(names) - frozenset(kept)) for kept in shown]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from wptrace.analysis import load
 from wptrace.analysis.load import LOAD
-from wptrace.analysis.waits import WAIT
+from wptrace.analysis.waits import OWNED_WAIT, WAIT
 from wptrace.model.kind import ALL, Kind
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
@@ -35,6 +35,7 @@ _OWNERS = {
     "owned_operation": "owners of operations",
     "owned_hit": "owners of hits",
     "owned_request": "owners of requests",
+    OWNED_WAIT: "owners of waits",
 }
 
 

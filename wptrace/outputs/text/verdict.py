@@ -91,14 +91,15 @@ def _largest(finding: Finding, dates: bool) -> str:
         where = f"{of_it} on {printable(finding.group.kind.labels[0].shown(finding.group.values[0]))}"
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
     # The disk below is where its requests went, and not who had the time.
-    if finding.who:
+    if finding.who and not finding.parts:
         where = f", most of it in {printable(finding.who)}"
     depth = figures["queue_depth"]
     if depth:
         took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
     whole = f"{finding.stage} takes {figures['share']:.0%} of the time of {_what(finding.group)}{where} ({took})"
     made_of = _limited(figures) or _made_of(finding.parts)
-    return f"{whole}: {made_of}" if made_of else whole
+    who = f", most of it of {printable(finding.who)}" if finding.who and finding.parts else ""
+    return f"{whole}: {made_of}{who}" if made_of else whole
 
 
 def _made_of(parts: Sequence[tuple[str, float]]) -> str:

@@ -7,21 +7,24 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, RATE, WAIT, WAITS
+from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT, RATE, WAIT, WAITS
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.cells import Cells
+from wptrace.engine.cells import Cells, merge
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.causes import WAIT_FULL
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.wait_reasons import DIRTY_LIMIT, SEVERAL, WaitStack, cleaned, reason_of
 from wptrace.kernel import privileges, symbols
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
 from wptrace.model.book import Cause
-from wptrace.model.kind import TOTAL, Group
+from wptrace.model.kind import TOTAL, Group, Kind, Label
+
+if TYPE_CHECKING:
+    from wptrace.flows.io.parts.owners import Owners
 
 DEFAULT_NS = 1_000_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -29,18 +32,27 @@ _VMSTAT = Path("/proc/vmstat")
 _LISTED = 64
 
 
+def owned(label: Label) -> Kind:
+    """The same by owner."""
+    return Kind(OWNED_WAIT, WAIT.noun, (*WAIT.labels, label), book="", ranked=True)
+
+
 class _Row(NamedTuple):
     number: int
     group: Group
+    """By owner, where there are owners."""
     stack: int
+    owner: int
 
 
 class Waits(Part):
-    kinds = (WAIT,)
-
-    def __init__(self, least_ns: int, counts: Counts) -> None:
+    def __init__(self, least_ns: int, counts: Counts, owners: Owners | None) -> None:
         super().__init__()
-        self._least_ns, self._counts = least_ns, counts
+        self._least_ns, self._counts, self._owners = least_ns, counts, owners
+        self._kind = WAIT if owners is None else owned(owners.kinds[0].labels[-1])
+        self.kinds = tuple(dict.fromkeys((WAIT, self._kind)))
+        if owners is not None:
+            owners.waits = self
         self._symbols: KernelSymbols | None = None
         self._stacks: dict[int, WaitStack] = {}
         self._rows: dict[int, _Row] = {}
@@ -88,24 +100,48 @@ class Waits(Part):
     # --- A look ---------------------------------------------------------------------------------------------------
 
     def look(self, obj: BpfObject, devices_changed: bool) -> None:
-        for row, key in enumerate(obj.view("wait_rows").cast("Q").tolist()):
+        self._follow_new()
+
+    def _follow_new(self) -> None:
+        for row, key in enumerate(self._obj.view("wait_rows").cast("Q").tolist()):
             if key and row not in self._rows:
-                stack = key & 0xFFFF
+                stack, owner = key & 0xFFFF, key >> 16 & 0xFFFF
                 values = self._names[key >> 48], self._kinds[key >> 40 & 0xFF], self._stages[key >> 32 & 0xFF]
-                group = WAIT.group(*values, self.stack(stack).reason)
-                self._rows[row] = _Row(self._waits.follow(row, group), group, stack)
+                label = () if self._owners is None else (self._owners.label(owner),)
+                if None not in label:
+                    group = self._kind.group(*values, self.stack(stack).reason, *label)
+                    self._rows[row] = _Row(self._waits.follow(row, group), group, stack, owner)
 
     def rename(self, slot: int, name: str) -> None:
         keys = self._obj.view("wait_rows").cast("Q")
         for row, one in self._rows.items():
             if keys[row] >> 48 == slot:
-                group = WAIT.group(name, *one.group.values[1:])
+                group = self._kind.group(name, *one.group.values[1:])
                 self._waits.regroup(one.number, group)
                 self._rows[row] = one._replace(group=group)
 
+    def forget(self, owner: int, folded: dict[Group, int]) -> None:
+        """From now on the number of the owner is that of another one."""
+        self._follow_new()
+        keys = self._obj.view("wait_rows").cast("Q")
+        for row, one in list(self._rows.items()):
+            if one.owner == owner:
+                del self._rows[row]
+                group = self._waits.leave(one.number)
+                self._waits.fold(group, group.of_others)
+                folded[group] = folded.pop(group, 0) + 1
+                keys[row] = 0
+
+    def add_distributions(self, found: Distributions) -> None:
+        super().add_distributions(found)
+        if self._owners is not None:
+            for group, stages in self._waits.distributions.items():
+                merge(found, WAIT.group(*group.values[:-1]), stages)
+
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         for group, counts in self._waits.counters.items():
-            found[WAITS.group(*group.values)] = self._with_limits(group, counts)
+            made = self._with_limits(group, counts)
+            found.setdefault(WAITS.group(*group.values[: len(WAITS.labels)]), Counter()).update(made)
         for group, counts in self._counts.cells["op"].counters.items():
             found[ASLEEP.group(*group.values, "fs")] = Counter({NS: counts["fs_asleep_ns"]})
 

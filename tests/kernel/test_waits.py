@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operations wait for, under loads whose reason is known; /proc/TID/stack and the kernel's tracing are witnesses."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel import tracefs
+from tests.kernel.disks import Disk, loop_device, null_device
+from tests.kernel.loads import joined, mounted
+from tests.kernel.patience import joined as ended
+from tests.kernel.stacks import delayed
+from tests.kernel.test_io_path import sums_up
+from tests.kernel.trace import Line, Told, Trace, lossless
+from tests.kernel.window import Running
+from wptrace.flows.io import hooks as io_hooks
+from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION
+from wptrace.flows.io.operations import FILES
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
+
+MS = 1_000_000
+PAGE = os.sysconf("SC_PAGE_SIZE")
+NEVER, ALWAYS = (1 << 64) - 1, 0
+DELAY_MS = 40
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """Reads and writes take their time, of which a tick is 4 ms."""
+    with null_device("wptw", memory_backed=1, size=256) as below, delayed(below, DELAY_MS, DELAY_MS) as disk:
+        yield disk
+
+
+@pytest.fixture
+def folder(slow: Disk, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with mounted(slow, getattr(request, "param", "ext4"), tmp_path / "mounted") as top:
+        yield top
+
+
+@pytest.fixture
+def flow(path_flow: Running, slow: Disk, folder: Path) -> Running:
+    """A trace of the slow disk, mounted before."""
+    return path_flow.aim(slow)
+
+
+@contextmanager
+def threshold(flow: Running, ns: int) -> Iterator[None]:
+    obj = flow.flow._obj
+    before, obj.data.wait_ns = obj.data.wait_ns, ns
+    try:
+        yield
+    finally:
+        obj.data.wait_ns = before
+
+
+class Sleeper(threading.Thread):
+    """Does something, while /proc has the stack of its thread."""
+
+    def __init__(self, do: object) -> None:
+        super().__init__(daemon=True)
+        self._do = do
+        self.tid = 0
+        self.seen: Counter[tuple[str, ...]] = Counter()
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        self.tid = threading.get_native_id()
+        try:
+            self._do()  # type: ignore[operator]
+        except BaseException as error:
+            self.failed = error
+
+    def look(self) -> None:
+        if self.tid:
+            try:
+                text = Path(f"/proc/self/task/{self.tid}/stack").read_text()
+            except OSError:
+                return
+            self.seen[tuple(re.findall(r"\] (?:\? )?([\w.]+)\+", text))] += 1
+
+
+def run(*work: object) -> list[Sleeper]:
+    """All at once, each in a thread of its own, of which the stacks are looked at until the last one has ended."""
+    every = [Sleeper(do) for do in work]
+    for one in every:
+        one.start()
+    while any(one.is_alive() for one in every):
+        for one in every:
+            one.look()
+        time.sleep(0.002)
+    for one in every:
+        ended(one)
+        if one.failed is not None:
+            raise one.failed
+    return every
+
+
+def waits(told: Told, op: str) -> list[tuple[Line, Line]]:
+    """Operations of this kind, with each of their waits."""
+    return [(one, wait) for one in told.operations if one["op"] == op for wait in one.get("waits", ())]
+
+
+def exact(told: Told) -> None:
+    """Waits are parts of their stage; rows have what records have; nothing is lost."""
+    assert lossless(told.summary), told.summary["loss"]
+    rows: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one in told.operations:
+        sums_up(one)
+        of_stage: Counter[str] = Counter()
+        for wait in one.get("waits", ()):
+            of_stage[wait["stage"]] += wait["ns"]
+            rows[one["op"], wait["stage"], wait["reason"]] += wait["ns"]
+            counts[one["op"], wait["stage"], wait["reason"]] += wait["count"]
+        assert all(one["stages"][f"{stage}_ns"] >= ns for stage, ns in of_stage.items()), one
+    found = [row for row in told.summary["rows"] if row["kind"] == "wait"]
+    assert {(row["op"], row["in_stage"], row["reason"]): row["sum_ns"] for row in found} == dict(rows)
+    assert {(row["op"], row["in_stage"], row["reason"]): row["waits"] for row in found} == dict(counts)
+
+
+def is_witnessed(wait: Line, sleepers: Sequence[Sleeper]) -> bool:
+    """Whether /proc had the innermost function of the stack, or of the one that called it."""
+    seen = {name.partition(".")[0] for one in sleepers for stack in one.seen for name in stack}
+    return wait["stack"][0].partition(".")[0] in seen
+
+
+def written(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.write(b"x" * size)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cold(path: Path) -> int:
+    """Open, with nothing in memory and no readahead."""
+    fd = os.open(path, os.O_RDWR)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return fd
+
+
+# --- Locks and pages ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("folder", ["ext4", "xfs", "btrfs"], indirect=True)
+def test_readers_of_one_page_wait_for_the_one_who_reads_it(flow: Running, folder: Path) -> None:
+    written(folder / "file", 1 << 20)
+    fd = cold(folder / "file")
+    places = [16 * PAGE * block for block in range(4)]
+    together = threading.Barrier(3)
+
+    def read() -> None:
+        for place in places:
+            together.wait()
+            os.pread(fd, PAGE, place)
+
+    with flow.window() as told:
+        sleepers = run(read, read, read)
+    os.close(fd)
+    exact(told)
+    reads = [one for one in told.operations if one["op"] == "read"]
+    assert len(reads) == 3 * len(places)
+    others = [one for one in reads if one["kind"] == "operation" and not one["requests"]]
+    assert others, reads
+    for one in others:
+        (wait,) = one["waits"]
+        assert (wait["stage"], wait["reason"]) == ("fs", "lock of a page")
+        assert is_witnessed(wait, sleepers), (wait, sleepers[0].seen)
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("folder", ["ext4", "xfs", "btrfs"], indirect=True)
+def test_a_writer_waits_for_the_lock_of_the_file(flow: Running, folder: Path) -> None:
+    """Another one has it for all of a write with O_DSYNC, or for most of it."""
+    written(folder / "file", 1 << 20)
+    synced, plain = os.open(folder / "file", os.O_RDWR | os.O_DIRECT | os.O_DSYNC), os.open(folder / "file", os.O_RDWR)
+    buffer = memoryview(bytearray(1 << 20))
+    place = -ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % PAGE
+    took: list[int] = []
+
+    def write_through() -> None:
+        for number in range(4):
+            # Beyond the end, so that no file system shares the lock.
+            os.pwritev(synced, [buffer[place : place + 8 * PAGE]], (1 << 20) + number * 8 * PAGE)
+
+    def write() -> None:
+        for number in range(8):
+            began = time.monotonic_ns()
+            os.pwrite(plain, b"y" * 100, number * PAGE)
+            took.append(time.monotonic_ns() - began)
+            time.sleep(0.01)
+
+    with flow.window() as told:
+        sleepers = run(write_through, write)
+    os.close(synced)
+    os.close(plain)
+    exact(told)
+    found = [(one, wait) for one, wait in waits(told, "write") if wait["reason"] == "lock of the file"]
+    mine = [(one, wait) for one, wait in found if one["length"] == 100]
+    assert mine, told.operations
+    assert all(one["kind"] == "operation" for one, _ in mine)
+    assert all(is_witnessed(wait, sleepers) for _, wait in mine)
+    # What the program itself saw is an upper bound.
+    assert sum(wait["ns"] for _, wait in mine) <= sum(took)
+    assert max(wait["ns"] for _, wait in mine) <= max(took)
+
+
+@pytest.mark.guest
+def test_what_waits_for_less_than_the_threshold_is_a_hit(flow: Running, folder: Path) -> None:
+    """A lock is no I/O: without a threshold nobody knows of the sleep."""
+    written(folder / "file", 1 << 20)
+    plain = os.open(folder / "file", os.O_RDWR)
+
+    def write_synced() -> None:
+        fd = os.open(folder / "file", os.O_RDWR)
+        for number in range(4):
+            os.pwrite(fd, b"z" * PAGE, number * PAGE)
+            os.fsync(fd)
+        os.close(fd)
+
+    def write() -> None:
+        for number in range(16):
+            os.pwrite(plain, b"y" * 100, number * PAGE)
+            time.sleep(0.005)
+
+    for ns in (NEVER, ALWAYS):
+        with threshold(flow, ns), flow.window() as told:
+            run(write_synced, write)
+        exact(told)
+        assert bool(waits(told, "write")) == bool(waits(told, "sync")) == (ns == ALWAYS), told.operations
+    os.close(plain)
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("folder", ["btrfs"], indirect=True)
+def test_a_page_that_is_written_back_must_not_change(flow: Running, folder: Path) -> None:
+    """btrfs has checksums."""
+    written(folder / "file", 1 << 20)
+    fd = os.open(folder / "file", os.O_RDWR)
+    sync_file_range = ctypes.CDLL(None, use_errno=True).sync_file_range
+    sync_file_range.argtypes = [ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint]
+
+    def rewrite() -> None:
+        for number in range(4):
+            os.pwrite(fd, bytes([number]) * PAGE, 0)
+            # Only begin to write it.
+            assert sync_file_range(fd, 0, PAGE, 2) == 0
+            os.pwrite(fd, bytes([number + 1]) * PAGE, 0)
+
+    with flow.window() as told:
+        sleepers = run(rewrite)
+    os.close(fd)
+    exact(told)
+    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "stable page"]
+    assert found, waits(told, "write")
+    assert all(is_witnessed(wait, sleepers) for wait in found)
+
+
+# --- Journals -------------------------------------------------------------------------------------------------------
+
+
+def sync_together(folder: Path, threads: int, times: int) -> list[Sleeper]:
+    def sync(number: int) -> None:
+        fd = os.open(folder / f"file{number % 2}", os.O_RDWR | os.O_CREAT)
+        for block in range(times):
+            os.pwrite(fd, b"x" * PAGE, (number * times + block) * PAGE)
+            os.fsync(fd)
+        os.close(fd)
+
+    return run(*(lambda number=number: sync(number) for number in range(threads)))
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("folder", ["ext4", "xfs", "btrfs"], indirect=True)
+def test_who_syncs_waits_for_a_commit(flow: Running, folder: Path) -> None:
+    with flow.window() as told:
+        sleepers = sync_together(folder, 4, 3)
+    exact(told)
+    found = [wait for _, wait in waits(told, "sync") if wait["reason"] == "journal commit"]
+    assert found, waits(told, "sync")
+    assert {wait["stage"] for wait in found} >= {"journal"}
+    assert any(is_witnessed(wait, sleepers) for wait in found)
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("folder", ["ext4"], indirect=True)
+def test_stacks_know_a_journal_as_well_as_its_functions_do(
+    flow: Running, folder: Path, slow: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on kernels where no function can be observed. What a task does between its sleeps is not in it."""
+    waiting = {f"wait.{name}" for name in JOURNAL_WAITS}
+
+    def by_stack(hook: io_hooks.Hook) -> io_hooks.Hook:
+        if hook.id not in waiting:
+            return hook
+        return hook._replace(programs=tuple(way for way in hook.ways if way.name == BY_STACK))
+
+    monkeypatch.setattr(io_hooks, "HOOKS", tuple(map(by_stack, io_hooks.HOOKS)))
+    other = Running(lambda: PathFlow(Options(devices=(slow.name,), slow_ns=0)), [slow])
+    try:
+        assert other.flow._obj.bss.journal_by_stack
+        assert not flow.flow._obj.bss.journal_by_stack
+        with flow.window() as told, other.window() as seen:
+            sync_together(folder, 3, 3)
+    finally:
+        other.flow.close()
+    exact(told)
+    exact(seen)
+
+    def in_journal(of: Told) -> dict[tuple[int, int], int]:
+        syncs = [one for one in of.operations if one["op"] == "sync"]
+        return {(one["tid"], one["clock"]["end_ns"] // MS): one["stages"].get("journal_ns", 0) for one in syncs}
+
+    functions, stacks = in_journal(told), in_journal(seen)
+    assert len(functions) == len(stacks) == 9
+    assert sum(stacks.values()) > 0
+    # A sleep is what such a function does, but for the way there and back: it may take an emulated CPU its time.
+    assert sum(stacks.values()) <= sum(functions.values()) + 9 * MS
+    assert {wait["reason"] for _, wait in waits(seen, "sync") if wait["stage"] == "journal"} == {"journal commit"}
+
+
+def test_a_journal_is_known_where_no_function_can_be_observed(tmp_path: Path) -> None:
+    """Whatever way this kernel has."""
+    with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
+        with Trace("--dev", disk.path, "--op", "sync", "--waits", "0", "--each") as trace:
+            sync_together(folder, 3, 6)
+        syncs = [one for one in trace.operations if one["op"] == "sync"]
+        assert len(syncs) == 18
+        found = [wait for _, wait in waits(trace, "sync") if wait["stage"] == "journal"]
+        assert found, syncs
+        assert {wait["reason"] for wait in found} == {"journal commit"}
+        assert not [note for note in trace.lines[0]["notes"] if "journal is part of fs" in note]
+        (how,) = [one["how"] for one in trace.lines[0]["stages"] if one["stage"] == "journal"]
+        assert how
+
+
+# --- Limits ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def dirty_bytes(count: int) -> Iterator[None]:
+    """Nothing else may be written to the one that is not in use."""
+    limits = Path("/proc/sys/vm")
+    ratio = (limits / "dirty_ratio").read_text()
+    (limits / "dirty_bytes").write_text(str(count))
+    try:
+        yield
+    finally:
+        (limits / "dirty_ratio").write_text(ratio)
+
+
+@pytest.fixture(scope="module")
+def throttled() -> Iterator[Disk]:
+    """8 MB/s."""
+    with null_device("wptd", memory_backed=1, size=128, mbps=8) as disk:
+        yield disk
+
+
+@pytest.mark.guest
+def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk, tmp_path: Path) -> None:
+    """As often as the kernel tells its own tracing so."""
+    with ExitStack() as stack:
+        top = stack.enter_context(mounted(throttled, "ext4", tmp_path / "mounted"))
+        flow = path_flow.aim(throttled)
+        os.sync()
+        stack.enter_context(dirty_bytes(4 << 20))
+        pauses = stack.enter_context(tracefs.traced("writeback/balance_dirty_pages"))
+        fd = os.open(top / "file", os.O_RDWR | os.O_CREAT)
+
+        def write() -> None:
+            for number in range(10):
+                os.pwrite(fd, b"x" * (1 << 20), number << 20)
+
+        with flow.window() as told:
+            (sleeper,) = run(write)
+        os.close(fd)
+        events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
+    exact(told)
+    found = waits(told, "write")
+    slept = [(one, wait) for one, wait in found if wait["stage"] == "dirty_limit"]
+    assert slept
+    assert {wait["reason"] for _, wait in slept} == {"dirty limit"}
+    made = [int(one["pause"]) for one in events if int(one["pause"]) > 0]
+    assert sum(wait["count"] for _, wait in slept) == len(made)
+    # In milliseconds, rounded down; a sleep may be longer, and is not ended early but by a signal.
+    assert sum(wait["ns"] for _, wait in slept) >= sum(made) * MS * 3 // 4
+    (row,) = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
+    assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
+    assert 0 < row["limit_bytes"] <= 4 << 20
+    assert row["rate_bytes"] > 0
+    finding = told.summary["verdict"]["findings"][0]
+    assert finding["stage"] == "dirty_limit"
+    assert "the machine may have" in told.summary["verdict"]["text"]
+    assert any("balance_dirty_pages" in name for names in sleeper.seen for name in names)
+
+
+@pytest.mark.guest
+def test_a_writer_above_its_cgroups_limit_waits_for_memory(
+    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
+) -> None:
+    group = v2 / "wptwaits"
+    group.mkdir()
+    try:
+        if "memory" not in (v2 / "cgroup.subtree_control").read_text().split():
+            (v2 / "cgroup.subtree_control").write_text("+memory")
+        (group / "memory.high").write_text(str(8 << 20))
+        with mounted(throttled, "ext4", tmp_path / "mounted") as top:
+            flow = path_flow.aim(throttled)
+            fd = os.open(top / "file", os.O_RDWR | os.O_CREAT)
+            with flow.window() as told, joined(group):
+                for number in range(16):
+                    os.pwrite(fd, b"x" * (1 << 20), number << 20)
+            os.close(fd)
+        exact(told)
+        reasons = {wait["reason"] for _, wait in waits(told, "write")}
+        assert reasons & {"memory", "dirty limit"}, reasons
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.guest
+def test_a_frozen_file_system_holds_up_a_write(flow: Running, folder: Path) -> None:
+    """Where an operation begins when the file system gets it, it begins behind that."""
+    fd = os.open(folder / "file", os.O_RDWR | os.O_CREAT)
+    os.pwrite(fd, b"x", 0)
+    frozen_s = 0.5
+
+    def freeze() -> None:
+        subprocess.run(["fsfreeze", "--freeze", str(folder)], check=True)
+        is_frozen.set()
+        time.sleep(frozen_s)
+        subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
+
+    def write() -> None:
+        is_frozen.wait()
+        os.pwrite(fd, b"y", 0)
+
+    is_frozen = threading.Event()
+    with flow.window() as told:
+        run(freeze, write)
+    os.close(fd)
+    exact(told)
+    (one,) = [one for one in told.operations if one["op"] == "write"]
+    found = [wait for wait in one.get("waits", ()) if wait["reason"] == "freeze"]
+    assert bool(found) == (flow.flow._loaded.way(OPERATION).name != FILES)
+    for wait in found:
+        assert wait["ns"] >= frozen_s * 1e9 / 2
