@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operations wait for, under loads whose reason is known; /proc/TID/stack and the kernel's tracing are witnesses."""
+"""What operations wait for, under loads whose reason is known: /proc/TID/stack and the kernel's tracing saw it too."""
 
 from __future__ import annotations
 
