@@ -69,16 +69,24 @@ class KernelSymbols:
 
 
 def code(names: Iterable[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
-    """Where functions of the kernel itself begin, and their bytes; of those that are there, and are shown."""
+    """Where functions of the kernel and its modules begin, and their bytes; of those that are there, and are shown."""
     text = _read(kallsyms)
     wanted = "|".join(names).encode()
     found: dict[str, tuple[int, int]] = {}
-    # Its own symbols come by address.
-    for match in re.finditer(rb"^(?!0{16})([0-9a-f]{16}) [tT] (%s)\n" % wanted, text, re.MULTILINE):
-        behind = (line[_ADDRESS] for line in text[match.end() : match.end() + _LINES].split(b"\n"))
+    for match in re.finditer(rb"^(?!0{16})([0-9a-f]{16}) [tT] (%s)(\t\[\w+\])?\n" % wanted, text, re.MULTILINE):
+        # The kernel's own symbols come by address, those of a module do not.
+        behind = _of_module(text, match[3]) if match[3] else _addresses(text[match.end() : match.end() + _LINES])
         end = next((address for address in behind if address > match[1]), match[1])
         found.setdefault(match[2].decode(), (int(match[1], 16), int(end, 16) - int(match[1], 16)))
     return found
+
+
+def _addresses(text: bytes) -> list[bytes]:
+    return [line[_ADDRESS] for line in text.split(b"\n")]
+
+
+def _of_module(text: bytes, module: bytes) -> list[bytes]:
+    return sorted(re.findall(rb"^([0-9a-f]{16}) .*%s$" % re.escape(module), text, re.MULTILINE))
 
 
 def shown(kallsyms: Path = KALLSYMS) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wptrace.kernel.symbols import UNKNOWN, KernelSymbols, shown
+from wptrace.kernel.symbols import UNKNOWN, KernelSymbols, code, shown
 
 # In no order, as modules stand behind the kernel, with data between the functions.
 KALLSYMS = """\
@@ -94,3 +94,22 @@ def test_whether_functions_have_addresses_is_known_by_the_first_of_them(
     (tmp_path / "kallsyms").write_text(text)
     assert shown(tmp_path / "kallsyms") is expected
     assert not shown(tmp_path / "none")
+
+
+def test_functions_of_modules_lie_anywhere_in_the_list(tmp_path: Path) -> None:
+    (tmp_path / "kallsyms").write_text(
+        "ffffffff81000000 T commit_in_kernel\n"
+        "ffffffff81000000 T another_name_of_it\n"
+        "ffffffff81000040 t next_one\n"
+        "ffffffffc0002000 t wait_commit\t[jbd2]\n"
+        "ffffffffc0001000 t before\t[jbd2]\n"
+        "ffffffffc0002010 t of_another\t[xfs]\n"
+        "ffffffffc0002080 t behind\t[jbd2]\n"
+        "ffffffffc0003000 t not_wait_commit\t[jbd2]\n"
+    )
+    assert code(["wait_commit", "commit_in_kernel", "missing"], tmp_path / "kallsyms") == {
+        "commit_in_kernel": (0xFFFFFFFF81000000, 0x40),
+        "wait_commit": (0xFFFFFFFFC0002000, 0x80),
+    }
+    (tmp_path / "kallsyms").write_text("0000000000000000 t wait_commit\t[jbd2]\n0000000000000000 t behind\t[jbd2]\n")
+    assert code(["wait_commit"], tmp_path / "kallsyms") == {}
