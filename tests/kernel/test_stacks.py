@@ -27,6 +27,7 @@ from wptrace.bpf import loaded
 from wptrace.bpf.ring import Reader
 from wptrace.flows import stacks
 from wptrace.flows.stacks import Options, StacksFlow
+from wptrace.model.book import MISTAKEN_STACK
 from wptrace.model.kind import REQUESTS, Group
 from wptrace.model.report import Snapshot
 from wptrace.model.stack import Stack
@@ -275,14 +276,14 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
         assert hits >= 90
         runs = 0
         # If all come by a way that is new to the CPU, there is nothing to be mistaken.
-        while not flow.snapshot().books[REQUESTS].noted.get(stacks._MISTAKEN) and runs < 100:
+        while not flow.snapshot().books[REQUESTS].noted.get(MISTAKEN_STACK) and runs < 100:
             fio(disk.path, number_ios=200, **job)
             runs += 1
         flow.stop()
         found = flow.snapshot()
     finally:
         flow.close()
-    assert found.books[REQUESTS].noted[stacks._MISTAKEN] >= 1
+    assert found.books[REQUESTS].noted[MISTAKEN_STACK] >= 1
     assert found.books[REQUESTS].finished == 100 + 200 * runs
     # What was mistaken once is learned anew.
     assert started(found, "vfs_read") > 100

@@ -35,6 +35,8 @@ MS = 1_000_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 NEVER, ALWAYS = (1 << 64) - 1, 0
 DELAY_MS = 40
+# Others than ext4 are looked at on one kernel.
+EVERY = ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ def opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
 
 
 @pytest.mark.guest
-@pytest.mark.parametrize("folder", ["ext4", "xfs", "btrfs"], indirect=True)
+@pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_readers_of_one_page_wait_for_the_one_who_reads_it(flow: Running, folder: Path) -> None:
     written(folder / "file", 1 << 20)
     places = [16 * PAGE * block for block in range(4)]
@@ -188,7 +190,7 @@ def test_readers_of_one_page_wait_for_the_one_who_reads_it(flow: Running, folder
 
 
 @pytest.mark.guest
-@pytest.mark.parametrize("folder", ["ext4", "xfs", "btrfs"], indirect=True)
+@pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_a_writer_waits_for_the_lock_of_the_file(flow: Running, folder: Path) -> None:
     """Another one has it for all of a write with O_DSYNC, or for most of it."""
     written(folder / "file", 1 << 20)
@@ -283,7 +285,7 @@ def sync_together(folder: Path, threads: int, times: int) -> list[Sleeper]:
 
 
 @pytest.mark.guest
-@pytest.mark.parametrize("folder", ["ext4", "xfs", "btrfs"], indirect=True)
+@pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_who_syncs_waits_for_a_commit(flow: Running, folder: Path) -> None:
     with flow.window() as told:
         sleepers = sync_together(folder, 4, 3)
@@ -295,7 +297,6 @@ def test_who_syncs_waits_for_a_commit(flow: Running, folder: Path) -> None:
 
 
 @pytest.mark.guest
-@pytest.mark.parametrize("folder", ["ext4"], indirect=True)
 def test_stacks_know_a_journal_as_well_as_its_functions_do(
     flow: Running, folder: Path, slow: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

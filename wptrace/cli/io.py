@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
-_PATH_ONLY = ("sample", "limit", "stuck", "by")
+_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits")
 _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
@@ -84,7 +84,7 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
 
 def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
     from wptrace.engine import filters
-    from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, TOP, Options
+    from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
@@ -103,7 +103,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
         sample=events.sample,
         limit=events.limit,
         children=options.children,
-        waits_ns=parse_duration(options.waits),
+        waits_ns=WAITS_NS if options.waits is None else parse_duration(options.waits),
         interference=options.interference,
         writeback=options.writeback,
         by=by,

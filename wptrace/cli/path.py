@@ -37,7 +37,6 @@ def add_waits(which: argparse._ArgumentGroup) -> None:
     which.add_argument(
         "--waits",
         metavar="DURATION",
-        default="1ms",
         help="say what operations waited for where a wait took at least this long (1ms); 0: of all waits",
     )
 

@@ -15,7 +15,7 @@ from wptrace.engine.frames import Frames
 from wptrace.engine.hooks import END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
-from wptrace.model.book import RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
+from wptrace.model.book import MISTAKEN_STACK, RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, STACK, TOTAL, Group, Kind, Label, Noun, Point, Stage
 from wptrace.model.report import BYTES, Snapshot, Source, Start
@@ -36,7 +36,6 @@ _PROCESSES = 4096
 _NO_CELL = Cause("no_cell", "there were too many different stacks: an I/O finished and is in no row")
 _NO_STACK = Cause("no_stack", "the kernel could not keep a stack: an I/O is charged to none")
 _LONG_CHAIN = Cause("long_chain", "a request had more parts than can be looked at: the last of them stay in flight")
-_MISTAKEN = Cause("mistaken_stack", "one of 128 stacks is walked to check it: it had been taken for another one")
 _CAUSES = {
     cause.name: cause for cause in (STATE_FULL, _NO_CELL, UNMATCHED_START, UNMATCHED_END, _NO_STACK, _LONG_CHAIN)
 }
@@ -168,7 +167,7 @@ class StacksFlow(Flow):
         lost = {cause: causes.pop(cause) for cause in _LOST}
         # An I/O whose end was skipped is in flight, until another one takes its memory.
         causes[RECURSION] = sum(found.recursion_misses for found in ran)
-        causes[_MISTAKEN] = obj.bss.mistaken_stacks
+        causes[MISTAKEN_STACK] = obj.bss.mistaken_stacks
         cells: dict[Group, dict[str, Distribution]] = {}
         sizes: dict[Group, dict[str, int]] = {}
         counted = list(obj.maps["cells"].items())

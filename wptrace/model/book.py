@@ -22,6 +22,7 @@ READER_OVERLOAD = Cause("reader_overload", "the reader dropped a record to keep 
 RECURSION = Cause("recursion", "the kernel skipped a program that was already running on that CPU")
 INCONSISTENT = Cause("inconsistent", "a figure of the kernel was smaller than before, and added nothing")
 
+MISTAKEN_STACK = Cause("mistaken_stack", "one of 128 stacks is walked to check it: it had been taken for another one")
 CAUSES = (UNMATCHED_START, UNMATCHED_END, STATE_FULL, RING_FULL, READER_OVERLOAD, RECURSION, INCONSISTENT)
 
 

@@ -8,6 +8,7 @@
 
 #include "block/path/account.h"
 #include "lib/arguments.h"
+#include "lib/known_stack.h"
 
 /* Shorter waits have no reason; what operations wait for in the dirty limit is always known. */
 __u64 wait_ns = NEVER;
@@ -114,20 +115,51 @@ __noinline bool waits_for_journal(__u32 stack)
 	return false;
 }
 
-/* What stands for the stack with which a task sleeps. */
-static __noinline __u32 wait_stack_of(struct task_struct *task)
+#ifdef __TARGET_ARCH_arm64
+struct thread_struct___sleeping {
+	struct {
+		unsigned long sp;
+	} cpu_context;
+} __attribute__((preserve_access_index));
+#define SAVED_SP cpu_context.sp
+#else
+struct thread_struct___sleeping {
+	unsigned long sp;
+} __attribute__((preserve_access_index));
+#define SAVED_SP sp
+#endif
+
+struct task_struct___sleeping {
+	struct thread_struct___sleeping thread;
+} __attribute__((preserve_access_index));
+
+/* Where the stack of a task ends that does not run. */
+static __always_inline __u64 end_of_stack(struct task_struct *task)
+{
+	return ((struct task_struct___sleeping *)task)->thread.SAVED_SP;
+}
+
+/* The number of the stack that a task sleeps with, by walking it; what it has is left in `new`. */
+static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learning *new)
 {
 	__u64 frames[WAIT_FRAMES] = {};
 	struct wait_stack *found;
 	__u64 key = 0;
 	__u32 place;
+	long size;
 	int frame;
 
-	if (bpf_get_task_stack(task, frames, sizeof(frames), 0) <= 0)
+	if (!new)
 		return WAIT_OTHER;
+	size = bpf_get_task_stack(task, frames, sizeof(frames), 0);
+	if (size <= 0)
+		return WAIT_OTHER;
+	new->depth = size / sizeof(__u64);
 #pragma unroll
-	for (frame = 0; frame < WAIT_FRAMES; frame++)
+	for (frame = 0; frame < WAIT_FRAMES; frame++) {
 		key = (key ^ frames[frame]) * 0x9e3779b97f4a7c15ULL;
+		new->calls[frame] = frames[frame];
+	}
 	key ^= key >> 32;
 	found = claim_wait_stack(key, &place);
 	if (!found)
@@ -138,6 +170,40 @@ static __noinline __u32 wait_stack_of(struct task_struct *task)
 		found->known = true;
 	}
 	return place + 1;
+}
+
+/* The same, mostly without walking it. Operations of one kind sleep in few ways. */
+static __noinline __u32 wait_stack_of(struct task_struct *task, __u32 hint)
+{
+	__u32 zero = 0, set_number = hint & (KNOWN_SETS - 1), way, id;
+	struct learning *new = bpf_map_lookup_elem(&learning, &zero);
+	struct known_set *set = bpf_map_lookup_elem(&known_stacks, &set_number);
+	struct known_stack *known;
+
+	if (!set || !new)
+		return WAIT_OTHER;
+	new->arguments = end_of_stack(task);
+	barrier();
+	way = find_known_stack(new->arguments, set_number);
+	if (way < KNOWN_WAYS) {
+		known = &set->ways[way];
+		if (++known->hits % KNOWN_CHECK)
+			return known->id;
+		id = walked_wait_stack(task, new);
+		if (id != (__u32)known->id) {
+			known->depth = 0;
+			COUNT(mistaken_stacks);
+		}
+		return id;
+	}
+	id = walked_wait_stack(task, new);
+	way = way_to_learn(set);
+	if (id == WAIT_OTHER || way >= KNOWN_WAYS)
+		return id;
+	new->at = 0;
+	if (learn_stack(set_number, way) && way < KNOWN_WAYS)
+		set->ways[way].id = id;
+	return id;
 }
 
 /*
@@ -191,7 +257,7 @@ static __always_inline void charge_wait(struct op_state *op, struct task_struct 
 	__u32 stack = 0;
 
 	if (trusted && (ns >= wait_ns || asks)) {
-		stack = wait_stack_of(task);
+		stack = wait_stack_of(task, op->op_kind << 1 | op->in_iowait);
 		if (journal_by_stack && stack < WAIT_OTHER && waits_for_journal(stack - 1)) {
 			advance(op, OP_STAGE_FS, since);
 			stage = OP_STAGE_JOURNAL;

@@ -94,6 +94,8 @@ BAD = [
     (["io", "--segments"], "--segments is about events: it needs --slow, --each or --sample"),
     (["io", "--by", "comm", "--top", "x"], "--top takes a whole number, not 'x'"),
     (["io", "--level", "block", "--by", "comm"], "--by needs --level path"),
+    (["io", "--level", "block", "--waits", "1ms"], "--waits needs --level path"),
+    (["io", "--waits", "5"], "the duration '5' has no unit"),
     (["io", "--level", "block", "--comm", "fio"], "--comm needs --level path"),
     (["io", "--level", "block", "--cgroup", "/"], "--cgroup needs --level path"),
     (["io", "--level", "block", "--file", "x"], "--file needs --level path"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Cause
+from wptrace.model.book import INCONSISTENT, MISTAKEN_STACK, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Cause
 
 OP_FULL = Cause("op_full", "the table of operations had no room")
 OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
@@ -75,5 +75,6 @@ NOTED = (
 )
 """Of these, what costs neither an operation nor a request."""
 CAUSES = {
-    cause.name: cause for cause in (*COUNTED, UNWATCHED, GHOST, UNSEEN, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED)
+    cause.name: cause
+    for cause in (*COUNTED, UNWATCHED, GHOST, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED)
 }

@@ -28,6 +28,9 @@ CALL = "call"
 BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
 TOP = 20
 
+WAITS_NS = 1_000_000
+"""Waits of at least so long have a reason, unless another threshold is asked for."""
+
 # Savings to keep a budget, in this order (docs/budget.md).
 INTERFERENCE = Saving("interference", "interference")
 FS = Saving("fs", "operations and page-cache hits")
@@ -47,7 +50,7 @@ class Options(NamedTuple):
     """How many are shown per second at most; 0 for all."""
     children: bool = False
     """With --pid: what that process started as well."""
-    waits_ns: int | None = 1_000_000
+    waits_ns: int | None = WAITS_NS
     """Sleeps of at least so long inside of an operation have a reason; None: none has."""
     interference: bool = False
     writeback: bool = False

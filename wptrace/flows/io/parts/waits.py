@@ -15,18 +15,18 @@ from wptrace.engine.cells import Cells, merge
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.causes import WAIT_FULL
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
+from wptrace.flows.io.options import WAITS_NS
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.wait_reasons import DIRTY_LIMIT, SEVERAL, WaitStack, cleaned, reason_of
 from wptrace.kernel import privileges, symbols
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
-from wptrace.model.book import Cause
+from wptrace.model.book import MISTAKEN_STACK, Cause
 from wptrace.model.kind import TOTAL, Group, Kind, Label
 
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.owners import Owners
 
-DEFAULT_NS = 1_000_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _VMSTAT = Path("/proc/vmstat")
 _LISTED = 64
@@ -62,10 +62,11 @@ class Waits(Part):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        return {"waits_ns": self._least_ns} if self._least_ns != DEFAULT_NS else {}
+        return {"waits_ns": self._least_ns} if self._least_ns != WAITS_NS else {}
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
         obj.data.wait_ns = self._least_ns
+        obj.maps["known_stacks"].max_entries = 2 * len(obj.enum("op_kind"))
 
     def start(self, tracing: Tracing) -> None:
         obj = self._obj = tracing.obj
@@ -157,7 +158,8 @@ class Waits(Part):
         return made + Counter({LIMIT: counts["limit"] * _PAGE, RATE: counts["rate"] * _PAGE, MACHINE: known[MACHINE]})
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        return {WAIT_FULL: obj.bss.loss[obj.enum("path_cause").index(WAIT_FULL.name)]}
+        full = obj.bss.loss[obj.enum("path_cause").index(WAIT_FULL.name)]
+        return {WAIT_FULL: full, MISTAKEN_STACK: obj.bss.mistaken_stacks}
 
     # --- Stacks ---------------------------------------------------------------------------------------------------
 
