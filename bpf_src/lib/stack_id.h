@@ -108,7 +108,9 @@ static __always_inline __s32 kernel_stack_id(void *ctx, void *hint, __u32 other_
 		return id;
 	new->depth = size / sizeof(__u64);
 	new->at = first_above(new->arguments);
-	if (new->at &&learn_stack(set_number, way) && way < KNOWN_WAYS)
+	if (!new->at)
+		return id;
+	if (learn_stack(set_number, way) && way < KNOWN_WAYS)
 		set->ways[way].id = id;
 	return id;
 }

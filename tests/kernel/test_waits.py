@@ -326,7 +326,7 @@ def test_stacks_know_a_journal_as_well_as_its_functions_do(
 
     functions, stacks = in_journal(told), in_journal(seen)
     assert len(functions) == len(stacks) == 9
-    assert sum(stacks.values()) > 0
+    assert sum(stacks.values()) > 0, (functions, waits(seen, "sync"))
     # A sleep is what such a function does, but for the way there and back: it may take an emulated CPU its time.
     assert sum(stacks.values()) <= sum(functions.values()) + 9 * MS
     assert {wait["reason"] for _, wait in waits(seen, "sync") if wait["stage"] == "journal"} == {"journal commit"}

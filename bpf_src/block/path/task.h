@@ -41,6 +41,8 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *t
 		if (op->in_iowait && op->lost)
 			advance(op, OP_STAGE_UNATTRIBUTED, now);
 		/* What it waited for was not a request of its own: a lock, a journal, another task's read. */
+		if (op->above && journal_by_stack && trusted)
+			leave_above(op, task);
 		if (op->above)
 			op->held_until = now;
 		else if (all_ended(op))

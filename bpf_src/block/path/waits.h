@@ -247,6 +247,21 @@ __noinline int keep_wait(__u32 place, __u64 ns, __u32 stage, __u32 stack)
 	return 0;
 }
 
+/* A journal is what a task waits for when a stacked device is done with what it sent there, as on_journal_wait() knows. */
+static __noinline int leave_above(struct op_state *op, struct task_struct *task)
+{
+	__u32 stack;
+
+	if (!op || op->op_kind != OP_KIND_SYNC)
+		return 0;
+	stack = wait_stack_of(task, op->op_kind << 1 | op->in_iowait);
+	if (stack < WAIT_OTHER && waits_for_journal(stack - 1)) {
+		charge_above(op);
+		op->above = 0;
+	}
+	return 0;
+}
+
 /* It slept for what is no request of its own. */
 static __always_inline void charge_wait(struct op_state *op, struct task_struct *task, __u64 now, bool trusted)
 {

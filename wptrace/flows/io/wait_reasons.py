@@ -82,7 +82,6 @@ REASONS = (
         (
             "__jbd2_log_wait_for_space",
             "jbd2_log_do_checkpoint",
-            "add_transaction_credits",
             "xlog_grant_head_wait",
             "xlog_grant_head_check",
             "xfs_log_reserve",
@@ -90,6 +89,7 @@ REASONS = (
             "xlog_state_get_iclog_space",
             "wait_current_trans",
         ),
+        ("add_transaction_credits",),
     ),
     Reason(
         "journal commit",

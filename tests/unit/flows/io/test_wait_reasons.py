@@ -20,6 +20,7 @@ SEEN = {
         "jbd2_log_wait_commit <- bpf_trampoline_6442510457 <- jbd2_log_wait_commit <- ext4_sync_file <- do_fsync",
         "jbd2_log_wait_commit <- elfcorehdr_read",
         "wait_transaction_locked <- elfcorehdr_read",
+        "wait_transaction_locked <- add_transaction_credits <- start_this_handle <- jbd2__journal_start",
         "do_get_write_access <- jbd2_journal_get_write_access <- __ext4_journal_get_write_access <- "
         "ext4_reserve_inode_write <- __ext4_mark_inode_dirty <- ext4_dirty_inode <- __mark_inode_dirty <- "
         "generic_update_time <- file_modified <- ext4_buffered_write_iter",
@@ -29,6 +30,10 @@ SEEN = {
         "xlog_wait_on_iclog <- xfs_log_force_seq <- xfs_file_fsync <- do_fsync <- __x64_sys_fsync",
         "xlog_force_lsn <- xfs_log_force_seq <- bpf_trampoline_6442510457 <- xfs_log_force_seq <- xfs_file_fsync",
         "wait_log_commit <- btrfs_sync_log <- btrfs_sync_file <- do_fsync <- __x64_sys_fsync",
+    ],
+    "journal space": [
+        "add_transaction_credits <- start_this_handle <- jbd2__journal_start <- __ext4_journal_start_sb",
+        "jbd2_log_wait_commit <- __jbd2_log_wait_for_space <- add_transaction_credits <- start_this_handle",
     ],
     "stable page": [
         "folio_wait_bit_common <- folio_wait_writeback <- prepare_pages.constprop.0 <- btrfs_buffered_write <- "
