@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -17,18 +18,18 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import tracefs
-from tests.kernel.disks import Disk, loop_device, null_device
+from tests.kernel.disks import Disk, loop_device, null_device, setting
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed
 from tests.kernel.test_io_path import sums_up
-from tests.kernel.trace import Line, Told, Trace, lossless
+from tests.kernel.trace import Line, Told, Trace, lossless, wptrace
 from tests.kernel.window import Running
 from wptrace.engine.hooks import Hook
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION
 from wptrace.flows.io.operations import FILES
-from wptrace.flows.io.options import Options
+from wptrace.flows.io.options import PROCESS, Options
 from wptrace.flows.io.path import PathFlow
 
 MS = 1_000_000
@@ -271,6 +272,15 @@ def test_a_page_that_is_written_back_must_not_change(flow: Running, folder: Path
     assert all(is_witnessed(wait, sleepers) for wait in found)
 
 
+def sums(rows: Sequence[Line], kind: str) -> dict[tuple[str, str, str], int]:
+    """Time by operation, stage and reason."""
+    found = Counter[tuple[str, str, str]]()
+    for row in rows:
+        if row["kind"] == kind:
+            found[row["op"], row["in_stage"], row["reason"]] += row["sum_ns"]
+    return dict(found)
+
+
 # --- Journals -------------------------------------------------------------------------------------------------------
 
 
@@ -345,6 +355,69 @@ def test_a_journal_is_known_where_no_function_can_be_observed(tmp_path: Path) ->
         assert not [note for note in trace.lines[0]["notes"] if "journal is part of fs" in note]
         (how,) = [one["how"] for one in trace.lines[0]["stages"] if one["stage"] == "journal"]
         assert how
+
+
+@pytest.mark.one_kernel
+def test_rows_of_owners_and_a_replay_have_the_same_waits(tmp_path: Path) -> None:
+    file = tmp_path / "waits.wpt"
+    with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
+        options = ("--dev", disk.path, "--waits", "0", "--each", "--by", "thread", "--top", "0", "--capture", str(file))
+        with Trace(*options) as trace:
+            sync_together(folder, 3, 6)
+
+    live = trace.summary["rows"]
+    assert sums(live, "wait")
+    assert sums(live, "owned_wait") == sums(live, "wait")
+    assert len({row["owner"] for row in live if row["kind"] == "owned_wait" and row["op"] == "sync"}) >= 3
+    replayed = [json.loads(line) for line in wptrace("replay", str(file), "--json").stdout.splitlines()]
+    assert sums(replayed[-1]["rows"], "wait") == sums(live, "wait")
+    told = Counter[tuple[str, str, str]]()
+    for one in replayed:
+        for wait in one.get("waits", ()):
+            told[one["op"], wait["stage"], wait["reason"]] += wait["ns"]
+            assert wait["stack"]
+    assert dict(told) == sums(live, "wait")
+
+
+@pytest.mark.one_kernel
+def test_owners_that_leave_take_their_waits_to_the_others(tmp_path: Path) -> None:
+    with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
+        options = Options(devices=(disk.name,), by=PROCESS, owner_rows=16, waits_ns=ALWAYS)
+        flow = Running(lambda: PathFlow(options), [disk])
+        try:
+            with flow.window() as told:
+                for number in range(60):
+                    subprocess.run(["sync", _new(folder / f"file{number}")], check=True)
+                    flow.flow.snapshot()
+        finally:
+            flow.flow.close()
+    rows = told.summary["rows"]
+    assert sums(rows, "wait")
+    assert sums(rows, "owned_wait") == sums(rows, "wait")
+    owners = {row["owner"] for row in rows if row["kind"] == "owned_wait"}
+    assert "others" in owners
+    assert 2 <= len(owners) < 60
+
+
+def _new(path: Path) -> Path:
+    path.write_bytes(b"x" * PAGE)
+    return path
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_hidden_symbols_leave_addresses(tmp_path: Path) -> None:
+    with (
+        loop_device(tmp_path / "disk.img") as disk,
+        mounted(disk, "ext4", tmp_path / "mounted") as folder,
+        setting(Path("/proc/sys/kernel/kptr_restrict"), "2"),
+        Trace("--dev", disk.path, "--waits", "0") as trace,
+    ):
+        sync_together(folder, 2, 3)
+    assert [note for note in trace.lines[0]["notes"] if note.startswith("waits have addresses instead of reasons")]
+    found = [row["reason"] for row in trace.summary["rows"] if row["kind"] == "wait"]
+    assert found
+    assert all(re.fullmatch(r"unknown \(0x[0-9a-f]{16}\)|dirty limit|several", reason) for reason in found), found
 
 
 # --- Limits ---------------------------------------------------------------------------------------------------------

@@ -250,6 +250,7 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     if getattr(options, "count", None) == "1" and not (line or csv or options.json):
         # The summary is the same once more.
         wanted["intervals"] = False
+    wanted["verbose"] = bool(getattr(options, "verbose", 0))
     how = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
     shown = make(CSV if csv else LINES if line else NDJSON if options.json else TEXT, stream, view, how)
     return exported(options, shown, view, how)

@@ -182,7 +182,7 @@ def _file(options: argparse.Namespace, head: Head) -> Output:
 
     if os.path.realpath(options.output) == os.path.realpath(options.capture_file):
         raise UsageError(f"-o {options.output} is the capture itself: an export makes a file of its own")
-    how = Wanted(**_shown(options, head), statistics=options.stats)
+    how = Wanted(**_shown(options, head), statistics=options.stats, verbose=bool(options.verbose))
     made = export.make(options.to, common.named(options.output, "-o"), head.view, how)
     return common.exported(options, made, head.view, how)
 

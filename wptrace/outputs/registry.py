@@ -30,6 +30,8 @@ class Wanted(NamedTuple):
     """An interval that covers the whole trace is not shown."""
     buckets: bool = False
     """With the filled buckets of each distribution, where a format has room for them."""
+    verbose: bool = False
+    """With the stacks of waits."""
 
 
 def make(name: str, stream: TextIO, view: str, wanted: Wanted) -> Output:

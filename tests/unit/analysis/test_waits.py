@@ -17,7 +17,7 @@ from wptrace.flows.io.parts.waits import owned
 from wptrace.flows.io.wait_reasons import BY_NAME
 from wptrace.model.kind import ALL
 from wptrace.model.report import BYTES, Row
-from wptrace.outputs.text import owners, tables
+from wptrace.outputs.text import owners, stages, tables
 from wptrace.outputs.text import verdict as words
 
 WRITE = OPERATION.group("sda", "write")
@@ -128,6 +128,16 @@ def test_a_table_by_owner_has_the_reason_and_the_stage() -> None:
     title, line = owners.lines(report, kind, tables.Style(100, False), "cgroup")
     assert title.split() == ["waits", "by", "cgroup", "op", "count", "stage", "mean", "p99", "share"]
     assert " ".join(line.split()) == "app /app: lock of the file write 3 fs 1.00 ms 1.00 ms 100.0%"
+
+
+def test_stacks_are_shown_where_they_are_asked_for() -> None:
+    one = {"dev": "sda", "op": "write", "in_stage": "fs", "reason": "memory", "waits": 1200, "sum_ns": 5 * MS}
+    report = LOCKED.report._replace(lists={"wait_stacks": [{**one, "stack": ["shrink_node\x1b", "vfs_write"]}]})
+    assert list(stages.wait_stacks(report, 80)) == [
+        "",
+        "sda write fs: memory, 1,200 times, 5.00 ms",
+        "    shrink_node\\x1b <- vfs_write",
+    ]
 
 
 def limited(limit: int, machine: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from wptrace.analysis import load
 from wptrace.analysis.load import LOAD
 from wptrace.analysis.waits import OWNED_WAIT, WAIT
+from wptrace.model import units
 from wptrace.model.kind import ALL, Kind
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
@@ -49,7 +50,7 @@ class StagesView(View):
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
         if story.is_one(event):
-            yield from story.full(event, width, self.wanted.dates, whole)
+            yield from story.full(event, width, self.wanted.dates, whole, self.wanted.verbose)
         elif "rwbs" in event.fields:
             yield from words.request(event, width, self.wanted.dates)
         else:
@@ -84,6 +85,8 @@ class StagesView(View):
         found = list(eventfds(report))
         if found:
             yield from ["", *found]
+        if self.wanted.verbose:
+            yield from wait_stacks(report, width)
         report = self._as_wanted(report)
         for row in report.rows:
             if row.metric == self.wanted.hist and row.distribution.count:
@@ -175,6 +178,17 @@ def loads(report: Report, style: Style, names: Collection[str] | None = None) ->
         depth = f"{one.queue_depth:.2f}" if one.queue_depth < 100 else f"{one.queue_depth:,.0f}"
         merged = ", ".join(f"{op} {count:,}".strip() for op, count in sorted(one.merged.items())) or "-"
         yield head(f"{padded(ends(printable(one.dev), room), room)} {util:>6} {depth:>8} {merged}", style.width)
+
+
+def wait_stacks(report: Report, width: int) -> Iterator[str]:
+    """With what stacks operations slept, those with the most time first."""
+    for one in report.lists.get("wait_stacks", ()):
+        what = (
+            f"{printable(one['dev'])} {printable(one['op'])} {printable(one['in_stage'])}: {printable(one['reason'])}"
+        )
+        yield ""
+        yield f"{what}, {one['waits']:,} times, {units.duration(one['sum_ns'])}"
+        yield from words.wrapped(map(printable, one["stack"]), width, "    ", " <- ")
 
 
 def eventfds(report: Report) -> Iterator[str]:

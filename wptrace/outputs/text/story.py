@@ -53,8 +53,11 @@ def is_one(event: Event) -> bool:
     return "cpus" in event.fields
 
 
-def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[str]:
-    """All of it; with `whole_names` a line may be longer than the terminal, as names are not shortened."""
+def full(event: Event, width: int, dates: bool, whole_names: bool, verbose: bool = False) -> Iterator[str]:
+    """All of it; with `whole_names` a line may be longer than the terminal, as names are not shortened.
+
+    Stacks of waits are whole where it is `verbose`.
+    """
     yield f"{clock_time(event.end_ns, dates)}  {_happened(event)}  {_who(event.fields)}".rstrip()
     yield from _file(event.fields, None if whole_names else width)
     yield from _device(event, width)
@@ -70,7 +73,7 @@ def full(event: Event, width: int, dates: bool, whole_names: bool) -> Iterator[s
     if "commit" in event.fields:
         yield from wrapped(_commit(event.fields["commit"]), width, _INDENT, "; ")
     for item in event.fields.get("waits", ()):
-        yield from wrapped(list(_slept(item, whole_names)), width, _INDENT, " <- ")
+        yield from wrapped(list(_slept(item, verbose)), width, _INDENT, " <- ")
     for item in event.fields.get("throttled_by", ()):
         yield f"{_INDENT}{_throttled(item)}"
     if "neighbours" in event.fields:

@@ -44,6 +44,19 @@ def test_the_story_of_a_slow_read() -> None:
     assert full(one, dates=True)[0].startswith("2023-11-14 22:13:20.123456  read")
 
 
+def test_waits_name_the_functions_in_which_a_task_slept() -> None:
+    stack = ["ext4_buffered_write_iter", "ext4_file_write_iter", "vfs_write", "ksys_write", "outermost"]
+    told = {"stage": "fs", "reason": "lock of the file", "ns": 39_200_000, "count": 3, "stack": stack}
+    known = {"stage": "dirty_limit", "reason": "dirty limit", "ns": 1_000_000, "count": 1, "stack": []}
+    one = path.operation(waits=[told, known])
+    assert full(one, 200)[-2:] == [
+        "    slept 39.2 ms in fs, lock of the file, 3 times: ext4_buffered_write_iter <- ext4_file_write_iter <-"
+        " vfs_write <- ksys_write",
+        "    slept 1.00 ms in dirty_limit, dirty limit",
+    ]
+    assert list(story.full(one, 200, False, False, verbose=True))[-2].endswith(" <- ksys_write <- outermost")
+
+
 def test_a_request_that_nobody_waits_for() -> None:
     assert full(path.request())[:3] == [
         "22:13:20.000000  write request 3.62 ms  kworker/u8:1 pid 71",

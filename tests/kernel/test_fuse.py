@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace flow fuse` against what the server of a FUSE file system was asked."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.kernel import fuse
+from tests.kernel.disks import unmount
+from tests.kernel.trace import Trace, wptrace
+from wptrace.bpf.kernel_btf import module, vmlinux
+
+DELAY_S = 0.02
+SIZE = 1 << 16
+
+
+class FuseTrace(Trace):
+    command = "flow"
+
+
+def has_tracepoint() -> bool:
+    places = (vmlinux(), module("fuse"))
+    return any(place is not None and place.tracepoint("fuse_request_send") for place in places)
+
+
+@contextmanager
+def served(folder: Path, below: Path) -> Iterator[dict[str, int]]:
+    """What the server was asked, how often, is there when it has ended."""
+    subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # built in here and there
+    below.write_bytes(bytes(SIZE))
+    folder.mkdir()
+    words = [sys.executable, fuse.__file__, str(folder), str(below), str(DELAY_S)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            asked: dict[str, int] = {}
+            yield asked
+        finally:
+            unmount(folder)
+        asked.update(json.loads(server.stdout.read()))
+
+
+def test_requests_are_those_that_the_server_was_asked(tmp_path: Path) -> None:
+    with served(tmp_path / "mounted", tmp_path / "below") as asked:
+        if not has_tracepoint():
+            done = wptrace("flow", "fuse", "1", "1")
+            assert (done.returncode, done.stdout) == (3, "")
+            assert "fuse_request_send" in done.stderr
+            return
+        with FuseTrace("fuse") as trace:
+            fd = os.open(tmp_path / "mounted" / os.fsdecode(fuse.NAME), os.O_RDWR | os.O_DIRECT)
+            page = mmap.mmap(-1, mmap.PAGESIZE)
+            for number in range(8):
+                os.preadv(fd, [page], number * mmap.PAGESIZE)
+            for number in range(5):
+                os.pwritev(fd, [page], number * mmap.PAGESIZE)
+            os.fsync(fd)
+            os.close(fd)
+    assert trace.summary["requests"]["lost"] == 0
+    rows = [row for row in trace.summary["rows"] if row["stage"] == "asked"]
+    counts = {row["labels"]["op"]: row["count"] for row in rows}
+    assert (counts["read"], counts["write"], counts["fsync"]) == (asked["READ"], asked["WRITE"], asked["FSYNC"])
+    assert (asked["READ"], asked["WRITE"], asked["FSYNC"]) == (8, 5, 1)
+    for row in rows:
+        if row["labels"]["op"] in ("read", "write"):
+            assert row["min_ns"] >= DELAY_S * 1e9
