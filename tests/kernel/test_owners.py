@@ -189,7 +189,7 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
         found = flow.snapshot()
     finally:
         flow.close()
-    operations, hits, _ = flow.kinds[-3:]
+    operations, hits, _ = KINDS[THREAD]
     rows = {group: stages["total"].count for group, stages in found.cells.items() if group.kind in (operations, hits)}
     plain = [stages["total"].count for group, stages in found.cells.items() if group.kind.book == "operations"]
     assert sum(rows.values()) == sum(plain)

@@ -316,7 +316,7 @@ static __always_inline int on_dirty_pause(__u64 *ctx)
 
 static __always_inline void charge_dirty_limit(struct op_state *op, __u64 now)
 {
-	__u64 since = greater(op->slept_ns, op->cursor_ns);
+	__u64 since = op->slept_ns > op->cursor_ns ? op->slept_ns : op->cursor_ns;
 	struct op_waits *waits = waits_of(op);
 
 	op->in_dirty_limit = false;
