@@ -67,8 +67,12 @@ def test_requests_are_those_that_the_server_was_asked(tmp_path: Path) -> None:
     assert trace.summary["requests"]["lost"] == 0
     rows = [row for row in trace.summary["rows"] if row["stage"] == "asked"]
     counts = {row["labels"]["op"]: row["count"] for row in rows}
-    assert (counts["read"], counts["write"], counts["fsync"]) == (asked["READ"], asked["WRITE"], asked["FSYNC"])
+    assert (counts["fuse_read"], counts["fuse_write"], counts["fuse_fsync"]) == (
+        asked["READ"],
+        asked["WRITE"],
+        asked["FSYNC"],
+    )
     assert (asked["READ"], asked["WRITE"], asked["FSYNC"]) == (8, 5, 1)
     for row in rows:
-        if row["labels"]["op"] in ("read", "write"):
+        if row["labels"]["op"] in ("fuse_read", "fuse_write"):
             assert row["min_ns"] >= DELAY_S * 1e9
