@@ -27,6 +27,7 @@ from tests.kernel.trace import Line, Told, Trace, lossless, wptrace
 from tests.kernel.window import Running
 from wptrace.engine.hooks import Hook
 from wptrace.flows.io import hooks as io_hooks
+from wptrace.flows.io import wait_reasons
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION
 from wptrace.flows.io.operations import FILES
 from wptrace.flows.io.options import PROCESS, Options
@@ -155,6 +156,19 @@ def opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@pytest.mark.guest
+def test_each_reason_has_functions_in_this_kernel() -> None:
+    """Or it would never be found here."""
+    for module in ("ext4", "xfs", "btrfs", "fuse", "nfsv4", "dm-mod", "raid456"):
+        subprocess.run(["modprobe", "--quiet", module], check=False)  # built in here and there
+    lines = Path("/proc/kallsyms").read_text().splitlines()
+    functions = {wait_reasons.plain(line.split()[2]) for line in lines if line.split()[1] in "tT"}
+    missing = [
+        reason.name for reason in wait_reasons.REASONS if not any(reason.has(function) for function in functions)
+    ]
+    assert missing == []
 
 
 # --- Locks and pages ------------------------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ class Reason(NamedTuple):
     within: tuple[str, ...] = ()
     """And one of these is in the stack as well."""
 
+    def has(self, function: str) -> bool:
+        """Whether a wait in this function has this reason, whatever else is in the stack."""
+        return bool(_pattern((*self.functions, *self.innermost)).fullmatch(function))
+
 
 class WaitStack(NamedTuple):
     """With which tasks slept."""
