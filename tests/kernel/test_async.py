@@ -218,8 +218,8 @@ def test_a_try_that_found_no_tag() -> None:
         assert one["requests"] == 1
         assert one["stages"]["fs_ns"] < TAGGED_NS // 2, one
         assert TAGGED_NS <= one["stages"]["device_ns"] < TAGGED_NS * 2, one
-    # Of 32 at once, 28 have to wait for the others.
-    assert sum(one["stages"].get("submit_ns", 0) > TAGGED_NS // 2 for one in trace.operations) > 32
+    # Of the first 32, which are submitted at once, 28 have to wait for the others; later ones may find a tag.
+    assert sum(one["stages"].get("submit_ns", 0) > TAGGED_NS // 2 for one in trace.operations) >= 32 - TAGS
 
 
 def waiting(trace: Trace) -> list[Line]:
