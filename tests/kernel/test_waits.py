@@ -55,9 +55,9 @@ def folder(slow: Disk, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 
 
 @pytest.fixture
-def flow(path_flow: Running, slow: Disk, folder: Path) -> Running:
+def flow(waits_flow: Running, slow: Disk, folder: Path) -> Running:
     """A trace of the slow disk, mounted before."""
-    return path_flow.aim(slow)
+    return waits_flow.aim(slow)
 
 
 @contextmanager
@@ -457,11 +457,11 @@ def throttled() -> Iterator[Disk]:
 
 
 @pytest.mark.guest
-def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk, tmp_path: Path) -> None:
+def test_a_writer_sleeps_in_the_dirty_limit(waits_flow: Running, throttled: Disk, tmp_path: Path) -> None:
     """As often as the kernel tells its own tracing so."""
     with ExitStack() as stack:
         top = stack.enter_context(mounted(throttled, "ext4", tmp_path / "mounted"))
-        flow = path_flow.aim(throttled)
+        flow = waits_flow.aim(throttled)
         os.sync()
         stack.enter_context(dirty_bytes(4 << 20))
         pauses = stack.enter_context(tracefs.traced("writeback/balance_dirty_pages"))
@@ -494,7 +494,7 @@ def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk,
 
 @pytest.mark.guest
 def test_a_writer_above_its_cgroups_limit_waits_for_memory(
-    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
+    waits_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
 ) -> None:
     group = v2 / "wptwaits"
     group.mkdir()
@@ -503,7 +503,7 @@ def test_a_writer_above_its_cgroups_limit_waits_for_memory(
             (v2 / "cgroup.subtree_control").write_text("+memory")
         (group / "memory.high").write_text(str(8 << 20))
         with mounted(throttled, "ext4", tmp_path / "mounted") as top:
-            flow = path_flow.aim(throttled)
+            flow = waits_flow.aim(throttled)
             with opened(top / "file") as fd, flow.window() as told, joined(group):
                 for number in range(16):
                     os.pwrite(fd, b"x" * (1 << 20), number << 20)
