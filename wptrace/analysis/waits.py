@@ -59,14 +59,18 @@ class Waits(NamedTuple):
         return sorted(((name, ns / whole) for name, ns in found if ns), key=lambda one: -one[1])
 
 
-def of(report: Report) -> dict[tuple[Hashable, ...], list[Waits]]:
+ByGroup = dict[tuple[Hashable, ...], list[Waits]]
+"""By device and operation."""
+
+
+def of(report: Report) -> ByGroup:
     """Of each device and operation, the stages in which anything waited."""
     reasons: dict[Group, list[Group]] = {}
     for group in report.cells:
         if group.kind is WAIT:
             reasons.setdefault(ASLEEP.group(*group.values[:3]), []).append(group)
     asleep = {group: counts.get(NS, 0) for group, counts in report.counters.items() if group.kind is ASLEEP}
-    found: dict[tuple[Hashable, ...], list[Waits]] = {}
+    found: ByGroup = {}
     for group, stages in report.cells.items():
         if group.kind.name != OPERATION:
             continue
@@ -101,11 +105,10 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
         return {}
     counts = report.counters.get(WAITS.group(*group.values), {})
     waits = counts.get(COUNT, 0)
-    whole = sum(
-        stages[str(group.label("in_stage"))].sum
-        for of, stages in report.cells.items()
-        if of.kind.name == OPERATION and of.values == group.values[:2] and group.label("in_stage") in stages
-    )
+    # They stand first, and there is a row of each wait.
+    kind = next((of.kind for of in report.cells if of.kind.name == OPERATION), None)
+    took = None if kind is None else report.cells.get(kind.group(*group.values[:2]), {}).get(group.label("in_stage"))
+    whole = 0 if took is None else took.sum
     limits = {name: counts[name] // waits for name in (LIMIT, RATE, MACHINE) if waits and counts.get(name)}
     return {"waits": waits, **limits, "share": round(row.distribution.sum / whole, 4) if whole else 0.0}
 

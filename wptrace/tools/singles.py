@@ -73,11 +73,11 @@ def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
 def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
     stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups))
+    stories.stack_of = lambda of: capture.stacks.get(of, records.NO_STACK)
     rows = layout.rows(stories.layout)
 
     def decode(found: Records) -> Iterator[Event]:
         stories.cgroups = CgroupNames(known=capture.cgroups)
-        stories.stacks = capture.stacks
         stories.wall_offset_ns = found.wall_offset_ns
         for piece in _pieces(found, layout.stride):
             found_rows = list(rows.iter_unpack(piece))

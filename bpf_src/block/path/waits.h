@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Why the task of an operation slept where no request of its own says so. When it is switched in again, its stack is still
- * the one that it went to sleep with. Python gives each stack a reason (wptrace/flows/io/wait_reasons.toml).
+ * the one that it went to sleep with. Python gives each stack a reason (wptrace/flows/io/wait_reasons.py).
  */
 #ifndef WPT_PATH_WAITS_H
 #define WPT_PATH_WAITS_H
@@ -65,14 +65,10 @@ static __always_inline struct op_wait *wait_at(struct op_waits *waits, __u32 at)
 #define WAIT_ROW_PROBES 16
 __u64 wait_rows[WAIT_ROWS] SEC(".bss.wait_rows");
 
-struct wait_row {
-	__u64 key;
-};
-
-static __always_inline struct wait_row *wait_row_at(__u32 place)
+static __always_inline __u64 *wait_row_at(__u32 place)
 {
 	asm volatile("%0 &= %1" : "+w"(place) : "i"(WAIT_ROWS - 1));
-	return (struct wait_row *)&wait_rows[place];
+	return &wait_rows[place];
 }
 
 /* One for all CPUs: waits are few. */
@@ -262,11 +258,17 @@ static __noinline int leave_above(struct op_state *op, struct task_struct *task)
 	return 0;
 }
 
+/* Since when its task slept, without what is charged already. */
+static __always_inline __u64 asleep_since(struct op_state *op)
+{
+	return op->slept_ns > op->cursor_ns ? op->slept_ns : op->cursor_ns;
+}
+
 /* It slept for what is no request of its own. */
 static __always_inline void charge_wait(struct op_state *op, struct task_struct *task, __u64 now, bool trusted)
 {
 	enum op_stage stage = own_stage(op);
-	__u64 since = op->slept_ns > op->cursor_ns ? op->slept_ns : op->cursor_ns;
+	__u64 since = asleep_since(op);
 	__u64 ns = minus(now, since);
 	bool asks = journal_by_stack && op->op_kind == OP_KIND_SYNC;
 	__u32 stack = 0;
@@ -316,7 +318,7 @@ static __always_inline int on_dirty_pause(__u64 *ctx)
 
 static __always_inline void charge_dirty_limit(struct op_state *op, __u64 now)
 {
-	__u64 since = op->slept_ns > op->cursor_ns ? op->slept_ns : op->cursor_ns;
+	__u64 since = asleep_since(op);
 	struct op_waits *waits = waits_of(op);
 
 	op->in_dirty_limit = false;
@@ -332,11 +334,6 @@ static __always_inline void charge_dirty_limit(struct op_state *op, __u64 now)
 
 /* --- The end of an operation -------------------------------------------------------------------------------------- */
 
-static __always_inline bool take_wait_row(struct wait_row *row, __u64 key)
-{
-	return !row->key && take_place(&row->key, 0, key);
-}
-
 /* The slot, the kind, the stage and the owner of what a row counts, and the stack. */
 #define WAIT_KEY(slot, op_kind, stage, owner, stack) \
 	((__u64)(slot) << 48 | (__u64)(op_kind) << 40 | (__u64)(stage) << 32 | (__u64)(owner) << 16 | (stack))
@@ -347,9 +344,9 @@ __noinline __u32 claim_wait_row(__u64 key)
 	__u32 home = (key * 0x9e3779b97f4a7c15ULL) >> 32, probe;
 
 	for (probe = 0; probe < WAIT_ROW_PROBES; probe++) {
-		struct wait_row *row = wait_row_at(home + probe);
+		__u64 *row = wait_row_at(home + probe);
 
-		if (row->key == key || take_wait_row(row, key))
+		if (*row == key || (!*row && take_place(row, 0, key)))
 			return home + probe & (WAIT_ROWS - 1);
 	}
 	return WAIT_ROWS;

@@ -4,17 +4,7 @@
 from __future__ import annotations
 
 from wptrace.engine.devices import LABELS
-from wptrace.model.kind import (
-    OPERATIONS,
-    TASK_FIELDS,
-    UNATTRIBUTED,
-    EventField,
-    Kind,
-    Metric,
-    Noun,
-    Point,
-    Stage,
-)
+from wptrace.model.kind import OPERATIONS, TASK_FIELDS, UNATTRIBUTED, EventField, Kind, Metric, Noun, Point, Stage
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")

@@ -34,7 +34,7 @@ _SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", 
 _IN_STORIES = {"irq_delay": "irq_off"}
 # And as captures have it that were made before it was called so.
 _INTERFERENCE = ("interference", "noise")
-_NO_STACK = WaitStack(SEVERAL, ())
+NO_STACK = WaitStack(SEVERAL, ())
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
 Record = tuple[Any, ...]
@@ -90,8 +90,8 @@ class Stories:
         self._no_commit = bytes(self._commit.size)
         self._met, self._decode_met = None if met is None else layout.member("met"), met
         self._waits = layout.member("waits") if "waits" in layout.names else None
-        self.stacks: Mapping[int, tuple[str, Sequence[str]]] = {}
-        """Reasons and functions of waits, by their number in records."""
+        self.stack_of: Callable[[int], tuple[str, Sequence[str]]] = lambda number: NO_STACK
+        """The reason and functions of a wait, by their number in records."""
         self._events = Events(layout.member("events"))
         self._silence = bytes(len(self._interferences) * (0 if self._interferer is None else self._interferer.size))
         self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
@@ -299,7 +299,7 @@ class Stories:
         found = []
         for one in () if self._waits is None else self._waits.unpack(data, 0):
             if one.stack:
-                reason, functions = self.stacks.get(one.stack, _NO_STACK)
+                reason, functions = self.stack_of(one.stack)
                 told = {"stage": self._stages[one.stage], "reason": reason, "ns": one.ns, "count": one.count}
                 found.append({**told, "stack": list(functions)})
         return found

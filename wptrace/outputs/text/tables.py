@@ -60,7 +60,8 @@ def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | Non
     room = (style.width - len(_BETWEEN) * (across - 1)) // across
     idle = _idle(report, kind) if style.terse else set()
     shown = [(group, [row for row in rows if row.metric not in idle]) for group, rows in found]
-    drawn = [list(one(group, rows, report, style._replace(width=room))) for group, rows in shown]
+    made = waits.of(report) if kind.name == OPERATION else {}
+    drawn = [list(one(group, rows, report, style._replace(width=room), made)) for group, rows in shown]
     lines: list[str] = []
     for first in range(0, len(drawn), across):
         lines += [""] if first else []
@@ -75,8 +76,10 @@ def _idle(report: Report, kind: Kind) -> set[str]:
     return {measured.name for measured in kind.measured} - busy
 
 
-def one(group: Group, rows: Sequence[Row], report: Report, style: Style) -> Iterator[str]:
-    """The table of one."""
+def one(
+    group: Group, rows: Sequence[Row], report: Report, style: Style, made: waits.ByGroup | None = None
+) -> Iterator[str]:
+    """The table of one; what stages were `made` of is the same for all of a report."""
     many = wide(report) and style.width >= _ROOM_FOR_MORE
     yield _title(group, rows, report)
     names_width = max(_STAGE, *(len(row.metric) for row in rows))
@@ -90,7 +93,9 @@ def one(group: Group, rows: Sequence[Row], report: Report, style: Style) -> Iter
         yield "  of that, inside the stages above:"
         for row in interference:
             yield _row(row, many, style.width, names_width)
-    for found in waits.of(report).get(group.values, ()) if group.kind.name == OPERATION else ():
+    if group.kind.name != OPERATION:
+        return
+    for found in (waits.of(report) if made is None else made).get(group.values, ()):
         yield from _made_of(found, style.width)
 
 

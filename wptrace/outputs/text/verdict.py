@@ -104,7 +104,7 @@ def _largest(finding: Finding, dates: bool) -> str:
 
 def _made_of(parts: Sequence[tuple[str, float]]) -> str:
     shown = [f"{share:.0%} {printable(name)}" for name, share in parts[:_PARTS] if share >= _PART]
-    return f"{', '.join(shown)}" if shown else ""
+    return ", ".join(shown)
 
 
 def _limited(figures: Mapping[str, float]) -> str:

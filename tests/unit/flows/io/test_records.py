@@ -212,7 +212,7 @@ def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) 
     decode = Stories.decode
 
     def with_stacks(self: Stories, records: Any) -> Any:
-        self.stacks = stacks
+        self.stack_of = lambda number: stacks.get(number, io_records.NO_STACK)
         return decode(self, records)
 
     monkeypatch.setattr(Stories, "decode", with_stacks)

@@ -55,14 +55,14 @@ class Singles(Part):
         met = None if self._neighbours is None else self._neighbours.decode
         self._stories = Stories(obj, names, self._cgroups, met, self._layout.end)
         stacks = dict if self._waits is None else self._waits.stacks
+        if self._waits is not None:
+            self._stories.stack_of = self._waits.stack
         sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of, stacks)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
         rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
 
     def take(self, records: list[Record]) -> None:
-        if self._waits is not None:
-            self._stories.stacks = self._waits.stacks()
         events = list(self._stories.decode(records))
         self._events += events
         for one in events:

@@ -74,6 +74,7 @@ class Waits(Part):
         self._layout = obj.struct("wait_stack")
         first = self._layout.fields.index("frames[0]")
         self._frames = slice(first, first + sum(name.startswith("frames[") for name in self._layout.fields))
+        self._known = self._layout.fields.index("known")
         constants = obj.constants
         self._stacks = {
             constants["WAIT_DIRTY_LIMIT"]: WaitStack(DIRTY_LIMIT, ()),
@@ -171,14 +172,19 @@ class Waits(Part):
             found = self._stacks[number] = WaitStack(reason_of(names), names)
         return found
 
+    def _values(self, number: int) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = self._layout.struct.unpack_from(
+            self._obj.view("wait_stacks"), (number - 1) * self._layout.size
+        )
+        return found
+
     def _named(self, number: int) -> tuple[str, ...]:
         if self._symbols is None:
             self._symbols = KernelSymbols()
         else:
             self._symbols.refresh()
-        values = self._layout.struct.unpack_from(self._obj.view("wait_stacks"), (number - 1) * self._layout.size)
         names = []
-        for frame in filter(None, values[self._frames]):
+        for frame in filter(None, self._values(number)[self._frames]):
             # It is where its call returns to, which may be behind the end of a function that never returns.
             name = self._symbols.name(frame - 1)
             names.append(name if name != UNKNOWN else f"{frame:#x}")
@@ -188,7 +194,8 @@ class Waits(Part):
         """All that there are."""
         words = self._obj.view("wait_stacks").cast("Q")[:: self._layout.size // 8].tolist()
         for place, key in enumerate(words):
-            if key:
+            # The frames come behind the key.
+            if key and place + 1 not in self._stacks and self._values(place + 1)[self._known]:
                 self.stack(place + 1)
         return self._stacks
 
