@@ -25,6 +25,7 @@ from wptrace.tools import doctor
 _BOOTABLE = [kernel.name for kernel in KERNELS if kernel.arch == "amd64" and not kernel.running]
 _RUNNING = "running"
 
+_NO_FUSE = ("5.10", "6.1")
 # What a kernel lacks, and what is not said of it: everything else is there on all of them.
 _LACKS = {
     # Types of modules are in no BTF: CONFIG_DEBUG_INFO_BTF_MODULES came with 5.11.
@@ -33,6 +34,11 @@ _LACKS = {
         f"there is no tracepoint nbd_{name} on 5.10"
         for name in ("send_request", "payload_sent", "header_received", "payload_received")
     ],
+    # FUSE got tracepoints between 6.1 and 6.12.
+    **{
+        ("fuse", name): [f"there is no tracepoint fuse_request_{at} on {name}" for at in ("send", "end")]
+        for name in _NO_FUSE
+    },
 }
 # Of modules, which a kernel that runs may not have loaded.
 _OF_MODULES = {"rpc": "rpc_task", "nbd": "nbd_"}
