@@ -106,10 +106,14 @@ TRACEPOINT(hardirq_exit, irq_handler_exit, on_hardirq_exit((void *)ctx[1], trust
 TRACEPOINT(softirq_entry, softirq_entry, on_softirq_entry())
 TRACEPOINT(softirq_exit, softirq_exit, on_softirq_exit(ctx[0]))
 
+TRACEPOINT(tag_wait, block_rq_tag_wait, on_tag_wait((void *)ctx[1]))
+TRACEPOINT(zone_plug, disk_zone_wplug_add_bio, on_zone_plug())
+
 SEC("perf_event")
 int tick_perf(void *ctx)
 {
-	return on_tick();
+	on_tick();
+	return sample_work(ctx);
 }
 
 /*

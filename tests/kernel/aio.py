@@ -1,31 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linux AIO by its system calls, one request at a time."""
+"""Linux AIO by its system calls."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 
 from wptrace.kernel import system_calls
 
-READ, FSYNC, FDSYNC = 0, 2, 3  # include/uapi/linux/aio_abi.h
+READ, WRITE, FSYNC, FDSYNC = 0, 1, 2, 3  # include/uapi/linux/aio_abi.h
 _SETUP, _GETEVENTS = {"x86_64": (206, 208), "aarch64": (0, 4)}[os.uname().machine]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Aio:
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1) -> None:
         self._context = ctypes.c_ulong()
-        assert not _libc.syscall(_SETUP, 1, ctypes.byref(self._context))
+        assert not _libc.syscall(_SETUP, most, ctypes.byref(self._context))
 
     def do(self, opcode: int, fd: int, address: int = 0, length: int = 0, offset: int = 0) -> int:
         """Ask for one, wait for it, and return its result."""
-        asked = struct.pack("QIIHHIQQQQII", 0, 0, 0, opcode, 0, fd, address, length, offset, 0, 0, 0)
-        block, event = ctypes.create_string_buffer(asked), ctypes.create_string_buffer(32)
-        every = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        assert _libc.syscall(system_calls.numbers()["io_submit"], self._context, ctypes.c_long(1), every) == 1
-        assert _libc.syscall(_GETEVENTS, self._context, ctypes.c_long(1), ctypes.c_long(1), event, None) == 1
-        (result,) = struct.unpack_from("q", event, 16)
-        return int(result)
+        return self.do_all([(opcode, fd, address, length, offset)])[0]
+
+    def do_all(self, wanted: Sequence[tuple[int, int, int, int, int]]) -> list[int]:
+        """The same of several, in one call; results are in the order of their ends."""
+        asked = [struct.pack("QIIHHIQQQQII", 0, 0, 0, op, 0, fd, *where, 0, 0, 0) for op, fd, *where in wanted]
+        blocks, events = (
+            [ctypes.create_string_buffer(one) for one in asked],
+            ctypes.create_string_buffer(32 * len(asked)),
+        )
+        every, count = (ctypes.c_void_p * len(asked))(*map(ctypes.addressof, blocks)), ctypes.c_long(len(asked))
+        assert _libc.syscall(system_calls.numbers()["io_submit"], self._context, count, every) == len(asked)
+        assert _libc.syscall(_GETEVENTS, self._context, count, count, events, None) == len(asked)
+        return [struct.unpack_from("q", events, 32 * number + 16)[0] for number in range(len(asked))]

@@ -231,14 +231,8 @@ def writeback_flow(_shared: Shared) -> Running:
     return _shared.of(writeback=True)
 
 
-@pytest.fixture(scope="module")
-def waits_flow(_shared: Shared) -> Running:
-    """The same with reasons of waits."""
-    return _shared.of(writeback=False, waits=True)
-
-
 # In the order in which they run.
-SHARED = ("path_flow", "writeback_flow", "waits_flow")
+SHARED = ("path_flow", "writeback_flow")
 
 
 @pytest.fixture

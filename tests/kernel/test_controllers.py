@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.aio import WRITE, Aio
 from tests.kernel.disks import Disk, fio, null_device, setting, total
 from tests.kernel.loads import costed, joined, limited
 from tests.kernel.trace import Line, Told, Trace, lossless, wait_until
 from tests.kernel.window import Running, path_of
+from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.engine.filters import Filter
 
 MS = 1_000_000
@@ -50,6 +55,10 @@ def held(trace: Told) -> dict[str, int]:
         for one in line.get("throttled_by", ()):
             found[one["controller"]] = found.get(one["controller"], 0) + one["ns"]
     return found
+
+
+def by_controller(line: Line) -> dict[str, int]:
+    return {one["controller"]: one["ns"] for one in line.get("throttled_by", ())}
 
 
 def rows(trace: Told, kind: str, stage: str) -> list[Line]:
@@ -154,3 +163,32 @@ def test_writeback_throttling_and_tags(disks: dict[str, Disk], flow: Running, co
     with flow.window(Filter(op="write")) as trace:
         job = fio(disks[controller].path, rw="write", **files, **four)
     named(trace, controller, job, besides)
+    queues = {one.get("tag_queue") for one in trace.operations if "tag" in by_controller(one)}
+    assert queues <= ({0} if vmlinux().tracepoint("block_rq_tag_wait") else {None}), queues
+    assert bool(queues) == (controller == "tag" or "tag" in held(trace))
+
+
+@pytest.mark.guest
+@pytest.mark.skipif(
+    not vmlinux().tracepoint("disk_zone_wplug_add_bio"), reason="writes to zones wait here for no other"
+)
+def test_writes_to_one_zone_wait_for_each_other() -> None:
+    writes, size = 6, 4096
+    settings = {"zoned": 1, "zone_size": 4, "memory_backed": 1, "irqmode": 2, "completion_nsec": 2 * MS}
+    with null_device("wptest_zone", **settings) as disk:
+        fd = os.open(disk.path, os.O_RDWR | os.O_DIRECT)
+        page = mmap.mmap(-1, size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        with Trace("--dev", disk.name, "--each", "--interference") as trace:
+            done = Aio(writes).do_all([(WRITE, fd, address, size, number * size) for number in range(writes)])
+        os.close(fd)
+    assert done == [size] * writes
+    assert lossless(trace.summary), trace.summary["loss"]
+    told = [*trace.operations, *trace.requests]
+    assert len(told) == writes
+    waited = [one for one in told if "zone" in by_controller(one)]
+    # All but the first, which each hold up those behind them.
+    assert len(waited) == writes - 1
+    assert held(trace)["zone"] >= sum(range(1, writes)) * 2 * MS * 0.9
+    for one in waited:
+        assert sum(by_controller(one).values()) <= one["stages"]["throttle_ns"]

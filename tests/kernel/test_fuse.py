@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,9 +31,15 @@ def has_tracepoint() -> bool:
     return any(place is not None and place.tracepoint("fuse_request_send") for place in places)
 
 
+class Server:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.asked: dict[str, int] = {}
+        """How often by what, when it has ended."""
+
+
 @contextmanager
-def served(folder: Path, below: Path) -> Iterator[dict[str, int]]:
-    """What the server was asked, how often, is there when it has ended."""
+def served(folder: Path, below: Path) -> Iterator[Server]:
     subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # built in here and there
     below.write_bytes(bytes(SIZE))
     folder.mkdir()
@@ -41,15 +48,16 @@ def served(folder: Path, below: Path) -> Iterator[dict[str, int]]:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
-            asked: dict[str, int] = {}
-            yield asked
+            made = Server(server.pid)
+            yield made
         finally:
+            os.kill(server.pid, signal.SIGCONT)
             unmount(folder)
-        asked.update(json.loads(server.stdout.read()))
+        made.asked.update(json.loads(server.stdout.read()))
 
 
 def test_requests_are_those_that_the_server_was_asked(tmp_path: Path) -> None:
-    with served(tmp_path / "mounted", tmp_path / "below") as asked:
+    with served(tmp_path / "mounted", tmp_path / "below") as server:
         if not has_tracepoint():
             done = wptrace("flow", "fuse", "1", "1")
             assert (done.returncode, done.stdout) == (2, "")
@@ -66,7 +74,7 @@ def test_requests_are_those_that_the_server_was_asked(tmp_path: Path) -> None:
             os.close(fd)
     assert trace.summary["requests"]["lost"] == 0
     rows = [row for row in trace.summary["rows"] if row["stage"] == "asked"]
-    counts = {row["labels"]["op"]: row["count"] for row in rows}
+    counts, asked = {row["labels"]["op"]: row["count"] for row in rows}, server.asked
     assert (counts["fuse_read"], counts["fuse_write"], counts["fuse_fsync"]) == (
         asked["READ"],
         asked["WRITE"],

@@ -146,10 +146,13 @@ class Running:
         check(line)
         return list(line["found"])
 
+    def drain(self) -> None:
+        self._session.reader.drain()
+
     def _look(self) -> Snapshot:
         # A program counts before it writes its record, and its CPU may stand still in between.
         cpus.barrier()
-        self._session.reader.drain()
+        self.drain()
         return self._trace.snapshot()
 
     def _settle(self) -> None:
@@ -194,27 +197,19 @@ class Shared:
     """A path flow for the tests of all modules, which is started once; one that has other options ends it."""
 
     def __init__(self) -> None:
-        self._now: tuple[tuple[bool, bool], Running] | None = None
+        self._now: tuple[bool, Running] | None = None
         self._stack = ExitStack()
 
-    def of(self, writeback: bool, waits: bool = False) -> Running:
-        """Without reasons of waits unless they are asked for: other traces that come and go change all stacks, and the
-        table of them is full some time."""
-        asked = writeback, waits
-        if self._now is None or self._now[0] != asked:
+    def of(self, writeback: bool) -> Running:
+        if self._now is None or self._now[0] != writeback:
             self.close()
             for module in MODULES:
                 # Its functions are there before the programs are.
                 subprocess.run(["modprobe", "--quiet", module], check=False)
             options = io_options.Options(
-                tuple(blockdev.disks()[:1]),
-                slow_ns=_NONE,
-                ring_bytes=RING,
-                writeback=writeback,
-                spare=_SPARE,
-                waits_ns=io_options.WAITS_NS if waits else None,
+                tuple(blockdev.disks()[:1]), slow_ns=_NONE, ring_bytes=RING, writeback=writeback, spare=_SPARE
             )
-            self._now = asked, self._stack.enter_context(running(lambda: PathFlow(options), shared=True))
+            self._now = writeback, self._stack.enter_context(running(lambda: PathFlow(options), shared=True))
         return self._now[1]
 
     def close(self) -> None:

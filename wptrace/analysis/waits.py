@@ -15,6 +15,10 @@ WAIT = Kind("wait", Noun("wait"), LABELS, book="")
 """Operations that waited in a stage for one reason, and for how long."""
 OWNED_WAIT = "owned_wait"
 """The name of the kind of the same by owner."""
+WORK = Kind("work", Noun("sample"), LABELS, book="")
+"""What operations did on a CPU in a stage when ticks came: how many, and the ticks' time."""
+PARTS_OF_STAGES = (WAIT, WORK)
+"""They stand below the stages that are made of them."""
 WAITS = Kind("waits", Noun("wait"), LABELS, book="")
 """How often they did, and what limits there were: counters alone."""
 ASLEEP = Kind("asleep", Noun("operation"), LABELS[:3], book="")
@@ -25,6 +29,8 @@ LIMIT, RATE, MACHINE = "limit_bytes", "rate_bytes", "machine_bytes"
 much may be dirty on the machine."""
 RUNNING, SHORTER = "on the CPU", "shorter waits"
 """The rest of a stage in which tasks can run: no wait, or none that has a reason."""
+_RUNS = "fs"
+"""The stage of which it is known for how long tasks slept."""
 # An owner with this share of the time is named.
 _MOST = 0.5
 
@@ -49,6 +55,8 @@ class Waits(NamedTuple):
     running_ns: int | None
     """On a CPU, or ready for one."""
     whole_ns: int
+    work: tuple[tuple[str, float], ...] = ()
+    """Parts of the time on a CPU, the largest first, where it was sampled."""
 
     @property
     def parts(self) -> list[tuple[str, float]]:
@@ -69,6 +77,11 @@ def of(report: Report) -> ByGroup:
     for group in report.cells:
         if group.kind is WAIT:
             reasons.setdefault(ASLEEP.group(*group.values[:3]), []).append(group)
+    work: dict[Group, Counter[str]] = {}
+    for group, stages in report.cells.items():
+        if group.kind is WORK:
+            key, what = ASLEEP.group(*group.values[:3]), str(group.values[-1])
+            work.setdefault(key, Counter())[what] += stages[TOTAL].sum
     asleep = {group: counts.get(NS, 0) for group, counts in report.counters.items() if group.kind is ASLEEP}
     found: ByGroup = {}
     for group, stages in report.cells.items():
@@ -76,9 +89,13 @@ def of(report: Report) -> ByGroup:
             continue
         for stage, took in stages.items():
             key = ASLEEP.group(*group.values, stage)
-            if took.sum and (key in reasons or asleep.get(key)):
-                made = _made(report, stage, took.sum, reasons.get(key, []), asleep.get(key))
-                found.setdefault(group.values, []).append(made)
+            if took.sum and (key in reasons or key in work or asleep.get(key)):
+                # Nobody slept where there is no figure.
+                slept = asleep.get(key, 0 if stage == _RUNS else None)
+                made = _made(report, stage, took.sum, reasons.get(key, []), slept)
+                busy = work.get(key, Counter[str]())
+                shares = tuple((what, ns / busy.total()) for what, ns in busy.most_common())
+                found.setdefault(group.values, []).append(made._replace(work=shares))
     return found
 
 
@@ -101,6 +118,9 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
     if group.kind.name == OPERATION:
         slept = report.counter(ASLEEP.group(*group.values, row.metric), NS)
         return {"asleep_ns": slept} if slept else {}
+    if group.kind is WORK:
+        alike = (stages[TOTAL].sum for of, stages in report.cells.items() if _is_beside(of, group))
+        return {"share": round(row.distribution.sum / (sum(alike) or 1), 4)}
     if group.kind is not WAIT:
         return {}
     counts = report.counters.get(WAITS.group(*group.values), {})
@@ -111,6 +131,11 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
     whole = 0 if took is None else took.sum
     limits = {name: counts[name] // waits for name in (LIMIT, RATE, MACHINE) if waits and counts.get(name)}
     return {"waits": waits, **limits, "share": round(row.distribution.sum / whole, 4) if whole else 0.0}
+
+
+def _is_beside(one: Group, other: Group) -> bool:
+    """Of the same stage."""
+    return one.kind is other.kind and one.values[:3] == other.values[:3]
 
 
 def whose(report: Report, values: tuple[Hashable, ...]) -> str:

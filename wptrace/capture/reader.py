@@ -38,7 +38,7 @@ from wptrace.model.report import Event, InFlight, Report, Start, arranged
 
 # In a segment, and of all of them that differ.
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
-_MOST_STACKS, _MOST_FUNCTIONS = 4096, 128
+_STACK_NUMBERS, _MOST_FUNCTIONS = 1 << 16, 128
 _MOST_CGROUPS = 1 << 18
 _MOST_ANCHORS = 1 << 10
 # Characters of all names that are known at a time, and of one layout.
@@ -116,7 +116,7 @@ class _Frames:
         """Of waits: the reason and functions, by the number in records."""
         self.anchors: list[Anchor] = []
         self._boot = ""
-        self._learnt = self._named = 0
+        self._learnt = self._named = self._stack_text = 0
 
     def _begin_segment(self) -> None:
         self._known = spec.Known()
@@ -184,11 +184,14 @@ class _Frames:
             self.cgroups[key] = name
         for number, stack in spec.mapping(has.get("waits", {})).items():
             reason, *functions = map(spec.text, spec.sequence(stack))
-            if len(functions) > _MOST_FUNCTIONS or len(self.stacks) > _MOST_STACKS:
+            key = spec.integer(int(number))
+            before = self.stacks.get(key)
+            self._stack_text += _length(reason, functions) - (0 if before is None else _length(*before))
+            if len(functions) > _MOST_FUNCTIONS or self._stack_text > _MOST_TEXT or not 0 < key < _STACK_NUMBERS:
                 raise ValueError("there are too many waits")
             if any(len(name) > _LONGEST_NAME for name in (reason, *functions)):
                 raise ValueError("no function is called so")
-            self.stacks[spec.integer(int(number))] = reason, functions
+            self.stacks[key] = reason, functions
         for number, devices in spec.mapping(has.get("devices", {})).items():
             # Whoever decodes records of the layout has this list.
             names = self.layouts[self._numbers[spec.integer(int(number))]].names
@@ -451,6 +454,10 @@ class Arriving(_Frames):
         else:
             self._from.payload(frame)
         return None
+
+
+def _length(reason: str, functions: Sequence[str]) -> int:
+    return len(reason) + sum(map(len, functions))
 
 
 def _json(text: bytes) -> Any:

@@ -178,10 +178,10 @@ class CaptureOutput:
                 self._put()
 
         def name(rows: bytearray) -> None:
-            stacks = {str(one): [reason, *of] for one, (reason, of) in stacks_now().items() if one not in made.stacks}
-            if stacks:
-                made.stacks.update(map(int, stacks))
-                self._json(Kind.NAMES, {"waits": stacks})
+            new_stacks = {one: stack for one, stack in stacks_now().items() if made.stacks.get(one) != stack}
+            if new_stacks:
+                made.stacks.update(new_stacks)
+                self._json(Kind.NAMES, {"waits": {str(one): [reason, *of] for one, (reason, of) in new_stacks.items()}})
             if place is None or cgroup_of is None:
                 return
             words = memoryview(rows).cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
@@ -303,8 +303,8 @@ class _Buffer:
         self.facts = fields
         self.known: set[int] = set()
         """Cgroups whose names a reader knows."""
-        self.stacks: set[int] = set()
-        """And stacks of waits."""
+        self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
+        """And stacks of waits, by number."""
         self._length = layout.size.to_bytes(4, sys.byteorder)
         stride = (layout.size + 7) // 8 * 8
         self.entry = ENTRY + stride

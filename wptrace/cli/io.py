@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="path",
         help="what to follow: the path from the system call on, or the block layer alone, the cheapest (default: path)",
     )
-    common.add_devices(which)
+    common.add_devices(which, ", or a path on NFS, FUSE and the like")
     common.add_filters(which, FILTERS)
     which.add_argument("--children", action="store_true", help="with --pid: also processes that it starts, or started")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")

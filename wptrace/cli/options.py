@@ -386,7 +386,7 @@ def percent(text: str, option: str) -> float:
     return found
 
 
-def add_devices(parser: argparse._ActionsContainer) -> None:
+def add_devices(parser: argparse._ActionsContainer, more: str = "") -> None:
     """They are no predicate: rows are made for them at the start (docs/decisions/filters.md)."""
     parser.add_argument(
         "-d",
@@ -394,7 +394,7 @@ def add_devices(parser: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         metavar="DEVICE",
-        help="a disk, partition or stacked device: /dev/x, x or MAJ:MIN; repeatable (default: all disks)",
+        help=f"a disk, partition or stacked device: /dev/x, x or MAJ:MIN{more}; repeatable (default: all disks)",
     )
 
 

@@ -17,6 +17,7 @@ from wptrace.engine.cells import Cells, Elements
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, cpus, mounts
+from wptrace.kernel.mounts import Remote
 from wptrace.model.kind import DEVICE, OPERATION, Group, Kind, Label
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
@@ -172,24 +173,40 @@ class Devices:
     def __init__(
         self,
         wanted: Sequence[str],
+        remotes: Sequence[Remote] = (),
         hidden: bool = False,
         stateful: Callable[[Sequence[blockdev.Extent]], Collection[str]] = lambda _: (),
     ) -> None:
-        """`wanted` are as the user named them; none means all disks. `stateful` ones need times of wptrace's own."""
+        """`wanted` are as the user named them; none means all disks, or no disk where there are `remotes`. `stateful`
+        ones need times of wptrace's own."""
         # Before: what comes meanwhile is a change.
         self._changes = blockdev.Changes()
         self.wanted, self._hidden, self._find_stateful = tuple(wanted), hidden, stateful
-        self.extents = extents(wanted, hidden)
+        self.remotes = tuple(remotes)
+        self.extents = [] if self._no_disk else extents(wanted, hidden)
         self.stateful = stateful(self.extents)
         self._aimed = False
 
     @property
+    def _no_disk(self) -> bool:
+        return bool(self.remotes) and not self.wanted
+
+    @property
+    def everything(self) -> bool:
+        """All that comes is wanted."""
+        return not self.wanted and not self.remotes
+
+    @property
     def chosen(self) -> dict[str, Any]:
-        return {"dev": [extent.name for extent in self.extents] if self.wanted else []}
+        return {"dev": [] if self.everything else self._rows()}
+
+    def _rows(self) -> list[str]:
+        return [*(extent.name for extent in self.extents), *(one.name for one in self.remotes)]
 
     def plan(self, hooks: Iterable[Hook]) -> list[str]:
         """Describe what a start would do."""
         lines = [f"trace {extent.name} (disk {extent.disk})" for extent in self.extents]
+        lines += [f"trace {one.name} ({one.kind})" for one in self.remotes]
         return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 
     def notes(self) -> list[str]:
@@ -201,11 +218,11 @@ class Devices:
     @property
     def may_come(self) -> bool:
         """Whether some that are not there yet belong to those that are wanted."""
-        return not self.wanted or bool(stacked(self.wanted))
+        return self.everything or bool(stacked(self.wanted))
 
     def layers(self) -> list[str]:
         """Those that are stacked, and those below them, as far as they are there now."""
-        if not self.wanted:
+        if self.everything:
             return blockdev.layers()
         found: list[str] = []
         for device in self.wanted:
@@ -220,10 +237,10 @@ class Devices:
     def place(self, obj: BpfObject, room: int, reused: bool = True) -> None:
         """Give each device a row of the programs, which are not loaded yet, and keep some for those that come."""
         room = max(min(room, most(obj) - len(self.extents)), 0)
-        self.slots = Slots(names(self.extents), room, reused)
+        self.slots = Slots([OTHER, *self._rows()], room, reused)
         self.names = self.slots.names
-        self.loads = Loads(self.names)
-        obj.bss.trace_unlisted = not self.wanted
+        self.loads = Loads(one.name for one in self.extents)
+        obj.bss.trace_unlisted = self.everything
         obj.bss.devices = table(obj, self.extents, self.names, self.stateful)
         if self._hidden:
             obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
@@ -231,7 +248,7 @@ class Devices:
     def aim(self, obj: BpfObject, wanted: Sequence[str]) -> None:
         """Trace these devices from the next look on. Others keep what was counted of them."""
         self.wanted, self._aimed = tuple(wanted), True
-        obj.bss.trace_unlisted = not wanted
+        obj.bss.trace_unlisted = self.everything
 
     def look(
         self,
@@ -246,14 +263,15 @@ class Devices:
         changed, self._aimed = bool(self._changes) or self.slots.waiting or self._aimed, False
         if not changed:
             return False
-        before, self.extents = self.extents, extents_of_now(self.wanted, self._hidden)
+        before = self.extents
+        self.extents = [] if self._no_disk else extents_of_now(self.wanted, self._hidden)
         # Without the hooks for times of its own wptrace takes what the kernel has, as for all that have no row.
         if self.stateful:
             self.stateful = self._find_stateful(self.extents)
         with suppress(UsageError):
             obj.bss.devices = table(obj, [one for one in before if one in self.extents], self.names, self.stateful)
         cpus.barrier()
-        changes = self.slots.changes([extent.name for extent in self.extents], held())
+        changes = self.slots.changes(self._rows(), held())
         for slot, name in changes.items():
             rename(slot, name)
         self.slots.rename(changes)
@@ -338,6 +356,20 @@ def below_files() -> dict[int, str]:
     return {**mounts.block_devices(), **blockdev.numbers()}
 
 
+def chosen(wanted: Sequence[str], places: Sequence[mounts.Place]) -> tuple[list[str], list[Remote]]:
+    """The devices that are wanted, and the file systems whose server is elsewhere: those that are wanted by a path on
+    them, or on which the files and directories at `places` lie."""
+    by_text = {text: mounts.remote(text) if "/" in text else None for text in wanted}
+    found = [one for one in by_text.values() if one is not None]
+    of_places = {place.path: mounts.remote(place.path) for place in places}
+    if not wanted:
+        found += [one for one in of_places.values() if one is not None]
+    for path, one in of_places.items():
+        if one is not None and one not in found:
+            raise UsageError(f"{path} lies on {one.name}, which is not one of --dev", hint=f"--dev {path}")
+    return [text for text, one in by_text.items() if one is None], list(dict.fromkeys(found))
+
+
 def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path = blockdev.SYS) -> None:
     """Of a file on another device nothing would be seen.
 
@@ -359,7 +391,11 @@ def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path 
 
 
 def file_table(
-    obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str], below: Mapping[int, str]
+    obj: BpfObject,
+    wanted: Sequence[blockdev.Extent],
+    slots: Sequence[str],
+    below: Mapping[int, str],
+    remotes: Sequence[Remote] = (),
 ) -> list[dict[str, int]]:
     """The rows of files by the device they lie on, for operations without a request.
 
@@ -368,6 +404,9 @@ def file_table(
     """
     found = Table(obj, "file_devices")
     placed = _placed(wanted, slots)
+    numbers = {name: slot for slot, name in enumerate(slots)}
+    for one in remotes:
+        found.put(one.dev, slot=numbers[one.name], remote=True)
     for dev, name in below.items():
         slot = _slot_of(name, placed)
         if slot:

@@ -45,6 +45,8 @@ class Hook(NamedTuple):
     """The module whose functions or tracepoints it needs; where that is not there, nor is what it would observe."""
     modules: tuple[str, ...] = ()
     """More of them, whose functions may be among its programs' targets."""
+    noted: bool = True
+    """A start says so where none of the ways works; false where older kernels do without."""
 
     @property
     def ways(self) -> tuple[Way, ...]:

@@ -58,7 +58,7 @@ class Attempts:
 
     def notes(self, *others: str) -> list[str]:
         """Return what the result lacks, and why; for hooks with these ids the flow has its own note."""
-        missing = [hook for hook in self.hooks if not self.left(hook) and hook.id not in others]
+        missing = [hook for hook in self.hooks if not self.left(hook) and hook.id not in others and hook.noted]
         return [f"{hook.without} ({hook.name} cannot be observed here: {self.reason(hook.id)})" for hook in missing]
 
 

@@ -16,6 +16,9 @@ from wptrace.kernel import blockdev, procfs
 
 PROC = Path("/proc")
 OVERLAY = "overlay"
+# Of these another machine, the host or a process has the files.
+_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "virtiofs", "fuse"}
+_LONGEST_NAME = 128
 
 
 class Mount(NamedTuple):
@@ -50,6 +53,32 @@ def mounts(proc: Path = PROC) -> list[Mount]:
     except OSError:  # no /proc
         return []
     return [_mount(os.fsdecode(line)) for line in lines if line]
+
+
+class Remote(NamedTuple):
+    """A mounted file system whose server is elsewhere. Whoever mounted it chose its name."""
+
+    name: str
+    dev: int
+    kind: str
+
+
+def remote(path: str, proc: Path = PROC) -> Remote | None:
+    """The one that a path lies on, if it is one. It is not asked, as its server may have stopped; so links are not
+    followed."""
+    at = os.path.abspath(path)  # noqa: PTH100 - as above
+    every = mounts(proc)
+    above = [one for one in every if f"{at}/".startswith(f"{one.point.rstrip('/')}/")]
+    mount = max(reversed(above), key=lambda one: len(one.point), default=None)
+    if mount is None or mount.kind.partition(".")[0] not in _REMOTE:
+        return None
+    alike = {one.dev for one in every if one.source == mount.source}
+    name = mount.point if mount.source in ("", "none") or len(alike) > 1 else mount.source
+    # A disk has no name like this.
+    name = name if ":/" in name else f"{mount.kind}:{name}"
+    name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME // 4]}...{name[-_LONGEST_NAME // 2 :]}"
+    shown = "".join(one if one.isprintable() else "?" for one in name)
+    return Remote(shown, mount.dev, mount.kind)
 
 
 def registered(proc: Path = PROC) -> set[str]:

@@ -20,6 +20,8 @@ struct held {
 	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the slot */
 	__u64 until; /* of an operation: what lies before it has been counted */
 	__u64 by[CONTROLLERS];
+	__u16 tag_queue; /* as in a record, the last one */
+	bool needs_tag; /* of a bio: that is what its task is about to sleep for */
 };
 
 #define PHASES 4 /* of one bio; what holds it then is taken for the last of them */
@@ -143,6 +145,60 @@ static __always_inline void take_in_hand(struct bio_state *state)
 	hand->bio.place = state->place + 1;
 }
 
+/* The bio that the current task has in hand, if it has no request yet. */
+static __always_inline struct bio_state *bio_in_hand(void)
+{
+	struct hand *hand = this_hand();
+	struct bio_state *state;
+
+	if (!watches_interference() || !hand->bio.place || hand->task != bpf_get_current_task())
+		return NULL;
+	state = bio_at(hand->bio.place - 1);
+	if (state->bio <= DELIVERED || state->done.times.queued != hand->bio.since || state->kind != BIO_KIND_QUEUED)
+		return NULL;
+	return state;
+}
+
+struct blk_mq_hw_ctx___known {
+	unsigned int queue_num;
+} __attribute__((preserve_access_index));
+
+/* It is about to sleep for a tag, since 7.2. */
+static __noinline int on_tag_wait(struct blk_mq_hw_ctx___known *queue)
+{
+	struct bio_state *state = bio_in_hand();
+	struct hold *hold;
+
+	if (!state)
+		return 0;
+	begin_phase(state, CONTROLLER_TAG, bpf_ktime_get_ns());
+	hold = hold_of(state);
+	hold->held.tag_queue = 1 + BPF_CORE_READ(queue, queue_num);
+	hold->held.needs_tag = true;
+	return 0;
+}
+
+/* It is known already that it sleeps for a tag. */
+static __always_inline bool is_tag_wait(struct bio_state *state)
+{
+	struct held *held = &hold_of(state)->held;
+	bool known = held->since == state->done.times.queued && held->needs_tag;
+
+	if (known)
+		held->needs_tag = false;
+	return known;
+}
+
+/* The task goes on; a worker sends it when the writes before it are done. */
+static __noinline int on_zone_plug(void)
+{
+	struct bio_state *state = bio_in_hand();
+
+	if (state)
+		begin_phase(state, CONTROLLER_ZONE, bpf_ktime_get_ns());
+	return 0;
+}
+
 /*
  * The task of this CPU leaves it. Whoever has an operation takes the bio in hand along; of others only the first sleep
  * is seen.
@@ -167,7 +223,7 @@ static __noinline int put_down(void *ctx, __u64 task, bool sleeps)
 		interference_of(op)->in_hand.place = place;
 		interference_of(op)->in_hand.since = hand->bio.since;
 	}
-	if (sleeps && state->kind == BIO_KIND_QUEUED)
+	if (sleeps && state->kind == BIO_KIND_QUEUED && !is_tag_wait(state))
 		begin_phase(state, asleep_in(ctx), bpf_ktime_get_ns());
 	return 0;
 }
@@ -251,8 +307,11 @@ __noinline int count_held_request(__u32 place)
 		if (by >= CONTROLLERS || end <= begin)
 			continue;
 		hold->held.by[by] += end - begin;
-		if (op)
-			hold_op(op, by, begin, end);
+		if (!op)
+			continue;
+		hold_op(op, by, begin, end);
+		if (by == CONTROLLER_TAG)
+			held_op(op)->tag_queue = hold->held.tag_queue;
 	}
 	count_held(&held_request_cells, state->done.slot * BLOCK_OPS + state->op_kind, &hold->held);
 	return 0;

@@ -50,6 +50,50 @@ static __noinline bool operation_passes(struct file *file, enum op_kind kind, __
 	       (file ? file_matches(file, false) : !filter_file);
 }
 
+static __always_inline struct file_device *file_device_of(__u32 dev)
+{
+	__u32 at = device_place(dev, FILE_DEVICES);
+	int probe;
+
+	for (probe = 0; probe < DEVICE_PROBES; probe++) {
+		struct file_device *entry = &file_devices[(at + probe) & (FILE_DEVICES - 1)];
+
+		if (!entry->dev)
+			return NULL;
+		if (entry->dev == dev)
+			return entry;
+	}
+	return NULL;
+}
+
+/* The row of a file for an operation without a request. */
+static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool trusted)
+{
+	struct inode *inode = FIELD(trusted, file, f_inode);
+	struct super_block *super = FIELD(trusted, inode, i_sb);
+	bool special = (FIELD(trusted, inode, i_mode) & S_IFMT) == S_IFBLK;
+	struct file_device *found =
+		file_device_of(special ? FIELD(trusted, inode, i_rdev) : FIELD(trusted, super, s_dev));
+
+	*slot = found ? found->slot : UNLISTED_SLOT;
+	return found || (trace_unlisted && (special || FIELD(trusted, super, s_bdev)));
+}
+
+/* Its row is known from the start: of what waits for a server that has stopped nothing else would tell. */
+static __noinline int place_remote(struct op_state *op, struct file *file)
+{
+	struct file_device *found;
+
+	if (!op || !file)
+		return 0;
+	found = file_device_of(BPF_CORE_READ(file, f_inode, i_sb, s_dev));
+	if (found && found->remote) {
+		op->slot = found->slot;
+		op->remote = true;
+	}
+	return 0;
+}
+
 static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
 				    loff_t *position, bool trusted)
 {
@@ -63,6 +107,8 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	if (interference)
 		__builtin_memset(interference_of(op), 0, sizeof(struct interference_state));
 	own_operation(op, file, trusted);
+	if (watches_remote)
+		place_remote(op, file);
 }
 
 /* Without a file where it has none, or it is not known. */
@@ -130,30 +176,6 @@ static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
 	return bytes;
 }
 
-/* The row of a file for an operation without a request. */
-static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool trusted)
-{
-	struct inode *inode = FIELD(trusted, file, f_inode);
-	struct super_block *super = FIELD(trusted, inode, i_sb);
-	bool special = (FIELD(trusted, inode, i_mode) & S_IFMT) == S_IFBLK;
-	__u32 dev = special ? FIELD(trusted, inode, i_rdev) : FIELD(trusted, super, s_dev);
-	__u32 at = device_place(dev, FILE_DEVICES);
-	int probe;
-
-	for (probe = 0; probe < DEVICE_PROBES; probe++) {
-		struct file_device *entry = &file_devices[(at + probe) & (FILE_DEVICES - 1)];
-
-		if (!entry->dev)
-			break;
-		if (entry->dev == dev) {
-			*slot = entry->slot;
-			return true;
-		}
-	}
-	*slot = UNLISTED_SLOT;
-	return trace_unlisted && (special || FIELD(trusted, super, s_bdev));
-}
-
 /* `known` is the file where the hook has it, as an object that the verifier knows. */
 static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool trusted)
 {
@@ -174,6 +196,9 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			add_irq_delay(op, only);
 	} else {
 		close_account(op->place);
+		/* However short it was, a sleep there is for the server, or for somebody who waits for it. */
+		if (watches_remote && op->remote && op->asleep_ns)
+			op->blocked = true;
 		hit = !op->waited && !op->blocked && op->made == op->readahead;
 		/* What waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
@@ -191,6 +216,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	}
 	if (watches_interference() && !hit) {
 		count_interference(op->place);
+		if (op->works)
+			count_works(op->place);
 		if (was_held(held_op(op), op->start_ns))
 			count_held_op(op->place);
 	}

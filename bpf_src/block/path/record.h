@@ -101,6 +101,7 @@ static __always_inline struct io_record *reserve(void)
 /* Nothing held what is of an earlier one. */
 static __always_inline void tell_held(struct io_record *record, struct held *held, __u64 since)
 {
+	record->tag_queue = was_held(held, since) ? held->tag_queue : 0;
 	if (was_held(held, since))
 		__builtin_memcpy(record->held, held->by, sizeof(record->held));
 	else
@@ -187,7 +188,7 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	record->kind = hit ? RECORD_KIND_HIT : RECORD_KIND_OPERATION;
 	record->op = op->op_kind;
 	record->requests = op->made;
-	record->readahead = op->readahead;
+	record->readahead = op->readahead < 0xffff ? op->readahead : 0xffff;
 	record->interface = op->interface;
 	if (op->interface == INTERFACE_CALL) {
 		record->user_data = 0;

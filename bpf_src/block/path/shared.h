@@ -69,6 +69,7 @@ enum controller {
 	CONTROLLER_IO_LATENCY,
 	CONTROLLER_WBT, /* writeback throttling */
 	CONTROLLER_TAG, /* none: no tag was free */
+	CONTROLLER_ZONE, /* another write to the same zone of a zoned device has to be done first */
 	CONTROLLER_UNKNOWN,
 	CONTROLLERS,
 };
@@ -295,7 +296,7 @@ struct met {
 /* For how long an operation slept with one stack, in one stage. */
 struct op_wait {
 	__u64 ns;
-	__u16 stack; /* 1 + its place in wait_stacks, or one of those below; 0: none */
+	__u16 stack; /* 1 + its place in wait_stacks and the generation, or one of those below; 0: none */
 	__u16 stage; /* op_stage */
 	__u32 count;
 };
@@ -363,7 +364,8 @@ struct io_record {
 	__u32 tgid;
 	__u32 tid;
 	__u32 requests;
-	__u32 readahead;
+	__u16 readahead; /* or this many and more */
+	__u16 tag_queue; /* 1 + the hardware queue in which no tag was free, 0: not known */
 	__u16 slot;
 	__u8 kind;
 	__u8 op; /* op_kind, of a request block_op */
@@ -381,7 +383,6 @@ struct io_record {
 	__u64 held[CONTROLLERS];
 	char path[PATH_BYTES + PATH_NAME];
 	struct op_wait waits[OP_WAITS];
-	__u64 spare[1];
 	/* From here on there is only what was asked for: record_bytes. */
 	struct interference interference[INTERFERENCE_KINDS];
 	struct interference before_wakeup; /* who ran on the waiter's CPU just before it */

@@ -33,7 +33,8 @@ bool seen_by_handler; /* nothing but the running interrupt handler shows when th
 #define FILE_DEVICES 1024
 struct file_device {
 	__u32 dev; /* 0: free */
-	__u32 slot;
+	__u16 slot;
+	bool remote; /* no device serves it */
 };
 struct file_device file_devices[FILE_DEVICES];
 
@@ -49,6 +50,7 @@ const volatile bool emits_records = true; /* operations and requests one by one 
 const volatile bool interference = true;
 const volatile bool following = true; /* what is written back, to who made it dirty */
 const volatile bool stacked = true; /* devices with rows of their own */
+const volatile bool watches_remote = true; /* file systems that other machines or processes serve */
 const volatile bool segmented; /* each stretch of a stage is kept, and each request */
 
 static __always_inline bool watches_interference(void)
@@ -139,7 +141,9 @@ struct op_state {
 	__s32 result; /* of the last sync or fault inside of it */
 	bool in_dirty_limit; /* its task is about to sleep in it */
 	bool limited; /* it slept in it */
+	bool remote; /* another machine or process serves its file */
 	__u8 waits; /* how many of its op_waits it has */
+	__u8 works; /* the same of works */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 asleep_ns; /* of FS; meaningless until charged */

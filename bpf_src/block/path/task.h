@@ -20,6 +20,11 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *t
 		return;
 	settle(op);
 	done = done_at(op, op->last);
+	/* All was there before its task had to wait for something else. */
+	if (done && done->times.completed < op->slept_ns && all_ended(op)) {
+		charge_last(op);
+		done = NULL;
+	}
 	if (op->in_dirty_limit) {
 		charge_dirty_limit(op, now);
 	} else if (done) {

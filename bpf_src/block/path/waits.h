@@ -21,8 +21,10 @@ struct wait_stack {
 	__u64 frames[WAIT_FRAMES];
 	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
 	bool known; /* the frames are there */
+	__u8 generation; /* how often it was given up, for another stack to have its place */
 };
 
+/* In a number of 16 bits, which is 1 + the place and the generation: there are 63, as the last numbers mean something else. */
 #define WAIT_STACK_BITS 10
 #define WAIT_STACK_PROBES 16
 struct wait_stack wait_stacks[1 << WAIT_STACK_BITS] SEC(".bss.waits");
@@ -35,9 +37,19 @@ static __always_inline struct wait_stack *wait_stack_at(__u32 place)
 
 PLAIN_TABLE(wait_stack, struct wait_stack, key, WAIT_STACK_BITS, WAIT_STACK_PROBES)
 
+/* What its task was at when ticks came while it ran. */
+struct op_work {
+	__u16 stack; /* as that of a wait */
+	__u16 stage; /* op_stage */
+	__u32 ticks;
+};
+
+#define OP_WORKS 16
+
 /* Of each slot of `ops`. */
 struct op_waits {
 	struct op_wait waits[OP_WAITS];
+	struct op_work works[OP_WORKS];
 	__u64 limit; /* of all of its waits in the dirty limit: wait_cell */
 	__u64 rate;
 	__u64 limit_now; /* of the one that its task is about to begin */
@@ -60,6 +72,12 @@ static __always_inline struct op_wait *wait_at(struct op_waits *waits, __u32 at)
 	return &waits->waits[at];
 }
 
+static __always_inline struct op_work *work_at(struct op_waits *waits, __u32 at)
+{
+	asm volatile("%0 &= %1" : "+w"(at) : "i"(OP_WORKS - 1));
+	return &waits->works[at];
+}
+
 /* By slot, op_kind, stage, owner and what stands for a stack, in one number. */
 #define WAIT_ROWS 2048
 #define WAIT_ROW_PROBES 16
@@ -78,6 +96,9 @@ struct {
 	__type(key, __u32);
 	__type(value, struct wait_cell);
 } wait_cells SEC(".maps");
+
+/* In a stage: the row is of work. */
+CONSTANT(WAIT_RUNS, 0x80);
 
 /* --- A wait ------------------------------------------------------------------------------------------------------- */
 
@@ -135,13 +156,31 @@ static __always_inline __u64 end_of_stack(struct task_struct *task)
 	return ((struct task_struct___sleeping *)task)->thread.SAVED_SP;
 }
 
+/* The number of a stack by its key. */
+static __always_inline __u32 number_of_stack(__u64 key, __u64 *frames)
+{
+	struct wait_stack *found;
+	__u32 place;
+
+	key ^= key >> 32;
+	found = claim_wait_stack(key, &place);
+	if (!found)
+		return WAIT_OTHER;
+	if (!found->known) {
+		__builtin_memcpy(found->frames, frames, WAIT_FRAMES * sizeof(*frames));
+		barrier();
+		found->known = true;
+	}
+	return 1 + (place | (__u32)found->generation << WAIT_STACK_BITS);
+}
+
+#define WITH_FRAME(key, frame) (((key) ^ (frame)) * 0x9e3779b97f4a7c15ULL)
+
 /* The number of the stack that a task sleeps with, by walking it; what it has is left in `new`. */
 static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learning *new)
 {
 	__u64 frames[WAIT_FRAMES] = {};
-	struct wait_stack *found;
 	__u64 key = 0;
-	__u32 place;
 	long size;
 	int frame;
 
@@ -153,19 +192,16 @@ static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learn
 	new->depth = size / sizeof(__u64);
 #pragma unroll
 	for (frame = 0; frame < WAIT_FRAMES; frame++) {
-		key = (key ^ frames[frame]) * 0x9e3779b97f4a7c15ULL;
+		key = WITH_FRAME(key, frames[frame]);
 		new->calls[frame] = frames[frame];
 	}
-	key ^= key >> 32;
-	found = claim_wait_stack(key, &place);
-	if (!found)
-		return WAIT_OTHER;
-	if (!found->known) {
-		__builtin_memcpy(found->frames, frames, sizeof(frames));
-		barrier();
-		found->known = true;
-	}
-	return place + 1;
+	return number_of_stack(key, frames);
+}
+
+/* Whether its place is not that of another one. */
+static __always_inline bool is_current(__u32 stack)
+{
+	return wait_stack_at(stack - 1)->generation == (stack - 1) >> WAIT_STACK_BITS;
 }
 
 /* The same, mostly without walking it. Operations of one kind sleep in few ways. */
@@ -175,6 +211,7 @@ static __noinline __u32 wait_stack_of(struct task_struct *task, __u32 hint)
 	struct learning *new = bpf_map_lookup_elem(&learning, &zero);
 	struct known_set *set = bpf_map_lookup_elem(&known_stacks, &set_number);
 	struct known_stack *known;
+	bool current;
 
 	if (!set || !new)
 		return WAIT_OTHER;
@@ -183,10 +220,13 @@ static __noinline __u32 wait_stack_of(struct task_struct *task, __u32 hint)
 	way = find_known_stack(new->arguments, set_number);
 	if (way < KNOWN_WAYS) {
 		known = &set->ways[way];
-		if (++known->hits % KNOWN_CHECK)
+		current = is_current(known->id);
+		if (current && ++known->hits % KNOWN_CHECK)
 			return known->id;
 		id = walked_wait_stack(task, new);
-		if (id != (__u32)known->id) {
+		if (!current) {
+			known->id = id;
+		} else if (id != (__u32)known->id) {
 			known->depth = 0;
 			COUNT(mistaken_stacks);
 		}
@@ -352,21 +392,25 @@ __noinline __u32 claim_wait_row(__u64 key)
 	return WAIT_ROWS;
 }
 
+static __always_inline struct wait_cell *wait_cell_of(__u64 key)
+{
+	__u32 row = claim_wait_row(key);
+
+	if (row < WAIT_ROWS)
+		return cell_at(&wait_cells, row);
+	COUNT(loss[PATH_CAUSE_WAIT_FULL]);
+	return NULL;
+}
+
 __noinline int count_wait(__u32 place, __u32 number)
 {
 	struct op_state *op = op_at(place);
 	struct op_waits *waits = waits_of(op);
 	struct wait_cell *cell;
 	struct op_wait *wait;
-	__u32 row;
 
 	wait = wait_at(waits, number);
-	row = claim_wait_row(WAIT_KEY(op->slot, op->op_kind, wait->stage, owner_by ? op->owner : 0, wait->stack));
-	if (row >= WAIT_ROWS) {
-		COUNT(loss[PATH_CAUSE_WAIT_FULL]);
-		return 0;
-	}
-	cell = cell_at(&wait_cells, row);
+	cell = wait_cell_of(WAIT_KEY(op->slot, op->op_kind, wait->stage, owner_by ? op->owner : 0, wait->stack));
 	if (!cell)
 		return 0;
 	COUNT_MORE(cell->waits, wait->count);
@@ -386,6 +430,86 @@ __noinline int count_waits(__u32 place)
 	for (number = 0; number < OP_WAITS; number++) {
 		if (number < op_at(place)->waits)
 			count_wait(place, number);
+	}
+	return 0;
+}
+
+/* --- What it did meanwhile ---------------------------------------------------------------------------------------- */
+
+/* The stack that a tick interrupts. Where in its innermost function that was makes no other one of it. */
+static __noinline __u32 interrupted_stack(void *ctx)
+{
+	__u64 frames[WAIT_FRAMES] = {};
+	__u64 key = 0;
+	int frame;
+
+	if (bpf_get_stack(ctx, frames, sizeof(frames), 0) <= 0)
+		return WAIT_OTHER;
+#pragma unroll
+	for (frame = 1; frame < WAIT_FRAMES; frame++)
+		key = WITH_FRAME(key, frames[frame]);
+	return number_of_stack(key, frames);
+}
+
+/* Those that find no place are one of several. */
+static __noinline int keep_work(struct op_state *op, __u32 stage, __u32 stack)
+{
+	struct op_waits *waits;
+	struct op_work *work;
+	__u32 at;
+
+	if (!op)
+		return 0;
+	waits = waits_of(op);
+	for (at = 0; at < OP_WORKS; at++) {
+		work = work_at(waits, at);
+		if (at >= op->works) {
+			work->stack = at < OP_WORKS - 1 ? stack : WAIT_OTHER;
+			work->stage = stage;
+			work->ticks = 1;
+			op->works = at + 1;
+			return 0;
+		}
+		if (work->stack == stack && work->stage == stage)
+			break;
+	}
+	work_at(waits, at < OP_WORKS ? at : OP_WORKS - 1)->ticks++;
+	return 0;
+}
+
+static __always_inline int sample_work(void *ctx)
+{
+	struct op_state *op = op_of(bpf_get_current_task());
+
+	/* Nobody wants reasons, or its task is about to sleep. */
+	if (wait_ns == NEVER || !op || op->kind != OP_TRACED || op->slept_ns)
+		return 0;
+	/* Whether it will wait once more, or returns, nobody knows yet. */
+	return keep_work(op, own_stage(op), interrupted_stack(ctx));
+}
+
+__noinline int count_work(__u32 place, __u32 number)
+{
+	struct op_state *op = op_at(place);
+	struct op_work *work = work_at(waits_of(op), number);
+	struct wait_cell *cell;
+
+	cell = wait_cell_of(WAIT_KEY(op->slot, op->op_kind, work->stage | WAIT_RUNS, 0, work->stack));
+	if (!cell)
+		return 0;
+	COUNT_MORE(cell->waits, work->ticks);
+	hist_add_shared(&cell->stages[0], work->ticks * tick_ns);
+	COUNT(cell->finished);
+	return 0;
+}
+
+__noinline int count_works(__u32 place)
+{
+	__u32 number;
+
+	for (number = 0; number < OP_WORKS; number++) {
+		if (number < op_at(place)->works)
+			count_work(place, number);
 	}
 	return 0;
 }

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
 from wptrace.analysis.verdict import TIMED, Case, judge
-from wptrace.analysis.waits import OWNED_WAIT, WAIT
+from wptrace.analysis.waits import OWNED_WAIT, WAIT, WORK
 from wptrace.engine import filters
 from wptrace.engine.filters import Filter
 from wptrace.flows import discover
@@ -349,6 +349,6 @@ def test_every_step_of_a_budget_is_in_the_schema_and_on_its_page() -> None:
 
 
 def test_every_kind_of_group_is_in_the_schema() -> None:
-    assert values("group") == [kind.name for kind in (*KINDS, WAIT, JOINED)]
+    assert values("group") == [kind.name for kind in (*KINDS, WAIT, WORK, JOINED)]
     for owned in owners.KINDS.values():
         assert values("owned") == [*(kind.name for kind in owned), OWNED_WAIT]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from wptrace.engine import devices, gone_cgroups
 from wptrace.engine.hooks import END, START, Hook, Way, probe
@@ -13,6 +13,7 @@ from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, REQUEST_STAGES, W
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
 from wptrace.kernel import mounts
 from wptrace.kernel.blockdev import Extent
+from wptrace.kernel.mounts import Remote
 
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
@@ -87,7 +88,7 @@ HOOKS = (
         SWITCH,
         "task switch (W)",
         "switch",
-        ("wakeup", "return", "preempted", *(name for name in CONTROLLERS if name != "io_max")),
+        ("wakeup", "return", "preempted", *(name for name in CONTROLLERS if name not in ("io_max", "zone"))),
         _NO_OPERATIONS,
     ),
     Hook(
@@ -235,6 +236,22 @@ HOOKS = (
         "the wait for a limit of io.max is part of fs, and its requests belong to a worker",
         required=False,
     ),
+    probe(
+        "tag.wait",
+        "wait for a tag",
+        "tag_wait",
+        ("tag",),
+        "the hardware queue without a free tag is not known",
+        required=False,
+    )._replace(noted=False),
+    probe(
+        "zone.plug",
+        "write that waits for another one to its zone",
+        "zone_plug",
+        ("zone",),
+        "writes to a zone wait for no other",
+        required=False,
+    )._replace(noted=False),
     Hook(
         "page.dirty",
         "page becomes dirty (B)",
@@ -255,9 +272,10 @@ HOOKS = (
 )
 
 
-def file_systems(extents: list[Extent]) -> set[str]:
+def file_systems(extents: list[Extent], remotes: Sequence[Remote] = ()) -> set[str]:
     """Return the file systems that are mounted on the wanted devices; all known ones if none is."""
-    return set(devices.file_systems(extents).values()) or io_operations.preparable(mounts.registered())
+    found = {*devices.file_systems(extents).values(), *(one.kind for one in remotes)}
+    return found or io_operations.preparable(mounts.registered())
 
 
 def seen_by(kinds: set[str]) -> tuple[Hook, ...]:

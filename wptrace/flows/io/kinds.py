@@ -201,6 +201,11 @@ _CONTROLLERS = (
         "the device gets more than it takes: look at queue/nr_requests and the queue depth",
     ),
     _held(
+        "zone",
+        "another write to the same zone had to be done first",
+        "a zoned device takes one write to a zone at a time: how many zones are written at once",
+    ),
+    _held(
         "unknown",
         "something held it, and this kernel does not say what",
         "a limit or too few tags hold requests back: look at io.cost, io.latency, wbt_lat_usec and nr_requests",

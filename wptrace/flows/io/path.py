@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from wptrace.flows.io.parts.shed import PathShedder
 
 # What parts turn on; in the object it is on, so that all of it is seen to load.
-_OPTIONAL = ("emits_records", "interference", "following", "stacked")
+_OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_remote")
 _LAST_MOMENT_S = 0.1
 # A bio that was queued before tracing began gets its request within this time.
 _SETTLES_NS = 1_000_000_000
@@ -84,11 +84,11 @@ class PathFlow(Flow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._devices = Devices(options.devices, hidden=True)
+        places = [options.filter[name] for name in (FILE.name, DIR.name) if name in options.filter]
+        self._devices = Devices(*devices.chosen(options.devices, places), hidden=True)
         if options.devices and FILE.name in options.filter:
             devices.check_file(options.filter[FILE.name], self._devices.extents)
         self._counts = Counts()
-        places = [options.filter[name] for name in (FILE.name, DIR.name) if name in options.filter]
         self._file_systems = FileSystems(self._devices, places, every=bool(options.spare))
         self._parts: list[Part] = [self._counts, self._file_systems, *_chosen(options, self._devices, self._counts)]
         self.kinds = (*KINDS, *(kind for part in self._parts for kind in part.kinds))
@@ -127,7 +127,7 @@ class PathFlow(Flow):
 
     def _hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
-        disks = {extent.disk for extent in self._devices.extents} if self._options.devices else None
+        disks = {extent.disk for extent in self._devices.extents} if not self._devices.everything else None
         found = io_hooks.needed(self._file_systems.watched, disks, wanted, self._options.emits_records)
         return (*found, *(hook for part in self._parts for hook in part.hooks))
 
@@ -173,7 +173,7 @@ class PathFlow(Flow):
 
     def _notes(self, loaded: Loaded) -> list[str]:
         found = self._devices.notes() + loaded.attempts.notes()
-        memory = [] if self._options.devices else blockdev.swaps_without_requests()
+        memory = blockdev.swaps_without_requests() if self._devices.everything else []
         if memory:
             found.append(f"swap-ins from {', '.join(memory)} are in no row: they make no requests")
         for part in self._parts:
@@ -246,7 +246,7 @@ class PathFlow(Flow):
         # Read before the ends: what begins and ends in between is not taken for being in flight.
         requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
         # Of these most are of other devices, and the book has none of them until they are known to be of ours.
-        elsewhere = unplaced(obj) if self._options.devices else 0
+        elsewhere = 0 if self._devices.everything else unplaced(obj)
         held = self._stale.held()
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
         found = self.look()
@@ -308,8 +308,9 @@ class PathFlow(Flow):
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         self._stale.sweep()
-        anywhere = not self._options.devices
-        return waiting(self._obj, self._devices.names, time.monotonic_ns(), at_least_ns, anywhere)
+        return waiting(
+            self._obj, self._devices.names, time.monotonic_ns(), at_least_ns, anywhere=self._devices.everything
+        )
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
         return {name: found for part in self._parts for name, found in part.lists.items()}
@@ -319,7 +320,7 @@ class PathFlow(Flow):
         pid = self._options.filter.get(PID.name)
         children = tasks.children(pid) if pid and not self._options.children else ()
         filtered = bool(self._options.filter)
-        partial = bool(self._options.devices) and any(one.name != one.disk for one in self._devices.extents)
+        partial = not self._devices.everything and any(one.name != one.disk for one in self._devices.extents)
         return rules.path(children, filtered, bool(self._options.interference), partial)
 
     def shedder(self) -> PathShedder:
@@ -390,7 +391,7 @@ def _chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     if options.waits_ns is not None:
         from wptrace.flows.io.parts.waits import Waits
 
-        waits = Waits(options.waits_ns, counts, owners)
+        waits = Waits(options.waits_ns, counts, owners, ticks=options.interference)
         found.append(waits)
     if options.by == CGROUP or options.emits_records:
         from wptrace.flows.io.parts.tasks import Cgroups

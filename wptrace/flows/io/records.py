@@ -50,7 +50,7 @@ RECORDS = Raw(
     ),
     constants=("NO_CPU", "SEGMENT_STAGE_BITS"),
     # Who they are is in tables of the kernel.
-    without=("spare", "met"),
+    without=("met",),
     tail=Tail("path", "path_end"),
     cgroup="cgroup",
 )
@@ -127,7 +127,7 @@ class Stories:
         met, before_wakeup, waits = (self._at.get(name, 0) for name in ("met", "before_wakeup", "waits"))
         interference, silence = self._interference_at, self._silence
         # Captures of versions before these have none.
-        handed_ns, seen_ns = self._at.get("handed_ns"), self._at.get("seen_ns")
+        handed_ns, seen_ns, tag_queue = (self._at.get(name) for name in ("handed_ns", "seen_ns", "tag_queue"))
         trail, trails = self._at.get("trail", 0), self._trails
         first, chain = self._at["stages[0]"], self._at[_CHAIN + self._chain[0]]
         last, chain_end = first + len(self._stages), chain + len(self._chain)
@@ -203,6 +203,8 @@ class Stories:
                 fields["throttled_by"] = [
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
                 ]
+                if tag_queue is not None and record[tag_queue]:
+                    fields["tag_queue"] = record[tag_queue] - 1
             if self._decode_met is not None and self._met is not None and any(record[met][:8]):
                 fields["neighbours"] = self._decode_met(self._met.unpack(record[met], 0))
             end = record[end_ns]

@@ -12,7 +12,7 @@ from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY
-from wptrace.flows.io.wait_reasons import BY_NAME
+from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
 from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun
 from wptrace.model.report import BYTES, Event, Finding, Report
 
@@ -100,7 +100,11 @@ def _with_waits(case: Case, found: Finding) -> Finding:
     advice = found.advice
     if parts and parts[0][1] >= MOST_OF_STAGE:
         reason = BY_NAME.get(parts[0][0])
-        advice = reason.advice if reason is not None else _ON_CPU if parts[0][0] == waits.RUNNING else advice
+        if parts[0][0] == waits.RUNNING:
+            what, share = made.work[0] if made.work else ("", 0)
+            reason, advice = WORK_BY_NAME.get(what), _ON_CPU
+            parts[0] = (f"{waits.RUNNING}, most of it {what}", parts[0][1]) if share >= MOST_OF_STAGE else parts[0]
+        advice = reason.advice if reason is not None else advice
     return found._replace(figures=figures, parts=parts, advice=advice, who=who)
 
 

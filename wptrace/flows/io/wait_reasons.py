@@ -243,19 +243,146 @@ REASONS = (
         ),
     ),
 )
+WORK = (
+    Reason(
+        "spinning for a lock",
+        "a lock is held by a task on another CPU, and expected to be free soon",
+        "who else works on the same file or file system: perf lock contention",
+        innermost=("*spin_lock_slowpath", "queued_*_lock_slowpath", "*_spin_on_owner", "osq_lock", "*_optimistic_spin"),
+    ),
+    Reason(
+        "checksum",
+        "checksums of data or metadata are computed",
+        "what has checksums: btrfs, dm-integrity, metadata of ext4 and xfs",
+        ("crc32*", "*_crc32c*", "chksum_*", "xxh64*", "sha256*", "blake2b*", "btrfs_csum_*"),
+    ),
+    Reason(
+        "compression",
+        "data are compressed or unpacked",
+        "compression of the file system, or of the disk that is memory (zram)",
+        ("zstd_*", "ZSTD_*", "FSE_*", "HUF_*", "lzo*", "LZ4*", "zlib_*", "btrfs_compress_*", "zram_*"),
+    ),
+    Reason(
+        "encryption",
+        "data are encrypted or decrypted",
+        "fscrypt or dm-crypt, and whether the CPU has instructions for its cipher",
+        ("fscrypt_*", "crypto_*", "skcipher_*", "aes*", "xts_*", "*_aesni*"),
+    ),
+    Reason(
+        "page faults of the buffer",
+        "the program's buffer has no memory yet, or is shared and gets a copy",
+        "buffers that were used before, or MAP_POPULATE; huge pages need fewer faults",
+        ("handle_mm_fault", "exc_page_fault", "do_user_addr_fault", "do_page_fault"),
+        within=("vfs_*", "*_read_iter", "*_write_iter", "__x64_sys_p*", "__arm64_sys_p*"),
+    ),
+    Reason(
+        "copying",
+        "data are copied between the page cache and the program",
+        "O_DIRECT or mmap do not copy; how much each call reads or writes",
+        (
+            "copy_*_to_iter",
+            "copy_*_from_iter*",
+            "_copy_to_iter",
+            "_copy_from_iter*",
+            "copy_to_iter*",
+            "copy_from_iter*",
+            "copy_user_*",
+            "copyin",
+            "copyout",
+            "iov_iter_copy_from_user_atomic",
+            "rep_movs_alternative",
+            "fault_in_*",
+            "iov_iter_fault_in_*",
+        ),
+    ),
+    Reason(
+        "memory",
+        "memory is allocated, cleared, charged to a cgroup or reclaimed",
+        "free memory of the machine and of the cgroup, and its fragmentation",
+        (
+            "alloc_pages*",
+            "__alloc_pages*",
+            "__alloc_frozen_pages*",
+            "folio_alloc*",
+            "filemap_alloc_folio*",
+            "__page_cache_alloc*",
+            "get_page_from_freelist",
+            "clear_page*",
+            "try_to_free_*",
+            "try_to_compact_pages",
+            "shrink_*",
+            "*mem_cgroup_charge*",
+            "kmem_cache_alloc*",
+            "folio_add_lru*",
+            "lru_cache_add*",
+        ),
+    ),
+    Reason(
+        "block allocation",
+        "free blocks are looked for",
+        "how full and how fragmented the file system is; preallocation (fallocate)",
+        (
+            "ext4_mb_*",
+            "ext4_da_*",
+            "ext4_map_blocks",
+            "xfs_alloc_*",
+            "xfs_bmapi_*",
+            "xfs_bmap_*",
+            "btrfs_reserve_*",
+            "btrfs_find_free_*",
+            "find_free_extent*",
+            "*_iomap_begin",
+        ),
+    ),
+    Reason(
+        "journal",
+        "changes are made known to the journal or log",
+        "how much metadata each operation changes",
+        ("jbd2_*", "start_this_handle", "ext4_journal_*", "__ext4_journal_*", "xlog_*", "xfs_log_*", "xfs_trans_*"),
+    ),
+    Reason(
+        "metadata",
+        "extents, inodes and bitmaps are looked up or changed",
+        "how many extents the file has (filefrag), and how large the directory is",
+        ("ext4_ext_*", "ext4_es_*", "*_mark_inode_dirty*", "*_update_time", "file_*time*", "xfs_buf_*", "btrfs_s*"),
+    ),
+    Reason(
+        "page cache",
+        "pages are looked up, put into the page cache, or marked",
+        "how much each call reads or writes, and the size of folios",
+        (
+            "filemap_*",
+            "__filemap_*",
+            "pagecache_*",
+            "grab_cache_page_*",
+            "find_get_*",
+            "xas_*",
+            "xa_*",
+            "folio_*",
+            "__folio_*",
+            "mark_page_accessed",
+            "*_write_begin",
+            "*_write_end",
+            "page_cache_*",
+        ),
+    ),
+)
 BY_NAME = {reason.name: reason for reason in REASONS}
+WORK_BY_NAME = {reason.name: reason for reason in WORK}
+"""What keeps the CPU busy has words of its own."""
 
-# Programs of BPF lie between the functions that they observe.
-_TRACING = ("bpf_", "__bpf_")
-# What all stacks of system calls and faults end with; 5.10 shows a kretprobe as the function behind it.
-_ENTRIES = ("do_syscall_64", "el0_svc", "el0_svc_common", "asm_exc_page_fault", "elfcorehdr_read")
+# Programs of BPF lie between the functions that they observe, and faults of a buffer in the middle.
+_ASIDE = ("bpf_", "__bpf_", "asm_exc_page_fault")
+# What all stacks of system calls end with; 5.10 shows a kretprobe as the function behind it.
+_ENTRIES = ("do_syscall_64", "el0_svc", "el0_svc_common", "elfcorehdr_read")
+_INTERRUPT = re.compile(r"(asm_)?sysvec_\w+|(asm_)?common_interrupt|(__)?irq_exit_rcu|el1h_64_irq\w*|el1_interrupt")
 # Who takes a lock is what matters; some kernels have these in the stack, others leave them out.
 _LOCKS = re.compile(r"rwsem_down_(read|write)_slowpath|down_(read|write)\w*|_*mutex_lock\w*|schedule\w*")
 
 
 def cleaned(stack: Sequence[str]) -> tuple[str, ...]:
     """Without what belongs to tracing, and how it came into the kernel."""
-    kept = [name for name in takewhile(lambda name: name not in _ENTRIES, stack) if not name.startswith(_TRACING)]
+    kept = [name for name in takewhile(lambda name: name not in _ENTRIES, stack) if not name.startswith(_ASIDE)]
     return tuple(name for name, inner in zip(kept, (None, *kept)) if name != inner)
 
 
@@ -269,13 +396,19 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names) or r"(?!)")
 
 
-def reason_of(stack: Sequence[str]) -> str:
+def reason_of(stack: Sequence[str], reasons: Sequence[Reason] = REASONS) -> str:
     """By the names of its functions, the innermost first; of one that is not known, this one."""
     names = [name for name in map(plain, stack) if not _LOCKS.fullmatch(name)]
-    for reason in REASONS:
+    for reason in reasons:
         if _matches(reason, names):
             return reason.name
     return f"unknown ({names[0] if names else UNKNOWN})"
+
+
+def work_of(stack: Sequence[str]) -> str:
+    """What a task did that a tick interrupted. Interrupts are no work of its own."""
+    interrupts = [at for at, name in enumerate(stack) if _INTERRUPT.fullmatch(name)]
+    return reason_of(stack[interrupts[-1] + 1 :] if interrupts else stack, WORK)
 
 
 def _matches(reason: Reason, names: Sequence[str]) -> bool:

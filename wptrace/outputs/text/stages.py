@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from wptrace.analysis import load
 from wptrace.analysis.load import LOAD
-from wptrace.analysis.waits import OWNED_WAIT, WAIT
+from wptrace.analysis.waits import OWNED_WAIT, PARTS_OF_STAGES
 from wptrace.model import units
 from wptrace.model.kind import ALL, Kind
 from wptrace.model.report import Event, InFlight, Report, Start
@@ -66,7 +66,7 @@ class StagesView(View):
         every, report, style = report, self._as_wanted(report), self.style(width)
         yield from header(report, style, self.kinds)
         for kind in self.kinds:
-            if kind is WAIT:
+            if kind in PARTS_OF_STAGES:
                 continue  # they are below the stages
             if owners.is_owned(kind):
                 found = list(owners.lines(report, kind, style, self._by))
@@ -119,7 +119,7 @@ class StagesView(View):
         if wide(report):
             found["accounting"] = [list(law(report, self.kinds)), []]
         for kind in self.kinds:
-            there = tables.tables(report, kind) if kind is not WAIT else []
+            there = tables.tables(report, kind) if kind not in PARTS_OF_STAGES else []
             if there and owners.is_owned(kind):
                 every = list(owners.lines(report, kind, style, self._by))
                 found[_OWNERS[kind.name]] = [every, every[:6], every[:3], []]

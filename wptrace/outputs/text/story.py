@@ -33,6 +33,7 @@ _HOLDERS = {
     "io_latency": "io.latency of another cgroup",
     "wbt": "writeback throttling",
     "tag": "nobody: no tag was free",
+    "zone": "an earlier write to its zone",
     "unknown": "something that this kernel does not name",
 }
 _CHILDREN = 8
@@ -75,7 +76,7 @@ def full(event: Event, width: int, dates: bool, whole_names: bool, verbose: bool
     for item in event.fields.get("waits", ()):
         yield from wrapped(list(_slept(item, verbose)), width, _INDENT, " <- ")
     for item in event.fields.get("throttled_by", ()):
-        yield f"{_INDENT}{_throttled(item)}"
+        yield f"{_INDENT}{_throttled(item, event.fields.get('tag_queue'))}"
     if "neighbours" in event.fields:
         yield from (f"{_INDENT}{line}" for line in neighbours.story(event.fields, event.total_ns))
     for item in event.fields.get("interference", ()):
@@ -307,8 +308,9 @@ def _slept(item: Mapping[str, Any], whole: bool) -> Iterator[str]:
     yield from shown[1:]
 
 
-def _throttled(item: Mapping[str, Any]) -> str:
-    return f"held {units.duration(item['ns'])} by {_HOLDERS.get(item['controller'], item['controller'])}"
+def _throttled(item: Mapping[str, Any], tag_queue: int | None) -> str:
+    queue = f" in hardware queue {tag_queue}" if tag_queue is not None and item["controller"] == "tag" else ""
+    return f"held {units.duration(item['ns'])} by {_HOLDERS.get(item['controller'], item['controller'])}{queue}"
 
 
 def _interference(item: Mapping[str, Any]) -> str:

@@ -27,6 +27,8 @@ _ROOM_FOR_TWO = 158
 _BETWEEN = "  "
 # Of a stage: a smaller one is not shown.
 _LEAST_PART = 0.005
+# So much of what it did on the CPU is named.
+_WORKS, _LEAST_WORK = 3, 0.05
 
 Table = tuple[Group, list[Row]]
 
@@ -101,9 +103,11 @@ def one(
 
 def _made_of(found: waits.Waits, width: int) -> Iterator[str]:
     """What operations waited for in a stage, and how often."""
-    counts = {one.reason: one.waits for one in found.reasons}
+    more = {one.reason: f"{one.waits:,}" for one in found.reasons}
+    busy = [f"{share:.0%} {words.printable(what)}" for what, share in found.work[:_WORKS] if share >= _LEAST_WORK]
+    more[waits.RUNNING] = ", ".join(busy)
     parts = [
-        f"{share:.1%} {words.printable(name)}{f' ({counts[name]:,})' if counts.get(name) else ''}"
+        f"{share:.1%} {words.printable(name)}{f' ({more[name]})' if more.get(name) else ''}"
         for name, share in found.parts
         if share >= _LEAST_PART
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.docs.pages import section, tables
-from wptrace.flows.io.wait_reasons import BY_NAME, REASONS, cleaned, reason_of
+from wptrace.flows.io.wait_reasons import BY_NAME, REASONS, WORK, WORK_BY_NAME, cleaned, reason_of, work_of
 
 _SYSTEM_CALL = "vfs_write <- __x64_sys_pwrite64 <- do_syscall_64 <- entry_SYSCALL_64_after_hwframe"
 # 5.10, 6.12 and 6.18, with ext4, xfs and btrfs on a device of 5 or 10 ms.
@@ -98,3 +98,36 @@ def test_the_page_has_the_reasons() -> None:
     (rows,) = tables(section("waits.md", "## Reasons"))
     assert rows == [[reason.name, reason.meaning, reason.advice] for reason in REASONS]
     assert len(BY_NAME) == len(REASONS)
+    (rows,) = tables(section("waits.md", "## On the CPU"))
+    assert rows == [[work.name, work.meaning, work.advice] for work in WORK]
+    assert len(WORK_BY_NAME) == len(WORK)
+
+
+# 6.18: buffered reads and writes of a large file on ext4, and syncs.
+WORKING = {
+    "page faults of the buffer": [
+        "clear_page_erms <- get_page_from_freelist <- alloc_pages_mpol <- vma_alloc_folio <- do_anonymous_page <- "
+        "handle_mm_fault <- exc_page_fault <- asm_exc_page_fault <- rep_movs_alternative <- _copy_to_iter <- "
+        "copy_page_to_iter <- filemap_read <- vfs_read",
+    ],
+    "copying": ["rep_movs_alternative <- _copy_to_iter <- copy_page_to_iter <- filemap_read <- vfs_read"],
+    "memory": [
+        "get_page_from_freelist <- __alloc_frozen_pages_noprof <- alloc_pages_mpol <- folio_alloc_noprof <- "
+        "page_cache_ra_order <- filemap_get_pages <- filemap_read <- vfs_read",
+    ],
+    "block allocation": ["mb_find_extent <- ext4_mb_scan_aligned <- ext4_mb_regular_allocator <- ext4_mb_new_blocks"],
+    "page cache": [
+        "xas_load <- filemap_get_entry <- __filemap_get_folio <- iomap_get_folio <- iomap_write_begin",
+        # A softirq came in between, which is no work of this operation.
+        "net_rx_action <- handle_softirqs <- __irq_exit_rcu <- sysvec_apic_timer_interrupt <- "
+        "asm_sysvec_apic_timer_interrupt <- folio_clear_dirty_for_io <- mpage_process_page_bufs",
+    ],
+    "spinning for a lock": ["rwsem_spin_on_owner <- rwsem_down_write_slowpath <- ext4_buffered_write_iter"],
+    "checksum": ["crc32c_pcl_intel_update <- chksum_digest <- ext4_inode_csum <- ext4_mark_iloc_dirty"],
+    "unknown (vfs_read)": ["vfs_read <- __x64_sys_pread64"],
+}
+
+
+@pytest.mark.parametrize(("work", "stack"), [(work, stack) for work, stacks in WORKING.items() for stack in stacks])
+def test_stacks_say_what_a_task_did(work: str, stack: str) -> None:
+    assert work_of(cleaned(stack.split(" <- "))) == work

@@ -27,11 +27,12 @@ class FileSystems(Part):
         self._devices, self._places = of, places
         # Before: what is mounted meanwhile is a change.
         self._changes = mounts.Changes()
-        self.watched = set(MODULES) if every else hooks.file_systems(of.extents)
+        self.watched = set(MODULES) if every else hooks.file_systems(of.extents, of.remotes)
         self._below = devices.below_files()
         self._unwatched: set[int] = set()
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
+        obj.rodata.watches_remote = bool(self._devices.remotes)
         self._place(obj)
 
     def start(self, tracing: Tracing) -> None:
@@ -55,7 +56,7 @@ class FileSystems(Part):
 
     def _place(self, obj: BpfObject) -> None:
         extents, names = self._devices.extents, self._devices.names
-        obj.bss.file_devices = devices.file_table(obj, extents, names, self._below)
+        obj.bss.file_devices = devices.file_table(obj, extents, names, self._below, self._devices.remotes)
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
         return {UNWATCHED: len(self._unwatched)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.object import BpfObject
@@ -21,6 +22,7 @@ from wptrace.model.report import Event
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.neighbours import Neighbours
     from wptrace.flows.io.parts.waits import Waits
+    from wptrace.flows.io.wait_reasons import WaitStack
 
 
 class Singles(Part):
@@ -54,9 +56,10 @@ class Singles(Part):
         obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
         met = None if self._neighbours is None else self._neighbours.decode
         self._stories = Stories(obj, names, self._cgroups, met, self._layout.end)
-        stacks = dict if self._waits is None else self._waits.stacks
+        stacks: Callable[[], dict[int, WaitStack]] = dict
         if self._waits is not None:
-            self._stories.stack_of = self._waits.stack
+            self._stories.stack_of = self._waits.stacks.__getitem__
+            stacks = self._waits.stacks.all
         sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of, stacks)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
         rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT, RATE, WAIT, WAITS
+from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT, RATE, WAIT, WAITS, WORK
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.resolver import Loaded
@@ -18,9 +18,9 @@ from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
 from wptrace.flows.io.options import WAITS_NS
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
-from wptrace.flows.io.wait_reasons import DIRTY_LIMIT, SEVERAL, WaitStack, cleaned, reason_of
-from wptrace.kernel import privileges, symbols
-from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
+from wptrace.flows.io.wait_reasons import SEVERAL, work_of
+from wptrace.flows.io.wait_stacks import WaitStacks
+from wptrace.kernel import cpus, privileges, symbols
 from wptrace.model.book import MISTAKEN_STACK, Cause
 from wptrace.model.kind import TOTAL, Group, Kind, Label
 
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _VMSTAT = Path("/proc/vmstat")
 _LISTED = 64
+# Stacks of rows that left, of which the longest are kept.
+_LEFT = 1024
+# Where so much of a table is taken, room is made before others find none.
+FULL = 3 / 4
+_GONE = 1 << 63
+"""The key of no row."""
+_NOBODY = -1
+"""The owner of what is counted for all of them."""
 
 
 def owned(label: Label) -> Kind:
@@ -41,21 +49,28 @@ class _Row(NamedTuple):
     number: int
     group: Group
     """By owner, where there are owners."""
-    stack: int
+    functions: tuple[str, ...]
     owner: int
 
 
+_Times = dict[tuple[Group, tuple[str, ...]], Counter[str]]
+"""By stack."""
+
+
 class Waits(Part):
-    def __init__(self, least_ns: int, counts: Counts, owners: Owners | None) -> None:
+    def __init__(self, least_ns: int, counts: Counts, owners: Owners | None, ticks: bool) -> None:
+        """With `ticks`, also what operations did while they ran."""
         super().__init__()
         self._least_ns, self._counts, self._owners = least_ns, counts, owners
         self._kind = WAIT if owners is None else owned(owners.kinds[0].labels[-1])
-        self.kinds = tuple(dict.fromkeys((WAIT, self._kind)))
+        self.kinds = (*dict.fromkeys((WAIT, self._kind)), *((WORK,) if ticks else ()))
         if owners is not None:
             owners.waits = self
-        self._symbols: KernelSymbols | None = None
-        self._stacks: dict[int, WaitStack] = {}
         self._rows: dict[int, _Row] = {}
+        self._finished: dict[int, int] = {}
+        """Of rows, when room was made last."""
+        self._left: _Times = {}
+        """Of rows that left."""
         self._limits: dict[Group, Counter[str]] = {}
 
     # --- The start ------------------------------------------------------------------------------------------------
@@ -71,15 +86,7 @@ class Waits(Part):
     def start(self, tracing: Tracing) -> None:
         obj = self._obj = tracing.obj
         self._names, self._kinds, self._stages = tracing.names, obj.enum("op_kind"), obj.enum("op_stage")
-        self._layout = obj.struct("wait_stack")
-        first = self._layout.fields.index("frames[0]")
-        self._frames = slice(first, first + sum(name.startswith("frames[") for name in self._layout.fields))
-        self._known = self._layout.fields.index("known")
-        constants = obj.constants
-        self._stacks = {
-            constants["WAIT_DIRTY_LIMIT"]: WaitStack(DIRTY_LIMIT, ()),
-            constants["WAIT_OTHER"]: WaitStack(SEVERAL, ()),
-        }
+        self.stacks, self._runs = WaitStacks(obj), obj.constants["WAIT_RUNS"]
         self._waits = Cells(obj.maps["wait_cells"], [], [TOTAL])
         self.cells = {"wait": self._waits}
         by_stack = _journals_by_stack(tracing.loaded)
@@ -103,22 +110,31 @@ class Waits(Part):
 
     def look(self, obj: BpfObject, devices_changed: bool) -> None:
         self._follow_new()
+        self._make_room()
 
     def _follow_new(self) -> None:
         for row, key in enumerate(self._obj.view("wait_rows").cast("Q").tolist()):
-            if key and row not in self._rows:
-                stack, owner = key & 0xFFFF, key >> 16 & 0xFFFF
-                values = self._names[key >> 48], self._kinds[key >> 40 & 0xFF], self._stages[key >> 32 & 0xFF]
-                label = () if self._owners is None else (self._owners.label(owner),)
-                if None not in label:
-                    group = self._kind.group(*values, self.stack(stack).reason, *label)
-                    self._rows[row] = _Row(self._waits.follow(row, group), group, stack, owner)
+            if key and row not in self._rows and (group := self._group(key)) is not None:
+                owner = _NOBODY if group.kind is WORK else key >> 16 & 0xFFFF
+                functions = self.stacks[key & 0xFFFF].functions
+                self._rows[row] = _Row(self._waits.follow(row, group), group, functions, owner)
+
+    def _group(self, key: int) -> Group | None:
+        """None where the owner has no name yet."""
+        stack, owner, stage = self.stacks[key & 0xFFFF], key >> 16 & 0xFFFF, key >> 32 & 0xFF
+        values = self._names[key >> 48], self._kinds[key >> 40 & 0xFF], self._stages[stage & ~self._runs]
+        if stage & self._runs:
+            return WORK.group(*values, work_of(stack.functions) if stack.functions else SEVERAL)
+        if self._owners is None:
+            return self._kind.group(*values, stack.reason)
+        label = self._owners.label(owner)
+        return None if label is None else self._kind.group(*values, stack.reason, label)
 
     def rename(self, slot: int, name: str) -> None:
         keys = self._obj.view("wait_rows").cast("Q")
         for row, one in self._rows.items():
             if keys[row] >> 48 == slot:
-                group = self._kind.group(name, *one.group.values[1:])
+                group = one.group.kind.group(name, *one.group.values[1:])
                 self._waits.regroup(one.number, group)
                 self._rows[row] = one._replace(group=group)
 
@@ -128,20 +144,53 @@ class Waits(Part):
         keys = self._obj.view("wait_rows").cast("Q")
         for row, one in list(self._rows.items()):
             if one.owner == owner:
-                del self._rows[row]
-                group = self._waits.leave(one.number)
-                self._waits.fold(group, group.of_others)
+                group, others = one.group, one.group.of_others
+                self._leave(row, one._replace(group=others))
+                self._waits.fold(group, others)
                 folded[group] = folded.pop(group, 0) + 1
                 keys[row] = 0
+
+    def _leave(self, row: int, one: _Row) -> None:
+        """Before another one may have the row."""
+        self._add_times(self._left, row, one)
+        if len(self._left) > 2 * _LEFT:
+            self._left = dict(sorted(self._left.items(), key=lambda found: -found[1]["sum_ns"])[:_LEFT])
+        self._waits.leave(one.number)
+        del self._rows[row]
+
+    def _make_room(self) -> None:
+        """Let the half of the rows leave that counted least lately, and stacks that are in none of the others."""
+        keys = self._obj.view("wait_rows").cast("Q")
+        if self.stacks.taken < FULL * self.stacks.places and len(self._rows) < FULL * len(keys):
+            return
+        cells = self._obj.maps["wait_cells"]
+        finished = {row: cells[row].finished for row in self._rows}
+        by_use = sorted(finished, key=lambda row: finished[row] - self._finished.get(row, 0))
+        rows, self._finished = by_use[: (len(by_use) + 1) // 2], finished
+        for row in rows:
+            keys[row] = _GONE
+        used = {key & 0xFFFF for key in keys.tolist()}
+        stacks = [number for number in self.stacks.numbers() if number not in used]
+        self.stacks.hide(stacks)
+        # After this no program counts in these rows or has just found one of these stacks.
+        cpus.barrier()
+        for row in rows:
+            self._leave(row, self._rows[row])
+            self._finished.pop(row)
+            keys[row] = 0
+        self.stacks.give_up(stacks)
 
     def add_distributions(self, found: Distributions) -> None:
         super().add_distributions(found)
         if self._owners is not None:
             for group, stages in self._waits.distributions.items():
-                merge(found, WAIT.group(*group.values[:-1]), stages)
+                if group.kind is not WORK:
+                    merge(found, WAIT.group(*group.values[:-1]), stages)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         for group, counts in self._waits.counters.items():
+            if group.kind is WORK:
+                continue
             made = self._with_limits(group, counts)
             found.setdefault(WAITS.group(*group.values[: len(WAITS.labels)]), Counter()).update(made)
         for group, counts in self._counts.cells["op"].counters.items():
@@ -162,60 +211,23 @@ class Waits(Part):
         full = obj.bss.loss[obj.enum("path_cause").index(WAIT_FULL.name)]
         return {WAIT_FULL: full, MISTAKEN_STACK: obj.bss.mistaken_stacks}
 
-    # --- Stacks ---------------------------------------------------------------------------------------------------
-
-    def stack(self, number: int) -> WaitStack:
-        """By the number that programs have for it."""
-        found = self._stacks.get(number)
-        if found is None:
-            names = self._named(number)
-            found = self._stacks[number] = WaitStack(reason_of(names), names)
-        return found
-
-    def _values(self, number: int) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = self._layout.struct.unpack_from(
-            self._obj.view("wait_stacks"), (number - 1) * self._layout.size
-        )
-        return found
-
-    def _named(self, number: int) -> tuple[str, ...]:
-        if self._symbols is None:
-            self._symbols = KernelSymbols()
-        else:
-            self._symbols.refresh()
-        names = []
-        for frame in filter(None, self._values(number)[self._frames]):
-            # It is where its call returns to, which may be behind the end of a function that never returns.
-            name = self._symbols.name(frame - 1)
-            names.append(name if name != UNKNOWN else f"{frame:#x}")
-        return cleaned(names)
-
-    def stacks(self) -> dict[int, WaitStack]:
-        """All that there are."""
-        words = self._obj.view("wait_stacks").cast("Q")[:: self._layout.size // 8].tolist()
-        for place, key in enumerate(words):
-            # The frames come behind the key.
-            if key and place + 1 not in self._stacks and self._values(place + 1)[self._known]:
-                self.stack(place + 1)
-        return self._stacks
-
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        found = sorted(self._listed(), key=lambda one: -int(one["sum_ns"]))[:_LISTED]
-        return {"wait_stacks": found} if found else {}
+        found = sorted(self._stacks_with_times().items(), key=lambda one: -one[1]["sum_ns"])[:_LISTED]
+        listed = [{**group.fields, **times, "stack": list(stack)} for (group, stack), times in found]
+        return {"wait_stacks": listed} if listed else {}
 
-    def _listed(self) -> Iterator[dict[str, Any]]:
+    def _stacks_with_times(self) -> _Times:
+        found = {key: Counter(times) for key, times in self._left.items()}
         for row, one in self._rows.items():
-            functions = self._stacks[one.stack].functions
-            if functions:
-                cell = self._obj.maps["wait_cells"][row]
-                yield {
-                    **one.group.fields,
-                    "count": cell.finished,
-                    "waits": cell.waits,
-                    "sum_ns": cell.stages[0].sum,
-                    "stack": list(functions),
-                }
+            self._add_times(found, row, one)
+        return found
+
+    def _add_times(self, found: _Times, row: int, one: _Row) -> None:
+        if one.functions and one.group.kind is not WORK:
+            cell = self._obj.maps["wait_cells"][row]
+            times = {"count": cell.finished, "waits": cell.waits, "sum_ns": cell.stages[0].sum}
+            found.setdefault((one.group, one.functions), Counter()).update(times)
 
 
 def _journals_by_stack(loaded: Loaded) -> list[str]:

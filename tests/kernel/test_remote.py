@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes of files whose server is elsewhere: a process behind FUSE, and NFS."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel import fuse, nfs
+from tests.kernel.disks import null_device
+from tests.kernel.loads import mounted
+from tests.kernel.patience import joined
+from tests.kernel.stacks import delayed
+from tests.kernel.test_fuse import DELAY_S, served
+from tests.kernel.test_io_path import sums_up
+from tests.kernel.trace import Trace, lossless, wptrace
+
+FUSE = "fuse:wptest"
+NFS = "127.0.0.1:/"
+DELAY_MS = 40
+READS, WRITES = 6, 3
+
+
+@contextmanager
+def direct(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CREAT)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def work(fd: int) -> None:
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    for number in range(READS):
+        os.preadv(fd, [page], number * mmap.PAGESIZE)
+    for number in range(WRITES):
+        os.pwritev(fd, [page], number * mmap.PAGESIZE)
+
+
+def waited(trace: Trace, name: str, reason: str, least_ns: float) -> Counter[str]:
+    """How many operations there were, each of which waited for the server alone."""
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert trace.summary["requests"]["finished"] == 0
+    for one in trace.operations:
+        sums_up(one)
+        assert one["dev"] == name
+        assert one["kind"] == "operation"
+        assert one["stages"]["fs_ns"] >= least_ns
+        assert sum(wait["ns"] for wait in one["waits"] if wait["reason"] == reason) >= least_ns, one
+    return Counter(one["op"] for one in trace.operations)
+
+
+def test_what_a_fuse_server_is_asked_is_an_operation(tmp_path: Path) -> None:
+    top = tmp_path / "mounted"
+    with (
+        served(top, tmp_path / "below") as server,
+        direct(top / os.fsdecode(fuse.NAME)) as fd,
+        Trace("--dev", str(top), "--each") as trace,
+    ):
+        work(fd)
+    assert (server.asked["READ"], server.asked["WRITE"]) == (READS, WRITES)
+    assert waited(trace, FUSE, "FUSE server", DELAY_S * 1e9) == {"read": READS, "write": WRITES}
+    assert trace.lines[0]["filters"]["dev"] == [FUSE]
+    assert f"of read operations on {FUSE}" in trace.summary["verdict"]["text"]
+    assert "FUSE server" in trace.summary["verdict"]["text"]
+
+
+def test_what_the_page_cache_has_of_a_fuse_file_is_a_hit(tmp_path: Path) -> None:
+    """And no read that slept, however short the threshold lets it be."""
+    top = tmp_path / "mounted"
+    with served(top, tmp_path / "below") as server:
+        fd = os.open(top / os.fsdecode(fuse.NAME), os.O_RDONLY)
+        # Its directory alone says which file system is meant.
+        with Trace("--dir", str(top), "--each", "--waits", "1h") as trace:
+            for _ in range(2):
+                for number in range(8):
+                    os.pread(fd, mmap.PAGESIZE, number * mmap.PAGESIZE)
+        os.close(fd)
+    assert lossless(trace.summary)
+    reads = trace.operations
+    assert len(reads) == 16
+    slept = [one for one in reads if one["total_ns"] >= DELAY_S * 1e9]
+    assert 0 < len(slept) <= server.asked["READ"]
+    assert {one["kind"] for one in slept} == {"operation"}
+    assert {one["kind"] for one in reads[8:]} == {"hit"}
+    assert {one["dev"] for one in reads} == {FUSE}
+
+
+def test_a_server_that_has_stopped_is_seen_while_it_lasts(tmp_path: Path) -> None:
+    top, stopped_s = tmp_path / "mounted", 0.5
+    with (
+        served(top, tmp_path / "below") as server,
+        direct(top / os.fsdecode(fuse.NAME)) as fd,
+        Trace("--dev", str(top), "--each", "--stuck", "100ms") as trace,
+    ):
+        os.kill(server.pid, signal.SIGSTOP)
+        reader = threading.Thread(target=os.preadv, args=(fd, [mmap.mmap(-1, mmap.PAGESIZE)], 0))
+        reader.start()
+        time.sleep(stopped_s)
+        trace.wait_for('"kind":"in_flight"')
+        os.kill(server.pid, signal.SIGCONT)
+        joined(reader)
+    assert waited(trace, FUSE, "FUSE server", stopped_s * 1e9) == {"read": 1}
+    (found,) = next(line for line in trace.lines if line["kind"] == "in_flight")["found"]
+    assert (found["kind"], found["dev"], found["op"], found["stage"]) == ("operation", FUSE, "read", "fs")
+
+
+@pytest.mark.guest
+def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
+    top, exported = tmp_path / "nfs", tmp_path / "exported"
+    top.mkdir()
+    with (
+        null_device("wptn", memory_backed=1, size=256) as below,
+        delayed(below, DELAY_MS, DELAY_MS) as disk,
+        mounted(disk, "ext4", exported),
+        nfs.mounted(exported, top),
+    ):
+        (top / "file").write_bytes(bytes(1 << 16))
+        with direct(top / "file") as fd:
+            (exported / "file").read_bytes()
+            before = nfs.calls(top)
+            with Trace("--dev", str(top), "--each") as trace:
+                # A write through it takes the disk's time.
+                for number in range(WRITES):
+                    os.pwritev(fd, [mmap.mmap(-1, mmap.PAGESIZE)], number * mmap.PAGESIZE)
+                    os.fsync(fd)
+            made = nfs.calls(top).since(before).made
+    assert made["WRITE"] == WRITES
+    assert lossless(trace.summary)
+    assert {one["dev"] for one in trace.operations} == {NFS}
+    told = Counter(one["op"] for one in trace.operations)
+    assert (told["write"], told["sync"]) == (WRITES, WRITES)
+    slept = [wait for one in trace.operations for wait in one.get("waits", ())]
+    assert slept
+    assert {wait["reason"] for wait in slept} <= {"NFS call", "writeback", "several"}, slept
+
+
+def test_a_directory_elsewhere_than_on_the_wanted_devices_is_bad_input(tmp_path: Path) -> None:
+    top, other = tmp_path / "mounted", tmp_path / "other"
+    with served(top, tmp_path / "below"), served(other, tmp_path / "below_other"):
+        done = wptrace("io", "--dev", str(top), "--dir", str(other), "1", "1")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"--dev {other}" in done.stderr
+        # Of two that have one name, each is called by where it is mounted.
+        with Trace("--dev", str(top), "--dev", str(other), "--each") as trace, direct(other / "data") as fd:
+            work(fd)
+    assert {one["dev"] for one in trace.operations} == {f"fuse:{other}"}
+    assert json.dumps(trace.lines[0]["filters"]["dev"]) == json.dumps([f"fuse:{top}", f"fuse:{other}"])
