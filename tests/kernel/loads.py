@@ -87,14 +87,15 @@ def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
 
 
 @contextmanager
-def mounted(disk: Disk, kind: str, folder: Path) -> Iterator[Path]:
+def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: str = "") -> Iterator[Path]:
     """A new file system on a disk."""
-    made = subprocess.run([f"mkfs.{kind}", "-q", *_MADE[kind], disk.path], capture_output=True, text=True)
+    words = [f"mkfs.{kind}", "-q", *_MADE[kind], *made_with.split(), disk.path]
+    made = subprocess.run(words, capture_output=True, text=True)
     if made.returncode and kind == "xfs":
         made = subprocess.run(["mkfs.xfs", "-q", *_MADE_BY_OLD_TOOLS, disk.path], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     folder.mkdir()
-    mount(disk, kind, folder)
+    mount(disk, kind, folder, *filter(None, [options]))
     try:
         yield folder
     finally:

@@ -366,6 +366,56 @@ def test_who_syncs_waits_for_a_commit(flow: Running, folder: Path) -> None:
     assert any(is_witnessed(wait, sleepers) for wait in found)
 
 
+@pytest.mark.guest
+def test_a_full_journal_has_to_be_emptied_first(path_flow: Running, slow: Disk, tmp_path: Path) -> None:
+    """All data go through one of 4 MiB."""
+    with mounted(slow, "ext4", tmp_path / "mounted", "-J size=4", "data=journal") as folder:
+        flow = path_flow.aim(slow)
+
+        def write() -> None:
+            for number in range(16):
+                os.pwrite(fd, b"x" * (1 << 20), number << 20)
+
+        with opened(folder / "file") as fd, threshold(flow, ALWAYS), flow.window() as told:
+            sleepers = run(write)
+    exact(told)
+    found = waits(told, "write")
+    full = [wait for _, wait in found if wait["reason"] == "journal space"]
+    assert full, found
+    assert any(is_witnessed(wait, sleepers) for wait in full)
+    # At most half of it is filled before somebody has to wait for a commit.
+    assert sum(wait["ns"] for _, wait in found) >= DELAY_MS * MS
+
+
+@pytest.mark.guest
+def test_a_quota_that_is_being_committed_is_waited_for(path_flow: Running, slow: Disk, tmp_path: Path) -> None:
+    """One task syncs what it writes. The other one's files have their inodes elsewhere, but both have one quota."""
+    made_with = "-O quota,^orphan_file,^metadata_csum_seed"
+    with mounted(slow, "ext4", tmp_path / "mounted", made_with, "nodelalloc") as folder:
+        flow = path_flow.aim(slow)
+        files = [_new(folder / f"file{number}") for number in range(200)]
+        os.sync()
+
+        def sync() -> None:
+            with opened(files[0]) as fd:
+                for number in range(1, 13):
+                    os.pwrite(fd, b"x" * PAGE, number * PAGE)
+                    os.fsync(fd)
+
+        def write() -> None:
+            for number in range(20, 180, 20):
+                with opened(files[number]) as fd:
+                    os.pwrite(fd, b"x" * PAGE, PAGE)
+                time.sleep(DELAY_MS / 1000)
+
+        with flow.window() as told:
+            sleepers = run(sync, write)
+    exact(told)
+    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "quota"]
+    assert found, waits(told, "write")
+    assert any(is_witnessed(wait, sleepers) for wait in found)
+
+
 @pytest.fixture(params=["late", "at_once"])
 def journaled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
     """Requests end after a while, or before who asked for them sleeps."""
@@ -588,6 +638,31 @@ def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk,
     assert finding["stage"] == "dirty_limit"
     assert "the machine may have" in told.summary["verdict"]["text"]
     assert any("balance_dirty_pages" in name for names in sleeper.seen for name in names)
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_who_filled_the_dirty_limit_is_named(throttled: Disk, v2: Path, tmp_path: Path) -> None:
+    group = v2 / "wptbatch"
+    group.mkdir()
+    try:
+        with (
+            mounted(throttled, "ext4", tmp_path / "mounted") as top,
+            dirty_bytes(4 << 20),
+            Trace("--dev", throttled.name, "--writeback", "--by", "cgroup") as trace,
+            opened(top / "file") as fd,
+        ):
+            with joined(group):
+                words = ["dd", "if=/dev/zero", f"of={top / 'batch'}", "bs=256k", "count=64"]
+                hog = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+            for number in range(16):
+                os.pwrite(fd, b"x" * PAGE, number * PAGE)
+            assert hog.wait() == 0
+    finally:
+        group.rmdir()
+    finding = trace.summary["verdict"]["findings"][0]
+    assert (finding["stage"], finding["dirtied_by"]) == ("dirty_limit", "/wptbatch")
+    assert "; /wptbatch made most of what is written back dirty" in trace.summary["verdict"]["text"]
 
 
 @pytest.mark.guest

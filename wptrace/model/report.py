@@ -116,6 +116,8 @@ class Finding(NamedTuple):
     """Where to look next for this one; may be empty."""
     parts: Sequence[tuple[str, float]] = ()
     """What the stage was made of, with their shares of it; the largest first."""
+    dirtied_by: str = ""
+    """Of writers that wait: the owner who made most of what is written back dirty."""
 
 
 class Verdict(NamedTuple):

@@ -11,7 +11,7 @@ from wptrace.analysis import neighbours, verdict, waits
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY, WRITEBACK
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
 from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun
 from wptrace.model.report import BYTES, Event, Finding, Report
@@ -90,11 +90,12 @@ def _with_waits(case: Case, found: Finding) -> Finding:
     made = next((one for one in waits.of(report).get(group.values, ()) if one.stage == found.stage), None)
     if made is None:
         return found
-    figures = dict(found.figures)
+    figures, dirtied_by = dict(found.figures), ""
     if found.stage == "dirty_limit":
         figures |= waits.limits(report, *group.values)
         written = report.counter(REQUEST.group(*group.values), BYTES)
         figures["disk_bytes"] = written * 1e9 / report.duration_ns if report.duration_ns else 0
+        dirtied_by = _dirtied_by(report, group)
     parts = made.parts
     who = waits.whose(report, (*group.values, found.stage, made.reasons[0].reason)) if made.reasons else ""
     advice = found.advice
@@ -105,7 +106,19 @@ def _with_waits(case: Case, found: Finding) -> Finding:
             reason, advice = WORK_BY_NAME.get(what), _ON_CPU
             parts[0] = (f"{waits.RUNNING}, most of it {what}", parts[0][1]) if share >= MOST_OF_STAGE else parts[0]
         advice = reason.advice if reason is not None else advice
-    return found._replace(figures=figures, parts=parts, advice=advice, who=who)
+    return found._replace(figures=figures, parts=parts, advice=advice, who=who, dirtied_by=dirtied_by)
+
+
+def _dirtied_by(report: Report, written: Group) -> str:
+    """Whose most of that is what the kernel writes back of a device, where that is followed (--writeback, --by)."""
+    if not any(group.kind.name == WRITEBACK.name for group in report.cells):
+        return ""
+    moved = Counter[str]()
+    for group, counts in report.counters.items():
+        if group.kind.name == OWNED_REQUEST and group.values[:2] == written.values[:2]:
+            moved[group.kind.labels[-1].shown(group.values[-1])] += counts.get(BYTES, 0)
+    who = max(moved, key=moved.__getitem__, default="")
+    return who if who not in (NOBODY, OTHERS) and moved[who] * 2 >= moved.total() > 0 else ""
 
 
 def _layer(case: Case) -> str:

@@ -48,7 +48,9 @@ def _finding(finding: Finding, before: str) -> dict[str, Any]:
     who = {"who": finding.who} if finding.who else {}
     advice = {"advice": finding.advice} if finding.advice and finding.advice != before else {}
     parts = [{"reason": name, "share": round(share, 4)} for name, share in finding.parts]
-    more = {"parts": parts} if parts else {}
+    more: dict[str, Any] = {"parts": parts} if parts else {}
+    if finding.dirtied_by:
+        more["dirtied_by"] = finding.dirtied_by
     return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice, **more}
 
 
@@ -97,7 +99,7 @@ def _largest(finding: Finding, dates: bool) -> str:
     if depth:
         took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
     whole = f"{finding.stage} takes {figures['share']:.0%} of the time of {_what(finding.group)}{where} ({took})"
-    made_of = _limited(figures) or _made_of(finding.parts)
+    made_of = _limited(figures, finding.dirtied_by) or _made_of(finding.parts)
     who = f", most of it of {printable(finding.who)}" if finding.who and finding.parts else ""
     return f"{whole}: {made_of}{who}" if made_of else whole
 
@@ -107,14 +109,15 @@ def _made_of(parts: Sequence[tuple[str, float]]) -> str:
     return ", ".join(shown)
 
 
-def _limited(figures: Mapping[str, float]) -> str:
+def _limited(figures: Mapping[str, float], dirtied_by: str) -> str:
     """Writers that wait in the dirty limit: whose it is, and how fast it drains."""
     if not figures.get("limit_bytes"):
         return ""
     of_cgroup = figures["limit_bytes"] < _OF_MACHINE * figures["machine_bytes"]
     whose = "its cgroup" if of_cgroup else "the machine"
     disk = f", and {units.size(figures['disk_bytes'])}/s go to the disk" if figures.get("disk_bytes") else ""
-    return f"{whose} may have {units.size(figures['limit_bytes'])} dirty{disk}"
+    dirtied = f"; {printable(dirtied_by)} made most of what is written back dirty" if dirtied_by else ""
+    return f"{whose} may have {units.size(figures['limit_bytes'])} dirty{disk}{dirtied}"
 
 
 def _grew(finding: Finding, dates: bool) -> str:
