@@ -113,7 +113,7 @@ SEC("perf_event")
 int tick_perf(void *ctx)
 {
 	on_tick();
-	return sample_work(ctx);
+	return on_tick_of_work(ctx);
 }
 
 /*

@@ -176,6 +176,7 @@ def test_writes_to_one_zone_wait_for_each_other() -> None:
     writes, size = 6, 4096
     settings = {"zoned": 1, "zone_size": 4, "memory_backed": 1, "irqmode": 2, "completion_nsec": 2 * MS}
     with null_device("wptest_zone", **settings) as disk:
+        (disk.queue / "nomerges").write_text("2")
         fd = os.open(disk.path, os.O_RDWR | os.O_DIRECT)
         page = mmap.mmap(-1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(page))

@@ -194,8 +194,11 @@ static __noinline int on_zone_plug(void)
 {
 	struct bio_state *state = bio_in_hand();
 
-	if (state)
-		begin_phase(state, CONTROLLER_ZONE, bpf_ktime_get_ns());
+	if (!state)
+		return 0;
+	begin_phase(state, CONTROLLER_ZONE, bpf_ktime_get_ns());
+	/* Whatever the task sleeps for now, it is not what holds this one. */
+	this_hand()->bio.place = 0;
 	return 0;
 }
 

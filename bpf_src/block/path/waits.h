@@ -477,7 +477,7 @@ static __noinline int keep_work(struct op_state *op, __u32 stage, __u32 stack)
 	return 0;
 }
 
-static __always_inline int sample_work(void *ctx)
+static __always_inline int on_tick_of_work(void *ctx)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 
