@@ -29,8 +29,8 @@ LIMIT, RATE, MACHINE = "limit_bytes", "rate_bytes", "machine_bytes"
 much may be dirty on the machine."""
 RUNNING, SHORTER = "on the CPU", "shorter waits"
 """The rest of a stage in which tasks can run: no wait, or none that has a reason."""
-_RUNS = "fs"
-"""The stage of which it is known for how long tasks slept."""
+RUNNABLE = ("fs", "journal")
+"""Stages in which a task may run, and of which it is known for how long it slept."""
 # An owner with this share of the time is named.
 _MOST = 0.5
 
@@ -91,7 +91,7 @@ def of(report: Report) -> ByGroup:
             key = ASLEEP.group(*group.values, stage)
             if took.sum and (key in reasons or key in work or asleep.get(key)):
                 # Nobody slept where there is no figure.
-                slept = asleep.get(key, 0 if stage == _RUNS else None)
+                slept = asleep.get(key, 0 if stage in RUNNABLE else None)
                 made = _made(report, stage, took.sum, reasons.get(key, []), slept)
                 busy = work.get(key, Counter[str]())
                 shares = tuple((what, ns / busy.total()) for what, ns in busy.most_common())

@@ -37,7 +37,7 @@ static __always_inline void open_account(struct op_state *op)
 	if (segmented)
 		forget_segments(op->place);
 	__builtin_memset(op->charges, 0, sizeof(op->charges));
-	op->asleep_ns = 0;
+	op->asleep_ns = op->journal_asleep_ns = 0;
 	if (op->interface != INTERFACE_CALL)
 		advance(op, OP_STAGE_SUBMIT, op->issued_ns);
 }
@@ -362,6 +362,7 @@ __noinline int count_alone(__u32 place, __s64 result)
 		return 0;
 	COUNT_MORE(cell->requests, op->made - op->readahead);
 	COUNT_MORE(cell->fs_asleep_ns, op->asleep_ns);
+	COUNT_MORE(cell->journal_asleep_ns, op->journal_asleep_ns);
 #pragma unroll
 	for (stage = 0; stage < OP_CHARGES; stage++)
 		add(&cell->stages[stage], op->charges[stage]);

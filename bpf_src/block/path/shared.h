@@ -129,7 +129,8 @@ struct op_cell {
 	__u64 failed;
 	__u64 bytes;
 	__u64 requests;
-	__u64 fs_asleep_ns; /* of the stage fs */
+	__u64 fs_asleep_ns; /* of the stages in which a task may run */
+	__u64 journal_asleep_ns;
 	struct hist stages[OP_STAGES];
 };
 

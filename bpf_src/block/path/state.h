@@ -147,6 +147,7 @@ struct op_state {
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 asleep_ns; /* of FS; meaningless until charged */
+	__u64 journal_asleep_ns;
 	__u64 cursor_ns; /* up to here time is charged */
 	__u64 end_ns;
 };

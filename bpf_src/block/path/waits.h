@@ -322,6 +322,8 @@ static __always_inline void charge_wait(struct op_state *op, struct task_struct 
 	}
 	if (stage == OP_STAGE_FS)
 		op->asleep_ns += ns;
+	else
+		op->journal_asleep_ns += ns;
 	advance(op, stage, now);
 	if (stack || ns >= wait_ns)
 		keep_wait(op->place, ns, stage, stack ? stack : WAIT_OTHER);

@@ -58,9 +58,10 @@ def test_a_stage_is_its_waits_the_longest_first_and_the_time_on_the_cpu() -> Non
 
 
 def test_without_how_long_tasks_slept_nothing_is_said_of_the_cpu() -> None:
-    (made,) = waits.of(waiting("journal", {"journal commit": (2, 5 * MS)}, journal=2 * MS).report)[WRITE.values]
+    """Nobody runs in the dirty limit."""
+    (made,) = waits.of(waiting("dirty_limit", {"dirty limit": (2, 5 * MS)}, dirty_limit=2 * MS).report)[WRITE.values]
     assert (made.shorter_ns, made.running_ns) == (None, None)
-    assert made.parts == [("journal commit", 0.5)]
+    assert made.parts == [("dirty limit", 0.5)]
 
 
 def test_waits_of_all_devices_are_added_up() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT, RATE, WAIT, WAITS, WORK
+from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT, RATE, RUNNABLE, WAIT, WAITS, WORK
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells, merge
 from wptrace.engine.resolver import Loaded
@@ -194,7 +194,8 @@ class Waits(Part):
             made = self._with_limits(group, counts)
             found.setdefault(WAITS.group(*group.values[: len(WAITS.labels)]), Counter()).update(made)
         for group, counts in self._counts.cells["op"].counters.items():
-            found[ASLEEP.group(*group.values, "fs")] = Counter({NS: counts["fs_asleep_ns"]})
+            for stage in RUNNABLE:
+                found[ASLEEP.group(*group.values, stage)] = Counter({NS: counts[f"{stage}_asleep_ns"]})
 
     def _with_limits(self, group: Group, counts: Mapping[str, int]) -> Counter[str]:
         made = Counter({COUNT: counts["waits"]})
