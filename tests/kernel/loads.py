@@ -92,7 +92,8 @@ def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: s
     words = [f"mkfs.{kind}", "-q", *_MADE[kind], *made_with.split(), disk.path]
     made = subprocess.run(words, capture_output=True, text=True)
     if made.returncode and kind == "xfs":
-        made = subprocess.run(["mkfs.xfs", "-q", *_MADE_BY_OLD_TOOLS, disk.path], capture_output=True, text=True)
+        words = ["mkfs.xfs", "-q", *_MADE_BY_OLD_TOOLS, *made_with.split(), disk.path]
+        made = subprocess.run(words, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     folder.mkdir()
     mount(disk, kind, folder, *filter(None, [options]))

@@ -22,10 +22,11 @@ from tests.kernel import tracefs
 from tests.kernel.disks import Disk, loop_device, null_device, setting
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
-from tests.kernel.stacks import delayed
+from tests.kernel.stacks import delayed, suspended
 from tests.kernel.test_io_path import sums_up
 from tests.kernel.trace import Line, Told, Trace, lossless, wptrace
 from tests.kernel.window import Running
+from wptrace.analysis.waits import RUNNABLE
 from wptrace.engine.hooks import Hook
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import wait_reasons
@@ -136,6 +137,12 @@ def exact(told: Told) -> None:
     found = [row for row in told.summary["rows"] if row["kind"] == "wait"]
     assert {(row["op"], row["in_stage"], row["reason"]): row["sum_ns"] for row in found} == dict(rows)
     assert {(row["op"], row["in_stage"], row["reason"]): row["waits"] for row in found} == dict(counts)
+    slept: Counter[tuple[str, str]] = Counter()
+    for (op, stage, _), ns in rows.items():
+        slept[op, stage] += ns
+    for row in told.summary["rows"]:
+        if row["kind"] == "operation" and row["stage"] in RUNNABLE:
+            assert slept[row["op"], row["stage"]] <= row.get("asleep_ns", 0) <= row["sum_ns"], row
 
 
 def is_witnessed(wait: Line, sleepers: Sequence[Sleeper]) -> bool:
@@ -386,6 +393,48 @@ def test_a_full_journal_has_to_be_emptied_first(path_flow: Running, slow: Disk, 
     assert sum(row["sum_ns"] for row in found) >= DELAY_MS * MS
     seen = {name.partition(".")[0] for stack in sleeper.seen for name in stack}
     assert seen & {"__jbd2_log_wait_for_space", "jbd2_log_do_checkpoint", "add_transaction_credits"}, seen
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_a_full_log_of_xfs_holds_up_a_write(path_flow: Running, slow: Disk, tmp_path: Path) -> None:
+    """The disk takes nothing while two tasks change attributes, which fill a log of 4 MiB."""
+    held_s, full = 4, threading.Event()
+    with mounted(slow, "xfs", tmp_path / "mounted", "-l size=4m") as folder:
+        flow = path_flow.aim(slow)
+        files = [_new(folder / f"file{number}") for number in range(800)]
+
+        def change(text: bytes) -> None:
+            for file in files:
+                os.setxattr(file, "user.x", text * 1400)
+
+        change(b"a")
+        os.sync()
+
+        def change_often(number: int) -> None:
+            while not full.is_set():
+                for file in files[number::2]:
+                    os.setxattr(file, "user.x", os.urandom(1) * 1400)
+                    if full.is_set():
+                        return
+
+        def hold() -> None:
+            with suspended(slow):
+                time.sleep(held_s)
+            full.set()
+
+        def write() -> None:
+            while not full.is_set():
+                # Its time changes with the next tick.
+                os.pwrite(fd, b"x", 0)
+                time.sleep(0.005)
+
+        with opened(folder / "file") as fd, flow.window() as told:
+            *_, writer = run(hold, lambda: change_often(0), lambda: change_often(1), write)
+    exact(told)
+    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "journal space"]
+    assert found, (waits(told, "write"), writer.seen)
+    assert any(is_witnessed(wait, [writer]) for wait in found)
 
 
 @pytest.mark.guest

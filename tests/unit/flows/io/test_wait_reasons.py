@@ -34,6 +34,13 @@ SEEN = {
     "journal space": [
         "add_transaction_credits <- start_this_handle <- jbd2__journal_start <- __ext4_journal_start_sb",
         "jbd2_log_wait_commit <- __jbd2_log_wait_for_space <- add_transaction_credits <- start_this_handle",
+        "jbd2_log_do_checkpoint <- __jbd2_log_wait_for_space <- add_transaction_credits <- start_this_handle",
+        "xlog_grant_head_wait <- xlog_grant_head_check <- xfs_log_reserve <- xfs_trans_reserve <- xfs_trans_alloc <- "
+        "xfs_vn_update_time",
+    ],
+    "quota": [
+        "do_get_write_access <- jbd2_journal_get_write_access <- __ext4_journal_get_write_access <- "
+        "ext4_quota_write <- qtree_write_dquot <- v2_write_dquot <- dquot_commit <- ext4_write_dquot",
     ],
     "stable page": [
         "folio_wait_bit_common <- folio_wait_writeback <- prepare_pages.constprop.0 <- btrfs_buffered_write <- "
