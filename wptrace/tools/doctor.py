@@ -214,7 +214,8 @@ def _field(field: Field) -> Check:
 
 def _stage(name: str, hooks: dict[Hook, HookFinding], works: bool) -> StageFinding:
     serving = {hook: found for hook, found in hooks.items() if name in hook.serves}
-    lacks = sorted({hook.without for hook, found in serving.items() if found.state == MISSING}) if works else []
+    missing = [hook for hook, found in serving.items() if found.state == MISSING and hook.noted]
+    lacks = sorted({hook.without for hook in missing}) if works else []
     sections = [way.section for found in serving.values() for way in found.ways if way.works]
     state = MISSING if not works else DEGRADED if lacks else OK
     return StageFinding(name, state, ", ".join(dict.fromkeys(sections)), lacks)
