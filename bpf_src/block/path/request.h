@@ -112,6 +112,11 @@ static __always_inline struct bio_state *begin_issue(struct request *rq, bool tr
 {
 	struct bio_state *state = first_of(rq, false, trusted);
 
+	/* The kernel skipped the program when it was queued: of its device nothing is known yet. */
+	if (state && state->kind == BIO_KIND_LINKED) {
+		state->bio = 0;
+		state = NULL;
+	}
 	if (!state) {
 		struct device_match match;
 
