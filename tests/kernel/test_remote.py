@@ -72,7 +72,7 @@ def test_what_a_fuse_server_is_asked_is_an_operation(tmp_path: Path) -> None:
     assert (server.asked["READ"], server.asked["WRITE"]) == (READS, WRITES)
     assert waited(trace, FUSE, "FUSE server", DELAY_S * 1e9) == {"read": READS, "write": WRITES}
     assert trace.lines[0]["filters"]["dev"] == [FUSE]
-    assert f"of read operations on {FUSE}" in trace.summary["verdict"]["text"]
+    assert f"operations on {FUSE}" in trace.summary["verdict"]["text"]
     assert "FUSE server" in trace.summary["verdict"]["text"]
 
 
@@ -136,14 +136,13 @@ def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
                     os.pwritev(fd, [mmap.mmap(-1, mmap.PAGESIZE)], number * mmap.PAGESIZE)
                     os.fsync(fd)
             made = nfs.calls(top).since(before).made
-    assert made["WRITE"] == WRITES
+    assert made["WRITE"] >= WRITES
     assert lossless(trace.summary)
     assert {one["dev"] for one in trace.operations} == {NFS}
     told = Counter(one["op"] for one in trace.operations)
     assert (told["write"], told["sync"]) == (WRITES, WRITES)
     slept = [wait for one in trace.operations for wait in one.get("waits", ())]
-    assert slept
-    assert {wait["reason"] for wait in slept} <= {"NFS call", "writeback", "several"}, slept
+    assert "NFS call" in {wait["reason"] for wait in slept}, slept
 
 
 def test_a_directory_elsewhere_than_on_the_wanted_devices_is_bad_input(tmp_path: Path) -> None:
