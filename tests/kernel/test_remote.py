@@ -57,7 +57,8 @@ def waited(trace: Trace, name: str, reason: str, least_ns: float) -> Counter[str
         assert one["dev"] == name
         assert one["kind"] == "operation"
         assert one["stages"]["fs_ns"] >= least_ns
-        assert sum(wait["ns"] for wait in one["waits"] if wait["reason"] == reason) >= least_ns, one
+        # The server may begin before the task sleeps.
+        assert sum(wait["ns"] for wait in one["waits"] if wait["reason"] == reason) >= least_ns / 2, one
     return Counter(one["op"] for one in trace.operations)
 
 
@@ -140,7 +141,8 @@ def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
                 os.preadv(fd, [page], number * far)
         made = nfs.calls(top).since(before).made
         os.close(fd)
-    assert made["READ"] == READS
+    # 4.2 has another one for files with holes.
+    assert made["READ"] + made["READ_PLUS"] == READS
     assert waited(trace, NFS, "NFS call", DELAY_MS * 0.8e6) == {"read": READS}
 
 
