@@ -68,8 +68,7 @@ def remote(path: str, proc: Path = PROC) -> Remote | None:
     followed."""
     at = os.path.abspath(path)  # noqa: PTH100 - as above
     every = mounts(proc)
-    above = [one for one in every if f"{at}/".startswith(f"{one.point.rstrip('/')}/")]
-    mount = max(reversed(above), key=lambda one: len(one.point), default=None)
+    mount = _nearest(at, every)
     if mount is None or mount.kind.partition(".")[0] not in _REMOTE:
         return None
     alike = {one.dev for one in every if one.source == mount.source}
@@ -169,8 +168,13 @@ def _mount_below(overlay: Mount, earlier: list[Mount]) -> Mount | None:
     layers = dict(option.partition("=")[::2] for option in reversed(overlay.options))
     layer = layers.get("upperdir") or layers.get("lowerdir", layers.get("lowerdir+", "")).split(":")[0]
     path = _unescaped(layer)
-    on = [mount for mount in earlier if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")]
-    return max(reversed(on), key=lambda mount: len(mount.point), default=None)
+    return _nearest(path, earlier)
+
+
+def _nearest(path: str, every: list[Mount]) -> Mount | None:
+    """The one that a path lies on, by its name alone."""
+    above = [one for one in every if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
+    return max(reversed(above), key=lambda one: len(one.point), default=None)
 
 
 def overlays_of(path: str, proc: Path = PROC) -> list[str]:
