@@ -144,8 +144,13 @@ def whose(report: Report, values: tuple[Hashable, ...]) -> str:
     for group, stages in report.cells.items():
         if group.kind.name == OWNED_WAIT and group.values[:-1] == values:
             times[group.kind.labels[-1].shown(group.values[-1])] += stages[TOTAL].sum
-    who = max(times, key=times.__getitem__, default="")
-    return who if who not in (NOBODY, OTHERS) and times[who] >= _MOST * times.total() else ""
+    return owner_of_most(times)
+
+
+def owner_of_most(shares: Counter[str]) -> str:
+    """Empty where nobody has at least half, or somebody who has no name."""
+    who = max(shares, key=shares.__getitem__, default="")
+    return who if who not in (NOBODY, OTHERS) and shares[who] >= _MOST * shares.total() else ""
 
 
 def limits(report: Report, dev: Hashable, op: Hashable) -> Counter[str]:

@@ -115,10 +115,9 @@ def _dirtied_by(report: Report, written: Group) -> str:
         return ""
     moved = Counter[str]()
     for group, counts in report.counters.items():
-        if group.kind.name == OWNED_REQUEST and group.values[:2] == written.values[:2]:
-            moved[group.kind.labels[-1].shown(group.values[-1])] += counts.get(BYTES, 0)
-    who = max(moved, key=moved.__getitem__, default="")
-    return who if who not in (NOBODY, OTHERS) and moved[who] * 2 >= moved.total() > 0 else ""
+        if group.kind.name == OWNED_REQUEST and group.values[:2] == written.values[:2] and counts.get(BYTES):
+            moved[group.kind.labels[-1].shown(group.values[-1])] += counts[BYTES]
+    return waits.owner_of_most(moved)
 
 
 def _layer(case: Case) -> str:
