@@ -68,9 +68,9 @@ def extents_of_now(devices: Sequence[str], hidden: bool = False) -> list[blockde
     return blockdev.merged(there)
 
 
-def names(found: Iterable[blockdev.Extent]) -> list[str]:
+def names(found: Iterable[blockdev.Extent | Remote]) -> list[str]:
     """Return the name in rows of each slot of the table."""
-    return [OTHER, *(extent.name for extent in found)]
+    return [OTHER, *(one.name for one in found)]
 
 
 def spare(row_bytes: int) -> int:
@@ -198,10 +198,11 @@ class Devices:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        return {"dev": [] if self.everything else self._rows()}
+        return {"dev": [] if self.everything else [one.name for one in self._followed]}
 
-    def _rows(self) -> list[str]:
-        return [*(extent.name for extent in self.extents), *(one.name for one in self.remotes)]
+    @property
+    def _followed(self) -> list[blockdev.Extent | Remote]:
+        return [*self.extents, *self.remotes]
 
     def plan(self, hooks: Iterable[Hook]) -> list[str]:
         """Describe what a start would do."""
@@ -237,7 +238,7 @@ class Devices:
     def place(self, obj: BpfObject, room: int, reused: bool = True) -> None:
         """Give each device a row of the programs, which are not loaded yet, and keep some for those that come."""
         room = max(min(room, most(obj) - len(self.extents)), 0)
-        self.slots = Slots([OTHER, *self._rows()], room, reused)
+        self.slots = Slots(names(self._followed), room, reused)
         self.names = self.slots.names
         self.loads = Loads(one.name for one in self.extents)
         obj.bss.trace_unlisted = self.everything
@@ -271,7 +272,7 @@ class Devices:
         with suppress(UsageError):
             obj.bss.devices = table(obj, [one for one in before if one in self.extents], self.names, self.stateful)
         cpus.barrier()
-        changes = self.slots.changes(self._rows(), held())
+        changes = self.slots.changes([one.name for one in self._followed], held())
         for slot, name in changes.items():
             rename(slot, name)
         self.slots.rename(changes)

@@ -8,7 +8,7 @@ from typing import Callable
 
 from wptrace.analysis import neighbours
 from wptrace.analysis.load import LOAD
-from wptrace.analysis.waits import ASLEEP, OWNED_WAIT, WAIT, WAITS, WORK
+from wptrace.analysis.waits import ASLEEP, OWNED_WAIT, PARTS_OF_STAGES, WAITS
 from wptrace.model.kind import ALL, DEVICE, OTHERS, OWNER, TOTAL, Group, Kind
 from wptrace.model.report import BYTES, Report, Row
 from wptrace.outputs.text import words
@@ -201,7 +201,7 @@ def _is_place(kinds: Sequence[Kind]) -> bool:
 
 def _groupings(kinds: Sequence[Kind], place: str) -> list[tuple[tuple[str, ...], frozenset[str]]]:
     """Labels to keep apart by, and those that are added up: all of them, each alone, none."""
-    aside = (WAIT.name, WORK.name, OWNED_WAIT)
+    aside = {*(kind.name for kind in PARTS_OF_STAGES), OWNED_WAIT}
     labels = [label.name for kind in kinds if kind.name not in aside for label in kind.labels]
     names = [name for name in dict.fromkeys(labels) if name != place]
     shown = [tuple(names), *((name,) for name in names if len(names) > 1), *([()] if names else [])]
