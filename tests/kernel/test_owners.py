@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import mmap
 import os
 import struct
@@ -24,7 +25,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import reaped, said
-from tests.kernel.trace import Line, Trace, count
+from tests.kernel.trace import ROOT, Line, Trace, count
 from tests.kernel.uring import Ring
 from wptrace.bpf.ring import Reader
 from wptrace.engine.session import Session
@@ -592,3 +593,25 @@ def test_children_that_are_there_and_that_come_later(disk: Disk) -> None:
     # Nobody of those who are no children of that one.
     assert not stranger.summary["rows"]
     assert trace.lines[0]["filters"]["children"] is True
+
+
+@pytest.mark.one_kernel
+def test_a_command_that_is_run_and_what_it_starts(disk: Disk) -> None:
+    """Not what a stranger reads meanwhile."""
+    reads = f"dd if={disk.path} of=/dev/null bs=4k count=%d iflag=direct status=none"
+    script = f"{reads % 20}; ({reads % 10} & {reads % 5}; wait); echo read; cat; exit 3"
+    command = ["io", "--json", "--dev", disk.name, "--by=process", "--", "sh", "-c", script]
+    wptrace, pipe = [sys.executable, "-m", "wptrace"], subprocess.PIPE
+    with subprocess.Popen([*wptrace, *command], stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=ROOT) as running:
+        assert said(running) == "read\n"
+        read(disk, 40)
+        out, errors = running.communicate("go\n", timeout=600)
+    assert (running.returncode, out) == (3, "go\n")
+    start, summary = map(json.loads, errors.splitlines())
+    exact(summary)
+    assert start["filters"]["command"] == ["sh", "-c", script]
+    # The number of a command is its own until its exit code was taken.
+    assert not summary["loss"]
+    found = totals(summary, "owned_operation")
+    assert sorted(row["count"] for row in found) == [5, 10, 20]
+    assert all(row["task"]["comm"] == "dd" for row in found)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
@@ -12,6 +14,7 @@ from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
+    from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
     from wptrace.flows.io.path import PathFlow
 
@@ -55,13 +58,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
     path.add_output(parser, show)
+    parser.set_defaults(workload=None)
+    parser.epilog = (
+        "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "
+        "its exit code; results go to standard error or to the FILE of -o."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     events = path.require(options)
-    return path.run(
-        options, {"": _block(options, events) if options.level == "block" else _path(options, events)}, events
-    )
+    if options.level == "block" and options.workload:
+        raise UsageError("a command to run needs --level path: the block layer does not know what it starts")
+    with _workload(options) as workload:
+        flow = _block(options, events) if options.level == "block" else _path(options, events)
+        return path.run(options, {"": flow}, events, workload=workload)
+
+
+@contextmanager
+def _workload(options: argparse.Namespace) -> Iterator[Workload | None]:
+    """The command that stands after `--`, of which the process becomes that of --pid."""
+    if options.workload is None:
+        yield None
+        return
+    if options.pid is not None or options.tid is not None:
+        raise UsageError("--pid and --tid name another process than the command after --: use one of them")
+    if options.count is not None:
+        raise UsageError("a command ends the trace when it ends: use it without COUNT")
+    from wptrace.engine.workload import Workload
+    from wptrace.kernel.privileges import require_tracing
+
+    require_tracing()
+    workload = Workload(options.workload)
+    options.pid, options.children = str(workload.pid), True
+    try:
+        yield workload
+    finally:
+        workload.close()
 
 
 def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlow:
@@ -103,6 +135,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
         sample=events.sample,
         limit=events.limit,
         children=options.children,
+        command=tuple(options.workload or ()),
         waits_ns=WAITS_NS if options.waits is None else parse_duration(options.waits),
         interference=options.interference,
         writeback=options.writeback,

@@ -76,7 +76,7 @@ def parser(names: Sequence[str], whole: Sequence[str]) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = joined(sys.argv[1:] if arguments is None else arguments)
+    words, workload = _parted(joined(sys.argv[1:] if arguments is None else arguments))
     if not words:
         hint = "wptrace --help lists them, wptrace io --help the options of that one"
         raise UsageError("name a command, such as io", hint)
@@ -89,6 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = _placed(options, unknown)
     if unknown:
         Parser(prog=f"wptrace {options.command}").error(f"unrecognized arguments: {' '.join(unknown)}")
+    if workload is not None:
+        if "workload" not in options:
+            raise UsageError(f"wptrace {options.command} runs no command: what stands after -- is for wptrace io")
+        if not workload:
+            raise UsageError("name the command to run after --")
+        options.workload = workload
     _log(options.verbose)
     if "WPTRACE_BPF_DIR" in os.environ:
         from wptrace.bpf.object import named_folder
@@ -96,6 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Even if this command opens no object, as in a dry run, which says what would be done with them.
         named_folder()
     return int(options.run(options))
+
+
+def _parted(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our own words, and those of a command to run, which stand after the first `--`."""
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
 
 
 def _placed(options: argparse.Namespace, words: list[str]) -> list[str]:

@@ -236,7 +236,7 @@ def _seconds(text: str) -> float:
             raise UsageError(f"{error.message}: a number and its unit are one word, as 5{text}") from None
         if Path(text).name in os.listdir("/sys/class/block"):  # noqa: PTH208 - names alone
             raise UsageError(f"{error.message}: a device is named by --dev {text}") from None
-        raise UsageError(f"{error.message}: an interval and a count may stand here, and no command to run") from None
+        raise UsageError(f"{error.message}: an interval and a count may stand here, a command after --") from None
 
 
 def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any) -> Output:
@@ -299,7 +299,8 @@ def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:
 def live(options: argparse.Namespace, stream: TextIO, seconds: float | None) -> tuple[bool, float | None]:
     """Whether a screen is drawn in place, and how often there is a report: then every second by default."""
     lines = options.json or getattr(options, "line", False) or getattr(options, "csv", False)
-    is_live = not lines and stream.isatty()
+    # A command that is run has the terminal.
+    is_live = not lines and stream.isatty() and not getattr(options, "workload", None)
     return is_live, _LIVE_S if is_live and seconds is None else paced(options, seconds)
 
 
@@ -312,7 +313,8 @@ def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]
     if options.output is None:
         for other in others:
             _keep_apart(sys.stdout, "the output", other)
-        yield sys.stdout
+        # Standard output is that of a command that is run.
+        yield sys.stderr if getattr(options, "workload", None) else sys.stdout
         return
     named(options.output, "-o")
     for other in others:

@@ -11,6 +11,7 @@ from wptrace.cli import options as common
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
     from wptrace.flows.io.path import PathFlow
 
@@ -61,10 +62,11 @@ def run(
     events: common.EventOptions,
     plan: Sequence[str] = (),
     captures: Sequence[str] = (),
+    workload: Workload | None = None,
 ) -> int:
     """Flows by their titles; one alone needs none. `plan` is what a dry run says besides.
 
-    Of several, each has one of `captures`, where there is to be any.
+    Of several, each has one of `captures`, where there is to be any. With a workload the exit code is that one's.
     """
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
@@ -92,7 +94,7 @@ def run(
         if not several:
             outputs[0], seconds = common.captured(options, first, outputs[0], seconds, events.every, **shown)
         run_options = RunOptions(
-            seconds, count, options.stats, stream.fileno(), events.stuck_ns, common.budget(options), keys
+            seconds, count, options.stats, stream.fileno(), events.stuck_ns, common.budget(options), keys, workload
         )
         trace(list(zip(flows.values(), outputs)), run_options)
-    return 0
+    return 0 if workload is None else workload.exit_code()

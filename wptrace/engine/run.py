@@ -16,6 +16,7 @@ from wptrace.bpf.programs import run_statistics
 from wptrace.engine.flow import Flow
 from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
+from wptrace.engine.workload import GRACE_S, Workload
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
 
@@ -40,6 +41,8 @@ class RunOptions(NamedTuple):
     """The share of the busy CPU time that the tracing may cost; flows that cost more do less, they share it."""
     controls: Controls | None = None
     """Who may ask for something meanwhile."""
+    workload: Workload | None = None
+    """Begins once all are attached, and ends the run."""
 
 
 class Stuck:
@@ -109,14 +112,17 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
         if options.watch_fd >= 0 and _is_pipe(options.watch_fd):
             session.reader.watch_hangup(options.watch_fd)
         if options.controls is not None:
-            stop.ending = options.controls.leave
+            controls = options.controls
+            stop.ending = lambda number: controls.leave()
+        elif options.workload is not None:
+            stop.ending = options.workload.signal
         session.start()
         collect_seldom()
         _run(session, [output for _, output in pairs], stop, options)
 
 
 def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOptions) -> None:
-    controls, shown = options.controls, []
+    controls, workload, shown = options.controls, options.workload, []
     # Once all are attached, so that whoever reads of a start knows that nothing is missed.
     for trace, output in zip(session.traces, outputs):
         output.start(trace.start)
@@ -126,10 +132,21 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
             trace.subscribe(Stuck(trace, output, options.interval_s or _STUCK_EVERY, options.stuck_ns, now))
         shown.append(Reports(trace, output, options.interval_s, now))
         trace.subscribe(shown[-1])
-    while not stop.asked and not session.reader.hung_up and shown[0].count != options.reports:
+    until = math.inf
+    if workload is not None:
+        session.reader.listen(workload.fd)
+        workload.begin()
+    while not session.reader.hung_up and shown[0].count != options.reports:
+        if workload is None and stop.asked:
+            break
+        if workload is not None:
+            if stop.asked:
+                until = min(until, time.monotonic() + GRACE_S)
+            if workload.ended or time.monotonic() >= until:
+                break
         if controls is not None:
             session.reader.listen(controls.fd)
-        session.wait()
+        session.wait(until)
         if controls is not None and session.reader.heard and not controls.take():
             controls.leave()
             break

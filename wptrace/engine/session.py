@@ -214,9 +214,9 @@ class Session:
     def due(self) -> float:
         return min(trace.due for trace in self.traces)
 
-    def wait(self) -> None:
+    def wait(self, until: float = math.inf) -> None:
         """Waits until somebody is due, or woken, and delivers the events that came."""
-        self.reader.wait(self.due - time.monotonic())
+        self.reader.wait(min(self.due, until) - time.monotonic())
         self._deliver()
 
     def turn(self) -> None:

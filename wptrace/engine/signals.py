@@ -12,7 +12,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LIST = signal.SIGUSR1
 
 
-def _nothing() -> None:
+def _nothing(number: int) -> None:
     """Where nobody wants to know."""
 
 
@@ -23,8 +23,8 @@ class Stop:
         self.asked = False
         self._list_asked = False
         self._asked_by: set[int] = set()
-        self.ending: Callable[[], None] = _nothing
-        """Called at once by the first signal that ends: the second one ends without another word."""
+        self.ending: Callable[[int], None] = _nothing
+        """Called at once with the first signal that ends: the second one ends without another word."""
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[int, Any] = {}
         self._woken = -1
@@ -43,7 +43,7 @@ class Stop:
         again = number in self._asked_by
         self._asked_by.add(number)
         self.asked = True
-        self.ending()
+        self.ending(number)
         signal.signal(number, signal.SIG_DFL)
         if again:
             os.kill(os.getpid(), number)

@@ -28,7 +28,7 @@ class ReplayPace:
         self.over = False
         """Somebody wants to end."""
         if controls is not None:
-            stop.ending = controls.leave
+            stop.ending = lambda number: controls.leave()
 
     def begin(self, ts_ns: int) -> None:
         """There it starts to run."""

@@ -30,7 +30,12 @@ FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
 BAD = [
     (["io", "ms"], "a number and its unit are one word, as 5ms"),
-    (["io", "--", "ls"], "an interval and a count may stand here, and no command to run"),
+    (["io", "ls"], "an interval and a count may stand here, a command after --"),
+    (["io", "--"], "name the command to run after --"),
+    (["io", "1", "2", "--", "true"], "a command ends the trace when it ends: use it without COUNT"),
+    (["io", "-p", "1", "--", "true"], "--pid and --tid name another process than the command after --"),
+    (["io", "--level", "block", "--", "true"], "a command to run needs --level path"),
+    (["size", "--", "true"], "wptrace size runs no command: what stands after -- is for wptrace io"),
     ([], "name a command, such as io"),
     (["blah"], "argument COMMAND: invalid choice: 'blah'"),
     (["--blah"], "the following arguments are required: COMMAND"),

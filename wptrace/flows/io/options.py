@@ -50,6 +50,8 @@ class Options(NamedTuple):
     """How many are shown per second at most; 0 for all."""
     children: bool = False
     """With --pid: what that process started as well."""
+    command: tuple[str, ...] = ()
+    """What is run to be followed: it is --pid."""
     waits_ns: int | None = WAITS_NS
     """Sleeps of at least so long inside of an operation have a reason; None: none has."""
     interference: bool = False

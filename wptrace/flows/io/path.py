@@ -361,7 +361,7 @@ def _chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     if pid or options.children:
         from wptrace.flows.io.parts.tasks import Process
 
-        found.append(Process(pid, options.children, watched=options.guest is None))
+        found.append(Process(pid, options.children, options.command, watched=options.guest is None))
     if options.interference:
         from wptrace.flows.io.parts.interference import Interference
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -119,7 +120,9 @@ def chosen(start: Start) -> str:
     # A capture may name others than those that are known here.
     apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks")
     filters = {name: value for name, value in start.filters.items() if name not in apart}
-    if start.filters.get("children"):
+    if start.filters.get("command"):
+        filters["pid"] = f"{filters.get('pid')} ({shlex.join(filters.pop('command'))}) and what it starts"
+    elif start.filters.get("children"):
         filters["pid"] = f"{filters.get('pid')} and its children"
     only = ", ".join(printable(f"{name} {value}") for name, value in filters.items())
     where += f", only {only}" if only else ""

@@ -22,17 +22,19 @@ _NO_PROCESS = (1 << 32) - 1
 
 
 class Process(Part):
-    """When it has ended, another one may have its number."""
+    """When it has ended, another one may have its number; not while it is a command of this process."""
 
-    def __init__(self, pid: int | None, children: bool, watched: bool) -> None:
+    def __init__(self, pid: int | None, children: bool, command: tuple[str, ...], watched: bool) -> None:
         super().__init__()
-        self._pid, self._children, self._is_watched = pid, children, watched
+        self._pid, self._children, self._command = pid, children, command
+        self._is_watched = watched and not command
         self._watched: tasks.Watched | None = None
         self.hooks = (CHILDREN,) if children else ()
 
     @property
     def chosen(self) -> dict[str, Any]:
-        return {"children": True} if self._children else {}
+        command = {"command": list(self._command)} if self._command else {}
+        return {**({"children": True} if self._children else {}), **command}
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
         if self._children:
