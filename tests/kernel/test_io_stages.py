@@ -273,7 +273,7 @@ def test_a_busy_cpu_is_in_wakeup(disks: Disks, flow: Running) -> None:
         assert told["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
     accused = findings(trace.summary)
     assert {*accused} & ACCUSING == {"ran"}
-    assert accused["ran"]["who"] == f"{HOG} (pid {busy.process.pid})"
+    assert accused["ran"]["who"] == f"{HOG}[{busy.process.pid}]"
     assert accused["ran"]["sum_ns"] == pytest.approx(found.sum("wakeup"), rel=0.05)
 
 
@@ -312,7 +312,7 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     assert {*accused} & ACCUSING <= {"irq_off"}
     assert accused["inside"]["stage"] == "irq_delay"
     if "irq_off" in accused:
-        assert accused["irq_off"]["who"] in {f"{event['comm']} (pid {event['pid']})" for event in met}
+        assert accused["irq_off"]["who"] in {f"{event['comm']}[{event['pid']}]" for event in met}
 
 
 def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
@@ -340,7 +340,7 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
     assert found.rows["preempted"]["sum_ns"] == sum(interferences(line, "preempted")[0]["ns"] for line in found.told)
     accused = findings(trace.summary)
     assert {*accused} & ACCUSING == {"ran"}
-    assert accused["ran"]["who"] == f"{HOG} (pid {busy.process.pid})"
+    assert accused["ran"]["who"] == f"{HOG}[{busy.process.pid}]"
     assert accused["inside"]["stage"] == "preempted"
 
 

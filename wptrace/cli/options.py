@@ -111,6 +111,9 @@ def add_lines(show: argparse._ActionsContainer) -> None:
         "--line", action="store_true", help="a line for each (with --slow or --sample: only those); the rest to stderr"
     )
     lines.add_argument("--csv", action="store_true", help="the same as CSV, with every stage")
+    unit = show.add_mutually_exclusive_group()
+    unit.add_argument("-m", "--milliseconds", action="store_true", help="with --line: times in ms")
+    unit.add_argument("-u", "--microseconds", action="store_true", help="with --line: times in us (default)")
 
 
 def add_exports(show: argparse._ActionsContainer) -> None:
@@ -164,6 +167,8 @@ def _files(options: argparse.Namespace) -> list[str]:
 
 def require_one_form(options: argparse.Namespace) -> None:
     form = "--line" if options.line else "--csv"
+    if (options.milliseconds or options.microseconds) and not options.line:
+        raise UsageError("-m and -u are units of --line: other outputs have their own")
     if options.json and (options.line or options.csv):
         raise UsageError(f"{form} and --json are two forms of the same: choose one")
 
@@ -247,9 +252,10 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     if "intervals" not in wanted and (getattr(options, "capture", None) is not None or exports(options)):
         # Intervals are the file's, unless some were given.
         wanted["intervals"] = options.interval is not None
-    if getattr(options, "count", None) == "1" and not (line or csv or options.json):
+    if getattr(options, "count", None) == "1" and not options.json:
         # The summary is the same once more.
         wanted["intervals"] = False
+    wanted["unit"] = "ms" if getattr(options, "milliseconds", False) else "us"
     wanted["verbose"] = bool(getattr(options, "verbose", 0))
     how = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
     shown = make(CSV if csv else LINES if line else NDJSON if options.json else TEXT, stream, view, how)

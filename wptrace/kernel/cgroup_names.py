@@ -38,6 +38,9 @@ class CgroupNames:
         self._known = {1: "/"}
 
     def of(self, number: int) -> str:
+        """What no task submitted is of none."""
+        if not number:
+            return ""
         if number in self._known:
             return self._known[number]
         name = self._removed(number) or self._there(number) or self._removed(number, _REMOVAL_S) or f"cgroup {number}"

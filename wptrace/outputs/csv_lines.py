@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from wptrace.kernel.clock import clock_time
-from wptrace.model.kind import UNATTRIBUTED, Kind, fields_of
+from wptrace.model.kind import NOBODY, UNATTRIBUTED, Kind, fields_of
 from wptrace.model.report import Event, Output, Start
 from wptrace.outputs import lines
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text.words import printable
+from wptrace.outputs.text.words import is_nobody, printable
 
 _FORMULAS = ("=", "+", "-", "@")
 
@@ -44,7 +44,7 @@ class CsvLines(lines.LineOutput):
         cells += (
             group.kind.labels[place[name]].shown(group.label(name)) if name in place else "" for name in self._labels
         )
-        cells += (fields.get(name) for name in self._fields)
+        cells += (NOBODY if name == "comm" and is_nobody(fields) else fields.get(name) for name in self._fields)
         cells += (event.total_ns, lines.largest(event)[0])
         cells += (stages.get(name) for name in self._stages)
         self._write(cells)

@@ -16,10 +16,11 @@ from wptrace.model.kind import Kind
 from wptrace.model.report import Event, InFlight, Output, Report, Start
 from wptrace.outputs import text
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text.words import ends, group, padded, printable
+from wptrace.outputs.text.words import ends, group, padded, printable, task
 
-# Names are cut to their columns; a figure that is too wide for one makes its line wider.
+# Names are cut to their columns; a task or a figure that is too wide for one makes its line wider.
 _TIME, _DATED = 15, 26
+_DECIMALS = {"us": 1, "ms": 3}
 
 
 class LineOutput:
@@ -87,13 +88,15 @@ class Column(NamedTuple):
     """Names are cut to it, figures stand at its right."""
     cell: Callable[[Event], str]
     right: bool = False
+    whole: bool = False
+    """It is not cut."""
 
 
 class TextLines(LineOutput):
     _columns: Sequence[Column] = ()
 
     def begin(self, start: Start) -> None:
-        self._columns = _columns(start.kinds, self._wanted.dates)
+        self._columns = _columns(start.kinds, self._wanted)
         titles = (f"{one.title:>{one.width}}" if one.right else padded(one.title, one.width) for one in self._columns)
         self._stream.write(" ".join(titles).rstrip() + "\n")
 
@@ -101,7 +104,8 @@ class TextLines(LineOutput):
         cells = []
         for one in self._columns:
             cell = printable(one.cell(event))
-            cells.append(f"{cell:>{one.width}}" if one.right else padded(ends(cell, one.width), one.width))
+            cell = cell if one.right or one.whole else ends(cell, one.width)
+            cells.append(f"{cell:>{one.width}}" if one.right else padded(cell, one.width))
         line = " ".join(cells).rstrip()
         error = event.fields.get("error", 0)
         self._stream.write(printable(f"{line}  failed ({blkstatus.name(error)})" if error else line) + "\n")
@@ -119,14 +123,19 @@ def largest(event: Event) -> tuple[str, int]:
     return (name, stages[name]) if name and stages[name] and kind.stages else ("", 0)
 
 
-def _columns(kinds: Sequence[Kind], dates: bool) -> Sequence[Column]:
+def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
+    dates, unit = wanted.dates, wanted.unit
     who = (
         Column("TIME", _DATED if dates else _TIME, lambda event: clock_time(event.end_ns, dates)),
-        Column("COMM", 15, lambda event: event.fields.get("comm") or "-"),
-        Column("PID", 7, lambda event: str(event.fields.get("pid") or "-"), right=True),
+        Column("TASK", 24, lambda event: task(event.fields) if "comm" in event.fields else "-", whole=True),
     )
     took = (
-        Column("TOTAL", 8, lambda event: units.duration(event.total_ns), right=True),
+        Column(
+            f"TOTAL({unit})",
+            10,
+            lambda event: f"{event.total_ns / units.NS_PER[unit]:.{_DECIMALS[unit]}f}",
+            right=True,
+        ),
         Column("LARGEST", 13, _largest),
     )
     if not is_io(kinds):
@@ -138,7 +147,8 @@ def _columns(kinds: Sequence[Kind], dates: bool) -> Sequence[Column]:
         Column("OFFSET/SECTOR", 13, _place, right=True),
         Column("BYTES", 8, lambda event: str(size(event)), right=True),
     )
-    return (*who, *what, *took)
+    # Last, so that it need not be cut.
+    return (*who, *what, *took, Column("FILE", 0, lambda event: event.fields.get("path") or "-", whole=True))
 
 
 def _largest(event: Event) -> str:

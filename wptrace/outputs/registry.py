@@ -32,6 +32,8 @@ class Wanted(NamedTuple):
     """With the filled buckets of each distribution, where a format has room for them."""
     verbose: bool = False
     """With the stacks of waits."""
+    unit: str = "us"
+    """Of the times of `--line`."""
 
 
 def make(name: str, stream: TextIO, view: str, wanted: Wanted) -> Output:

@@ -251,11 +251,11 @@ def test_all_of_them_can_be_told_together_in_this_order() -> None:
 @pytest.mark.parametrize(("waited", "told"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
 def test_who_filled_the_commits_of_others(waited: int, told: bool) -> None:
     """Of those that others waited for, who cost them most, where that is a tenth of the time of all."""
-    found = judge(case({WRITE: cell(10, fs=SECOND // 10)}), {"mv (pid 8)": 5, "cp (pid 7)": waited})
+    found = judge(case({WRITE: cell(10, fs=SECOND // 10)}), {"mv[8]": 5, "cp[7]": waited})
     behind = [finding for finding in found.findings if finding.rule == "behind"]
     assert len(behind) == told
     for one in behind:
-        assert (one.who, one.figures["sum_ns"], one.figures["share"]) == ("cp (pid 7)", waited, waited / SECOND)
+        assert (one.who, one.figures["sum_ns"], one.figures["share"]) == ("cp[7]", waited, waited / SECOND)
 
 
 def test_each_finding_has_advice_of_its_own() -> None:
@@ -425,10 +425,10 @@ def test_a_tail_is_not_that_of_two_calls() -> None:
 
 def test_who_ran_meanwhile_is_named() -> None:
     found = verdict.judge(
-        in_the_way(case({READ: cell(10, device=MS, wakeup=9 * MS)}), "ran", {"hog (pid 7)": 80 * MS}),
+        in_the_way(case({READ: cell(10, device=MS, wakeup=9 * MS)}), "ran", {"hog[7]": 80 * MS}),
         io_rules.path(interference=True),
     )
-    assert [(one.rule, one.who) for one in found.findings if one.who] == [("ran", "hog (pid 7)")]
+    assert [(one.rule, one.who) for one in found.findings if one.who] == [("ran", "hog[7]")]
     # That there is such an option is known by who has used it.
     assert "--interference" not in found.advice
     assert "--interference" in judge(case({READ: cell(10, device=MS, wakeup=9 * MS)})).advice
@@ -460,7 +460,7 @@ def test_every_rule_can_be_reached() -> None:
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
         met(38 * MS, 100 * MS, batch=92 * MS),
     ]
-    hog = {"hog (pid 7)": 100 * SECOND}
+    hog = {"hog[7]": 100 * SECOND}
     cases += [in_the_way(case({READ: cell(9, device=MS)}), rule, hog) for rule in ("behind", "ran", "irq_off")]
     reached = {found.rule for one in cases for found in verdict.judge(one, io_rules.path()).findings}
     assert reached == {rule.__name__ for rule in (*RULES.first, *RULES.more)}
@@ -499,9 +499,9 @@ def test_who_was_in_the_way_of_single_operations() -> None:
     ):
         found.add(one)
     assert {group.values: counts[NS] for group, counts in found.counters().items()} == {
-        ("ran", "hog (pid 7)"): 103,
-        ("irq_off", "hog (pid 7)"): 20,
-        ("behind", "dd (pid 9)"): 4,
+        ("ran", "hog[7]"): 103,
+        ("irq_off", "hog[7]"): 20,
+        ("behind", "dd[9]"): 4,
     }
 
 

@@ -173,7 +173,7 @@ def test_figures_that_are_not_of_each_are_said_to_be(
 ) -> None:
     path = write(obj, tmp_path / "trace.wpt")
     assert main(["replay", str(path), "--pid=7", "--summary"]) == 0
-    assert "note: figures are those of the events of the capture" in capsys.readouterr().out
+    assert "note: figures are those of the events of the capture" in capsys.readouterr().err
 
 
 def test_a_slot_may_become_that_of_another_device(

@@ -119,7 +119,7 @@ def test_what_filters_leave_of_single_ones_has_intervals(file: Path) -> None:
 
 def test_without_a_terminal_intervals_follow_each_other(file: Path) -> None:
     done = subprocess.run(command(file, "--summary"), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "note: a note\n")
     assert done.stdout.count("\nread: ") == MANY + 1
     assert "\x1b" not in done.stdout
 

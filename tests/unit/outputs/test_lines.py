@@ -21,6 +21,7 @@ from wptrace.model.report import Event, Start
 from wptrace.outputs.registry import CSV, LINES, Wanted, make
 
 PLAIN = Wanted()
+FILE = path.operation().fields["path"]
 
 
 def written(form: str, *results: Any, wanted: Wanted = PLAIN) -> str:
@@ -38,30 +39,53 @@ def table(*results: Any) -> list[dict[str, str]]:
 
 
 def test_a_line_for_each() -> None:
-    found = lines(path.operation(), path.operation(path.HIT), path.request())
-    assert found == [
-        "TIME            COMM                PID T DEV       OP        OFFSET/SECTOR    BYTES    TOTAL LARGEST",
-        "22:13:20.123456 postgres           4711 O nvme0n1   read            1048576     8192  3.69 ms device 87%",
-        "22:13:20.123456 postgres           4711 H nvme0n1   read            1048576     8192  3.69 ms page cache",
-        "22:13:20.000000 kworker/u8:1         71 R nvme0n1   write            123456     8192  3.62 ms device 88%",
-    ]
-    assert max(map(len, found)) <= 105
+    who, what, took = zip(*(_parts(line) for line in lines(path.operation(), path.operation(path.HIT), path.request())))
+    assert who == (
+        "TIME            TASK                     ",
+        "22:13:20.123456 postgres[4711/4715]      ",
+        "22:13:20.123456 postgres[4711/4715]      ",
+        "22:13:20.000000 kworker/u8:1[71]         ",
+    )
+    assert what == (
+        "T DEV       OP        OFFSET/SECTOR    BYTES ",
+        "O nvme0n1   read            1048576     8192 ",
+        "H nvme0n1   read            1048576     8192 ",
+        "R nvme0n1   write            123456     8192 ",
+    )
+    assert took == (
+        " TOTAL(us) LARGEST       FILE",
+        f"    3692.0 device 87%    {FILE}",
+        f"    3692.0 page cache    {FILE}",
+        "    3621.0 device 88%    -",
+    )
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    return line[:41], line[41:86], line[86:]
+
+
+def test_times_are_in_one_unit_and_sort() -> None:
+    slow = path.operation()._replace(total_ns=12 * 60 * 10**9 + 345)
+    for unit, times in (("us", ["3692.0", "720000000.3"]), ("ms", ["3.692", "720000.000"])):
+        title, *found = lines(path.operation(), slow, wanted=Wanted(unit=unit))
+        assert f" TOTAL({unit}) " in title
+        assert [line.split()[7] for line in found] == times
 
 
 def test_dates_where_they_are_wanted() -> None:
     title, line = lines(path.request(), wanted=Wanted(dates=True))
-    assert line.startswith("2023-11-14 22:13:20.000000 kworker/u8:1 ")
-    assert title.index("COMM") == line.index("kworker")
+    assert line.startswith("2023-11-14 22:13:20.000000 kworker/u8:1[71] ")
+    assert title.index("TASK") == line.index("kworker")
 
 
 def test_what_has_no_place_no_task_and_no_time() -> None:
     event = path.operation(offset=None, pid=0, comm="", requests=0)
     nothing = event._replace(total_ns=0, stages=dict.fromkeys(event.stages, 0))
-    assert lines(nothing)[1].split()[1:] == ["-", "-", "O", "nvme0n1", "read", "-", "8192", "0", "ns", "-"]
+    assert lines(nothing)[1].split()[1:] == ["nobody", "O", "nvme0n1", "read", "-", "8192", "0.0", "-", FILE]
 
 
 def test_what_failed_says_so_behind_the_columns() -> None:
-    assert lines(path.operation(error=5, result=-5))[1].endswith("device 87%  failed (EIO)")
+    assert lines(path.operation(error=5, result=-5))[1].endswith(f"device 87%    {FILE}  failed (EIO)")
 
 
 def test_a_wide_figure_makes_its_line_wider_and_is_not_cut() -> None:
@@ -71,7 +95,7 @@ def test_a_wide_figure_makes_its_line_wider_and_is_not_cut() -> None:
 
 def test_requests_of_which_nobody_knows_whose_they_are() -> None:
     found = written(LINES, samples.start(), samples.request()).splitlines()
-    assert found[1].split()[1:] == ["-", "-", "R", "sda", "write", "123456", "4096", "4.00", "ms", "device", "75%"]
+    assert found[1].split()[1:] == ["-", "R", "sda", "write", "123456", "4096", "4000.0", "device", "75%", "-"]
 
 
 @pytest.mark.parametrize("form", [LINES, CSV])
@@ -110,6 +134,12 @@ def test_csv_has_the_fields_of_json_and_every_stage() -> None:
     assert "dirty_ns" not in operation
 
 
+def test_what_no_task_asked_for_is_of_nobody_in_every_form() -> None:
+    flush = path.request(comm="", pid=0, tid=0)
+    (row,) = table(path.start(), flush)
+    assert row["comm"] == lines(flush)[1].split()[1] == "nobody"
+
+
 def test_csv_quotes_what_has_a_comma_and_ends_lines_as_everything_else() -> None:
     (row,) = table(path.start(), path.operation(path='a,"b'))
     assert row["path"] == 'a,"b'
@@ -124,8 +154,8 @@ DEFINED = Event(PACKET.group("eth0", 7), NOON, 2 * MS, {}, {"key": "0x1", "comm"
 
 def test_a_flow_by_definition_has_its_labels() -> None:
     title, line = written(LINES, FLOW, DEFINED).splitlines()
-    assert title.split() == ["TIME", "COMM", "PID", "TOTAL", "LARGEST", "WHAT"]
-    assert line.split() == ["22:13:20.000000", "nc", "9", "2.00", "ms", "-", "eth0", "7"]
+    assert title.split() == ["TIME", "TASK", "TOTAL(us)", "LARGEST", "WHAT"]
+    assert line.split() == ["22:13:20.000000", "nc[9]", "2000.0", "-", "eth0", "7"]
     (row,) = table(FLOW, DEFINED)
     assert (row["label:comm"], row["label:dev"], row["comm"], row["key"], row["total_ns"]) == (
         "eth0", "7", "nc", "0x1", "2000000",

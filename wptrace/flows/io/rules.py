@@ -13,7 +13,7 @@ from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY, WRITEBACK
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
-from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun
+from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun, Task
 from wptrace.model.report import BYTES, Event, Finding, Report
 
 BLAME_SHARE = 0.1
@@ -172,7 +172,7 @@ class InTheWay:
                 self._add(rule, other["name"], other["pid"], other["ns"])
 
     def _add(self, rule: str, name: str, pid: int, ns: int) -> None:
-        task = IN_THE_WAY.group(rule, f"{name} (pid {pid})")
+        task = IN_THE_WAY.group(rule, str(Task(name, pid)))
         if task in self._times or len(self._times) < self._MOST:
             self._times[task] += ns
 

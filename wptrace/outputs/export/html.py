@@ -258,7 +258,7 @@ class HtmlExport(Export):
             "total": event.total_ns,
             "stages": [[name, ns] for name, ns in _in_order(event) if ns],
             **_spans(event),
-            "who": printable(" ".join(str(fields[name]) for name in ("comm", "pid") if fields.get(name)))[:_LONGEST],
+            "who": words.task(fields)[:_LONGEST] if "comm" in fields else "",
             "where": printable(_where(fields))[:_LONGEST],
             "failed": blkstatus.name(error) if isinstance(error, int) and error > 0 else "",
             "story": [printable(line)[:_LONGEST] for line in self._view.event(event, _WIDTH, True)],

@@ -107,7 +107,7 @@ class Otf2Export(Export):
         fields = event.fields
         pid, tid, comm = fields.get("pid"), fields.get("tid"), printable(str(fields.get("comm") or ""))[:_LONGEST]
         owner: tuple[Hashable, ...] = (pid, tid)
-        process, thread = f"{comm} {pid}", f"{comm} {tid or pid}"
+        process, thread = words.task({"comm": comm, "pid": pid}), words.task({"comm": comm, "pid": pid, "tid": tid})
         lane: int | None = None
         if isinstance(pid, int) and pid > 0:
             most = _LANES if len(self._locations) < _LOCATIONS else 0

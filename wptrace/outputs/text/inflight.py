@@ -9,7 +9,7 @@ from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.report import InFlight
 from wptrace.outputs.text import story
-from wptrace.outputs.text.words import columns, padded, printable
+from wptrace.outputs.text.words import columns, padded, printable, task
 
 MOST = 50
 """So many are listed, the oldest."""
@@ -31,7 +31,7 @@ def lines(found: Sequence[InFlight], at_ns: int, width: int, dates: bool, most: 
 
 
 def _row(one: InFlight) -> tuple[str, ...]:
-    who = story.who(one.fields) if "comm" in one.fields else ""
+    who = task(one.fields) if "comm" in one.fields else ""
     return units.duration(one.age_ns), one.stage, *_where(one), who
 
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TextIO
 
 from wptrace.model.book import Cause
@@ -164,13 +165,19 @@ class TextOutput:
             yield line if at or not title else f"{title}: {line}"
 
     def _introduce(self) -> None:
-        self._print(self._introduction)
+        """Notes are no results: who sends these to a pipe has them on the terminal all the same."""
+        apart = self._stream is sys.stdout and self._live is None
+        self._print(line for line in self._introduction if not apart or not line.startswith(words.NOTE))
+        if apart:
+            with suppress(OSError):
+                self._print((line for line in self._introduction if line.startswith(words.NOTE)), sys.stderr)
 
-    def _print(self, lines: Iterable[str]) -> None:
+    def _print(self, lines: Iterable[str], stream: TextIO | None = None) -> None:
+        stream = stream or self._stream
         for line in self._folded(lines):
             # Whatever it is made of may be somebody's who wrote a capture.
-            self._stream.write(words.printable(line).translate(self._characters) + "\n")
-        self._stream.flush()
+            stream.write(words.printable(line).translate(self._characters) + "\n")
+        stream.flush()
 
     def _folded(self, lines: Iterable[str]) -> Iterator[str]:
         """Sentences fit the terminal; a pipe's reader wants each on one line."""

@@ -12,7 +12,7 @@ from wptrace.model import segments, units
 from wptrace.model.kind import UNATTRIBUTED
 from wptrace.model.report import Child, Event
 from wptrace.outputs.text import neighbours
-from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, wrapped
+from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, task, wrapped
 
 _INDENT = "    "
 # Stages with less than this share stand together on the last line of the list.
@@ -59,12 +59,13 @@ def full(event: Event, width: int, dates: bool, whole_names: bool, verbose: bool
 
     Stacks of waits are whole where it is `verbose`.
     """
-    yield f"{clock_time(event.end_ns, dates)}  {_happened(event)}  {_who(event.fields)}".rstrip()
+    yield f"{clock_time(event.end_ns, dates)}  {_happened(event)}  {task(event.fields)}".rstrip()
     yield from _file(event.fields, None if whole_names else width)
     yield from _device(event, width)
     if "host" in event.fields:
         yield from wrapped(list(_host(event.fields)), width, _INDENT)
-    yield _INDENT + strip(_stretches(event), width - len(_INDENT))
+    if line := strip(_stretches(event), width - len(_INDENT)):
+        yield _INDENT + line
     if note := segments.order(event):
         yield _INDENT + note
     yield from _list(_parts(event), width)
@@ -87,7 +88,7 @@ def short(event: Event, width: int) -> Iterator[str]:
     """Two lines of at most `width` columns: who and what, and where the time went."""
     fields = event.fields
     # To the millisecond, without the date: what counts here is that it was just now.
-    line = f"  {clock_time(event.end_ns, False)[:-3]}  {_happened(event)}  {who(fields)}".rstrip()
+    line = f"  {clock_time(event.end_ns, False)[:-3]}  {_happened(event)}  {task(fields)}".rstrip()
     room = max(width - columns(line) - 2, 0)
     yield head(f"{line}  {ends(what(fields, room), room)}".rstrip(), width)
     largest = sorted(_parts(event), key=lambda part: -part.ns)
@@ -95,7 +96,7 @@ def short(event: Event, width: int) -> Iterator[str]:
     worst = max(fields.get("interference", ()), key=lambda item: int(item["ns"]), default=None)
     behind = f"; {_interference(worst)}" if worst else ""
     most = fields.get("commit", {}).get("most")
-    behind += f"; commit filled by {who(most)}" if most and most["pid"] != fields["pid"] else ""
+    behind += f"; commit filled by {task(most)}" if most and most["pid"] != fields["pid"] else ""
     yield head(f"    {printable(event.group.label('dev'))}: {', '.join(parts)}{behind}", width)
 
 
@@ -118,11 +119,6 @@ def _segment(part: Part, width: int) -> str:
     return f"|{part.stage}"[:width].ljust(width, "-") if width > 1 else part.stage[:width]
 
 
-def who(fields: Mapping[str, Any]) -> str:
-    """There is no task for what the kernel does for itself, such as a flush."""
-    return f"{printable(fields['comm'])} {fields['pid']}" if fields["pid"] else printable(fields["comm"])
-
-
 def what(fields: Mapping[str, Any], room: int) -> str:
     """The file and place, or the sector."""
     path = printable(fields.get("path", ""))
@@ -139,13 +135,6 @@ def _happened(event: Event) -> str:
     if result < 0:
         return f"{line} failed ({blkstatus.name(-result)})"
     return f"{line} failed ({blkstatus.name(fields['error'])})" if fields["error"] else line
-
-
-def _who(fields: Mapping[str, Any]) -> str:
-    if not fields["pid"]:
-        return who(fields)
-    thread = f" tid {fields['tid']}" if fields["tid"] != fields["pid"] else ""
-    return f"{printable(fields['comm'])} pid {fields['pid']}{thread}"
 
 
 def _place(fields: Mapping[str, Any]) -> str:
@@ -197,7 +186,7 @@ def _host(fields: Mapping[str, Any]) -> Iterator[str]:
     """Who did it for a guest, and how well both clocks are known of each other."""
     host, clocks = fields["host"], fields["clocks"]
     offset = "" if host["offset"] is None else f" offset {host['offset']}"
-    yield f"host: {_who(host)}"
+    yield f"host: {task(host)}"
     yield f"{printable(host['image'])}{offset}"
     yield f"{printable(host['dev'])}{' page cache' if host['cached'] else ''}"
     if host["how"] != "whole":
@@ -282,7 +271,7 @@ def _flushes(flush: Mapping[str, Any]) -> Iterator[str]:
 
 def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
     """Describe the commit that it waited for, and who had put most into it."""
-    yield f"waited for commit {commit['transaction']}" + (f" of {who(commit)}" if "pid" in commit else "")
+    yield f"waited for commit {commit['transaction']}" + (f" of {task(commit)}" if "pid" in commit else "")
     if "pid" not in commit:
         return
     wrote = flushes = ""
@@ -295,7 +284,7 @@ def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
     most = commit["most"]
     if most:
         changes = f"{most['handles']:,} of {commit['handles']:,} changes"
-        yield f"most of it by {who(most)}: {changes}, {most['blocks']:,} of {commit['blocks']:,} blocks"
+        yield f"most of it by {task(most)}: {changes}, {most['blocks']:,} of {commit['blocks']:,} blocks"
 
 
 def _slept(item: Mapping[str, Any], whole: bool) -> Iterator[str]:
@@ -314,12 +303,12 @@ def _throttled(item: Mapping[str, Any], tag_queue: int | None) -> str:
 
 
 def _interference(item: Mapping[str, Any]) -> str:
-    pid = f" (pid {item['pid']})" if item.get("pid") else ""
+    who = {"comm": item["name"] or "somebody", "pid": item.get("pid")}
     count = item.get("count", 1)
     return _IN_THE_WAY.get(item["kind"], _OTHER).format(
         kind=printable(item["kind"]),
         ns=units.duration(item["ns"]),
-        who=f"{printable(item['name']) or 'somebody'}{pid}",
+        who=task(who),
         cpu="" if item.get("cpu") is None else f" on cpu {item['cpu']}",
         times=f", {count:,} times" if count > 1 else "",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import nlargest
-from typing import Any
 
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
@@ -13,7 +12,7 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import CPU
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import header, histogram
+from wptrace.outputs.text import header, histogram, words
 from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import bar, head, padded, printable
 
@@ -47,7 +46,7 @@ class TurnsView(View):
 
     def _wait(self, event: Event) -> str:
         shown = event.fields
-        line = f"{clock_time(event.end_ns, self.wanted.dates)}  {_task(shown)} waited"
+        line = f"{clock_time(event.end_ns, self.wanted.dates)}  {words.task(shown)} waited"
         line += f" {units.duration(event.total_ns)} for cpu{shown['cpu']}"
         if shown["sleep_ns"]:
             line += f" after {units.duration(shown['sleep_ns'])} of sleep"
@@ -56,7 +55,7 @@ class TurnsView(View):
             return line
         if not instead["tid"]:
             return f"{line}, which was idle for {units.duration(instead['run_ns'])} of that"
-        return f"{line}; {_task(instead)} had it for {units.duration(instead['run_ns'])}"
+        return f"{line}; {words.task(instead)} had it for {units.duration(instead['run_ns'])}"
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
         if self._worst:
@@ -117,10 +116,6 @@ class TurnsView(View):
             yield f"{line} |{_median(run)}{_median(off)}" if medians else line
         if 0 < self.wanted.top < len(names):
             yield f"  and {len(names) - self.wanted.top:,} more"
-
-
-def _task(fields: Any) -> str:
-    return f"{printable(fields['comm'])}[{fields['pid']}/{fields['tid']}]"
 
 
 def _figures(found: Distribution, *percents: float, mean: bool = True) -> str:

@@ -6,16 +6,18 @@ from __future__ import annotations
 import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.kind import Group
+from wptrace.model.kind import NOBODY, Group, Task
 from wptrace.model.report import Event, Overhead, Start
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 # ASCII, as not every stream can write the ellipsis.
 _CUT = "..."
+NOTE = "note: "
 
 
 def printable(text: str) -> str:
@@ -140,7 +142,7 @@ def introduction(start: Start) -> Iterator[str]:
     else:
         yield f"Tracing {start.flow}{level}{where}, Linux {printable(start.kernel)}. Ctrl-C ends."
     for note in start.notes:
-        yield f"note: {printable(note)}"
+        yield f"{NOTE}{printable(note)}"
 
 
 def happened(events: Mapping[str, int]) -> str:
@@ -161,6 +163,21 @@ def overhead(cost: Overhead, duration_ns: int) -> str:
 
 def group(of: Group) -> str:
     return printable(of.shown)
+
+
+def is_nobody(fields: Mapping[str, Any]) -> bool:
+    """Whether there is no task: of what the kernel does for itself, such as a flush."""
+    return not fields.get("comm") and not fields.get("pid")
+
+
+def task(fields: Mapping[str, Any]) -> str:
+    """Name whose it is: `comm[pid]`, `comm[pid/tid]` of another thread than the first one."""
+    if is_nobody(fields):
+        return NOBODY
+    comm, pid, tid = fields.get("comm") or "", fields.get("pid") or 0, fields.get("tid") or 0
+    if not pid:
+        return printable(comm)
+    return printable(str(Task(comm, pid, tid if tid != pid else 0)))
 
 
 def stages(event: Event, width: int) -> Iterator[str]:

@@ -105,7 +105,7 @@ def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
     (one,) = told(tmp_path, path.start(), operation, summary())["events"]["rows"]
     assert sum(ns for _, ns in one["stages"]) == one["total"] == operation.total_ns
     assert [name for name, _ in one["stages"]] == [name for name in path.NAMES if path.USUAL[name]]
-    assert (one["who"], one["what"]) == ("postgres 4711", "nvme0n1 read operation")
+    assert (one["who"], one["what"]) == ("postgres[4711/4715]", "nvme0n1 read operation")
     assert one["where"].endswith("/2619 at 1048576")
     assert one["series"] == 0
     assert "preempted 3.00 ms by hog" in "\n".join(one["story"])

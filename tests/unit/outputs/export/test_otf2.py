@@ -72,7 +72,7 @@ def test_many_threads_share_locations(tmp_path: Path) -> None:
     folder = written(tmp_path, "otf2", path.start(), *events, SUMMARY)
     with otf2.reader.open(str(folder / "traces.otf2")) as trace:
         names = [one.name for one in trace.definitions.locations]
-    assert [name for name in names if name.startswith("task")] == [f"task{at} {at}" for at in range(1, 257)]
+    assert [name for name in names if name.startswith("task")] == [f"task{at}[{at}]" for at in range(1, 257)]
     assert sum(read(folder)[0][0, name] for name in ["nvme0n1 read operation"]) == len(events)
 
 

@@ -18,10 +18,10 @@ THREE = [
 def test_a_table_of_what_is_in_flight() -> None:
     assert inflight.lines(THREE, NOON, 80, False) == [
         "in flight at 22:13:20: 3, the oldest for 12.0 s",
-        "     age  stage   op    device   who              what",
-        "  12.0 s  device  read  nvme0n1  postgres 4711    /var/.../16384/2619 at 1048576",
-        "  3.00 s  device  read  nvme0n1  kworker/u8:1 71  sector 123456 +16",
-        "  2.00 s  device  read  nvme0n1  postgres 4711    sector 123456 +16",
+        "     age  stage   op    device   who                  what",
+        "  12.0 s  device  read  nvme0n1  postgres[4711/4715]  /var/.../2619 at 1048576",
+        "  3.00 s  device  read  nvme0n1  kworker/u8:1[71]     sector 123456 +16",
+        "  2.00 s  device  read  nvme0n1  postgres[4711/4715]  sector 123456 +16",
     ]
     assert inflight.lines(THREE, NOON, 120, True)[0].startswith("in flight at 2023-11-14 22:13:20: 3")
     assert path.operation().fields["path"] in inflight.lines(THREE, NOON, 120, False)[2]

@@ -242,7 +242,7 @@ def plain(*results: Any, hist: str = "") -> list[str]:
 
 def test_an_operation_is_told_in_full() -> None:
     lines = plain(path.operation(), path.request())
-    assert lines[2].startswith("22:13:20.123456  read 3.69 ms  postgres pid 4711")
+    assert lines[2].startswith("22:13:20.123456  read 3.69 ms  postgres[4711/4715]")
     assert any(line.startswith("22:13:20.000000  write request 3.62 ms") for line in lines)
 
 
@@ -326,9 +326,9 @@ def test_slow_ones_take_two_lines_each_on_a_live_screen(live: Screen) -> None:
     live.output.event(path.request())
     live.output.interval(path.report({}))
     at = live.lines.index("slow operations:")
-    assert live.lines[at + 1].startswith("  22:13:20.123  read 3.69 ms  postgres 4711  /var/")
+    assert live.lines[at + 1].startswith("  22:13:20.123  read 3.69 ms  postgres[4711/4715]  /var/")
     assert live.lines[at + 2].startswith("    nvme0n1: device 3.20 ms 87%")
-    assert live.lines[at + 3].startswith("  22:13:20.000  write request 3.62 ms  kworker/u8:1 71  sector")
+    assert live.lines[at + 3].startswith("  22:13:20.000  write request 3.62 ms  kworker/u8:1[71]  sector")
 
 
 def test_requests_of_the_level_block_look_as_ever_on_a_live_screen(live: Screen) -> None:

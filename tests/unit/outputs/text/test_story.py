@@ -29,7 +29,7 @@ def test_the_story_of_a_slow_read() -> None:
         ]
     )
     assert full(one) == [
-        "22:13:20.123456  read 3.69 ms  postgres pid 4711 tid 4715",
+        "22:13:20.123456  read 3.69 ms  postgres[4711/4715]",
         "    /var/lib/postgresql/15/main/base/16384/2619  offset 1048576 +8192",
         "    nvme0n1 sector 123456 +16 R  cpu 0 -> 1 -> 1 -> 0",
         "    cgroup /system.slice/postgresql.service",
@@ -38,7 +38,7 @@ def test_the_story_of_a_slow_read() -> None:
         "    device    3.20 ms  87% ███████████████████████████████████████████▍",
         "    fs 9.00 us 0%, throttle 0 ns 0%, driver 4.00 us 0%, complete 7.00 us 0%,",
         "    wakeup 60.0 us 2%, return 2.00 us 0%",
-        "    preempted 1.20 ms by hog (pid 812) on cpu 0",
+        "    preempted 1.20 ms by hog[812] on cpu 0",
         "    irq_off 20.0 ms on cpu 1: kworker/1:2 kept interrupts off",
     ]
     assert full(one, dates=True)[0].startswith("2023-11-14 22:13:20.123456  read")
@@ -59,7 +59,7 @@ def test_waits_name_the_functions_in_which_a_task_slept() -> None:
 
 def test_a_request_that_nobody_waits_for() -> None:
     assert full(path.request())[:3] == [
-        "22:13:20.000000  write request 3.62 ms  kworker/u8:1 pid 71",
+        "22:13:20.000000  write request 3.62 ms  kworker/u8:1[71]",
         "    nvme0n1 sector 123456 +16 W  cpu 0 -> 1 -> 1 -> 0",
         "    |queue--|device------------------------------------------------------------|",
     ]
@@ -85,11 +85,11 @@ def test_a_sync_behind_the_commit_of_another() -> None:
     told = full(one)
     assert told[1] == "    /var/lib/postgresql/15/main/base/16384/2619"
     assert told[-3:] == [
-        "    waited for commit 12 of jbd2/sda1-8 203;",
+        "    waited for commit 12 of jbd2/sda1-8[203];",
         "    it wrote 16 MiB in 37 requests and took 1.20 s (5.00 ms for flushes of the device's cache);",
-        "    most of it by cp 812: 258 of 260 changes, 12 of 14 blocks",
+        "    most of it by cp[812]: 258 of 260 changes, 12 of 14 blocks",
     ]
-    assert list(story.short(one, 200))[1].endswith("; commit filled by cp 812")
+    assert list(story.short(one, 200))[1].endswith("; commit filled by cp[812]")
     own = {**commit, "most": {**commit["most"], "pid": one.fields["pid"]}}  # type: ignore[dict-item]
     assert "filled" not in list(story.short(path.operation(commit=own), 200))[1]
     assert full(path.operation(commit={"transaction": 12}))[-1] == "    waited for commit 12"
@@ -121,7 +121,7 @@ def test_what_is_written_back_names_who_wrote_it_and_what_held_it() -> None:
     )
     lines = full(one)
     assert lines[:3] == [
-        "22:13:20.000000  write request 3.62 ms  postgres pid 4711",
+        "22:13:20.000000  write request 3.62 ms  postgres[4711]",
         "    /srv/data  offset 8192",
         "    nvme0n1 sector 123456 +16 W  cpu 0 -> 1 -> 1 -> 0  dirty 4.20 s",
     ]
@@ -131,8 +131,8 @@ def test_what_is_written_back_names_who_wrote_it_and_what_held_it() -> None:
 def test_a_flush_has_neither_a_sector_nor_somebody_who_made_it() -> None:
     flush = path.request(pid=0, tid=0, comm="", rwbs="F", bytes=0, sector=(1 << 64) - 1)
     flush = flush._replace(group=path.REQUEST.group("nvme0n1", "flush"))
-    assert full(flush)[:2] == ["22:13:20.000000  flush request 3.62 ms", "    nvme0n1 F  cpu 0 -> 1 -> 1 -> 0"]
-    assert next(story.short(flush, 80)) == "  22:13:20.000  flush request 3.62 ms"
+    assert full(flush)[:2] == ["22:13:20.000000  flush request 3.62 ms  nobody", "    nvme0n1 F  cpu 0 -> 1 -> 1 -> 0"]
+    assert next(story.short(flush, 80)) == "  22:13:20.000  flush request 3.62 ms  nobody"
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ def test_without_a_cpu_there_is_no_chain() -> None:
 @pytest.mark.parametrize(
     ("item", "told"),
     [
-        (path.interference("preempted", 1000, count=3), "preempted 1.00 us by hog (pid 812) on cpu 0, 3 times"),
+        (path.interference("preempted", 1000, count=3), "preempted 1.00 us by hog[812] on cpu 0, 3 times"),
         (path.interference("hardirq", 1000, "nvme0q1", None, 2), "hardirq 1.00 us on cpu 2: nvme0q1"),
         (path.interference("softirq", 1000, "net_rx", None, None, 2), "softirq 1.00 us: net_rx, 2 times"),
-        (path.interference("irq_off", 1000), "irq_off 1.00 us on cpu 0: hog (pid 812) kept interrupts off"),
-        (path.interference("before_wakeup", 1000), "waited 1.00 us to run on cpu 0: hog (pid 812) ran there"),
+        (path.interference("irq_off", 1000), "irq_off 1.00 us on cpu 0: hog[812] kept interrupts off"),
+        (path.interference("before_wakeup", 1000), "waited 1.00 us to run on cpu 0: hog[812] ran there"),
         (path.interference("preempted", 1000, "", None, None), "preempted 1.00 us by somebody"),
-        (path.interference("new_kind", 1000), "new_kind 1.00 us on cpu 0: hog (pid 812)"),
+        (path.interference("new_kind", 1000), "new_kind 1.00 us on cpu 0: hog[812]"),
     ],
 )
 def test_interference_in_words(item: dict[str, Any], told: str) -> None:
@@ -233,7 +233,7 @@ def test_the_short_form_tells_the_largest_stages_and_the_worst_interference() ->
         interference=[path.interference("preempted", 10), path.interference("preempted", 2_000_000, "worst")]
     )
     assert list(story.short(one, 80)) == [
-        "  22:13:20.123  read 3.69 ms  postgres 4711  /var/.../base/16384/2619 at 1048576",
+        "  22:13:20.123  read 3.69 ms  postgres[4711/4715]  /var/.../2619 at 1048576",
         "    nvme0n1: device 3.20 ms 87%, queue 410 us 11%; preempted 2.00 ms by worst...",
     ]
 

@@ -133,8 +133,8 @@ def test_lines_fit_a_hundred_columns() -> None:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (wait(), "fio[3/4] waited 5.00 ms for cpu1 after 1.00 ms of sleep; dd[7/7] had it for 4.00 ms"),
-        (wait(sleep=0), "fio[3/4] waited 5.00 ms for cpu1; dd[7/7] had it for 4.00 ms"),
+        (wait(), "fio[3/4] waited 5.00 ms for cpu1 after 1.00 ms of sleep; dd[7] had it for 4.00 ms"),
+        (wait(sleep=0), "fio[3/4] waited 5.00 ms for cpu1; dd[7] had it for 4.00 ms"),
         (wait(sleep=0, instead=("swapper/1", 0)), "for cpu1, which was idle for 4.00 ms of that"),
         (wait(sleep=0, instead=None), "fio[3/4] waited 5.00 ms for cpu1"),
     ],

@@ -75,8 +75,8 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
             "queue takes 83% of the time of write requests on sda (mean 4.60 ms, p99 9.10 ms)",
         ),
         (
-            Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp (pid 7)"),
-            "62% of the time of operations (1.20 s) was spent behind commits into which cp (pid 7) had put most",
+            Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp[7]"),
+            "62% of the time of operations (1.20 s) was spent behind commits into which cp[7] had put most",
         ),
         (
             Finding("owner", {"share": 0.92, "owners": 3}, who="backup[12]"),
@@ -111,12 +111,12 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
             "layers takes 83% of the time of write operations, most of it in dm-0 (mean 4.60 ms,",
         ),
         (
-            Finding("ran", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="wakeup", who="hog (pid 7)"),
-            "hog (pid 7) ran on their CPU for 62% of the time of operations (1.20 s)",
+            Finding("ran", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="wakeup", who="hog[7]"),
+            "hog[7] ran on their CPU for 62% of the time of operations (1.20 s)",
         ),
         (
-            Finding("irq_off", {"share": 0.2, "sum_ns": 1.2 * SECOND}, stage="complete", who="kworker/0:1 (pid 7)"),
-            "kworker/0:1 (pid 7) kept interrupts off for 20% of the time of operations (1.20 s)",
+            Finding("irq_off", {"share": 0.2, "sum_ns": 1.2 * SECOND}, stage="complete", who="kworker/0:1[7]"),
+            "kworker/0:1[7] kept interrupts off for 20% of the time of operations (1.20 s)",
         ),
         (
             Finding("owner", {"share": 0.92, "owners": 3, "more": 1}, who="backup[12]"),
@@ -167,9 +167,9 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
 
 
 def test_json_has_who_is_blamed() -> None:
-    found = Verdict((Finding("behind", {"share": 0.5, "sum_ns": 7.0}, stage="journal", who="cp (pid 7)"),), "")
+    found = Verdict((Finding("behind", {"share": 0.5, "sum_ns": 7.0}, stage="journal", who="cp[7]"),), "")
     assert verdict.as_json(found)["findings"] == [
-        {"rule": "behind", "stage": "journal", "share": 0.5, "sum_ns": 7, "who": "cp (pid 7)"}
+        {"rule": "behind", "stage": "journal", "share": 0.5, "sum_ns": 7, "who": "cp[7]"}
     ]
 
 

@@ -43,7 +43,7 @@ class Images(Part):
         guest = self._guest
         if not guest.images:
             return [f"process {guest.pid} has no image of a disk that is known: its operations are shown without one"]
-        found = [f"{guest.name} (pid {guest.pid}) has {', '.join(image.path for image in guest.images)}"]
+        found = [f"{guest.name}[{guest.pid}] has {', '.join(image.path for image in guest.images)}"]
         found += [
             f"{image.path} is of format {image.format or 'unknown'}: offsets in it are not those of the guest's disk"
             for image in guest.images
