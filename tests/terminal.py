@@ -37,6 +37,8 @@ class Screen:
         self.rows: list[list[str]] = [[] for _ in range(lines)]
         self.scrolled = 0
         self.cursor = True
+        self.other: tuple[list[list[str]], int, int] | None = None
+        """The screen that is not shown, while the alternate one is."""
         self._row = self._column = 0
         self._rest = ""
 
@@ -103,8 +105,18 @@ class Screen:
             self.rows = [[] for _ in range(self.height)]
         elif letter in "hl" and parameters == "?25":
             self.cursor = letter == "h"
+        elif letter in "hl" and parameters == "?1049":
+            self._alternate(letter == "h")
         else:
             assert letter in "mhl", f"unknown to this terminal: {parameters}{letter}"
+
+    def _alternate(self, enters: bool) -> None:
+        """As xterm: the other screen is empty at first, and what was on this one is there again."""
+        if enters and self.other is None:
+            self.other = (self.rows, self._row, self._column)
+            self.rows = [[] for _ in range(self.height)]
+        elif not enters and self.other is not None:
+            (self.rows, self._row, self._column), self.other = self.other, None
 
 
 class Terminal:

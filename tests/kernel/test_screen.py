@@ -32,7 +32,7 @@ def test_keys_on_a_real_trace_at_three_sizes(busy: Disk) -> None:
     commands.append("io")
     command = [sys.executable, "-m", "wptrace", "io", f"--dev={busy.name}", "--by=comm", "--neighbours", "--slow=1us"]
     with Terminal([*command, "0.5"]) as terminal:
-        terminal.wait_for("operations by comm")
+        terminal.wait_for("block requests by comm")
         assert not terminal.echoes
         for columns, lines in ((80, 24), (120, 40), (200, 50)):
             terminal.resize(columns, lines)
@@ -43,6 +43,8 @@ def test_keys_on_a_real_trace_at_three_sizes(busy: Disk) -> None:
             terminal.send("esc")
             terminal.wait_for(f"{busy.name} read: ")
             terminal.wait_for("meanwhile")
+            assert terminal.shows(f"devices: {busy.name} ")
+            assert terminal.shows("verdict: ")
             terminal.wait_for("dd (4 KiB reads)")
             terminal.send("/", "nobody like this", "enter")
             terminal.wait_without("dd (4 KiB reads)")

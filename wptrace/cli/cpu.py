@@ -54,5 +54,6 @@ def run(options: argparse.Namespace) -> int:
         )
         controls = common.controls(output)
         output, seconds = common.captured(options, flow, output, seconds, top=int(options.top), **shown)
-        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), controls=controls))
+        how = RunOptions(seconds, count, options.stats, stream.fileno(), controls=controls, live=live)
+        trace([(flow, output)], how)
     return 0

@@ -127,7 +127,7 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
         if not several:
             outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, events.every, **shown)
         pairs = list(zip(flows, outputs))
-        trace(pairs, RunOptions(seconds, count, options.stats, stream.fileno(), events.stuck_ns, budget, keys))
+        trace(pairs, RunOptions(seconds, count, options.stats, stream.fileno(), events.stuck_ns, budget, keys, live))
     return 0
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -116,12 +117,15 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
 
 def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
     from wptrace.engine import filters
-    from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, TOP, WAITS_NS, Options
+    from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, PROCESS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
         raise UsageError("--times needs --level block: the whole path always takes its own times")
     by = options.by or (CGROUP if options.neighbours else "")
+    if not by and options.output is None and common.is_live(options, sys.stdout):
+        # A screen says who is there.
+        by = PROCESS
     if options.top is not None and not by:
         raise UsageError("--top needs --by: it says how many owners are shown")
     if options.neighbours and by == DEVICE:

@@ -302,12 +302,17 @@ def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:
         raise UsageError(f"there is no stage {name}; there are {', '.join(drawn)}")
 
 
-def live(options: argparse.Namespace, stream: TextIO, seconds: float | None) -> tuple[bool, float | None]:
-    """Whether a screen is drawn in place, and how often there is a report: then every second by default."""
+def is_live(options: argparse.Namespace, stream: TextIO) -> bool:
+    """Whether a screen is drawn."""
     lines = options.json or getattr(options, "line", False) or getattr(options, "csv", False)
     # A command that is run has the terminal.
-    is_live = not lines and stream.isatty() and not getattr(options, "workload", None)
-    return is_live, _LIVE_S if is_live and seconds is None else paced(options, seconds)
+    return not lines and stream.isatty() and not getattr(options, "workload", None)
+
+
+def live(options: argparse.Namespace, stream: TextIO, seconds: float | None) -> tuple[bool, float | None]:
+    """The same, and how often there is a report: then every second by default."""
+    drawn = is_live(options, stream)
+    return drawn, _LIVE_S if drawn and seconds is None else paced(options, seconds)
 
 
 @contextmanager

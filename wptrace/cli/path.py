@@ -94,7 +94,15 @@ def run(
         if not several:
             outputs[0], seconds = common.captured(options, first, outputs[0], seconds, events.every, **shown)
         run_options = RunOptions(
-            seconds, count, options.stats, stream.fileno(), events.stuck_ns, common.budget(options), keys, workload
+            seconds,
+            count,
+            options.stats,
+            stream.fileno(),
+            events.stuck_ns,
+            common.budget(options),
+            keys,
+            live,
+            workload,
         )
         trace(list(zip(flows.values(), outputs)), run_options)
     return 0 if workload is None else workload.exit_code()

@@ -41,6 +41,8 @@ class RunOptions(NamedTuple):
     """The share of the busy CPU time that the tracing may cost; flows that cost more do less, they share it."""
     controls: Controls | None = None
     """Who may ask for something meanwhile."""
+    live: bool = False
+    """Each interval has a verdict as well."""
     workload: Workload | None = None
     """Begins once all are attached, and ends the run."""
 
@@ -69,9 +71,10 @@ class Stuck:
 class Reports:
     """Shows events, a report of each interval and the summary."""
 
-    def __init__(self, trace: Trace, output: Output, interval_s: float | None, now: float) -> None:
+    def __init__(self, trace: Trace, output: Output, options: RunOptions, now: float) -> None:
         self._trace, self._output = trace, output
-        self._interval_s = interval_s or math.inf
+        self._interval_s = options.interval_s or math.inf
+        self._window = trace.window_with_verdict if options.live else trace.window
         self._shown = trace.first
         self.due = now + self._interval_s
         self.count = 0
@@ -87,7 +90,7 @@ class Reports:
     def turn(self, now: float) -> None:
         self.due = _next(self.due, self._interval_s, now)
         taken = self._trace.snapshot()
-        self._output.interval(self._trace.window(self._shown, taken, "interval"))
+        self._output.interval(self._window(self._shown, taken, "interval"))
         self._shown = taken
         self.count += 1
 
@@ -130,7 +133,7 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
     for trace, output in zip(session.traces, outputs):
         if options.stuck_ns is not None:
             trace.subscribe(Stuck(trace, output, options.interval_s or _STUCK_EVERY, options.stuck_ns, now))
-        shown.append(Reports(trace, output, options.interval_s, now))
+        shown.append(Reports(trace, output, options, now))
         trace.subscribe(shown[-1])
     until = math.inf
     if workload is not None:

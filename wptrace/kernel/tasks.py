@@ -12,6 +12,7 @@ from wptrace.errors import UsageError
 from wptrace.kernel import procfs
 
 PROC = Path("/proc")
+_COMMAND_LINE = 256
 
 
 def process(text: str, proc: Path = PROC) -> int:
@@ -66,6 +67,16 @@ class Watched:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def command_line(pid: int, proc: Path = PROC) -> str:
+    """As much as a line of a screen may show; empty for kernel threads, and for who has gone."""
+    try:
+        with (proc / str(pid) / "cmdline").open("rb") as file:
+            words = file.read(_COMMAND_LINE).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    return os.fsdecode(b" ".join(words))
 
 
 def children(pid: int, proc: Path = PROC) -> list[int]:

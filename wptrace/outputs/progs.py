@@ -28,7 +28,7 @@ class ProgsOutput:
         self._stream = stream
         self._dates = dates
         self._activity: Activity | None = None
-        self._live = Live(stream, self._screen, lambda: None) if live and can_be_live(stream) else None
+        self._live = Live(stream, self._screen) if live and can_be_live(stream) else None
         if self._live is not None:
             self._live.start()
 
@@ -55,6 +55,8 @@ class ProgsOutput:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            # That screen is gone with all that was on it.
+            self._stream.write("\n".join((*self._screen(), "")))
 
 
 class ProgsJson:

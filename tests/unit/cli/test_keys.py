@@ -27,9 +27,9 @@ def terminal() -> Iterator[Terminal]:
 
 
 def whole(terminal: Terminal) -> bool:
-    """No line is broken, and what stands above the tables is still there."""
+    """No line is broken, from the first to the last one."""
     lines = terminal.screen.lines
-    return "Tracing io" in lines[0] and any("q:quit" in line for line in lines)
+    return " in 1" in " ".join(lines[:2]) and len(lines) == terminal.screen.height and "q:quit" in lines[-1]
 
 
 def test_each_key_does_what_the_help_says_at_any_size(terminal: Terminal) -> None:
@@ -38,7 +38,7 @@ def test_each_key_does_what_the_help_says_at_any_size(terminal: Terminal) -> Non
         terminal.resize(columns, lines)
         terminal.wait_until(lambda: whole(terminal) and terminal.shows(SHOWN), "the tables")
         terminal.send("?")
-        terminal.wait_for("this help; any key closes it")
+        terminal.wait_for("this help; Down goes on")
         terminal.send("x")
         terminal.wait_without("this help")
         terminal.send("d")
@@ -85,6 +85,41 @@ def test_a_pause_holds_the_screen_and_not_the_counting(terminal: Terminal) -> No
     terminal.end()
     (line,) = [line for line in terminal.screen.lines if line.startswith("requests:") or "requests in" in line]
     assert int(line.split()[1]) >= 5
+
+
+def test_intervals_that_have_passed_are_looked_at_again(terminal: Terminal) -> None:
+    """The screen stays at one while others come."""
+    terminal.wait_until(lambda: "██" in terminal.screen.lines[4], "several intervals")
+    terminal.send("<")
+    terminal.wait_for(" BACK")
+
+    def back() -> int:
+        return int(terminal.screen.lines[-1].split()[0])
+
+    shown, first = terminal.screen.lines[1], back()
+    terminal.wait_until(lambda: back() > first + 2, "later intervals")
+    assert terminal.screen.lines[1] == shown
+    terminal.send(*">" * 500)
+    terminal.wait_for("this is the last interval")
+    assert not terminal.shows("BACK")
+    terminal.send(*"<" * 5000)
+    terminal.wait_for("there is no earlier interval")
+    terminal.send("esc")
+    terminal.wait_without("BACK")
+
+
+def test_the_screen_is_one_of_its_own() -> None:
+    """What was on the terminal before is there again, and the summary below it."""
+    with Terminal(["sh", "-c", f"echo before; {shlex.join(LIVE)}"]) as terminal:
+        terminal.wait_for(SHOWN)
+        assert not terminal.shows("before")
+        terminal.send("q")
+        assert terminal.end() == 0
+        lines = terminal.screen.lines
+        assert lines[0] == "before"
+        assert "Tracing io" in lines[1]
+        assert "Summary" in lines
+        assert not terminal.shows("q:quit")
 
 
 def test_a_terminal_that_changes_its_size_while_keys_arrive(terminal: Terminal) -> None:

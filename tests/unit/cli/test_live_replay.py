@@ -58,7 +58,7 @@ def test_keys_answer_and_q_ends_with_what_was_seen(file: Path) -> None:
         assert not terminal.echoes
         assert terminal.shows("Replay of ")
         terminal.send("?")
-        terminal.wait_for("this help; any key closes it")
+        terminal.wait_for("this help; Down goes on")
         terminal.send("x", "s")
         terminal.wait_for("sorted by time")
         terminal.send("tab")

@@ -362,3 +362,25 @@ def test_every_error_has_an_exit_code_of_the_documented_ones() -> None:
         return [kind, *(found for below in kind.__subclasses__() for found in kinds(below))]
 
     assert {kind.exit_code for kind in kinds(WptraceError)} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "terminal", "by"),
+    [
+        ([], True, "process"),
+        (["--by", "file"], True, "file"),
+        (["--neighbours"], True, "cgroup"),
+        ([], False, ""),
+        (["--json"], True, ""),
+        (["-o", "/dev/null"], True, ""),
+    ],
+)
+def test_a_screen_says_who_is_there(
+    flows: list[Handed], monkeypatch: pytest.MonkeyPatch, words: list[str], terminal: bool, by: str
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert main(["io", *words]) == 0
+    ((((flow, _),), terms),) = flows
+    assert isinstance(flow, PathFlow)
+    assert flow._options.by == by
+    assert terms.live is bool(by)

@@ -16,9 +16,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Callable, TextIO
 
+from wptrace.outputs.text.live import LEAVE
+
 # What would end the process and leave the terminal as it is; those that end a trace are engine/signals.py's.
 _FATAL = ("SIGQUIT", "SIGABRT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR2", "SIGXCPU")
-_SHOW_CURSOR = b"\x1b[?25h"
 # The rest of a key's bytes may come later, as on a slow line.
 _REST_S = 0.05
 _READ = 1024
@@ -103,7 +104,7 @@ class Keyboard:
             self._saved = saved
             termios.tcsetattr(self._fd, termios.TCSANOW, wanted)
 
-    def _release(self, last: bytes = _SHOW_CURSOR) -> None:
+    def _release(self) -> None:
         """The terminal is as it was. A signal handler may come here at any point: nothing is written to buffers."""
         saved = self._saved
         # In the background another process has it, and changing it then stops the caller.
@@ -111,7 +112,7 @@ class Keyboard:
             with suppress(termios.error, OSError):
                 termios.tcsetattr(self._fd, termios.TCSANOW, saved)
             with suppress(OSError, ValueError):
-                os.write(self._screen.fileno(), last)
+                os.write(self._screen.fileno(), LEAVE.encode())
         # Last: another signal may come meanwhile, and end it.
         self._saved = None
 
@@ -136,8 +137,7 @@ class Keyboard:
     # --- Signals ------------------------------------------------------------------------------------------------------
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        # The cursor is behind the last line that was drawn, and not every shell goes on in the next one.
-        self._release(_SHOW_CURSOR + b"\n")
+        self._release()
         before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         # Here it is stopped until a SIGCONT; the kernel does not stop an orphaned process group.
         os.kill(os.getpid(), signal.SIGTSTP)

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A screen that is redrawn in place, with rich; it follows the terminal when that changes its size."""
+"""A screen of its own, with rich; it follows the terminal when that changes its size."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import signal
 from types import FrameType
 from typing import Any, Callable, TextIO
 
 # Rows of stages that took no time, and of those that took half of it or more, as their figures and bars say as well.
-_NOTHING = r"(?m)^  \w+ +[\d,]+(?: +0 ns)+ +0\.0%$"
+_NOTHING = r"(?m)^  \w+ +[\d,]+(?: +(?:0 ns|-))+ +(?:0\.0%|-)$"
 _MOST = r"(?m)(?:^|(?<=  ))  (?!total )\w+ +[\d,]+(?: +[\d.]+ \w+)+ +(?:[5-9]\d\.\d|100\.0)%"
 # The row that is chosen, which its first column says as well.
 _CHOSEN = r"(?m)^> .*$"
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?1049l\x1b[?25h"
+"""To the alternate screen of a terminal, without a cursor, and back."""
+_CLEAR = "\x1b[H\x1b[2J"
 
 
 def can_be_live(stream: TextIO) -> bool:
@@ -20,19 +25,26 @@ def can_be_live(stream: TextIO) -> bool:
 
 
 class Live:
-    """`compose` gives the lines of the screen; `introduce` writes what stands above it, after it had to be cleared."""
+    """The alternate screen of the terminal: what was on it before is there again at the end.
 
-    def __init__(self, stream: TextIO, compose: Callable[[], list[str]], introduce: Callable[[], None]) -> None:
+    `compose` gives the lines.
+    """
+
+    def __init__(self, stream: TextIO, compose: Callable[[], list[str]]) -> None:
         self._stream = stream
         self._compose = compose
-        self._introduce = introduce
+        self._console: Any = None
         self._screen: Any = None
         self._before: Any = None
         self._busy = False
         self._resized = False
 
     def start(self) -> None:
-        self._screen = _screen(self._stream)
+        from rich.console import Console
+        from rich.live import Live as Screen
+
+        self._console = Console(file=self._stream, highlight=False)
+        self._screen = Screen(console=self._console, auto_refresh=False, screen=True)
         self._screen.start()
         self._before = signal.signal(signal.SIGWINCH, self._on_resize)
 
@@ -43,12 +55,17 @@ class Live:
             while True:
                 resized, self._resized = self._resized, False
                 if resized:
-                    self._clear()
+                    self._stream.write(_CLEAR)
                 self._draw()
                 if not self._resized:
                     break
         finally:
             self._busy = False
+
+    def resume(self) -> None:
+        """After a stop, in which the shell had the other screen."""
+        self._stream.write(ENTER)
+        self.redraw()
 
     def _on_resize(self, number: int, frame: FrameType | None) -> None:
         self.redraw()
@@ -61,26 +78,16 @@ class Live:
 
     def _draw(self) -> None:
         if self._screen is not None:
+            from rich.console import ConsoleDimensions
             from rich.text import Text
 
+            # It would look at COLUMNS and LINES of its start.
+            self._console.size = ConsoleDimensions(*shutil.get_terminal_size())
             shown = Text("\n".join(self._compose()), no_wrap=True, overflow="ellipsis")
             shown.highlight_regex(_NOTHING, "dim")
             shown.highlight_regex(_MOST, "yellow")
             shown.highlight_regex(_CHOSEN, "reverse")
             self._screen.update(shown, refresh=True)
-
-    def _clear(self) -> None:
-        """Terminals rewrap long lines when they get narrower, so it is not known any more where the screen begins."""
-        if self._screen is None:
-            return
-        from rich.text import Text
-
-        self._screen.update(Text(""))
-        self._screen.stop()
-        self._stream.write("\x1b[H\x1b[2J")
-        self._introduce()
-        self._screen = _screen(self._stream)
-        self._screen.start()
 
     def stop(self) -> None:
         if self._screen is None:
@@ -88,10 +95,3 @@ class Live:
         signal.signal(signal.SIGWINCH, self._before)
         self._screen.stop()
         self._screen = None
-
-
-def _screen(stream: TextIO) -> Any:
-    from rich.console import Console
-    from rich.live import Live as Screen
-
-    return Screen(console=Console(file=stream, highlight=False), auto_refresh=False)

@@ -16,12 +16,15 @@ from wptrace.model.report import Controls, Event, InFlight, Report, Start
 from wptrace.outputs.text import budget, header, inflight, keyboard, pages, screen, words
 from wptrace.outputs.text.keyboard import Keyboard
 from wptrace.outputs.text.live import Live, can_be_live
+from wptrace.outputs.text.past import Past
 from wptrace.outputs.text.screen_state import ROWS, STORIES, TABLES, ScreenState
 from wptrace.outputs.text.view import Forms, View
 
 # This many records are kept, and this many of them stand below the tables.
 _LAST_STORIES = 50
 _LAST_EVENTS = 5
+# So many operations have a line of how their times went.
+_TRENDS = 3
 # What was found in flight stays on a live screen for that long, unless something newer takes its place.
 _STUCK_SHOWN_NS = 5_000_000_000
 # What bars are made of where the output's encoding has no blocks.
@@ -50,12 +53,13 @@ class TextOutput:
         self._now = _Seen()
         self._shown = self._now
         self._recent: deque[Event] = deque(maxlen=_LAST_STORIES)
+        self._past = Past()
         live = view.wanted.live and can_be_live(stream)
-        self._live = Live(stream, self._compose, self._introduce) if live else None
+        self._live = Live(stream, self._compose) if live else None
         self._state = ScreenState((), view.wanted.per_device, view.arranges)
         self._keyboard: Keyboard | None = None
         if self._live is not None and keyboard.there_is_one(sys.stdin):
-            self._keyboard = Keyboard(stream, self._press, self._live.redraw)
+            self._keyboard = Keyboard(stream, self._press, self._live.resume)
 
     @property
     def controls(self) -> Controls | None:
@@ -106,6 +110,8 @@ class TextOutput:
     def interval(self, report: Report) -> None:
         self._now = self._now._replace(report=report)
         if self._live is not None:
+            self._past.add(report, next((kind for kind in self._view.kinds if kind.stages), None))
+            self._state.add_interval(len(self._past))
             self._draw()
         elif self._view.wanted.intervals:
             title = self._view.wanted.title
@@ -197,7 +203,7 @@ class TextOutput:
 
     def _press(self, keys: list[str]) -> bool:
         """Answers all that came before it draws once."""
-        state, report = self._state, self._shown.report
+        state, report = self._state, self._drawn
         for key in keys:
             if state.stale and state.moves(key) and report is not None:
                 state.arranged(report)
@@ -215,16 +221,27 @@ class TextOutput:
         if not self._state.paused:
             self._shown = self._now._replace(recent=list(self._recent))
         if self._keyboard is None:
-            lines = self._tables(width, height - 1)
+            lines = self._tables(width, height)
         else:
-            lines = self._page(width, max(height - 2, 1))
+            lines = self._page(width, max(height - 1, 1))
             if self._state.helping:
-                lines = pages.help_over(lines, width, max(height - 2, 1))
+                lines = pages.help_over(lines, self._help(), self._state, width, max(height - 1, 1))
+            lines += [""] * (height - 1 - len(lines))
             lines.append(pages.status(self._state, width))
         return [words.head(words.printable(line).translate(self._characters), width) for line in lines]
 
+    @property
+    def _drawn(self) -> Report | None:
+        """The last interval, or the one to which the user went back."""
+        return self._past.at(self._state.back) if self._state.back else self._shown.report
+
+    def _help(self) -> list[str]:
+        """Keys, what the stages are, and what could not be observed."""
+        notes = [line for line in self._introduction if line.startswith(words.NOTE)]
+        return [*pages.help_lines(self._view.kinds), *([""] if notes else []), *notes]
+
     def _page(self, width: int, height: int) -> list[str]:
-        state, report, style = self._state, self._shown.report, self._view.style(width)
+        state, report, style = self._state, self._drawn, self._view.style(width)
         if state.page == STORIES:
             return pages.stories(self._shown.recent, self._view, state, width, height)
         if report is None or state.page == TABLES:
@@ -236,7 +253,7 @@ class TextOutput:
         return [first, *pages.row(of, state, style, height - 1)]
 
     def _tables(self, width: int, height: int) -> list[str]:
-        report = self._shown.report
+        report = self._drawn
         # Also where the tables stay as they are: for those who go on to the list of rows.
         of = None if report is None or self._keyboard is None else self._state.arranged(report)
         of = of if self._view.arranges else None
@@ -251,8 +268,17 @@ class TextOutput:
         return {name: [list(self._folded(form)) for form in forms] for name, forms in found.items()}
 
     def _of_view(self, width: int, of: Report | None, terse: bool) -> dict[str, Forms]:
-        report, recent, found, at_ns = self._shown
+        _, recent, found, at_ns = self._shown
+        report, back = self._drawn, self._state.back
+        if back:
+            # Those that were shown then are on the page of stories.
+            recent, found = (), ()
         sections = dict(self._view.sections(report, recent[-_LAST_EVENTS:], width, terse, of))
+        if report is not None and self._introduction:
+            sections["title"] = [self._introduction[:1], []]
+        trend = list(self._past.lines(width, back)) if _has_blocks(self._stream) else []
+        if trend and self._view.arranges:
+            sections["past"] = [trend[:_TRENDS], trend[:1], []]
         if report is not None and self._view.wanted.statistics:
             sections["own cost"] = [[words.overhead(report.overhead, report.duration_ns)], []]
         if found and (report is None or report.ts_ns - at_ns < _STUCK_SHOWN_NS):

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Callable
 
 from wptrace.analysis.owners import owner, place
 from wptrace.analysis.waits import OWNED_WAIT
 from wptrace.model import cgroup, units
-from wptrace.model.kind import ALL, CGROUP, NOBODY, OTHERS, Kind, Label
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import ALL, CGROUP, NOBODY, OTHERS, Group, Kind, Label, Task
 from wptrace.model.report import BYTES, Report
 from wptrace.outputs.text.tables import Style, tables, whole
-from wptrace.outputs.text.words import ends, head, padded, printable
+from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
 _UNDER_WAY = "under_way"
 # What a line has behind the name, and of which device it is.
@@ -21,15 +23,23 @@ _NARROWEST = 14
 # And of a stage, where there are no bytes.
 _STAGE = 9
 _WIDEST = 60
+# Less of a command line says nothing.
+_COMMAND = 8
 
 
 def is_owned(kind: Kind) -> bool:
     return place(kind) is not None
 
 
-def lines(report: Report, kind: Kind, style: Style, by: str) -> Iterator[str]:
-    """The sums over the lines are those of the tables above."""
+def lines(
+    report: Report, kind: Kind, style: Style, by: str, command: Callable[[Task], str] | None = None, sort: bool = True
+) -> Iterator[str]:
+    """The sums over the lines are those of the tables above. A process has its `command` line where there is room.
+
+    Who had most of the device comes first, unless the rows are in another order already.
+    """
     found = tables(report, kind)
+    found = sorted(found, key=lambda table: place_of(table[0], report.cells[table[0]])) if sort else found
     at = place(kind)
     if not found or at is None:
         return
@@ -43,7 +53,11 @@ def lines(report: Report, kind: Kind, style: Style, by: str) -> Iterator[str]:
     yield f"{title} {'op':<9} {'count':>9} {'stage' if waits else 'bytes':>9} {'mean':>8} {'p99':>8} {share:>6}"
     for group, rows in found:
         total, op = whole(rows), "" if group.label("op") is ALL else group.label("op")
-        shown = _shown(label, owner(group), room)
+        whose = owner(group)
+        shown = _shown(label, whose, room)
+        if command is not None and isinstance(whose, Task):
+            left = room - columns(shown) - 1
+            shown += f" {head(printable(command(whose)), left)}" if left >= _COMMAND else ""
         if waits:
             shown = f"{shown}: {printable(str(group.label('reason')))}"
         line = padded(ends(shown, room), room)
@@ -54,6 +68,11 @@ def lines(report: Report, kind: Kind, style: Style, by: str) -> Iterator[str]:
         line += f" {units.duration(total.mean):>8} {units.duration(total.percentile(99)):>8}"
         under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
         yield f"{line} {under_way / device if device else rows[-1].share:>6.1%}"
+
+
+def place_of(group: Group, metrics: Mapping[str, Distribution]) -> tuple[bool, float]:
+    """Where a row stands among others, by its time in devices; of those without any all are alike."""
+    return OTHERS in group.values, -metrics[_UNDER_WAY].sum if _UNDER_WAY in metrics else 0.0
 
 
 def _shown(label: Label, value: object, room: int) -> str:

@@ -3,23 +3,25 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from wptrace.model import units
-from wptrace.model.kind import TOTAL, Group
+from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import BYTES, Event, Report
 from wptrace.outputs.text import histogram, screen_state, tables, words
 from wptrace.outputs.text.screen_state import ScreenState
 from wptrace.outputs.text.view import View
-from wptrace.outputs.text.words import ends, head, padded, printable
+from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
 HELP = (
     "q          end, with the summary",
-    "? h        this help; any key closes it",
+    "? h        this help; Down goes on, any other key closes it",
     "p Space    pause: the screen stands still, counting goes on",
     "b          group by other labels: each alone, none, all",
     "d          devices apart, or added up",
     "s          sort by time, count, bytes, mean, p99, max; then as it was",
+    "< >        an interval back, and forward; Esc: the last one",
     "/          only rows with these letters: Enter keeps, Esc drops them",
     "Up Down    the list of rows, to choose one; also PgUp PgDn Home End",
     "Enter      stages and histogram of that row; Left Right: of a stage",
@@ -28,14 +30,16 @@ HELP = (
     "Ctrl-L     draw anew",
 )
 CHOSEN, OTHER = "> ", "  "
+_HELP_WIDTH = 100
 # What a row has behind its name.
 _FIGURES = 49
 _NAME, _WIDEST = 24, 60
+# Where there is no room for all of them, the last ones are left out.
 _KEYS = {
-    screen_state.TABLES: "q:quit ?:help p:pause b:group s:sort d:devices /:filter Tab:stories Enter:rows",
-    screen_state.ROWS: "q:quit ?:help Up/Down:choose Enter:look s:sort /:filter p:pause Esc:back",
-    screen_state.ROW: "q:quit ?:help Left/Right:stage Up/Down:scroll p:pause Esc:back",
-    screen_state.STORIES: "q:quit ?:help Up/Down:scroll p:pause Esc:back",
+    screen_state.TABLES: "?:help q:quit Tab:stories Enter:rows b:group d:devices s:sort <:back p:pause /:filter",
+    screen_state.ROWS: "?:help q:quit Esc:back Enter:look Up/Down:choose s:sort /:filter <:back p:pause",
+    screen_state.ROW: "?:help q:quit Esc:back Left/Right:stage Up/Down:scroll <:back p:pause",
+    screen_state.STORIES: "?:help q:quit Esc:back Up/Down:scroll p:pause",
 }
 _NOTHING_TOLD = "There are no stories yet: --slow, --each and --sample select them."
 
@@ -109,12 +113,25 @@ def _window(lines: Sequence[str], state: ScreenState, height: int) -> list[str]:
     return [*shown[:-1], f"({below + 1:,} more lines: Down)"] if below > 0 else shown
 
 
-def help_over(lines: Sequence[str], width: int, height: int) -> list[str]:
+def help_lines(kinds: Sequence[Kind]) -> list[str]:
+    """Keys, and each stage of what is traced."""
+    stages = {stage.name: stage for kind in kinds for stage in kind.stages}
+    lines = [f"{stage.name:<10} {stage.description}; long: {stage.meaning}" for stage in stages.values()]
+    return [*HELP, *(["", "stages; - in their figures: not observed here, or never passed", *lines] if lines else [])]
+
+
+def help_over(lines: Sequence[str], text: Sequence[str], state: ScreenState, width: int, height: int) -> list[str]:
     """In a frame over the upper lines of the screen."""
-    room = min(max(map(len, HELP)) + 4, width)
-    inner = max(room - 4, 0)
-    frame = "+" + "-" * max(room - 2, 0) + "+"
-    box = [frame, *(f"| {padded(head(line, inner), inner)} |" for line in HELP), frame]
+    inner = max(min(_HELP_WIDTH, width - 4), 1)
+    folded = [part for line in text for part in textwrap.wrap(line, inner, subsequent_indent=" " * 11) or [""]]
+    shown = max(height - 2, 1)
+    state.help_scroll = min(state.help_scroll, max(len(folded) - shown, 0))
+    below = len(folded) - state.help_scroll - shown
+    folded = folded[state.help_scroll : state.help_scroll + shown]
+    if below > 0:
+        folded[-1] = f"({below + 1} more lines: Down)"
+    frame = "+" + "-" * (inner + 2) + "+"
+    box = [frame, *(f"| {padded(head(line, inner), inner)} |" for line in folded), frame]
     return [*box, *lines[len(box) :]][: max(height, 1)]
 
 
@@ -127,10 +144,18 @@ def status(state: ScreenState, width: int) -> str:
         found.append(f"({state.message})")
     if state.paused:
         found.append("PAUSED")
+    if state.back:
+        found.append(f"{state.back} BACK  >:forward")
     if state.grouping:
         found.append(f"by {state.grouping}")
     if state.order:
         found.append(f"sorted by {state.order}")
     if state.needle:
         found.append(f"only '{printable(state.needle)}' ({state.hidden:,} rows left out)")
-    return head("  ".join([*found, _KEYS[state.page]]), width)
+    shown = "  ".join(found)
+    for key in _KEYS[state.page].split(" "):
+        longer = f"{shown}{'  ' if shown == '  '.join(found) and found else ' ' if shown else ''}{key}"
+        if columns(longer) > width:
+            break
+        shown = longer
+    return head(shown, width)

@@ -9,23 +9,27 @@ from wptrace.outputs.text.view import Forms
 
 # In the order from top to bottom.
 SECTIONS = (
-    "time", "stuck", "operations", "page-cache hits", "layers", "block requests", "writeback",
-    "owners of operations", "owners of hits", "owners of requests", "neighbours", "devices",
+    "title", "time", "load", "verdict", "past", "stuck",
+    "operations", "page-cache hits", "layers", "block requests", "writeback",
+    "owners of requests", "owners of operations", "owners of hits", "owners of waits", "neighbours", "devices",
     "slow ones",
     "accounting", "losses", "budget", "own cost",
 )  # fmt: skip
 
 # These stand together.
-_FOOTER = ("accounting", "losses", "budget", "own cost")
+_TOGETHER = (("title", "time", "load", "verdict", "past"), ("accounting", "losses", "budget", "own cost"))
 
 _TOO_LOW = "(the terminal is too low for more)"
 
 # What gives way when it gets tight, first come first: to which form each section is cut.
 STEPS = (
+    ("title", 1),
     ("accounting", 1),
+    ("past", 1),
+    ("owners of waits", 1),
     ("owners of hits", 1),
     ("owners of operations", 1),
-    ("owners of requests", 1),
+    ("load", 1),
     ("layers", 1),
     ("writeback", 1),
     ("block requests", 1),
@@ -33,31 +37,41 @@ STEPS = (
     ("layers", 2),
     ("writeback", 2),
     ("block requests", 2),
+    ("owners of requests", 1),
     ("operations", 1),
     ("stuck", 1),
     ("own cost", 1),
-    ("slow ones", 2),
-    ("owners of hits", 2),
-    ("owners of operations", 2),
-    ("owners of requests", 2),
     ("layers", 3),
     ("writeback", 3),
     ("block requests", 3),
+    ("slow ones", 2),
+    ("owners of waits", 2),
+    ("owners of hits", 2),
+    ("owners of operations", 2),
+    ("layers", 4),
+    ("writeback", 4),
+    ("block requests", 4),
+    ("owners of waits", 3),
+    ("owners of hits", 3),
     ("page-cache hits", 1),
+    ("past", 2),
+    ("owners of operations", 3),
     ("devices", 1),
-    ("slow ones", 3),
+    ("owners of requests", 2),
+    ("operations", 2),
     ("neighbours", 1),
     ("stuck", 2),
     ("budget", 1),
     ("losses", 1),
     ("devices", 2),
-    ("owners of hits", 3),
-    ("owners of operations", 3),
+    ("verdict", 1),
     ("owners of requests", 3),
+    ("slow ones", 3),
+    ("load", 2),
     ("devices", 3),
     ("neighbours", 2),
     ("neighbours", 3),
-    ("operations", 2),
+    ("operations", 3),
 )
 
 
@@ -98,7 +112,7 @@ def _lines(sections: Mapping[str, Forms], chosen: Mapping[str, int], without: Se
     before = ""
     for name, form in chosen.items():
         found = sections[name][form]
-        if lines and found and not (name in _FOOTER and before in _FOOTER):
+        if lines and found and not any(name in one and before in one for one in _TOGETHER):
             lines.append("")
         lines += found
         before = name if found else before

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Callable
 
@@ -11,7 +12,7 @@ from wptrace.analysis.load import LOAD
 from wptrace.analysis.waits import ASLEEP, OWNED_WAIT, PARTS_OF_STAGES, WAITS
 from wptrace.model.kind import ALL, DEVICE, OTHERS, OWNER, TOTAL, Group, Kind
 from wptrace.model.report import BYTES, Report, Row
-from wptrace.outputs.text import words
+from wptrace.outputs.text import owners, words
 
 TABLES, ROWS, ROW, STORIES = "tables", "rows", "row", "stories"
 
@@ -26,7 +27,7 @@ ORDERS: dict[str, Order | None] = {
     "p99": lambda report, group, row: row.distribution.percentile(99),
     "max": lambda report, group, row: row.distribution.max,
 }
-_REARRANGING = ("b", "d", "s", "/")
+_REARRANGING = ("b", "d", "s", "/", "<", ">")
 _STEPS = {"up": -1, "down": 1, "pgup": -10, "pgdn": 10, "home": -1 << 30, "end": 1 << 30}
 # Nobody looks for more.
 _LONGEST_NEEDLE = 64
@@ -39,6 +40,7 @@ class ScreenState:
         """Where the tables cannot be grouped anew (`groups`), only the list of rows follows the keys."""
         self.page = TABLES
         self.helping = False
+        self.help_scroll = 0
         self.paused = False
         self.typing = False
         self.needle = ""
@@ -55,6 +57,10 @@ class ScreenState:
         """Those that there are, as they were arranged last."""
         self.stale = True
         """They are other ones since, and have to be arranged before one is chosen."""
+        self.back = 0
+        """So many intervals before the last one."""
+        self.past = 0
+        """So many there are."""
         self.hidden = 0
         """How many more the filter leaves out."""
         self._metrics: dict[Group, list[str]] = {}
@@ -69,6 +75,12 @@ class ScreenState:
         """By which labels, where the user chose them."""
         return " and ".join(self._groupings[self._grouping][0]) or "nothing" if self._grouping else ""
 
+    def add_interval(self, count: int) -> None:
+        """One more was counted, and `count` are left: who went back goes on to see the same one."""
+        self.past = count
+        if self.back:
+            self.back = min(self.back + 1, count - 1)
+
     # --- Keys ---------------------------------------------------------------------------------------------------------
 
     def press(self, key: str) -> bool:
@@ -77,6 +89,8 @@ class ScreenState:
         self.stale |= self.typing or key in _REARRANGING
         if self.typing:
             self._type(key)
+        elif self.helping and key in _STEPS:
+            self.help_scroll = max(self.help_scroll + _STEPS[key], 0)
         elif self.helping:
             self.helping = False
         elif key == "q":
@@ -91,7 +105,7 @@ class ScreenState:
 
     def _press(self, key: str) -> None:
         if key in ("?", "h"):
-            self.helping = True
+            self.helping, self.help_scroll = True, 0
         elif key in ("p", " "):
             self.paused = not self.paused
         elif key == "b":
@@ -103,6 +117,14 @@ class ScreenState:
         elif key == "s":
             orders = list(ORDERS)
             self.order = orders[(orders.index(self.order) + 1) % len(orders)]
+            kinds = Counter(group.kind for group in self.rows)
+            if self.order and max(kinds.values(), default=0) < 2:
+                self.message = "there are no two rows of a kind to be sorted"
+        elif key in ("<", ">"):
+            back = self.back + (1 if key == "<" else -1)
+            self.back = min(max(back, 0), max(self.past - 1, 0))
+            if self.back != back:
+                self.message = "this is the last interval" if key == ">" else "there is no earlier interval"
         elif key == "/":
             self.typing, self.needle = True, ""
         elif key == "tab":
@@ -126,6 +148,7 @@ class ScreenState:
 
     def _move(self, key: str) -> None:
         if key == "esc":
+            self.back = 0 if self.page == TABLES else self.back
             self._turn(ROWS if self.page == ROW else TABLES)
         elif self.page == TABLES:
             if key in _STEPS or key == "enter":
@@ -181,9 +204,9 @@ class ScreenState:
 
     def _sorted(self, report: Report, tables: dict[Group, list[Row]]) -> list[Group]:
         order = ORDERS[self.order]
-        if order is None:
-            return list(tables)
         kinds = {kind: at for at, kind in enumerate(dict.fromkeys(group.kind for group in tables))}
+        if order is None:
+            return sorted(tables, key=lambda group: (kinds[group.kind], *owners.place_of(group, report.cells[group])))
 
         def place(group: Group) -> tuple[int, bool, float]:
             total = next((row for row in tables[group] if row.metric == TOTAL), tables[group][-1])

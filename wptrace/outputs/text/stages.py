@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Callable
 
 from wptrace.analysis import load
 from wptrace.analysis.load import LOAD
 from wptrace.analysis.waits import OWNED_WAIT, PARTS_OF_STAGES
+from wptrace.kernel import tasks
 from wptrace.model import units
-from wptrace.model.kind import ALL, Kind
+from wptrace.model.kind import ALL, Kind, Task
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
     budget,
@@ -30,6 +33,7 @@ from wptrace.outputs.text.words import columns, ends, head, padded, printable
 # What a section of a live screen is called.
 _SECTIONS = {"operation": "operations", "hit": "page-cache hits", "layer": "layers", "writeback": "writeback"}
 _REQUESTS = "block requests"
+_COMMANDS = 1024
 # What --by may be.
 _DEVICE = "device"
 _OWNERS = {
@@ -43,9 +47,13 @@ _OWNERS = {
 class StagesView(View):
     folds = arranges = True
     _by = ""
+    _command: Callable[[Task], str] | None = None
+    """Of those that are there now, by the ids of this pid namespace."""
 
     def begin(self, start: Start) -> Iterator[str]:
         self._by = start.filters.get("by", "")
+        if self.wanted.live and not start.file and not tasks.namespace():
+            self._command = lru_cache(maxsize=_COMMANDS)(lambda task: tasks.command_line(task.pid))
         yield from super().begin(start)
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
@@ -102,17 +110,23 @@ class StagesView(View):
         """Each in its full form and in shorter ones; `of` has the rows, where they are not those of the report."""
         style, found = self.style(width)._replace(terse=terse), {}
         if report is not None:
-            of = self._as_wanted(report) if of is None else of
-            found = self._of_report(of, style)
+            sort, of = of is None, self._as_wanted(report) if of is None else of
+            found = self._of_report(of, style, sort)
             there = list(self._loads(report, of, style))
             if there:
                 found["devices"] = [there, there[:6], there[:3], []]
             found["time"] = [list(header(report, style, self.kinds))]
+            busy = list(busiest(report, width))
+            if busy:
+                found["load"] = [busy, busy[:1], []]
+            if report.verdict is not None:
+                lines = list(verdict.brief(report.verdict, self.wanted.dates))
+                found["verdict"] = [lines, lines[:1]]
         if recent:
             found["slow ones"] = [*(self._slow(recent[-count:], width) for count in (len(recent), 2, 1)), []]
         return found
 
-    def _of_report(self, report: Report, style: Style) -> dict[str, Forms]:
+    def _of_report(self, report: Report, style: Style, sort: bool) -> dict[str, Forms]:
         found: dict[str, Forms] = {"losses": [list(losses(report, self.kinds)), []]}
         if report.budget is not None:
             found["budget"] = [list(budget.lines(report)), list(budget.lines(report))[:1]]
@@ -121,7 +135,7 @@ class StagesView(View):
         for kind in self.kinds:
             there = tables.tables(report, kind) if kind not in PARTS_OF_STAGES else []
             if there and owners.is_owned(kind):
-                every = list(owners.lines(report, kind, style, self._by))
+                every = list(owners.lines(report, kind, style, self._by, self._command, sort))
                 found[_OWNERS[kind.name]] = [every, every[:6], every[:3], []]
             elif there:
                 name = _SECTIONS.get(kind.name, _REQUESTS)
@@ -148,12 +162,14 @@ class StagesView(View):
 
 
 def _forms(report: Report, kind: Kind, found: Sequence[Table], style: Style) -> list[list[str]]:
-    """All of them, the one that took the most time and a line for each other, a line for each."""
+    """All of them; the one that took the most time and a line for each other; that one alone; a line for each."""
     first = max(found, key=lambda table: whole(table[1]).sum)
     others = [table for table in found if table is not first]
+    largest = stages(report, kind, style, [first])
     return [
         stages(report, kind, style),
-        [*stages(report, kind, style, [first]), *(["", *compact(report, kind, style, others)] if others else [])],
+        [*largest, *(["", *compact(report, kind, style, others)] if others else [])],
+        largest,
         compact(report, kind, style),
     ]
 
@@ -166,6 +182,22 @@ _TITLE = "devices"
 _NARROWEST, _WIDEST = 12, 32
 
 
+def busiest(report: Report, width: int) -> Iterator[str]:
+    """How busy devices are and how many requests they have at a time, the busiest first."""
+    found = sorted(load.busy(report), key=lambda one: (-(one.utilisation or 0.0), -one.queue_depth, one.dev))
+    if found:
+        first, *rest = (f"{printable(one.dev)} {_utilisation(one)} busy, {_depth(one)} deep" for one in found)
+        yield from words.wrapped([f"devices: {first}", *rest], width, "", "; ")
+
+
+def _utilisation(one: load.Load) -> str:
+    return "-" if one.utilisation is None else f"{one.utilisation:.1%}"
+
+
+def _depth(one: load.Load) -> str:
+    return f"{one.queue_depth:.2f}" if one.queue_depth < 100 else f"{one.queue_depth:,.0f}"
+
+
 def loads(report: Report, style: Style, names: Collection[str] | None = None) -> Iterator[str]:
     """The load of these devices, or of all of them: a line for each."""
     found = load.busy(report, names)
@@ -174,10 +206,9 @@ def loads(report: Report, style: Style, names: Collection[str] | None = None) ->
     room = min(max(_NARROWEST, *(columns(printable(one.dev)) for one in found)), _WIDEST)
     yield f"{padded(_TITLE, room)} {'util':>6} {'depth':>8} merged"
     for one in found:
-        util = "-" if one.utilisation is None else f"{one.utilisation:.1%}"
-        depth = f"{one.queue_depth:.2f}" if one.queue_depth < 100 else f"{one.queue_depth:,.0f}"
         merged = ", ".join(f"{op} {count:,}".strip() for op, count in sorted(one.merged.items())) or "-"
-        yield head(f"{padded(ends(printable(one.dev), room), room)} {util:>6} {depth:>8} {merged}", style.width)
+        name = padded(ends(printable(one.dev), room), room)
+        yield head(f"{name} {_utilisation(one):>6} {_depth(one):>8} {merged}", style.width)
 
 
 def wait_stacks(report: Report, width: int) -> Iterator[str]:

@@ -90,11 +90,11 @@ def one(
     interference = [row for row in rows if row.metric in names]
     for row in rows:
         if row not in interference:
-            yield _row(row, many, style.width, names_width)
+            yield _row(row, many, style.width, names_width, wide(report))
     if interference:
         yield "  of that, inside the stages above:"
         for row in interference:
-            yield _row(row, many, style.width, names_width)
+            yield _row(row, many, style.width, names_width, False)
     if group.kind.name != OPERATION:
         return
     for found in (waits.of(report) if made is None else made).get(group.values, ()):
@@ -149,9 +149,13 @@ def _figures(found: Distribution, wide: bool) -> str:
     return "".join(f" {units.duration(value):>8}" for value in (*values, found.max))
 
 
-def _row(row: Row, wide: bool, width: int, names_width: int) -> str:
+def _row(row: Row, many: bool, width: int, names_width: int, exact: bool) -> str:
+    """With `exact` times, which are never 0: then its points are not observed here, or it passed none of them."""
     found = row.distribution
-    line = f"  {row.metric:<{names_width}} {found.count:>11,}{_figures(found, wide)} {row.share:>6.1%}"
+    figures, share = _figures(found, many), f"{row.share:.1%}"
+    if exact and found.count and not found.max:
+        figures, share = f" {'-':>8}" * (len(_names(many))), "-"
+    line = f"  {row.metric:<{names_width}} {found.count:>11,}{figures} {share:>6}"
     return f"{line}  {bar(row.share, min(max(width - len(line) - 2, 0), _WIDEST_BAR))}".rstrip()
 
 

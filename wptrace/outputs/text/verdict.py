@@ -32,6 +32,13 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
             yield f"but: {_lost(finding.figures, {**_NOUNS, **nouns})}"
 
 
+def brief(verdict: Verdict, dates: bool) -> Iterator[str]:
+    """What takes the time, and who had the device meanwhile: what one interval can tell."""
+    for place, finding in enumerate(verdict.findings):
+        if not place or finding.rule == "neighbour":
+            yield f"{'also' if place else 'verdict'}: {_WORDS[finding.rule](finding, dates)}"
+
+
 def as_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "text": "\n".join(lines(verdict, dates=True)),

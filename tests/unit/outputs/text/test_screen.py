@@ -8,15 +8,20 @@ from hypothesis import strategies as st
 from wptrace.outputs.text import screen
 
 LEVELS = {
+    "title": 2,
     "time": 1,
+    "load": 3,
+    "verdict": 2,
+    "past": 3,
     "stuck": 3,
-    "operations": 3,
+    "operations": 4,
     "page-cache hits": 2,
-    "layers": 4,
-    "block requests": 4,
-    "writeback": 4,
+    "layers": 5,
+    "block requests": 5,
+    "writeback": 5,
     "owners of operations": 4,
     "owners of hits": 4,
+    "owners of waits": 4,
     "owners of requests": 4,
     "neighbours": 4,
     "devices": 4,
@@ -28,12 +33,16 @@ LEVELS = {
 }
 
 
+# They never vanish.
+KEPT = ("time", "operations", "stuck", "verdict")
+
+
 def sections(*names: str) -> dict[str, list[list[str]]]:
     """Each form half as high as the one before; what may vanish does so at last."""
     found = {}
     for name in names or screen.SECTIONS:
         forms = [[f"{name} {line}" for line in range(16 >> form)] for form in range(LEVELS[name])]
-        found[name] = [*forms[:-1], []] if name not in ("time", "operations", "stuck") else forms
+        found[name] = [*forms[:-1], []] if name not in KEPT else forms
     return found
 
 
@@ -52,8 +61,8 @@ def test_everything_is_shown_where_it_fits() -> None:
     assert list(heads(lines)) == list(screen.SECTIONS)
     assert set(heads(lines).values()) == {16}
     assert not any(line.startswith("(") for line in lines)
-    # An empty line between sections, but none in the footer.
-    assert lines.count("") == len(screen.SECTIONS) - 4
+    # An empty line between sections, but none in the head and the footer.
+    assert lines.count("") == len(screen.SECTIONS) - 8
 
 
 def test_every_section_can_give_way_to_its_last_form_but_the_time() -> None:
@@ -82,7 +91,7 @@ def test_what_is_cut_is_named() -> None:
 
 
 def test_the_most_important_is_kept_to_the_last() -> None:
-    assert list(heads(screen.fit(sections(), 35))) == ["time", "stuck", "operations"]
+    assert list(heads(screen.fit(sections(), 35))) == ["time", "verdict", "stuck", "operations"]
     assert screen.fit(sections(), 5) == [*(f"time {line}" for line in range(4)), "(the terminal is too low for more)"]
 
 
@@ -96,7 +105,7 @@ def test_a_form_that_is_no_shorter_is_not_taken() -> None:
     found = {"operations": [["operations"] * 5, ["operations worse"] * 6, ["operations"]]}
     assert screen.fit(found, 5) == ["operations"] * 5
     assert heads(screen.fit(found, 3)) == {"operations": 1}
-    found["block requests"] = [["block requests"] * count for count in (9, 5, 1, 0)]
+    found["block requests"] = [["block requests"] * count for count in (9, 5, 3, 1, 0)]
     found["slow ones"] = [["slow ones"] * count for count in (6, 4, 2, 0)]
     assert heads(screen.fit(found, 11)) == {"operations": 5, "block requests": 1, "slow ones": 2}
 

@@ -58,7 +58,7 @@ def of(state: ScreenState, kind: object) -> list[tuple[object, ...]]:
 
 def test_as_it_comes_the_rows_are_those_of_a_summary() -> None:
     def plain(found: Report) -> list[tuple[object, ...]]:
-        return [(row.group, row.metric, row.distribution.sum, row.share) for row in found.rows]
+        return sorted(((row.group, row.metric, row.distribution.sum, row.share) for row in found.rows), key=repr)
 
     assert plain(pressed().arranged(report())) == plain(report().everywhere())
     assert plain(pressed(per_device=True).arranged(report())) == plain(report())
@@ -68,6 +68,34 @@ def test_q_ends_and_nothing_else_does() -> None:
     assert not ScreenState((), False).press("q")
     for key in ("?", "h", "p", " ", "b", "s", "d", "/", "tab", "esc", "enter", "up", "left", "redraw", "ä", "Q"):
         assert ScreenState((), False).press(key)
+
+
+def test_who_looks_back_stays_there_as_long_as_it_is_kept() -> None:
+    state = pressed("<")
+    assert (state.back, state.message) == (0, "there is no earlier interval")
+    for count in (1, 2, 3):
+        state.add_interval(count)
+    state.press("<")
+    assert (state.back, state.message) == (1, "")
+    state.add_interval(4)
+    assert state.back == 2
+    # The oldest one leaves.
+    state.add_interval(2)
+    assert state.back == 1
+    state.press(">")
+    state.press(">")
+    assert (state.back, state.message) == (0, "this is the last interval")
+    state.press("<")
+    state.press("esc")
+    assert state.back == 0
+
+
+def test_what_cannot_be_sorted_says_so() -> None:
+    state = pressed("s")
+    before = state.message
+    state.arranged(report().only([next(iter(report().cells))]))
+    state.press("s")
+    assert (before, state.message) == ("", "there are no two rows of a kind to be sorted")
 
 
 def test_devices_are_apart_and_together_again() -> None:

@@ -75,14 +75,15 @@ def test_a_table_of_all() -> None:
 
 
 def test_a_live_screen_has_rows_in_one_line_each_and_all_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size((80, 40)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *fallback: os.terminal_size((80, 40)))
     output = TextOutput(Tty(), TurnsView(BY._replace(live=True)))
     output.start(start())
     output.event(wait())
     output.interval(report({0: cell([MS], [MS])}, lost=4))
     lines = output._compose()
     output.close()
-    firsts = [line.split()[0] for line in lines if line]
+    title, *firsts = [line.split()[0] for line in lines if line]
+    assert title == "Tracing"
     assert firsts == ["22:13:20", "stage", "wait", "run", "off", "total", "cpu", "cpu0", "22:13:20.000000", "lost:"]
     assert max(map(len, lines)) <= 80
 
