@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pyproject.toml cannot say: the BPF objects and the binding to libbpf are made before they are packed.
+"""What pyproject.toml cannot say: BPF objects, the binding to libbpf and completions are made before they are packed.
 
 Where they cannot be made nothing is built: a wheel without them would install, and fail at its first command.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -19,12 +20,18 @@ class BuildWithObjects(build_py):
         # An editable installation uses the tree as it is, where make is run by hand.
         if not self.editable_mode:
             make()
+            # Where pip puts it below its prefix, the manual and the shells find it.
+            self.distribution.data_files = [("share/man/man1", sorted(map(str, Path("docs/man").glob("*.1"))))]
+            made = Path("build/completions")
+            for path in sorted(made.glob("share/**/*")):
+                if path.is_file():
+                    self.distribution.data_files.append((str(path.parent.relative_to(made)), [str(path)]))
         super().run()
 
 
 def make() -> None:
     # Both machines, since the wheel is for any. MAKE=true is for who has made them already.
-    command = [os.environ.get("MAKE", "make"), "objects", "binding", "ARCHES=x86_64 arm64", f"PYTHON={sys.executable}"]
+    command = [os.environ.get("MAKE", "make"), "all", "ARCHES=x86_64 arm64", f"PYTHON={sys.executable}"]
     try:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     except OSError as error:

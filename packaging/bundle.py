@@ -6,7 +6,7 @@
     lib/vendor               _cffi_backend for each Python and machine, whose names tell them apart; rich, pyelftools,
                              and for Pythons before 3.11 tomli
     lib/native/MACHINE       libbpf, libelf and zlib, which find each other by their rpath
-    share                    man pages and completions
+    share                    man pages, completions and a unit of systemd
     LICENSES                 those of wptrace, and of what others made
 
 cffi, rich, pyelftools and tomli are wheels of PyPI with the hashes of bundle.txt. The libraries are Debian's: libelf
@@ -114,14 +114,15 @@ def fill(folder: Path, machines: list[str], pythons: list[str]) -> list[Part]:
     for source in layout.manuals():
         _put(folder / "share/man/man1" / source.name, source.read_bytes())
     completions = list(layout.completions(layout.ROOT / "build/completions"))
-    if len(completions) < len(layout.places_of_completions()):
-        raise layout.PackagingError("build/completions lacks some: run make with shtab 1.8 or newer")
+    if len(completions) < len(layout.COMPLETIONS):
+        raise layout.PackagingError("build/completions lacks some: run make with shtab")
     for source, place in completions:
         _put(folder / place, source.read_bytes())
     for source in layout.licences():
         _put(folder / "LICENSES" / source.name, source.read_bytes())
     for name in ("README.md", "CHANGELOG.md", "SECURITY.md"):
         _put(folder / name, (layout.ROOT / name).read_bytes())
+    _put(folder / "share/systemd/wptrace-io.service", layout.unit("/usr"))
     _put(folder / "wptrace", LAUNCHER.encode(), 0o755)
     _put(folder / "lib/start/wptrace", START.encode())
     parts = [_unpack_wheel(wheel, folder) for wheel in _wheels(machines, pythons)]

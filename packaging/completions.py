@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what completes the words of `wptrace` in bash, zsh and fish, from its own parsers, by shtab.
+"""Writes what completes the words of `wptrace` in bash, zsh and fish, from its own parsers: for the first two by shtab.
 
-packaging/completions.py FOLDER     a file there for each shell that this shtab knows
+packaging/completions.py PREFIX     a file below for each shell, where it looks
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ sys.path.insert(0, str(layout.ROOT))
 from wptrace.cli.main import command_names, parser
 from wptrace.flows import discover
 from wptrace.model.kind import TOTAL, names
-
-SHELLS = ("bash", "zsh", "fish")
 
 # A device may be given as a path too, and a cgroup by its path in sysfs. Unprivileged users name cgroups and files, and
 # bash expands what it has inserted at the next TAB: it gets no name with a character that means something to it.
@@ -116,31 +115,65 @@ def _completes(command: str, action: argparse.Action, shtab: Any) -> Any:
     return shtab.FILE if action.metavar in ("FILE", "PATH") else None
 
 
-def write(folder: Path) -> list[str]:
-    """The shells that this shtab knows."""
+def fish(made: argparse.ArgumentParser, shtab: Any) -> str:
+    """Only the newest releases of shtab know fish, whose completions are a line for each option."""
+    (commands,) = (action for action in made._actions if isinstance(action, argparse._SubParsersAction))
+    words = {choice.dest: choice.help or "" for choice in commands._choices_actions}
+    lines = [_PREAMBLE["fish"], "complete -c wptrace -f", *_fish_options("__fish_use_subcommand", made, shtab)]
+    for name, command in commands.choices.items():
+        lines.append(f"complete -c wptrace -n __fish_use_subcommand -a {name} -d {_quoted(words[name])}")
+        lines += _fish_options(f"'__fish_seen_subcommand_from {name}'", command, shtab)
+    return "\n".join((*lines, ""))
+
+
+def _fish_options(when: str, command: argparse.ArgumentParser, shtab: Any) -> Iterator[str]:
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            continue
+        completes = getattr(action, "complete", {})
+        is_file = completes == shtab.FILE or str(action.metavar).endswith("FILE.toml")
+        wanted = " ".join(map(str, action.choices or ())) or completes.get("fish", "")
+        names = "".join(f" -{'l' if one.startswith('--') else 's'} {one.strip('-')}" for one in action.option_strings)
+        takes = "" if action.nargs == 0 else " -r" if names else ""
+        if is_file:
+            takes += " -F"
+        elif wanted:
+            takes += f" -f -a {_quoted(wanted)}"
+        if names or wanted or takes:
+            text = f" -d {_quoted((action.help or '').replace('%%', '%'))}" if names else ""
+            yield f"complete -c wptrace -n {when}{names}{takes}{text}"
+
+
+def _quoted(text: str) -> str:
+    """Of quotes, fish takes a backslash and an apostrophe alone for something else."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def write(prefix: Path) -> bool:
+    """Whether there is what makes them."""
     try:
         import shtab
     except ImportError:
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
+        return False
+    prefix.mkdir(parents=True, exist_ok=True)
     made = completed(shtab)
-    known = [shell for shell in SHELLS if shell in shtab.SUPPORTED_SHELLS]
-    for shell in known:
-        text = shtab.complete(made, shell=shell, preamble=_PREAMBLE)
-        (folder / shell).write_text(text.replace("-F _shtab_wptrace wptrace", "-F _wptrace wptrace"))
+    texts = {shell: shtab.complete(made, shell=shell, preamble=_PREAMBLE) for shell in ("bash", "zsh")}
+    texts["bash"] = texts["bash"].replace("-F _shtab_wptrace wptrace", "-F _wptrace wptrace")
+    texts["fish"] = fish(made, shtab)
+    for shell, place in layout.COMPLETIONS.items():
+        (prefix / place).parent.mkdir(parents=True, exist_ok=True)
+        (prefix / place).write_text(texts[shell])
     # For make, which asks a shtab that is installed later.
-    (folder / "made").touch()
-    return known
+    (prefix / "made").touch()
+    return True
 
 
 def main() -> int:
     if len(sys.argv) != 2:
-        sys.exit("usage: packaging/completions.py FOLDER")
-    made = write(Path(sys.argv[1]))
-    lacking = [shell for shell in SHELLS if shell not in made]
-    if lacking:
-        which = "is no shtab" if not made else "is an old shtab"
-        print(f"there are no completions for {', '.join(lacking)}: for {sys.executable} there {which}", file=sys.stderr)
+        sys.exit("usage: packaging/completions.py PREFIX")
+    if not write(Path(sys.argv[1])):
+        lacking = ", ".join(layout.COMPLETIONS)
+        print(f"there are no completions for {lacking}: for {sys.executable} there is no shtab", file=sys.stderr)
     return 0
 
 

@@ -36,6 +36,8 @@ def make(out: Path, kinds: list[str], machines: list[str], pythons: list[str]) -
             stage = _stage(work / "wheel", when)
             for source, place in layout.package(layout.MACHINES):
                 _copy(source, stage / "wptrace" / place, 0o644, when)
+            for source, place in layout.completions(layout.ROOT / "build/completions"):
+                _copy(source, stage / "build/completions" / place, 0o644, when)
             _backend(stage, "build_wheel", made, when)
         parts: list[bundle.Part] = []
         if "tarball" in kinds:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MACHINES = ("x86_64", "arm64")
 # Definitions of flows are read by `wptrace flow`, the others are parts of a report.
 _PARTS = ("*.py", "*.toml", "*.css", "*.js")
-_PLACES = {
+COMPLETIONS = {
     "bash": "share/bash-completion/completions/wptrace",
     "zsh": "share/zsh/site-functions/_wptrace",
     "fish": "share/fish/vendor_completions.d/wptrace.fish",
@@ -72,10 +72,16 @@ def licences() -> list[Path]:
 
 def completions(made: Path) -> Iterator[tuple[Path, str]]:
     """Those that were made, with their places below a prefix."""
-    for shell, place in _PLACES.items():
-        if (made / shell).is_file():
-            yield made / shell, place
+    for place in COMPLETIONS.values():
+        if (made / place).is_file():
+            yield made / place, place
 
 
-def places_of_completions() -> list[str]:
-    return list(_PLACES.values())
+UNIT = "lib/systemd/system/wptrace-io.service"
+"""Below a prefix; systemd looks into /usr and /usr/local."""
+
+
+def unit(prefix: str) -> bytes:
+    """A service that runs the command of this prefix."""
+    text = (ROOT / "packaging/wptrace-io.service").read_text()
+    return text.replace("/usr/bin/wptrace", f"{prefix}/bin/wptrace").encode()

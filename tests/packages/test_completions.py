@@ -19,7 +19,13 @@ from tests.packages.installed import ROOT, run, succeeds
 from tests.unit.docs.test_man import command_parser, spellings
 from wptrace.cli.main import command_names
 
-SHELLS = ("bash", "zsh", "fish")
+# Where each shell looks for them, below a prefix.
+PLACES = {
+    "bash": "share/bash-completion/completions/wptrace",
+    "zsh": "share/zsh/site-functions/_wptrace",
+    "fish": "share/fish/vendor_completions.d/wptrace.fish",
+}
+SHELLS = tuple(PLACES)
 
 BASH = """
 source "$1"; shift
@@ -34,17 +40,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("completions")
     done = run(sys.executable, "packaging/completions.py", str(folder))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["made", *SHELLS])
+    made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert made == {"made", *PLACES.values()}
     return folder
 
 
 def completed(made: Path, *words: str) -> list[str]:
-    return succeeds("bash", "-c", BASH, "bash", str(made / "bash"), *words).split()
+    return succeeds("bash", "-c", BASH, "bash", str(made / PLACES["bash"]), *words).split()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_command_and_option_is_in_it(made: Path, shell: str) -> None:
-    text = (made / shell).read_text()
+    text = (made / PLACES[shell]).read_text()
     for command in command_names():
         assert command in text
         for options in spellings(command_parser(command)):
@@ -61,7 +68,7 @@ def test_every_command_and_option_is_in_it(made: Path, shell: str) -> None:
 def test_the_shell_itself_reads_it(made: Path, shell: str) -> None:
     found = shutil.which(shell)
     assert found, f"{shell} is not there: tests/setup.sh installs it"
-    succeeds(found, "-n", str(made / shell))
+    succeeds(found, "-n", str(made / PLACES[shell]))
 
 
 def test_bash_completes_words(made: Path) -> None:
@@ -87,7 +94,7 @@ def test_fish_completes_words(made: Path) -> None:
     ask = "source $argv[1]; complete -C $argv[2]"
 
     def words(line: str) -> list[str]:
-        told = succeeds("fish", "--no-config", "-c", ask, str(made / "fish"), line)
+        told = succeeds("fish", "--no-config", "-c", ask, str(made / PLACES["fish"]), line)
         return [one.partition("\t")[0] for one in told.splitlines()]
 
     assert set(words("wptrace ")) >= set(command_names())
@@ -174,7 +181,7 @@ def test_no_name_that_tab_completes_runs_as_a_command(made: Path, shell: str, tm
     typed = Typed(["unshare", "--mount", "sh", "-c", PREPARED, "sh", str(home), *STARTS[shell]], environment)
     try:
         typed.type("fill\r")
-        typed.type(SOURCES[shell].format(file=made / shell))
+        typed.type(SOURCES[shell].format(file=made / PLACES[shell]))
         for folder, line in LINES.items():
             typed.type(f"{line}{HARMLESS[folder][:5]}\t\r")
         assert [one.split()[-1].strip("/") for one in called.read_text().splitlines()] == list(HARMLESS.values())

@@ -76,6 +76,15 @@ def test_the_wheel_is_whole(made: Path) -> None:
         assert objects == OBJECTS
         for name in objects:
             assert wheel.read(f"wptrace/objects/{name}") == (ROOT / "wptrace/objects" / name).read_bytes()
+        # Below the prefix of pip, pipx and uv, the manual and the shells find these.
+        data = f"wptrace-{__version__}.data/data/share/"
+        manuals = {f"man/man1/{path.name}" for path in (ROOT / "docs/man").iterdir()}
+        assert {name.removeprefix(data) for name in names if name.startswith(data)} == {
+            "bash-completion/completions/wptrace",
+            "fish/vendor_completions.d/wptrace.fish",
+            "zsh/site-functions/_wptrace",
+            *manuals,
+        }
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / "wptrace").rglob("*.py")}
         assert {name for name in names if name.endswith(".py")} == modules
         about = f"wptrace-{__version__}.dist-info"

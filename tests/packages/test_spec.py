@@ -50,6 +50,7 @@ def test_the_spec_with_the_macros_of_fedora(target: str, machine: str) -> None:
     assert re.search(r"-m compileall \S+/usr/lib64/wptrace$", installed, re.M)
     listed = done.stdout.partition("\n%files\n")[2].splitlines()
     assert {"/usr/bin/wptrace", "/usr/lib64/wptrace/"} <= set(listed)
+    assert [line for line in listed if line.endswith("/lib/systemd/system/wptrace-io.service")]
     # A macro that is not expanded.
     assert [line for line in listed if "%{" in line] == []
 
