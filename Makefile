@@ -163,9 +163,11 @@ bench: setup ## set up and measure what tracing costs (docs/overhead.md)
 	$(Q)$(MAKE) all
 	$(Q)$(tool) bench all
 
-demo: setup ## set up and show what wptrace does
-	$(Q)$(MAKE) all
-	$(Q)tests/demo.sh
+# By the system's Python: nothing is installed but what the distribution has.
+demo: ## install what this needs, and show what wptrace does
+	$(Q)tests/setup.sh demo
+	$(Q)$(MAKE) objects binding PYTHON=/usr/bin/python3 ARCHES=$(MACHINE)
+	$(Q)PYTHON=/usr/bin/python3 tests/demo.sh
 
 pictures: all | $(venv) ## draw docs/pictures anew: two from the code, others by traces of a loop device (root, fio, chromium)
 	$(call quiet,DRAW,docs/pictures)

@@ -1,55 +1,90 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Shows what wptrace does: a scratch disk, a small workload on it, and wptrace's live result for it.
+# Shows what wptrace does: a scratch disk that takes four requests at a time, a database on it, and a backup that gets in
+# its way after some seconds. The last lines name it.
 #
 # On the running kernel if that can trace, otherwise in a guest. Only the scratch disk is traced.
+#
+#   tests/demo.sh [guest | on DISK | load DISK]
 set -eu
 cd "$(dirname "$0")/.."
-python=.venv/bin/python
+python=${PYTHON:-.venv/bin/python}
+folder=$(mktemp -d)
+cgroups=
+trap cleanup EXIT
 
-# trace DISK: a workload that reads, writes and syncs, and wptrace beside it.
-trace() {
-	disk=$1
-	work() {
-		fio --name="$1" --filename="$disk" --size=48M --direct=1 --time_based --output=/dev/null "${@:2}"
-	}
-	(
-		sleep 1
-		work reads --rw=randread --bs=4k --ioengine=psync --runtime=4 --rate_iops=2000
-		work deep --rw=randrw --bs=16k --ioengine=libaio --iodepth=32 --runtime=3
-		work synced --rw=randwrite --bs=4k --ioengine=psync --sync=dsync --runtime=2
-	) &
-	$python -m wptrace io --dev "$disk" --hist device --stats 2 6
-	wait
+cleanup() {
+	[ -z "$(jobs -p)" ] || { kill $(jobs -p) 2>/dev/null || true; wait || true; }
+	for name in $cgroups; do rmdir "$name" 2>/dev/null || true; done
+	[ -z "${scratch:-}" ] || losetup --detach "$scratch" 2>/dev/null || true
+	rm -rf "$folder"
 }
 
-here() {
-	folder=$(mktemp -d)
-	trap 'losetup --detach "$disk" 2>/dev/null; rm -rf "$folder"' EXIT
-	truncate --size 64M "$folder/disk.img"
-	disk=$(losetup --find --show "$folder/disk.img")
-	echo "demo: $disk is a scratch disk of 64 MiB in $folder"
-	trace "$disk"
+# run CGROUP NAME FIO-OPTION...: fio by the name of what it stands for, in a cgroup where there are any.
+run() {
+	[ -z "$cgroups" ] || echo $BASHPID >"$top/$1/cgroup.procs"
+	ln -sf "$(command -v fio)" "$folder/$2"
+	exec "$folder/$2" --name="$2" --filename="$disk" --direct=1 --time_based --output=/dev/null "${@:3}"
+}
+
+# A database for 11 seconds, and for 6 of them the backup.
+load() {
+	disk=$1 queue=/sys/block/$(basename "$1")/queue
+	echo none >"$queue/scheduler" 2>/dev/null || true
+	echo 4 >"$queue/nr_requests" 2>/dev/null || true
+	top=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+	if [ -n "$top" ] && mkdir "$top/database" "$top/backup" 2>/dev/null; then
+		cgroups="$top/database $top/backup"
+	fi
+	half=$(($(blockdev --getsize64 "$disk") / 2 / 1048576))M
+	(run database postgres --rw=randread --bs=8k --size=$half --ioengine=psync --thinktime=2ms --runtime=11) &
+	(
+		sleep 5
+		run backup rsync --rw=read --bs=1M --offset=$half --size=$half --ioengine=libaio --iodepth=32 --runtime=6
+	) &
+}
+
+trace() {
+	load "$1"
+	by=cgroup
+	[ -n "$cgroups" ] || by=comm
+	# Live where there is a terminal, then a summary; elsewhere the summary alone.
+	pace="12 1"
+	[ ! -t 1 ] || pace="1 12"
+	echo "demo: wptrace io --dev $1 --by $by --neighbours $pace"
+	$python -m wptrace io --dev "$1" --by $by --neighbours $pace
+}
+
+scratch() {
+	truncate --size 512M "$folder/disk.img"
+	scratch=$(losetup --find --show "$folder/disk.img")
+	echo "demo: $scratch is a scratch disk of 512 MiB in $folder"
 }
 
 in_guest() {
 	echo "demo: this kernel cannot trace (wptrace doctor says why), so a guest with Linux 6.12 and an nvme disk shows it"
-	$python -m tests.lab fetch 6.12
-	exec $python -m tests.lab run --kernel 6.12 --disk nvme -- tests/demo.sh on /dev/nvme0n1
+	tests/setup.sh
+	.venv/bin/python -m tests.lab fetch 6.12
+	exec .venv/bin/python -m tests.lab run --kernel 6.12 --disk nvme -- tests/demo.sh on /dev/nvme0n1
 }
 
 case "${1:-}" in
 on) trace "$2" ;;
+load)
+	load "$2"
+	wait
+	;;
 guest) in_guest ;;
 "")
 	if [ "$(id -u)" = 0 ] && $python -m wptrace doctor >/dev/null 2>&1 && losetup --find >/dev/null 2>&1; then
-		here
+		scratch
+		trace "$scratch"
 	else
 		in_guest
 	fi
 	;;
 *)
-	echo "usage: tests/demo.sh [guest | on DISK]" >&2
+	echo "usage: tests/demo.sh [guest | on DISK | load DISK]" >&2
 	exit 2
 	;;
 esac

@@ -3,6 +3,7 @@
 # Make a bare Debian machine ready to build and test wptrace; quick where nothing is missing.
 #
 #   tests/setup.sh          the packages, then .venv
+#   tests/setup.sh demo     what `make demo` takes
 #   tests/setup.sh packages what builds packages, and clean roots to try them in
 #   tests/setup.sh npm      what some tests take of npm
 #   tests/setup.sh venv     only .venv
@@ -13,6 +14,7 @@ packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-
 	python3-venv python3-dev make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs
 	python3-cffi-backend python3-pyelftools python3-rich patchelf rpm mandoc zsh fish
 	chromium otf2-tools mdadm cryptsetup-bin jq"
+demo_packages="clang llvm libbpf-dev libbpf1 make pkg-config fio python3-cffi python3-cffi-backend python3-pyelftools python3-rich"
 # Only for the tests of whole packages.
 package_tools="debootstrap dpkg-dev debhelper dh-python lintian rpmlint python3-cffi python3-shtab zstd"
 
@@ -20,6 +22,7 @@ as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
+# install_packages LIST [NEWEST]: with the newest clang where the second word is not empty.
 install_packages() {
 	if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 		echo "setup: this is not Debian; install the counterparts of:" $1 >&2
@@ -32,15 +35,18 @@ install_packages() {
 	done
 	# Objects are compiled by the distribution's clang and by its newest one.
 	compilers=$(ls /usr/bin/clang-[0-9]* 2>/dev/null | grep -c 'clang-[0-9]*$' || true)
-	[ -n "$missing" ] || [ "$compilers" -lt 2 ] || return 0
-	echo "setup: installing$missing and the newest clang"
+	wanted=${2:-}
+	[ "$compilers" -lt 2 ] || wanted=
+	[ -n "$missing$wanted" ] || return 0
+	echo "setup: installing$missing${wanted:+ and the newest clang}"
 	if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
 		echo "setup: run as root: apt-get install$missing" >&2
 		exit 1
 	fi
 	export DEBIAN_FRONTEND=noninteractive
 	as_root apt-get update -qq
-	newest=$(apt-cache search --names-only '^clang-[0-9]+$' | cut -d ' ' -f 1 | sort -V | tail -n 1)
+	newest=
+	[ -z "$wanted" ] || newest=$(apt-cache search --names-only '^clang-[0-9]+$' | cut -d ' ' -f 1 | sort -V | tail -n 1)
 	as_root apt-get install -y -qq --no-install-recommends $missing $newest
 }
 
@@ -69,9 +75,10 @@ fetch_speedscope() {
 
 case "${1:-all}" in
 all)
-	install_packages "$packages"
+	install_packages "$packages" newest
 	make_venv
 	;;
+demo) install_packages "$demo_packages" ;;
 packages) install_packages "$package_tools" ;;
 npm)
 	# Node.js from elsewhere than Debian brings it along; Debian's has hundreds of packages.
@@ -80,7 +87,7 @@ npm)
 	;;
 venv) make_venv ;;
 *)
-	echo "usage: tests/setup.sh [packages | npm | venv]" >&2
+	echo "usage: tests/setup.sh [demo | packages | npm | venv]" >&2
 	exit 2
 	;;
 esac

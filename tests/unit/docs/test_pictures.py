@@ -38,21 +38,18 @@ def test_the_path_has_the_points_of_a_request_in_their_order() -> None:
 
 def test_the_screen_is_one_of_a_trace() -> None:
     drawn = words((DOCS / "pictures" / "screen.svg").read_text())
-    assert drawn[0] == "$ sudo wptrace io --dev loop0"
+    assert drawn[0] == "$ sudo wptrace io -d loop0 --by cgroup --neighbours"
     assert {line.split()[0] for line in drawn if line.startswith("  ") and line.strip()} >= {"stage", "device", "total"}
 
 
-def test_frames_are_what_stood_on_the_screen() -> None:
-    one, two = "  stage  count\n  device  1\n", "  stage  count\n  device  2\n"
-    erased = "\r\x1b[2K\x1b[1A\x1b[2K"
-    assert PICTURES.frames(f"Tracing\n{erased}{one}{erased}{two}") == [
-        ["  stage  count", "  device  1", ""],
-        ["  stage  count", "  device  2", ""],
-    ]
-    assert PICTURES.frames("Tracing\n") == []
-    assert PICTURES.frames(f"Tracing\nnote: this\n12:00:00  in 1.00 s: 1\n{one}") == [
-        ["12:00:00  in 1.00 s: 1", "  stage  count", "  device  1", ""]
-    ]
+def test_the_screen_says_what_stands_below_it() -> None:
+    """In the README: a neighbour that is named, and nothing that is lost."""
+    picture = (DOCS / "pictures" / "screen.svg").read_text()
+    drawn = words(picture)
+    assert len(picture) < 1 << 20
+    last = " ".join(line.strip() for line in drawn)
+    assert PICTURES._CULPRIT.search(last)
+    assert not PICTURES._LOST.search("\n".join(drawn))
 
 
 @pytest.mark.parametrize(("name", "size"), [("report.png", PICTURES.PAGE), ("perfetto.png", PICTURES.PERFETTO)])
