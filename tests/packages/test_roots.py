@@ -256,7 +256,7 @@ def test_wheel(dist: Path, tmp_path: Path, version: str) -> None:
     assert "libbpf" in run(wptrace, "doctor").stdout
     assert (tmp_path / "opt/venvs/wptrace/share/man/man1/wptrace-io.1").is_file()
     where = " ".join(word for word in line.split() if word.startswith("PIPX_"))
-    succeeds_slowly("sh", "-c", f"{path} && {where} pipx uninstall wptrace")
+    succeeds_slowly("sh", "-c", f"cd / && {path} && {where} pipx uninstall wptrace")
     assert not list((tmp_path / "opt/venvs").rglob("*wptrace*"))
     assert not Path(wptrace).exists()
 
