@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def trace(count: int = 6) -> list[Any]:
 
 def row(found: Any, series: int, name: str) -> list[str]:
     """Of a table of stages: count, mean, percentiles, largest, share."""
-    line = found.locator(f'table[data-series="{series}"] tr', has=found.locator(f'td:text-is("{name}")')).first
+    named = found.locator(f'td:text-is("{name}"), td summary:text-is("{name}")')
+    line = found.locator(f'table[data-series="{series}"] tr', has=named).first
     return [cell.strip() for cell in line.locator("td.num").all_inner_texts()]
 
 
@@ -198,6 +200,54 @@ def test_a_point_of_the_map_opens_its_line(opened: Open) -> None:
     assert found.locator("#slowest tr.open").count() == 1
 
 
+def levels(found: Any, chart: int) -> list[list[float]]:
+    """The heights of the lines of one of the rates, from the zero line up, as shares of the largest one."""
+    paths = (
+        found.locator(".rate").nth(chart).locator("path").evaluate_all("all => all.map((one) => one.getAttribute('d'))")
+    )
+    return [[(78 - float(y)) / 68 for y in re.findall(r"[ML][\d.]+ ([\d.]+)H", path)] for path in paths]
+
+
+def test_rates_are_those_of_the_intervals(opened: Open) -> None:
+    """Also in the last part of a second, and of bytes that came in one interval alone."""
+    *results, whole = trace()
+    moved = {path.REQUEST.group("nvme0n1", "read"): Counter({"bytes": 3 << 20})}
+    results = [one._replace(counters={}) if isinstance(one, Report) else one for one in results]
+    results[-2] = results[-2]._replace(counters=moved)
+    late = whole._replace(
+        counters=moved, ts_ns=whole.ts_ns + SECOND // 20, duration_ns=whole.duration_ns + SECOND // 20
+    )
+    found = opened(*results, late)
+    requests, size, depth = (levels(found, chart) for chart in range(3))
+    # Reads are the most of three operations, and as many in each second.
+    assert [len(line) for line in requests] == [6, 6, 6]
+    assert requests[0] == pytest.approx([1] * 6, abs=0.06)
+    assert [line[1] for line in requests[1:]] == pytest.approx([150 / 520, 30 / 520], abs=0.03)
+    assert [round(value) for value in size[0]] == [0, 0, 0, 0, 1, 0]
+    assert depth[0][0] == 1
+    assert depth[0][1:] == pytest.approx([0.1] * 5, abs=0.02)
+    assert "3 MiB/s" in found.locator(".rate").nth(1).text_content()
+
+
+def test_places_are_those_of_the_events(opened: Open) -> None:
+    start, *results = trace()
+    events = [one._replace(fields={**one.fields, "sector": 1000 * at}) for at, one in enumerate(results[:120])]
+    found = opened(start, *events, *results[120:])
+    (drawn,) = found.locator("#map path").evaluate_all("all => all.map((one) => one.getAttribute('d'))")
+    points = [(float(x), float(y)) for x, y in re.findall(r"M([\d.]+) ([\d.]+)h", drawn)]
+    assert len(points) == 120
+    assert points == sorted(points, key=lambda point: (point[0], -point[1]))
+
+
+def test_one_owner_over_time(opened: Open) -> None:
+    start = path.start()._replace(filters={"by": "process"})
+    found = opened(start, owned(["db", "backup"])._replace(kind="interval"), owned(["db", "backup"]))
+    found.select_option("#what", label="read backup[2] operations")
+    found.focus("#heat")
+    found.keyboard.press("ArrowRight")
+    assert ": 1 operation, mean 2.00 ms" in found.inner_text("#told")
+
+
 def test_owners_are_searched(opened: Open) -> None:
     found = opened(path.start()._replace(filters={"by": "process"}), owned([f"task{at}" for at in range(40)]))
     part = found.locator("section", has=found.locator("h2", has_text="by process"))
@@ -229,6 +279,11 @@ def test_a_flame_graph_is_walked_zoomed_and_searched(opened: Open) -> None:
 def test_it_fits_a_telephone_and_follows_the_scheme(opened: Open, scheme: str) -> None:
     found = opened(*trace(), width=400, scheme=scheme)
     assert found.evaluate("document.documentElement.scrollWidth") <= 400
+    cut = "[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert found.evaluate(cut) == 0
+    # By touch as well.
+    found.locator("table[data-series='0'] summary", has_text="device").click()
+    assert "where it is large" in found.inner_text("#stages")
     colour = found.evaluate("getComputedStyle(document.body).backgroundColor")
     assert colour == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
     # Paper is white.
@@ -243,7 +298,7 @@ def test_names_are_text(opened: Open) -> None:
         found = opened(start, path.operation(comm=name, path=name), owned([name]))
         found.click("#slowest tbody button")
         assert found.locator("main script, main img").count() == 0
-    assert "<img src=x onerror=alert(1)> 4711" in found.inner_text("#slowest")
+    assert "<img src=x onerror=alert(1)>[4711/4715]" in found.inner_text("#slowest")
 
 
 def test_without_scripts_it_is_text(chromium: Any, tmp_path: Path) -> None:

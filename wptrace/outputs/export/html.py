@@ -49,6 +49,10 @@ _WIDTH = 100
 # Nobody reads more of a name.
 _LONGEST = 4096
 _UNDER_WAY = "under_way"
+# So many devices and owners have times of their own, of so many that came first.
+_APART, _CANDIDATES = 24, 400
+# Points of a map, some 25 bytes each.
+_PLACES = 16_000
 
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
@@ -75,6 +79,7 @@ class _Column(NamedTuple):
     begin_ns: int
     end_ns: int
     cells: dict[Group, dict[str, _Sparse]]
+    bytes: Counter[Group]
 
     @property
     def size(self) -> int:
@@ -82,15 +87,33 @@ class _Column(NamedTuple):
 
 
 class Times:
-    """Counts over time of each kind and operation, in columns whose sums are those of the summary."""
+    """Counts over time of each kind and operation, in columns whose sums are those of the summary.
+
+    Of devices and of owners there are as many as have a row of their own here.
+    """
 
     def __init__(self) -> None:
         self._columns: list[_Column] = []
         self._told: dict[Group, dict[str, Distribution]] = {}
+        self._told_bytes: Counter[Group] = Counter()
+        self._apart: dict[Group, int] = {}
         self._last_ns = 0
 
-    def interval(self, report: Report) -> None:
+    def apart(self) -> list[Group]:
+        """Devices and owners with the most time."""
+        return sorted(self._apart, key=lambda group: -self._apart[group])[:_APART]
+
+    def _cells(self, report: Report) -> dict[Group, dict[str, Distribution]]:
         cells = sums.wholes(report)
+        for group, found in sums.apart(report).items():
+            if group in self._apart or len(self._apart) < _CANDIDATES:
+                self._apart[group] = self._apart.get(group, 0) + found.sum
+                cells[group] = {TOTAL: found}
+        return cells
+
+    def interval(self, report: Report) -> None:
+        cells, moved = self._cells(report), sums.moved(report)
+        self._told_bytes += moved
         for group, found in cells.items():
             into = self._told.setdefault(group, {})
             for name, one in found.items():
@@ -98,17 +121,18 @@ class Times:
                     into[name].merge(one)
                 else:
                     into[name] = one.copy()
-        self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells)
+        self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells, moved)
 
     def end(self, report: Report) -> None:
         """Add what came after the last interval."""
         rest: dict[Group, dict[str, Distribution]] = {}
-        for group, found in sums.wholes(report).items():
+        for group, found in self._cells(report).items():
             before = self._told.get(group, {})
             rest[group] = {name: one.delta(before[name]) if name in before else one for name, one in found.items()}
-        self._add(self._last_ns or report.ts_ns - report.duration_ns, report.ts_ns, rest)
+        begin_ns = self._last_ns or report.ts_ns - report.duration_ns
+        self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._told_bytes)
 
-    def _add(self, begin_ns: int, end_ns: int, cells: Cells) -> None:
+    def _add(self, begin_ns: int, end_ns: int, cells: Cells, moved: Counter[Group]) -> None:
         self._last_ns = end_ns
         filled = {
             group: {name: _Sparse(one) for name, one in found.items() if one.count}
@@ -117,7 +141,7 @@ class Times:
         }
         # A column in which nothing happened is seen as a gap.
         if filled:
-            self._columns.append(_Column(begin_ns, end_ns, filled))
+            self._columns.append(_Column(begin_ns, end_ns, filled, Counter(moved)))
         while len(self._columns) > 1 and (
             len(self._columns) > COLUMNS or sum(column.size for column in self._columns) > BUCKETS
         ):
@@ -134,12 +158,47 @@ class Times:
                     for group, found in column.cells.items()
                     if group in places
                 },
+                {places[group]: count for group, count in column.bytes.items() if group in places and count},
             ]
             for column in self._columns
         ]
 
 
+class Places:
+    """Where on its device each one was: of all of them, or one in so many where there are more."""
+
+    def __init__(self) -> None:
+        self.step = 1
+        self._seen = 0
+        self._rows: list[tuple[int, str, str, int, int]] = []
+
+    def add(self, event: Event) -> None:
+        sector, size = event.fields.get("sector"), event.fields.get("bytes")
+        if not isinstance(sector, int) or not isinstance(size, int) or size <= 0 or "dev" not in event.group.kind.place:
+            return
+        self._seen += 1
+        if self._seen % self.step:
+            return
+        self._rows.append((event.end_ns, str(event.group.label("dev")), str(event.group.label("op")), sector, size))
+        if len(self._rows) > _PLACES:
+            self._rows, self.step = self._rows[1::2], 2 * self.step
+
+    def plain(self, since_ns: int) -> dict[str, Any]:
+        devices = list(dict.fromkeys(dev for _, dev, _, _, _ in self._rows))
+        ops = list(dict.fromkeys(op for _, _, op, _, _ in self._rows))
+        return {
+            "step": self.step,
+            "devices": [printable(one)[:_LONGEST] for one in devices],
+            "ops": [printable(one)[:_LONGEST] for one in ops],
+            "rows": [
+                [round((end_ns - since_ns) / 1e6, 1), devices.index(dev), ops.index(op), sector, size // 512]
+                for end_ns, dev, op, sector, size in self._rows
+            ],
+        }
+
+
 def _both(one: _Column, other: _Column) -> _Column:
+    one.bytes.update(other.bytes)
     for group, found in other.cells.items():
         into = one.cells.setdefault(group, {})
         for name, sparse in found.items():
@@ -155,6 +214,7 @@ class HtmlExport(Export):
         super().__init__(file)
         self._view = view
         self._times = Times()
+        self._places = Places()
         self._slowest: list[tuple[int, int, Event]] = []
         self._events = 0
         self._stuck: tuple[list[InFlight], int] = ([], 0)
@@ -167,6 +227,7 @@ class HtmlExport(Export):
     def event(self, event: Event) -> None:
         self._events += 1
         self._view.meet(event)
+        self._places.add(event)
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, (event.total_ns, self._events, event))
         elif event.total_ns > self._slowest[0][0]:
@@ -200,6 +261,9 @@ class HtmlExport(Export):
         kinds = list(dict.fromkeys((*start.kinds, *(group.kind for group in report.cells))))
         found = sums.wholes(report)
         series = list(arranged(found, kinds))
+        apart = self._times.apart()
+        found.update((group, {TOTAL: one}) for group, one in sums.apart(report).items() if group in apart)
+        apart = [group for group in apart if group in found]
         events = sorted(self._slowest, key=lambda one: (-one[0], one[1]))
         stuck, stuck_ns = self._stuck
         return {
@@ -225,7 +289,13 @@ class HtmlExport(Export):
             "offset": _zone_s(since_ns),
             "kinds": [_kind(kind) for kind in kinds],
             "series": list(_series(report, kinds, series, found)),
-            "columns": self._times.plain({group: at for at, group in enumerate(series)}, since_ns),
+            # Behind the others in columns: each alone is no part of a sum.
+            "apart": [
+                {"kind": kinds.index(one.kind), "name": _alone(one), "cells": {TOTAL: _cell(found[one][TOTAL])}}
+                for one in apart
+            ],
+            "columns": self._times.plain({group: at for at, group in enumerate((*series, *apart))}, since_ns),
+            "places": self._places.plain(since_ns),
             "tables": list(_tables(report, kinds)),
             "by": printable(str(start.filters.get("by", ""))),
             "stacks": _stacks(report),
@@ -282,6 +352,11 @@ def _series(
             "events": [[name, count] for name, count in counts.items() if name not in (BYTES, UNTIMED) and count],
             "cells": {name: _cell(one) for name, one in found[group].items()},
         }
+
+
+def _alone(group: Group) -> str:
+    """A device or an owner with its operation, and what it did."""
+    return f"{words.group(group)} {group.kind.noun.plural}"[:_LONGEST]
 
 
 def _in_order(event: Event) -> Iterator[tuple[str, int]]:

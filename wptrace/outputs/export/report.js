@@ -122,8 +122,12 @@ const names = [...took.keys()].sort((a, b) => took.get(b) - took.get(a));
 const colour = (name) => `var(--s${name === "unattributed" ? 9 : Math.max(names.indexOf(name), 0) % 12})`;
 const seconds = () => (state.range ? (state.range[1] - state.range[0]) / 1000 : D.duration / 1e9);
 
+// A device or an owner alone, behind the sums, which the tables are of.
+const sumsOf = D.series.length;
+D.series.push(...D.apart.map((one) => ({ ...one, bytes: 0, untimed: 0, events: [] })));
+
 // Kinds in their order, and of each those with the most time first.
-const ranked = D.series.map((one, at) => at).sort((a, b) =>
+const ranked = D.series.slice(0, sumsOf).map((one, at) => at).sort((a, b) =>
 	D.series[a].kind - D.series[b].kind || D.series[b].cells.total[1] - D.series[a].cells.total[1]);
 
 // --- The top ---------------------------------------------------------------------------------------------------------
@@ -140,9 +144,9 @@ function top() {
 	const card = (value, words, bad) =>
 		cards.append(el("div", { class: bad ? "card bad" : "card" }, el("b", {}, value), el("span", {}, words)));
 	const first = D.series[ranked[0]];
-	const bytes = D.series.reduce((sum, one) => sum + (D.kinds[one.kind].name === "request" ? one.bytes : 0), 0);
+	const bytes = D.series.slice(0, sumsOf).reduce((sum, one) => sum + (D.kinds[one.kind].name === "request" ? one.bytes : 0), 0);
 	const counts = new Map();
-	for (const one of D.series) counts.set(one.kind, (counts.get(one.kind) || 0) + one.cells.total[0]);
+	for (const one of D.series.slice(0, sumsOf)) counts.set(one.kind, (counts.get(one.kind) || 0) + one.cells.total[0]);
 	for (const [kind, count] of [...counts].slice(0, 3)) card(number(count), D.kinds[kind].many);
 	if (bytes) card(size(bytes), `${size(bytes / (D.duration / 1e9))}/s`);
 	if (first) {
@@ -169,7 +173,8 @@ function heat() {
 	state.series = ranked[0];
 	const bytes = D.kinds.length && D.kinds[0].unit !== "ns";
 	const which = el("select", { "aria-label": "what", id: "what", onchange: () => look({ series: +which.value, metric: "total" }) },
-		ranked.map((at) => el("option", { value: at }, D.series[at].name)));
+		ranked.map((at) => el("option", { value: at }, D.series[at].name)),
+		D.apart.length ? el("optgroup", { label: "one device or owner" }, D.apart.map((one, at) => el("option", { value: sumsOf + at }, one.name))) : null);
 	const metric = el("select", { "aria-label": "stage", id: "stage", onchange: () => look({ metric: metric.value }) });
 	const reset = el("button", { id: "reset", onclick: () => look({ range: null }) }, "whole trace");
 	const told = el("output", { id: "told", "aria-live": "polite" });
@@ -316,7 +321,7 @@ function heat() {
 			});
 			return path;
 		};
-		const dots = state.metric !== "total" ? [] : D.events.rows.slice(0, 300)
+		const dots = state.series >= sumsOf || state.metric !== "total" ? [] : D.events.rows.slice(0, 300)
 			.filter((one) => one.series === state.series && one.end >= span[0] && one.end <= span[1])
 			.map((one) => svg("circle", {
 				class: "dot", r: 2.6, cx: x(one.end).toFixed(1), cy: Math.min(Math.max(y(place(one.total) / 4), TOP), HIGH - BOTTOM).toFixed(1),
@@ -343,9 +348,94 @@ function* ticks(least, most, unit) {
 		for (const one of few ? [value] : [value, 2 * value, 5 * value]) if (one >= least && one <= most) yield one;
 }
 
+// --- Rates, and places on the device ---------------------------------------------------------------------------------
+
+// A time axis like that of the heat map, and what is drawn above it.
+function axis(chart, height, draw) {
+	function again() {
+		const wide = Math.max(chart.clientWidth || chart.parentNode.clientWidth, 280);
+		const span = state.range || [D.columns[0][0], D.columns[D.columns.length - 1][1]];
+		const scale = (wide - LEFT - RIGHT) / (span[1] - span[0] || 1);
+		chart.setAttribute("viewBox", `0 0 ${wide} ${height}`);
+		chart.setAttribute("height", height);
+		chart.replaceChildren(...draw((ms) => LEFT + (Math.min(Math.max(ms, span[0]), span[1]) - span[0]) * scale, wide, span));
+	}
+	drawn.push(again);
+	new ResizeObserver(() => { if (chart.clientWidth && Math.abs(chart.clientWidth - chart.viewBox.baseVal.width) > 1) again(); }).observe(chart);
+}
+const opColour = (at) => `var(--s${[0, 1, 2, 3, 4, 5][at % 6]})`;
+const key = (name, at) => el("span", {}, el("i", { style: { background: opColour(at) } }), name);
+
+// What is left of a second at the end is no fall: it is a part of the column before.
+function evened(columns) {
+	const [last, before] = [columns[columns.length - 1], columns[columns.length - 2]];
+	if (!before || last[1] - last[0] >= (before[1] - before[0]) / 2) return columns;
+	const both = [before[0], last[1], {}, {}];
+	for (const [, , cells, bytes] of [before, last]) {
+		for (const [series, found] of Object.entries(cells)) {
+			const into = (both[2][series] = both[2][series] || { total: [0, 0, []] });
+			if (found.total) into.total = [into.total[0] + found.total[0], into.total[1] + found.total[1], []];
+		}
+		for (const [series, count] of Object.entries(bytes)) both[3][series] = (both[3][series] || 0) + count;
+	}
+	return [...columns.slice(0, -2), both];
+}
+function rates() {
+	const kind = Math.max(D.kinds.findIndex((one) => one.name === "request"), 0);
+	const mine = ranked.filter((at) => D.series[at].kind === kind);
+	if (!D.columns.length || !mine.length || D.kinds[kind].unit !== "ns") return;
+	const per = (columns, value) => mine.map((at) => columns.map((one) => [one[0], one[1], value(one, at)]));
+	const cell = (one, at) => (one[2][at] && one[2][at].total) || [0, 0];
+	const lines = [
+		["a second", (one, at) => cell(one, at)[0] / ((one[1] - one[0]) / 1e3 || 1), (value) => rate(value)],
+		["bytes", (one, at) => (one[3][at] || 0) / ((one[1] - one[0]) / 1e3 || 1), (value) => `${size(value)}/s`],
+		["at a time", (one, at) => cell(one, at)[1] / 1e6 / (one[1] - one[0] || 1), (value) => three(value)],
+	];
+	// A flow may know no bytes.
+	if (!D.columns.some((one) => mine.some((at) => one[3][at]))) lines.splice(1, 1);
+	const charts = lines.map(([name]) => svg("svg", { class: "rate", role: "img", "aria-label": `${D.kinds[kind].many} ${name} over time` }));
+	section("Rates over time", `${D.kinds[kind].many[0].toUpperCase()}${D.kinds[kind].many.slice(1)} a second, their bytes, and how many there were at a time.`,
+		charts.map((chart) => el("figure", {}, chart)), el("div", { class: "legend" }, mine.map((at, place) => key(D.series[at].name, place))));
+	charts.forEach((chart, place) => axis(chart, 96, (x, wide) => {
+		const [name, value, words] = lines[place];
+		const found = per(evened(columnsOf(state.range)), value);
+		const most = Math.max(...found.flat().map((one) => one[2]), 1e-9);
+		const y = (one) => 78 - (68 * one) / most;
+		return [svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 78, y2: 78 }), svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 10, y2: 10 }),
+			svg("text", { x: LEFT - 6, y: 14, "text-anchor": "end" }, words(most)), svg("text", { x: LEFT - 6, y: 82, "text-anchor": "end" }, "0"), svg("text", { x: LEFT, y: 94 }, name),
+			...found.map((line, at) => svg("path", { class: "rateline", style: { stroke: opColour(at) },
+				d: line.map(([begin, end, one], step) => `${step ? "L" : "M"}${x(begin).toFixed(1)} ${y(one).toFixed(1)}H${x(end).toFixed(1)}`).join("") }))];
+	}));
+}
+function map() {
+	const { rows, devices, ops, step } = D.places;
+	if (rows.length < 2 || !D.columns.length) return;
+	const pick = el("select", { id: "device", "aria-label": "device", onchange: () => look({}) }, devices.map((name, at) => el("option", { value: at }, name)));
+	const chart = svg("svg", { id: "map", role: "img", "aria-label": "Places on the device over time" });
+	section("Places on the device", `Each mark is where one of ${number(D.events.seen)} events began, over time: a line is sequential, a cloud random.`
+		+ (step > 1 ? ` One in ${number(step)} is drawn.` : ""),
+		devices.length > 1 ? el("div", { class: "bar" }, el("label", { for: "device" }, "device"), pick) : null,
+		el("figure", {}, chart), el("div", { class: "legend" }, ops.map(key)));
+	axis(chart, HIGH, (x, wide, span) => {
+		const shownRows = rows.filter(([ms, dev]) => dev === +pick.value && ms >= span[0] && ms <= span[1]);
+		const least = Math.min(...shownRows.map((row) => row[3]), Infinity), most = Math.max(...shownRows.map((row) => row[3] + row[4]), 0);
+		const y = (sector) => HIGH - BOTTOM - ((HIGH - TOP - BOTTOM) * (sector - least)) / (most - least || 1);
+		const paths = ops.map(() => []);
+		for (const [ms, , op, sector, sectors] of shownRows) {
+			const top = y(sector + sectors);
+			paths[op].push(`M${x(ms).toFixed(1)} ${top.toFixed(1)}h1.6v${Math.max(y(sector) - top, 1.6).toFixed(1)}h-1.6z`);
+		}
+		const edge = (sector) => size(sector * 512);
+		return [svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: HIGH - BOTTOM, y2: HIGH - BOTTOM }),
+			...(shownRows.length ? [svg("text", { x: LEFT - 6, y: TOP + 8, "text-anchor": "end" }, edge(most)), svg("text", { x: LEFT - 6, y: HIGH - BOTTOM, "text-anchor": "end" }, edge(least))] : []),
+			svg("text", { x: LEFT, y: HIGH - 8 }, clock(span[0], 0)), svg("text", { x: wide - RIGHT, y: HIGH - 8, "text-anchor": "end" }, clock(span[1], 0)),
+			...paths.map((path, op) => svg("path", { d: path.join(""), style: { fill: opColour(op) } }))];
+	});
+}
+
 // --- Where the time goes ---------------------------------------------------------------------------------------------
 
-const FIGURES = [["mean", ""], ["p50", ""], ["p90", "less"], ["p99", ""], ["p999", "less"], ["max", ""]];
+const FIGURES = [["mean", "least"], ["p50", ""], ["p90", "less"], ["p99", ""], ["p999", "less"], ["max", "least"]];
 const titles = { p999: "p99.9" };
 const figureCells = (found, unit) => FIGURES.map(([name, kind]) => el("td", { class: `num ${kind}` }, found.count ? shown(unit, found[name]) : ""));
 const figureTitles = () => FIGURES.map(([name, kind]) => el("th", { class: `num ${kind}` }, titles[name] || name));
@@ -359,7 +449,7 @@ function stages() {
 	if (!D.series.length) return;
 	const hold = el("div", { id: "stages" });
 	const timed = D.kinds.some((kind) => kind.unit === "ns");
-	section(timed ? "Where the time goes" : "What there was", timed ? "Point at the name of a stage to read what it is." : null, hold);
+	section(timed ? "Where the time goes" : "What there was", timed ? "Open the name of a stage to read what it is." : null, hold);
 	drawn.push(() => {
 		const whole = el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "what"), el("th", { class: "num" }, "count"), el("th", { class: "num" }, "rate"),
 			el("th", { class: "num less" }, "bytes"), figureTitles())), el("tbody", {}, ranked.map((at) => {
@@ -381,11 +471,12 @@ function stages() {
 		const idle = rows.filter(([, found]) => !found.sum).map(([metric]) => metric.name);
 		const busy = rows.filter(([, found]) => found.sum);
 		const row = (metric, found) => el("tr", { class: metric.is === "interference" ? "interference" : "" },
-			el("td", { class: "name", title: `${metric.about}; where it is large: ${metric.large}` },
+			el("td", { class: "name" }, el("details", {}, el("summary", {},
 				metric.is === "stage" ? el("span", { class: "swatch", style: { background: colour(metric.name) } }) : null, metric.name),
+				el("span", { class: "hint" }, `${metric.about}; where it is large: ${metric.large}`))),
 			el("td", { class: "num" }, number(found.count)), figureCells(found, metric.unit),
 			el("td", { class: "num" }, total.sum ? percent(found.sum / total.sum) : ""),
-			el("td", { class: "draw" }, el("span", { class: "share", style: { width: `${Math.min((100 * found.sum) / (total.sum || 1), 100)}%`, background: metric.is === "stage" ? colour(metric.name) : "var(--dim)" } })));
+			el("td", { class: "draw least" }, el("span", { class: "share", style: { width: `${Math.min((100 * found.sum) / (total.sum || 1), 100)}%`, background: metric.is === "stage" ? colour(metric.name) : "var(--dim)" } })));
 		const interference = busy.filter(([metric]) => metric.is === "interference");
 		const parts = busy.filter(([metric]) => metric.is === "stage").map(([metric, found]) => [metric.name, found.sum]);
 		const extra = series.events.map(([name, count]) => `${name} ${number(count)}`);
@@ -393,11 +484,11 @@ function stages() {
 		return [el("h3", {}, `${series.name}: ${number(total.count)}`),
 			parts.length ? strip(parts, total.sum, true) : null,
 			el("div", { class: "wide" }, el("table", { "data-series": at }, el("thead", {}, el("tr", {}, el("th", {}, "stage"), el("th", { class: "num" }, "count"), figureTitles(),
-				el("th", { class: "num" }, "share"), el("th", {}, ""))), el("tbody", {},
+				el("th", { class: "num" }, "share"), el("th", { class: "least" }, ""))), el("tbody", {},
 				busy.filter(([metric]) => metric.is !== "interference").map(([metric, found]) => row(metric, found)),
 				interference.length ? el("tr", { class: "none" }, el("td", { colspan: 10 }, "of that, inside the stages above:")) : null,
 				interference.map(([metric, found]) => row(metric, found)),
-				el("tr", { class: "whole" }, el("td", {}, "total"), el("td", { class: "num" }, number(total.count)), figureCells(total, kind.unit), el("td", { class: "num" }, ""), el("td", {}))))),
+				el("tr", { class: "whole" }, el("td", {}, "total"), el("td", { class: "num" }, number(total.count)), figureCells(total, kind.unit), el("td", { class: "num" }, ""), el("td", { class: "least" }))))),
 			idle.length || extra.length ? el("p", { class: "hint" }, [idle.length ? `took no time: ${idle.join(", ")}` : "", ...extra].filter(Boolean).join("; ")) : null].filter(Boolean);
 	}
 }
@@ -410,7 +501,7 @@ function grid(rows, columns, words, options) {
 	const body = el("tbody"), count = el("span", { class: "dim" }), opened = new Set();
 	const search = el("input", { type: "search", placeholder: options.placeholder, "aria-label": options.placeholder, oninput: () => { needle = search.value.toLowerCase(); limit = options.limit; draw(); } });
 	const more = el("button", { class: "more", onclick: () => { limit += 10 * options.limit; draw(); } }, "show more");
-	const heads = columns.map((column, at) => el("th", { class: `${column.number ? "num" : ""} ${column.less ? "less" : ""}` },
+	const heads = columns.map((column, at) => el("th", { class: `${column.number ? "num" : column.draw ? "draw" : ""} ${column.less ? "less" : ""}` },
 		column.value ? el("button", { onclick: () => { if (order === at) down = !down; else { order = at; down = !!column.number; } draw(); } }, column.title) : column.title));
 	const made = el("div", {}, rows.length > 8 ? el("div", { class: "bar" }, search, count) : null,
 		el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)), el("p", {}, more));
@@ -456,7 +547,7 @@ function who() {
 			...(table.rows.some((row) => row.op) ? [{ title: "operation", value: (row) => row.op, cell: (row) => row.op }] : []),
 			{ title: "count", number: true, value: (row) => row.total[0], cell: (row) => number(row.total[0]) },
 			...(kind.sized ? [{ title: "bytes", number: true, less: true, value: (row) => row.bytes, cell: (row) => size(row.bytes) }] : []),
-			figure(2, "mean"), figure(3, "p50", true), figure(5, "p99"), figure(7, "max", true),
+			figure(2, "mean", true), figure(3, "p50", true), figure(5, "p99"), figure(7, "max", true),
 			{ title: table.device ? "device" : "share", number: true, value: (row) => row.share, cell: (row) => percent(row.share) },
 			{ title: "", draw: true, cell: (row) => (row.stages.some(([name]) => names.includes(name)) && !table.owned
 				? strip(row.stages.filter(([name]) => names.includes(name)), row.total[1])
@@ -656,6 +747,8 @@ function measured() {
 top();
 heat();
 stages();
+rates();
+map();
 who();
 slowest();
 flames();

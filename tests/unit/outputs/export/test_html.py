@@ -64,7 +64,7 @@ def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
     checked = 0
     for at, series in enumerate(found["series"]):
         for name, cell in series["cells"].items():
-            of_it = [cells[str(at)].get(name, [0, 0, []]) for _, _, cells in found["columns"] if str(at) in cells]
+            of_it = [cells[str(at)].get(name, [0, 0, []]) for _, _, cells, _ in found["columns"] if str(at) in cells]
             assert [sum(one[0] for one in of_it), sum(one[1] for one in of_it)] == cell[:2]
             buckets: Counter[int] = Counter()
             for _, _, flat in of_it:
@@ -144,8 +144,8 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
     whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
     columns = told(tmp_path, path.start(), *reports, whole)["columns"]
     assert html.COLUMNS / 2 <= len(columns) <= html.COLUMNS
-    assert sum(cells["0"]["total"][0] for _, _, cells in columns) == 500 * len(reports)
-    edges = [edge for begin, end, _ in columns for edge in (begin, end)]
+    assert sum(cells["0"]["total"][0] for _, _, cells, _ in columns) == 500 * len(reports)
+    edges = [edge for begin, end, _, _ in columns for edge in (begin, end)]
     assert edges == sorted(edges)
 
 
