@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import compress
 from operator import add, sub
-from struct import Struct
 
 SLOTS = 320
 BEYOND = 1 << 64
@@ -32,8 +33,7 @@ def bounds(slot: int) -> tuple[int, int]:
     return low, BEYOND if slot == SLOTS - 1 else low + (1 << shift)
 
 
-# The slot of a bucket that holds values, and how many.
-_BUCKET = Struct("=HQ")
+_SLOTS = range(SLOTS)
 _NO_BUCKETS: list[int] = []
 
 
@@ -50,6 +50,7 @@ class Distribution:
     def __init__(self) -> None:
         self._buckets = [0] * SLOTS
         self._packed: bytes | None = None
+        """The slots of buckets that hold values, in 16 bits each, and then in 64 bits each how many."""
         self.count = 0
         self.sum = 0
         self.sumsq = 0
@@ -62,7 +63,9 @@ class Distribution:
     def buckets(self) -> list[int]:
         if self._packed is not None:
             self._buckets = [0] * SLOTS
-            for slot, count in _BUCKET.iter_unpack(self._packed):
+            filled = len(self._packed) // 10
+            found = struct.unpack(f"={filled}H{filled}Q", self._packed)
+            for slot, count in zip(found, found[filled:]):
                 self._buckets[slot] = count
             self._packed = None
         return self._buckets
@@ -74,8 +77,8 @@ class Distribution:
     def pack(self) -> None:
         """Take little memory until somebody looks at the buckets."""
         if self._packed is None:
-            filled = ((slot, count) for slot, count in enumerate(self._buckets) if count)
-            self._packed = b"".join(_BUCKET.pack(slot, count) for slot, count in filled)
+            slots, counts = list(compress(_SLOTS, self._buckets)), list(filter(None, self._buckets))
+            self._packed = struct.pack(f"={len(slots)}H{len(slots)}Q", *slots, *counts)
             self._buckets = _NO_BUCKETS
 
     def add(self, value: int) -> None:
@@ -198,10 +201,10 @@ class Distribution:
 
     def filled(self) -> Iterator[tuple[int, int, int]]:
         """(low, high, count) of each bucket that holds a value, upwards."""
-        for slot, count in enumerate(self.buckets):
-            if count:
-                low, high = bounds(slot)
-                yield low, high, count
+        buckets = self.buckets
+        for slot in compress(_SLOTS, buckets):
+            low, high = bounds(slot)
+            yield low, high, buckets[slot]
 
     def percentile(self, percent: float) -> int:
         """The value that at least `percent` of all values do not exceed (nearest rank), within 6.25 %.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wptrace.model import units
 from wptrace.model.kind import TOTAL, Group, Kind
-from wptrace.model.report import Report
+from wptrace.model.report import Report, everywhere
 from wptrace.outputs.text import words
 from wptrace.outputs.text.words import columns
 
@@ -59,14 +59,15 @@ class Past:
         return self._reports[-1 - back]
 
     def _trace(self, report: Report, kind: Kind) -> None:
-        whole = report.only(group for group in report.cells if group.kind is kind).everywhere()
-        for group, found in whole.cells.items():
+        mine = {group: found for group, found in report.cells.items() if group.kind is kind}
+        whole = everywhere({group: {TOTAL: found[TOTAL]} for group, found in mine.items()})
+        for group, found in whole.items():
             if group not in self._points:
                 self._points[group] = deque([None] * min(self._count, _POINTS), maxlen=_POINTS)
             total = found[TOTAL]
             self._time[group] = self._time.get(group, 0) + total.sum
         for group, points in self._points.items():
-            one = whole.cells[group][TOTAL] if group in whole.cells else None
+            one = whole[group][TOTAL] if group in whole else None
             points.append(_Point(one.percentile(50), one.percentile(99)) if one is not None and one.count else None)
         self._count += 1
 
