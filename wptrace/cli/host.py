@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
         _require_one(options)
     flows = {printable(f"{guest.name} {guest.pid}"): flow(options, events, guest) for guest in found}
     captures = [_named(options.capture, guest) for guest in found] if len(found) > 1 and options.capture else []
-    return path.run(options, flows, events, [printable(_shown(guest)) for guest in found], captures)
+    code, _ = path.run(options, flows, events, [printable(_shown(guest)) for guest in found], captures)
+    return code
 
 
 def _named(file: str, guest: Guest) -> str:

@@ -71,8 +71,15 @@ def run(options: argparse.Namespace) -> int:
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path: the block layer does not know what it starts")
     with _workload(options) as workload:
-        flow = _block(options, events) if options.level == "block" else _path(options, events)
-        return path.run(options, {"": flow}, events, workload=workload)
+        if options.level == "block":
+            code, _ = path.run(options, {"": _block(options, events)}, events)
+            return code
+        while True:
+            flow = _path(options, events)
+            code, again = path.run(options, {"": flow}, events, workload=workload, owners=_owners(options))
+            if not again:
+                return code
+            options.by = again
 
 
 @contextmanager
@@ -115,17 +122,33 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     return BlockFlow(Options(tuple(options.dev), events.slow_ns, ring, wanted, options.times))
 
 
+def _by(options: argparse.Namespace) -> str:
+    """By whom there are rows: a screen says who is there."""
+    from wptrace.flows.io.options import CGROUP, PROCESS
+
+    is_live = options.output is None and common.is_live(options, sys.stdout)
+    return options.by or (CGROUP if options.neighbours else PROCESS if is_live else "")
+
+
+def _owners(options: argparse.Namespace) -> tuple[str, ...]:
+    """The owners that a key leads to, the present one first."""
+    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+
+    order = [PROCESS, CGROUP, FILE, THREAD, COMM, DIR]
+    order += [one for one in BY if one not in order and not (one == DEVICE and options.neighbours)]
+    by = _by(options)
+    at = order.index(by) if by else 0
+    return (*order[at:], *order[:at]) if by else ()
+
+
 def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
     from wptrace.engine import filters
-    from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, PROCESS, TOP, WAITS_NS, Options
+    from wptrace.flows.io.options import DEVICE, FILTERS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
         raise UsageError("--times needs --level block: the whole path always takes its own times")
-    by = options.by or (CGROUP if options.neighbours else "")
-    if not by and options.output is None and common.is_live(options, sys.stdout):
-        # A screen says who is there.
-        by = PROCESS
+    by = _by(options)
     if options.top is not None and not by:
         raise UsageError("--top needs --by: it says how many owners are shown")
     if options.neighbours and by == DEVICE:

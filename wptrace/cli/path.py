@@ -63,10 +63,12 @@ def run(
     plan: Sequence[str] = (),
     captures: Sequence[str] = (),
     workload: Workload | None = None,
-) -> int:
+    owners: tuple[str, ...] = (),
+) -> tuple[int, str]:
     """Flows by their titles; one alone needs none. `plan` is what a dry run says besides.
 
-    Of several, each has one of `captures`, where there is to be any. With a workload the exit code is that one's.
+    Of several, each has one of `captures`, where there is to be any. With a workload the exit code is that one's. Of
+    `owners` the user may want the next one, and what is returned besides is by whom a trace should begin anew.
     """
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
@@ -78,11 +80,13 @@ def run(
     require_tracing()
     if options.dry_run:
         print("\n".join([*plan, *first.plan()]))
-        return 0
+        return 0, ""
     with common.stream(options, *(captures or [options.capture])) as stream:
         # A screen has room for one.
         live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
-        shown = {"per_device": options.per_device, "hist": options.hist or ""}
+        if not live or options.capture is not None or common.exports(options):
+            owners = ()
+        shown = {"per_device": options.per_device, "hist": options.hist or "", "owners": owners}
         outputs = [
             common.output(options, stream, flow.view, live=live, title=title if several else "", **shown)
             for title, flow in flows.items()
@@ -105,4 +109,6 @@ def run(
             workload,
         )
         trace(list(zip(flows.values(), outputs)), run_options)
-    return 0 if workload is None else workload.exit_code()
+    text = common.as_text(outputs[0])
+    again = "" if text is None else text.next_owner
+    return 0 if workload is None else workload.exit_code(), again

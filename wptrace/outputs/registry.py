@@ -32,6 +32,8 @@ class Wanted(NamedTuple):
     """With the filled buckets of each distribution, where a format has room for them."""
     verbose: bool = False
     """With the stacks of waits."""
+    owners: tuple[str, ...] = ()
+    """By whom there may be rows, in a trace that begins anew for them; the first one is as it is."""
     unit: str = "us"
     """Of the times of `--line`."""
 

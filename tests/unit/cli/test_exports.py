@@ -31,7 +31,7 @@ def test_ctrl_c_leaves_a_whole_report_and_shows_no_more_than_without(tmp_path: P
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert found["events"]["seen"] == 1
     counts = [series["cells"]["total"][0] for series in found["series"]]
-    assert counts == [sum(cells["0"]["total"][0] for _, _, cells in found["columns"])]
+    assert counts == [sum(cells["0"]["total"][0] for _, _, cells, _ in found["columns"])]
     assert counts[0] > 0
 
 

@@ -65,10 +65,10 @@ def test_each_has_a_trace_of_its_own(
     files: list[str] = []
     monkeypatch.setattr(io_path, "PathFlow", wanted.append)
 
-    def run(options: object, flows: dict[str, object], told: object, plan: list[str], captures: list[str]) -> int:
+    def run(_: object, flows: dict[str, object], told: object, plan: list[str], captures: list[str]) -> tuple[int, str]:
         titles.extend([*flows, *plan])
         files.extend(captures)
-        return 0
+        return 0, ""
 
     monkeypatch.setattr(path, "run", run)
     assert main(["host", *words]) == 0

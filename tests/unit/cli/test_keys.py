@@ -7,6 +7,8 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +108,38 @@ def test_intervals_that_have_passed_are_looked_at_again(terminal: Terminal) -> N
     terminal.wait_for("there is no earlier interval")
     terminal.send("esc")
     terminal.wait_without("BACK")
+
+
+def _entered(terminal: Terminal, before: int) -> bool:
+    """The alternate screen once more."""
+    return terminal.raw.count("\x1b[?1049h") > before
+
+
+def test_the_next_owner_begins_anew() -> None:
+    """On the same screen, and only the last trace has a summary."""
+    with Terminal([*FAKE, "io", "0.1"]) as terminal:
+        terminal.wait_for(SHOWN)
+        for by in ("cgroup", "file", "thread"):
+            before = terminal.raw.count("\x1b[?1049h")
+            terminal.send("o")
+            terminal.wait_until(partial(_entered, terminal, before), f"a trace by {by}")
+            terminal.wait_for(SHOWN)
+            assert not terminal.echoes
+        terminal.send("q")
+        assert terminal.end() == 0
+        assert terminal.raw.count("Summary") == 1
+        assert terminal.settings == terminal.before
+
+
+@pytest.mark.parametrize("words", [["--report", "/dev/null"], ["--level", "block"]])
+def test_where_owners_are_chosen_at_the_start_it_says_so(words: list[str], tmp_path: Path) -> None:
+    given = [str(tmp_path / "page.html") if word == "/dev/null" else word for word in words]
+    with Terminal([*FAKE, "io", "0.1", *given]) as terminal:
+        terminal.wait_for(SHOWN)
+        terminal.send("o")
+        terminal.wait_for("owners are chosen at the start here: --by")
+        terminal.send("q")
+        assert terminal.end() == 0
 
 
 def test_the_screen_is_one_of_its_own() -> None:

@@ -56,7 +56,7 @@ class TextOutput:
         self._past = Past()
         live = view.wanted.live and can_be_live(stream)
         self._live = Live(stream, self._compose) if live else None
-        self._state = ScreenState((), view.wanted.per_device, view.arranges)
+        self._state = ScreenState((), view.wanted.per_device, view.arranges, view.wanted.owners)
         self._keyboard: Keyboard | None = None
         if self._live is not None and keyboard.there_is_one(sys.stdin):
             self._keyboard = Keyboard(stream, self._press, self._live.resume)
@@ -72,6 +72,11 @@ class TextOutput:
         return self._live is not None
 
     @property
+    def next_owner(self) -> str:
+        """By whom the user wants rows instead; the trace has ended for that."""
+        return self._state.next_owner
+
+    @property
     def paused(self) -> bool:
         """The user holds the screen."""
         return self._state.paused
@@ -81,7 +86,8 @@ class TextOutput:
     def start(self, start: Start) -> None:
         self._introduction = list(self._view.begin(start))
         self._introduce()
-        self._state = ScreenState(self._view.kinds, self._view.wanted.per_device, self._view.arranges)
+        wanted = self._view.wanted
+        self._state = ScreenState(self._view.kinds, wanted.per_device, self._view.arranges, wanted.owners)
         if self._live is not None:
             self._live.start()
         if self._keyboard is not None:
@@ -123,6 +129,8 @@ class TextOutput:
 
     def summary(self, report: Report) -> None:
         self.close()
+        if self.next_owner:
+            return
         title = self._view.wanted.title
         self._print(
             [

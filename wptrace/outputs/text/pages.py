@@ -19,6 +19,7 @@ HELP = (
     "? h        this help; Down goes on, any other key closes it",
     "p Space    pause: the screen stands still, counting goes on",
     "b          group by other labels: each alone, none, all",
+    "o          begin anew with rows by process, cgroup, file, thread, ...",
     "d          devices apart, or added up",
     "s          sort by time, count, bytes, mean, p99, max; then as it was",
     "< >        an interval back, and forward; Esc: the last one",
@@ -36,7 +37,7 @@ _FIGURES = 49
 _NAME, _WIDEST = 24, 60
 # Where there is no room for all of them, the last ones are left out.
 _KEYS = {
-    screen_state.TABLES: "?:help q:quit Tab:stories Enter:rows b:group d:devices s:sort <:back p:pause /:filter",
+    screen_state.TABLES: "?:help q:quit Tab:stories Enter:rows o:owners b:group d:apart s:sort <:back p:pause /:filter",
     screen_state.ROWS: "?:help q:quit Esc:back Enter:look Up/Down:choose s:sort /:filter <:back p:pause",
     screen_state.ROW: "?:help q:quit Esc:back Left/Right:stage Up/Down:scroll <:back p:pause",
     screen_state.STORIES: "?:help q:quit Esc:back Up/Down:scroll p:pause",

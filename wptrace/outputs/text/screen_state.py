@@ -36,8 +36,13 @@ _LONGEST_NEEDLE = 64
 class ScreenState:
     """`press` takes keys, `arranged` makes of a report the one to be drawn."""
 
-    def __init__(self, kinds: Sequence[Kind], per_device: bool, groups: bool = True) -> None:
+    def __init__(
+        self, kinds: Sequence[Kind], per_device: bool, groups: bool = True, owners: Sequence[str] = ()
+    ) -> None:
         """Where the tables cannot be grouped anew (`groups`), only the list of rows follows the keys."""
+        self._owners = owners
+        self.next_owner = ""
+        """By whom the user wants rows, which ends this trace."""
         self.page = TABLES
         self.helping = False
         self.help_scroll = 0
@@ -95,6 +100,9 @@ class ScreenState:
             self.helping = False
         elif key == "q":
             return False
+        elif key == "o" and len(self._owners) > 1:
+            self.next_owner = self._owners[1]
+            return False
         else:
             self._press(key)
         return True
@@ -104,7 +112,9 @@ class ScreenState:
         return not self.typing and (key in _STEPS or key in ("enter", "left", "right"))
 
     def _press(self, key: str) -> None:
-        if key in ("?", "h"):
+        if key == "o":
+            self.message = "owners are chosen at the start here: --by"
+        elif key in ("?", "h"):
             self.helping, self.help_scroll = True, 0
         elif key in ("p", " "):
             self.paused = not self.paused
