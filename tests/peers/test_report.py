@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -289,6 +290,24 @@ def test_it_fits_a_telephone_and_follows_the_scheme(opened: Open, scheme: str) -
     # Paper is white.
     found.emulate_media(media="print")
     assert found.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_the_first_page_on_paper_is_the_summary(opened: Open, tmp_path: Path) -> None:
+    found = opened(*trace())
+    found.pdf(path=tmp_path / "page.pdf", format="A4")
+    first, second = (
+        subprocess.run(
+            ["pdftotext", "-f", str(page), "-l", str(page), "-layout", str(tmp_path / "page.pdf"), "-"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for page in (1, 2)
+    )
+    for words in ("wptrace io", "Latency over time", "Where the time goes", "read operations", "flush block requests"):
+        assert words in first
+    assert "read operations: 3,000" not in first
+    assert "read operations: 3,000" in second
 
 
 def test_names_are_text(opened: Open) -> None:
