@@ -219,12 +219,13 @@ def test_rates_are_those_of_the_intervals(opened: Open) -> None:
         counters=moved, ts_ns=whole.ts_ns + SECOND // 20, duration_ns=whole.duration_ns + SECOND // 20
     )
     found = opened(*results, late)
-    requests, size, depth = (levels(found, chart) for chart in range(3))
+    requests, size, each, depth = (levels(found, chart) for chart in range(4))
     # Reads are the most of three operations, and as many in each second.
     assert [len(line) for line in requests] == [6, 6, 6]
     assert requests[0] == pytest.approx([1] * 6, abs=0.06)
     assert [line[1] for line in requests[1:]] == pytest.approx([150 / 520, 30 / 520], abs=0.03)
     assert [round(value) for value in size[0]] == [0, 0, 0, 0, 1, 0]
+    assert each[0] == size[0]
     assert depth[0][0] == 1
     assert depth[0][1:] == pytest.approx([0.1] * 5, abs=0.02)
     assert "3 MiB/s" in found.locator(".rate").nth(1).text_content()

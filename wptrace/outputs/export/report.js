@@ -389,12 +389,13 @@ function rates() {
 	const lines = [
 		["a second", (one, at) => cell(one, at)[0] / ((one[1] - one[0]) / 1e3 || 1), (value) => rate(value)],
 		["bytes", (one, at) => (one[3][at] || 0) / ((one[1] - one[0]) / 1e3 || 1), (value) => `${size(value)}/s`],
+		["bytes each", (one, at) => (cell(one, at)[0] ? (one[3][at] || 0) / cell(one, at)[0] : 0), (value) => size(value)],
 		["at a time", (one, at) => cell(one, at)[1] / 1e6 / (one[1] - one[0] || 1), (value) => three(value)],
 	];
 	// A flow may know no bytes.
-	if (!D.columns.some((one) => mine.some((at) => one[3][at]))) lines.splice(1, 1);
+	if (!D.columns.some((one) => mine.some((at) => one[3][at]))) lines.splice(1, 2);
 	const charts = lines.map(([name]) => svg("svg", { class: "rate", role: "img", "aria-label": `${D.kinds[kind].many} ${name} over time` }));
-	section("Rates over time", `${D.kinds[kind].many[0].toUpperCase()}${D.kinds[kind].many.slice(1)} a second, their bytes, and how many there were at a time.`,
+	section("Rates over time", `${D.kinds[kind].many[0].toUpperCase()}${D.kinds[kind].many.slice(1)} a second, their bytes and sizes, and how many there were at a time.`,
 		charts.map((chart) => el("figure", {}, chart)), el("div", { class: "legend" }, mine.map((at, place) => key(D.series[at].name, place))));
 	charts.forEach((chart, place) => axis(chart, 96, (x, wide) => {
 		const [name, value, words] = lines[place];
