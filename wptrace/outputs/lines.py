@@ -20,6 +20,7 @@ from wptrace.outputs.text.words import ends, group, padded, printable, task
 
 # Names are cut to their columns; a task or a figure that is too wide for one makes its line wider.
 _TIME, _DATED = 15, 26
+_KNOWN = 4096
 _DECIMALS = {"us": 1, "ms": 3}
 
 
@@ -90,22 +91,36 @@ class Column(NamedTuple):
     right: bool = False
     whole: bool = False
     """It is not cut."""
+    fixed: bool = False
+    """It fills its column, and is another one each time."""
 
 
 class TextLines(LineOutput):
     _columns: Sequence[Column] = ()
+    _known: Sequence[dict[str, str]] = ()
+    """Names as they are shown, of each column: there are few beside how many lines there are."""
 
     def begin(self, start: Start) -> None:
         self._columns = _columns(start.kinds, self._wanted)
+        self._known = [{} for _ in self._columns]
         titles = (f"{one.title:>{one.width}}" if one.right else padded(one.title, one.width) for one in self._columns)
         self._stream.write(" ".join(titles).rstrip() + "\n")
 
     def write(self, event: Event) -> None:
         cells = []
-        for one in self._columns:
-            cell = printable(one.cell(event))
-            cell = cell if one.right or one.whole else ends(cell, one.width)
-            cells.append(f"{cell:>{one.width}}" if one.right else padded(cell, one.width))
+        for one, known in zip(self._columns, self._known):
+            text = one.cell(event)
+            if one.right or one.fixed:
+                cells.append(f"{text:>{one.width}}")
+                continue
+            cell = known.get(text)
+            if cell is None:
+                cell = printable(text)
+                cell = padded(cell if one.whole else ends(cell, one.width), one.width)
+                if len(known) >= _KNOWN:
+                    known.clear()
+                known[text] = cell
+            cells.append(cell)
         line = " ".join(cells).rstrip()
         error = event.fields.get("error", 0)
         self._stream.write(printable(f"{line}  failed ({blkstatus.name(error)})" if error else line) + "\n")
@@ -126,7 +141,7 @@ def largest(event: Event) -> tuple[str, int]:
 def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
     dates, unit = wanted.dates, wanted.unit
     who = (
-        Column("TIME", _DATED if dates else _TIME, lambda event: clock_time(event.end_ns, dates)),
+        Column("TIME", _DATED if dates else _TIME, lambda event: clock_time(event.end_ns, dates), fixed=True),
         Column("TASK", 24, lambda event: task(event.fields) if "comm" in event.fields else "-", whole=True),
     )
     took = (
