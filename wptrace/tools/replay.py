@@ -270,7 +270,8 @@ class _Replay:
         if self._owned is not None:
             part = owned.without(part)
         if self._wanted.intervals and (not self._of_singles or self._pace is not None):
-            self._output.interval(part)
+            # As a live screen has it.
+            self._output.interval(part if self._pace is None else self._with_verdict(part))
 
     def _of_lately(self, report: Report) -> Report:
         """The events of the interval."""

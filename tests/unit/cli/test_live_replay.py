@@ -57,6 +57,7 @@ def test_keys_answer_and_q_ends_with_what_was_seen(file: Path) -> None:
         terminal.wait_for("2 operations, 2 /s")
         assert not terminal.echoes
         assert terminal.shows("Replay of ")
+        assert terminal.shows("verdict: fs takes 100% of the time")
         terminal.send("?")
         terminal.wait_for("this help; Down goes on")
         terminal.send("x", "s")
