@@ -40,7 +40,9 @@ class Workload:
         """Readable once it has ended."""
 
     def begin(self) -> None:
-        os.write(self._gate, b"\n")
+        # A signal while programs were loaded may have ended it.
+        with suppress(BrokenPipeError):
+            os.write(self._gate, b"\n")
 
     @property
     def ended(self) -> bool:

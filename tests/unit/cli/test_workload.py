@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.command import FAKE, TIMEOUT, popen, run, sentence
+from wptrace.engine.workload import Workload
 
 PIPE = subprocess.PIPE
 
@@ -104,6 +105,18 @@ def test_a_command_that_does_not_end_is_left() -> None:
     assert errors.splitlines()[-1] == f"wptrace: sh still runs, as process {pid}"
     process.stdout.close()
     process.stderr.close()
+
+
+def test_a_signal_before_it_begins_is_its_end() -> None:
+    workload = Workload(["true"])
+    try:
+        os.kill(workload.pid, signal.SIGTERM)
+        while not workload.ended:
+            pass
+        workload.begin()
+        assert workload.exit_code() == 128 + signal.SIGTERM
+    finally:
+        workload.close()
 
 
 def test_a_trace_that_cannot_begin_runs_nothing(tmp_path: Path) -> None:
