@@ -131,6 +131,11 @@ class Times:
             rest[group] = {name: one.delta(before[name]) if name in before else one for name, one in found.items()}
         begin_ns = self._last_ns or report.ts_ns - report.duration_ns
         self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._told_bytes)
+        if len(self._columns) > 1:
+            *earlier, last, short = self._columns
+            # What is left of a second at the end would be drawn as a fall.
+            if short.end_ns - short.begin_ns < (last.end_ns - last.begin_ns) / 2:
+                self._columns = [*earlier, _both(last, short)]
 
     def _add(self, begin_ns: int, end_ns: int, cells: Cells, moved: Counter[Group]) -> None:
         self._last_ns = end_ns

@@ -366,20 +366,6 @@ function axis(chart, height, draw) {
 const opColour = (at) => `var(--s${[0, 1, 2, 3, 4, 5][at % 6]})`;
 const key = (name, at) => el("span", {}, el("i", { style: { background: opColour(at) } }), name);
 
-// What is left of a second at the end is no fall: it is a part of the column before.
-function evened(columns) {
-	const [last, before] = [columns[columns.length - 1], columns[columns.length - 2]];
-	if (!before || last[1] - last[0] >= (before[1] - before[0]) / 2) return columns;
-	const both = [before[0], last[1], {}, {}];
-	for (const [, , cells, bytes] of [before, last]) {
-		for (const [series, found] of Object.entries(cells)) {
-			const into = (both[2][series] = both[2][series] || { total: [0, 0, []] });
-			if (found.total) into.total = [into.total[0] + found.total[0], into.total[1] + found.total[1], []];
-		}
-		for (const [series, count] of Object.entries(bytes)) both[3][series] = (both[3][series] || 0) + count;
-	}
-	return [...columns.slice(0, -2), both];
-}
 function rates() {
 	const kind = Math.max(D.kinds.findIndex((one) => one.name === "request"), 0);
 	const mine = ranked.filter((at) => D.series[at].kind === kind);
@@ -399,7 +385,7 @@ function rates() {
 		charts.map((chart) => el("figure", {}, chart)), el("div", { class: "legend" }, mine.map((at, place) => key(D.series[at].name, place))));
 	charts.forEach((chart, place) => axis(chart, 96, (x, wide) => {
 		const [name, value, words] = lines[place];
-		const found = per(evened(columnsOf(state.range)), value);
+		const found = per(columnsOf(state.range), value);
 		const most = Math.max(...found.flat().map((one) => one[2]), 1e-9);
 		const y = (one) => 78 - (68 * one) / most;
 		return [svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 78, y2: 78 }), svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 10, y2: 10 }),
