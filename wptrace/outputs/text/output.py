@@ -54,6 +54,8 @@ class TextOutput:
         self._shown = self._now
         self._recent: deque[Event] = deque(maxlen=_LAST_STORIES)
         self._past = Past()
+        self._is_terse = False
+        """Rows of stages that took no time were left out at the last time."""
         live = view.wanted.live and can_be_live(stream)
         self._live = Live(stream, self._compose) if live else None
         self._state = ScreenState((), view.wanted.per_device, view.arranges, view.wanted.owners)
@@ -265,11 +267,18 @@ class TextOutput:
         # Also where the tables stay as they are: for those who go on to the list of rows.
         of = None if report is None or self._keyboard is None else self._state.arranged(report)
         of = of if self._view.arranges else None
-        sections, without = self._sections(width, of), []
-        if not screen.fits(sections, height):
-            whole, sections = sections, self._sections(width, of, terse=True)
-            without = [_IDLE] if sections != whole else []
-        return screen.fit(sections, height, without)
+        if self._is_terse:
+            sections = self._sections(width, of, terse=True)
+            # With more lines it would not fit either, so it is not asked for.
+            if not screen.fits(sections, height):
+                return screen.fit(sections, height, [_IDLE])
+        whole = self._sections(width, of)
+        if screen.fits(whole, height):
+            self._is_terse = False
+            return screen.fit(whole, height)
+        sections = self._sections(width, of, terse=True)
+        self._is_terse = sections != whole
+        return screen.fit(sections, height, [_IDLE] if self._is_terse else [])
 
     def _sections(self, width: int, of: Report | None, terse: bool = False) -> dict[str, Forms]:
         found = self._of_view(width, of, terse)
