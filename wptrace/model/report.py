@@ -363,22 +363,18 @@ def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:
 
 def merged(cells: Cells, into: Callable[[Group], Group]) -> dict[Group, dict[str, Distribution]]:
     """Those that become one group, added up; one that stays alone is the same object."""
-    sums: dict[Group, dict[str, Distribution]] = {}
-    parts: dict[Group, list[Mapping[str, Distribution]]] = {}
+    parts: dict[Group, dict[str, list[Distribution]]] = {}
     for group, stages in cells.items():
-        parts.setdefault(into(group), []).append(stages)
-    for group, found in parts.items():
-        of_all = sums[group] = dict(found[0])
-        added: set[str] = set()
-        for stages in found[1:]:
-            for name, one in stages.items():
-                if name in of_all and name not in added:
-                    first = of_all[name]
-                    of_all[name] = type(first)()
-                    of_all[name].merge(first)
-                    added.add(name)
-                if name in of_all:
-                    of_all[name].merge(one)
-                else:
-                    of_all[name] = one
-    return sums
+        of_all = parts.setdefault(into(group), {})
+        for name, one in stages.items():
+            of_all.setdefault(name, []).append(one)
+    return {group: {name: _sum(found) for name, found in stages.items()} for group, stages in parts.items()}
+
+
+def _sum(found: list[Distribution]) -> Distribution:
+    if len(found) == 1:
+        return found[0]
+    of_all = type(found[0])()
+    for one in found:
+        of_all.merge(one)
+    return of_all

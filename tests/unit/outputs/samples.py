@@ -107,6 +107,13 @@ class Tty(io.StringIO):
         return True
 
 
+class Keys:
+    """A keyboard that nobody touches."""
+
+    def close(self) -> None:
+        pass
+
+
 def play(output: Output, *results: Any) -> None:
     """A whole trace: each result goes where it belongs."""
     for one in results:

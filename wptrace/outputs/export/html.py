@@ -146,7 +146,7 @@ class Times:
         }
         # A column in which nothing happened is seen as a gap.
         if filled:
-            self._columns.append(_Column(begin_ns, end_ns, filled, Counter(moved)))
+            self._columns.append(_Column(begin_ns, end_ns, filled, moved))
         while len(self._columns) > 1 and (
             len(self._columns) > COLUMNS or sum(column.size for column in self._columns) > BUCKETS
         ):

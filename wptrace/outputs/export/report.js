@@ -123,11 +123,11 @@ const colour = (name) => `var(--s${name === "unattributed" ? 9 : Math.max(names.
 const seconds = () => (state.range ? (state.range[1] - state.range[0]) / 1000 : D.duration / 1e9);
 
 // A device or an owner alone, behind the sums, which the tables are of.
-const sumsOf = D.series.length;
+const sums = [...D.series];
 D.series.push(...D.apart.map((one) => ({ ...one, bytes: 0, untimed: 0, events: [] })));
 
 // Kinds in their order, and of each those with the most time first.
-const ranked = D.series.slice(0, sumsOf).map((one, at) => at).sort((a, b) =>
+const ranked = sums.map((one, at) => at).sort((a, b) =>
 	D.series[a].kind - D.series[b].kind || D.series[b].cells.total[1] - D.series[a].cells.total[1]);
 
 // --- The top ---------------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ function top() {
 	const card = (value, words, bad) =>
 		cards.append(el("div", { class: bad ? "card bad" : "card" }, el("b", {}, value), el("span", {}, words)));
 	const first = D.series[ranked[0]];
-	const bytes = D.series.slice(0, sumsOf).reduce((sum, one) => sum + (D.kinds[one.kind].name === "request" ? one.bytes : 0), 0);
+	const bytes = sums.reduce((sum, one) => sum + (D.kinds[one.kind].name === "request" ? one.bytes : 0), 0);
 	const counts = new Map();
-	for (const one of D.series.slice(0, sumsOf)) counts.set(one.kind, (counts.get(one.kind) || 0) + one.cells.total[0]);
+	for (const one of sums) counts.set(one.kind, (counts.get(one.kind) || 0) + one.cells.total[0]);
 	for (const [kind, count] of [...counts].slice(0, 3)) card(number(count), D.kinds[kind].many);
 	if (bytes) card(size(bytes), `${size(bytes / (D.duration / 1e9))}/s`);
 	if (first) {
@@ -168,13 +168,30 @@ function top() {
 const LEFT = 62, RIGHT = 8, TOP = 8, BOTTOM = 24, HIGH = 250;
 const NICE = [1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 108e5, 216e5, 864e5];
 
+// The range that is shown, and where a time is in a chart as wide as it is now.
+function axis(chart, height) {
+	const wide = Math.max(chart.clientWidth || chart.parentNode.clientWidth, 280);
+	const span = state.range || [D.columns[0][0], D.columns[D.columns.length - 1][1]];
+	const scale = (wide - LEFT - RIGHT) / (span[1] - span[0] || 1);
+	const x = (ms) => LEFT + (Math.min(Math.max(ms, span[0]), span[1]) - span[0]) * scale;
+	x.back = (pixel) => span[0] + (pixel - LEFT) / scale;
+	chart.setAttribute("viewBox", `0 0 ${wide} ${height}`);
+	chart.setAttribute("height", height);
+	return { wide, span, scale, x };
+}
+// With every change of what is looked at, and of the width.
+function redrawn(chart, draw) {
+	drawn.push(draw);
+	new ResizeObserver(() => { if (chart.clientWidth && Math.abs(chart.clientWidth - chart.viewBox.baseVal.width) > 1) draw(); }).observe(chart);
+}
+
 function heat() {
 	if (!D.columns.length || !D.series.length) return;
 	state.series = ranked[0];
 	const bytes = D.kinds.length && D.kinds[0].unit !== "ns";
 	const which = el("select", { "aria-label": "what", id: "what", onchange: () => look({ series: +which.value, metric: "total" }) },
 		ranked.map((at) => el("option", { value: at }, D.series[at].name)),
-		D.apart.length ? el("optgroup", { label: "one device or owner" }, D.apart.map((one, at) => el("option", { value: sumsOf + at }, one.name))) : null);
+		D.apart.length ? el("optgroup", { label: "one device or owner" }, D.apart.map((one, at) => el("option", { value: sums.length + at }, one.name))) : null);
 	const metric = el("select", { "aria-label": "stage", id: "stage", onchange: () => look({ metric: metric.value }) });
 	const reset = el("button", { id: "reset", onclick: () => look({ range: null }) }, "whole trace");
 	const told = el("output", { id: "told", "aria-live": "polite" });
@@ -261,12 +278,8 @@ function heat() {
 		metric.value = state.metric;
 		reset.disabled = !state.range;
 		view = columnsOf(state.range);
-		const wide = Math.max(chart.clientWidth || chart.parentNode.clientWidth, 280);
-		const span = state.range || [D.columns[0][0], D.columns[D.columns.length - 1][1]];
-		const scale = (wide - LEFT - RIGHT) / (span[1] - span[0] || 1);
-		x = (ms) => LEFT + (Math.min(Math.max(ms, span[0]), span[1]) - span[0]) * scale;
-		x.back = (pixel) => span[0] + (pixel - LEFT) / scale;
-		chart.setAttribute("viewBox", `0 0 ${wide} ${HIGH}`);
+		const time = axis(chart, HIGH), { wide, span, scale } = time;
+		x = time.x;
 		// Four buckets are a row: half a power of two.
 		let least = Infinity, most = -Infinity, darkest = 0;
 		const rows = view.map(([, , cells]) => {
@@ -321,7 +334,7 @@ function heat() {
 			});
 			return path;
 		};
-		const dots = state.series >= sumsOf || state.metric !== "total" ? [] : D.events.rows.slice(0, 300)
+		const dots = state.series >= sums.length || state.metric !== "total" ? [] : D.events.rows.slice(0, 300)
 			.filter((one) => one.series === state.series && one.end >= span[0] && one.end <= span[1])
 			.map((one) => svg("circle", {
 				class: "dot", r: 2.6, cx: x(one.end).toFixed(1), cy: Math.min(Math.max(y(place(one.total) / 4), TOP), HIGH - BOTTOM).toFixed(1),
@@ -334,8 +347,7 @@ function heat() {
 		told.textContent = kept;
 		mark();
 	}
-	drawn.push(draw);
-	new ResizeObserver(() => { if (chart.clientWidth && Math.abs(chart.clientWidth - chart.viewBox.baseVal.width) > 1) draw(); }).observe(chart);
+	redrawn(chart, draw);
 }
 function unitOf(series, name) {
 	const kind = D.kinds[D.series[series].kind];
@@ -350,19 +362,6 @@ function* ticks(least, most, unit) {
 
 // --- Rates, and places on the device ---------------------------------------------------------------------------------
 
-// A time axis like that of the heat map, and what is drawn above it.
-function axis(chart, height, draw) {
-	function again() {
-		const wide = Math.max(chart.clientWidth || chart.parentNode.clientWidth, 280);
-		const span = state.range || [D.columns[0][0], D.columns[D.columns.length - 1][1]];
-		const scale = (wide - LEFT - RIGHT) / (span[1] - span[0] || 1);
-		chart.setAttribute("viewBox", `0 0 ${wide} ${height}`);
-		chart.setAttribute("height", height);
-		chart.replaceChildren(...draw((ms) => LEFT + (Math.min(Math.max(ms, span[0]), span[1]) - span[0]) * scale, wide, span));
-	}
-	drawn.push(again);
-	new ResizeObserver(() => { if (chart.clientWidth && Math.abs(chart.clientWidth - chart.viewBox.baseVal.width) > 1) again(); }).observe(chart);
-}
 const opColour = (at) => `var(--s${[0, 1, 2, 3, 4, 5][at % 6]})`;
 const key = (name, at) => el("span", {}, el("i", { style: { background: opColour(at) } }), name);
 
@@ -383,15 +382,15 @@ function rates() {
 	const charts = lines.map(([name]) => svg("svg", { class: "rate", role: "img", "aria-label": `${D.kinds[kind].many} ${name} over time` }));
 	section("Rates over time", `${D.kinds[kind].many[0].toUpperCase()}${D.kinds[kind].many.slice(1)} a second, their bytes and sizes, and how many there were at a time.`,
 		charts.map((chart) => el("figure", {}, chart)), el("div", { class: "legend" }, mine.map((at, place) => key(D.series[at].name, place))));
-	charts.forEach((chart, place) => axis(chart, 96, (x, wide) => {
-		const [name, value, words] = lines[place];
+	charts.forEach((chart, place) => redrawn(chart, () => {
+		const [name, value, words] = lines[place], { wide, x } = axis(chart, 96);
 		const found = per(columnsOf(state.range), value);
 		const most = Math.max(...found.flat().map((one) => one[2]), 1e-9);
 		const y = (one) => 78 - (68 * one) / most;
-		return [svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 78, y2: 78 }), svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 10, y2: 10 }),
+		chart.replaceChildren(svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 78, y2: 78 }), svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 10, y2: 10 }),
 			svg("text", { x: LEFT - 6, y: 14, "text-anchor": "end" }, words(most)), svg("text", { x: LEFT - 6, y: 82, "text-anchor": "end" }, "0"), svg("text", { x: LEFT, y: 94 }, name),
 			...found.map((line, at) => svg("path", { class: "rateline", style: { stroke: opColour(at) },
-				d: line.map(([begin, end, one], step) => `${step ? "L" : "M"}${x(begin).toFixed(1)} ${y(one).toFixed(1)}H${x(end).toFixed(1)}`).join("") }))];
+				d: line.map(([begin, end, one], step) => `${step ? "L" : "M"}${x(begin).toFixed(1)} ${y(one).toFixed(1)}H${x(end).toFixed(1)}`).join("") })));
 	}));
 }
 function map() {
@@ -403,7 +402,8 @@ function map() {
 		+ (step > 1 ? ` One in ${number(step)} is drawn.` : ""),
 		devices.length > 1 ? el("div", { class: "bar" }, el("label", { for: "device" }, "device"), pick) : null,
 		el("figure", {}, chart), el("div", { class: "legend" }, ops.map(key)));
-	axis(chart, HIGH, (x, wide, span) => {
+	redrawn(chart, () => {
+		const { wide, span, x } = axis(chart, HIGH);
 		const shownRows = rows.filter(([ms, dev]) => dev === +pick.value && ms >= span[0] && ms <= span[1]);
 		const least = Math.min(...shownRows.map((row) => row[3]), Infinity), most = Math.max(...shownRows.map((row) => row[3] + row[4]), 0);
 		const y = (sector) => HIGH - BOTTOM - ((HIGH - TOP - BOTTOM) * (sector - least)) / (most - least || 1);
@@ -413,10 +413,10 @@ function map() {
 			paths[op].push(`M${x(ms).toFixed(1)} ${top.toFixed(1)}h1.6v${Math.max(y(sector) - top, 1.6).toFixed(1)}h-1.6z`);
 		}
 		const edge = (sector) => size(sector * 512);
-		return [svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: HIGH - BOTTOM, y2: HIGH - BOTTOM }),
+		chart.replaceChildren(svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: HIGH - BOTTOM, y2: HIGH - BOTTOM }),
 			...(shownRows.length ? [svg("text", { x: LEFT - 6, y: TOP + 8, "text-anchor": "end" }, edge(most)), svg("text", { x: LEFT - 6, y: HIGH - BOTTOM, "text-anchor": "end" }, edge(least))] : []),
 			svg("text", { x: LEFT, y: HIGH - 8 }, clock(span[0], 0)), svg("text", { x: wide - RIGHT, y: HIGH - 8, "text-anchor": "end" }, clock(span[1], 0)),
-			...paths.map((path, op) => svg("path", { d: path.join(""), style: { fill: opColour(op) } }))];
+			...paths.map((path, op) => svg("path", { d: path.join(""), style: { fill: opColour(op) } })));
 	});
 }
 
@@ -710,8 +710,7 @@ function flames() {
 		event.preventDefault();
 	}
 	build();
-	drawn.push(() => draw());
-	new ResizeObserver(() => { if (chart.clientWidth && Math.abs(chart.clientWidth - chart.viewBox.baseVal.width) > 1) draw(); }).observe(chart);
+	redrawn(chart, () => draw());
 }
 
 // --- What was lost, and how it was measured --------------------------------------------------------------------------

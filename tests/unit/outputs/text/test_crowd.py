@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import MS, NOON, SECOND, Tty, distribution
+from tests.unit.outputs.samples import MS, NOON, SECOND, Keys, Tty, distribution
 from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
 from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.flows.io.options import PROCESS
@@ -25,13 +25,6 @@ from wptrace.outputs.text.words import columns
 
 OPERATIONS, _, REQUESTS = KINDS[PROCESS][:3]
 SHOWN = (*path.KINDS, OPERATIONS, REQUESTS)
-
-
-class Keys:
-    """A keyboard that nobody touches."""
-
-    def close(self) -> None:
-        pass
 
 
 def interval(at: int) -> Report:

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from tests.unit.outputs import path, test_doctor
-from tests.unit.outputs.samples import MS, NOON, Tty, written
+from tests.unit.outputs.samples import MS, NOON, Keys, Tty, written
 from tests.unit.outputs.text import test_faults, test_periods, test_turns
 from wptrace import __version__
 from wptrace.analysis.verdict import TIMED, Case, judge
@@ -57,13 +57,6 @@ def io_live() -> list[str]:
         return output._compose()
     finally:
         output.close()
-
-
-class Keys:
-    """A keyboard that nobody touches."""
-
-    def close(self) -> None:
-        pass
 
 
 def keyed(*keys: str) -> list[str]:
