@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables of fields into docs/json.md and other pages, from docs/schema.json; `make fields`.
 
+What may happen to a request comes into the schema itself, from the counters that its kind declares.
+
 Between `<!-- fields: NAME -->` and `<!-- end -->` comes what the schema defines under that name, between
 `<!-- causes: LEVEL -->` and `<!-- end -->` why `wptrace io` with that level loses something.
 """
@@ -19,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import marks  # noqa: E402 - run as a script, it finds them by that path
-from wptrace.flows.io import block, causes  # noqa: E402
+from wptrace.flows.io import block, causes, kinds  # noqa: E402
 from wptrace.model.book import Cause  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -28,6 +30,13 @@ PAGES = ("json.md", "size.md", "stacks.md")
 Schema = dict[str, Any]
 
 _REF = "#/$defs/"
+# Where the counters of requests begin.
+_EVENTS = """    "events": {
+      "description": "what else happened to requests on their way; what did not happen is left out",
+      "type": "object",
+      "minProperties": 1,
+      "properties": {
+"""
 
 
 class Row(NamedTuple):
@@ -197,13 +206,22 @@ def _causes(level: str) -> str:
     return _markdown(("cause", "meaning"), rows)
 
 
+def schema() -> str:
+    """The text of docs/schema.json, with the counters that are declared now."""
+    named = {one.name: {"description": one.description, "$ref": f"{_REF}times"} for one in kinds.REQUEST_EVENTS}
+    lines = ",\n".join(f'        "{name}": {{ {json.dumps(field)[1:-1]} }}' for name, field in named.items())
+    before, start, rest = (DOCS / "schema.json").read_text(encoding="utf-8").partition(_EVENTS)
+    _, end, after = rest.partition("\n      },\n")
+    return f"{before}{start}{lines}{end}{after}"
+
+
 def tables() -> Tables:
     """As the tree has them."""
-    schema = json.loads((DOCS / "schema.json").read_text(encoding="utf-8"))
-    return Tables(schema, {page: (DOCS / page).read_text(encoding="utf-8") for page in PAGES})
+    return Tables(json.loads(schema()), {page: (DOCS / page).read_text(encoding="utf-8") for page in PAGES})
 
 
 def main() -> None:
+    (DOCS / "schema.json").write_text(schema(), encoding="utf-8")
     made = tables()
     for page in PAGES:
         (DOCS / page).write_text(made.written(page), encoding="utf-8")

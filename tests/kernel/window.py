@@ -22,7 +22,7 @@ from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.state import in_use
 from wptrace.kernel import blockdev, cpus
-from wptrace.model.report import Snapshot
+from wptrace.model.report import Report, Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
 
@@ -32,6 +32,12 @@ RING = 1 << 24
 _ALL, _NONE = 0, (1 << 64) - 1
 # Rows for the devices of tests.
 _SPARE = 20
+
+
+def undeclared(report: Report) -> set[tuple[str, str]]:
+    """Counters that are not said where their kind is."""
+    declared = {(kind.name, one.name) for kind in {group.kind for group in report.counters} for one in kind.counters}
+    return {(group.kind.name, name) for group, counts in report.counters.items() for name in counts} - declared
 
 
 class Running:
@@ -127,7 +133,9 @@ class Running:
             output.event(event)
         for snapshot in (before, after):
             self._trace.remember(snapshot)
-        output.summary(self._trace.window_with_verdict(before, after, "summary"))
+        report = self._trace.window_with_verdict(before, after, "summary")
+        assert not undeclared(report)
+        output.summary(report)
         told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
         for line in told.lines:
             check(line)

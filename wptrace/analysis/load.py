@@ -7,14 +7,23 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from wptrace.model.kind import ALL, DEVICE, TOTAL, Kind, Label, Noun
+from wptrace.model.kind import ALL, DEVICE, TOTAL, CounterField, Kind, Label, Noun
 from wptrace.model.report import Report
 
 _DEV = Label("dev", DEVICE)
-LOAD = Kind("device_load", Noun("device"), (_DEV,), book="")
-"""A device as a whole, as the kernel has counted it: counters alone."""
 LOOKS, STAMPED, BUSY_MS = "looks", "stamped", "busy_ms"
-"""How often somebody looked, how often there were statistics to be seen, and for how long it had requests."""
+LOAD = Kind(
+    "device_load",
+    Noun("device"),
+    (_DEV,),
+    book="",
+    counters=(
+        CounterField(LOOKS, "how often the kernel's figures of the device were read"),
+        CounterField(STAMPED, "how often there were any"),
+        CounterField(BUSY_MS, "for how long it had requests", "ms"),
+    ),
+)
+"""A device as a whole, as the kernel has counted it: counters alone."""
 
 # Of requests and of the bios of stacked devices. What is before G is before the kernel's own figures.
 _KINDS = ("request", "layer")

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from wptrace.model import cgroup, units
-from wptrace.model.kind import DEVICE, NOBODY, OPERATION, OTHERS, Group, Kind, Label, Noun
+from wptrace.model.kind import BYTES_FIELD, DEVICE, NOBODY, OPERATION, OTHERS, CounterField, Group, Kind, Label, Noun
 from wptrace.model.report import BYTES, Counters
 
 NS, COUNT = "ns", "count"
 WHOLE = "whole"
-"""Of HAD, where it is known: its requests from Q to C."""
 # Paths up to here are shown whole.
 LONG = 24
 
@@ -25,11 +24,34 @@ class Owner(str):
 
 
 _DEV, _WHO = Label("dev", DEVICE), Label("owner", "owner")
-HAD = Kind("neighbour_had", Noun("owner"), (_DEV, Label("op", OPERATION), _WHO), book="")
-"""The share of an owner in the device: requests, bytes, and the time from D to C."""
-WAITED = Kind("neighbour_waited", Noun("owner"), (_DEV, _WHO), book="")
-"""How often and how long an owner's requests waited, from Q to D."""
-MET = Kind("neighbour_met", Noun("owner"), (_DEV, _WHO, Label("holder", "owner")), book="")
+HAD = Kind(
+    "neighbour_had",
+    Noun("owner"),
+    (_DEV, Label("op", OPERATION), _WHO),
+    book="",
+    counters=(
+        CounterField(COUNT, "requests"),
+        CounterField(NS, "the time that the device had them, from D to C", "ns"),
+        CounterField(WHOLE, "their time from Q to C, where it is known", "ns"),
+        BYTES_FIELD,
+    ),
+)
+"""The share of an owner in the device."""
+WAITED = Kind(
+    "neighbour_waited",
+    Noun("owner"),
+    (_DEV, _WHO),
+    book="",
+    counters=(CounterField(COUNT, "requests that waited"), CounterField(NS, "for how long, from Q to D", "ns")),
+)
+"""How an owner's requests waited."""
+MET = Kind(
+    "neighbour_met",
+    Noun("owner"),
+    (_DEV, _WHO, Label("holder", "owner")),
+    book="",
+    counters=(CounterField(NS, "the device time of the holder while the owner's requests waited", "ns"),),
+)
 """The device time of another owner (or itself) during these waits."""
 KINDS = (HAD, WAITED, MET)
 # What of the labels are owners.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from wptrace.model.kind import DEVICE, NOBODY, OPERATION, OTHERS, TOTAL, Group, Kind, Label, Noun
+from wptrace.model.kind import DEVICE, NOBODY, OPERATION, OTHERS, TOTAL, CounterField, Group, Kind, Label, Noun
 from wptrace.model.report import Report, Row
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION), Label("in_stage", "text"), Label("reason", "text"))
@@ -19,14 +19,29 @@ WORK = Kind("work", Noun("sample"), LABELS, book="")
 """What operations did on a CPU in a stage when ticks came: how many, and the ticks' time."""
 PARTS_OF_STAGES = (WAIT, WORK)
 """They stand below the stages that are made of them."""
-WAITS = Kind("waits", Noun("wait"), LABELS, book="")
-"""How often they did, and what limits there were: counters alone."""
-ASLEEP = Kind("asleep", Noun("operation"), LABELS[:3], book="")
-"""For how long tasks slept in a stage in which they can run, for whatever reason: counters alone."""
 NS, COUNT = "ns", "count"
 LIMIT, RATE, MACHINE = "limit_bytes", "rate_bytes", "machine_bytes"
-"""Of the dirty limit, the sum over all waits: how much may be dirty, what the task may make dirty in a second, and how
-much may be dirty on the machine."""
+WAITS = Kind(
+    "waits",
+    Noun("wait"),
+    LABELS,
+    book="",
+    counters=(
+        CounterField(COUNT, "how often operations waited"),
+        CounterField(LIMIT, "of the dirty limit, summed over the waits: how much may be dirty", "bytes"),
+        CounterField(RATE, "the same: how much the task may make dirty in a second", "bytes"),
+        CounterField(MACHINE, "the same: how much may be dirty on the machine", "bytes"),
+    ),
+)
+"""How often they did, and what limits there were: counters alone."""
+ASLEEP = Kind(
+    "asleep",
+    Noun("operation"),
+    LABELS[:3],
+    book="",
+    counters=(CounterField(NS, "for how long tasks slept in a stage in which they can run", "ns"),),
+)
+"""Sleeps for whatever reason: counters alone."""
 RUNNING, SHORTER = "on the CPU", "shorter waits"
 """The rest of a stage in which tasks can run: no wait, or none that has a reason."""
 RUNNABLE = ("fs", "journal")

@@ -14,7 +14,22 @@ from wptrace.analysis.neighbours import Owner
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
 from wptrace.model.distribution import SLOTS, Distribution
-from wptrace.model.kind import ALL, TASK_FIELDS, Comm, EventField, Group, Kind, Label, Metric, Noun, Point, Stage, Task
+from wptrace.model.kind import (
+    ALL,
+    BYTES_FIELD,
+    TASK_FIELDS,
+    Comm,
+    CounterField,
+    EventField,
+    Group,
+    Kind,
+    Label,
+    Metric,
+    Noun,
+    Point,
+    Stage,
+    Task,
+)
 from wptrace.model.report import Child, Event, Finding, InFlight, Overhead, Resource, Segment, Source, Start, Verdict
 from wptrace.model.stack import Stack
 from wptrace.model.tally import Tally
@@ -110,6 +125,7 @@ def of_kind(kind: Kind) -> Json:
         "constants": kind.constants,
         "nested": kind.nested,
         "fields": [[one.name, _TYPES[one.type]] for one in kind.fields],
+        "counters": [list(one) for one in kind.counters],
     }
 
 
@@ -140,6 +156,7 @@ def kind(found: Json) -> Kind:
         constants={name(key): text(value) for key, value in mapping(has["constants"]).items()},
         nested=flag(has["nested"]),
         fields=_fields(has),
+        counters=_counters(has),
     )
 
 
@@ -152,6 +169,15 @@ def _fields(has: dict[str, Any]) -> Sequence[EventField]:
     if len(found) > _MOST_MEASURED:
         raise ValueError("too many fields")
     return [EventField(name(one), _TYPE_OF[of]) for one, of in found]
+
+
+def _counters(has: dict[str, Any]) -> Sequence[CounterField]:
+    """Without that of bytes, which follows from another field. Earlier versions did not write them."""
+    found = sequence(has.get("counters", []))
+    if len(found) > _MOST_MEASURED:
+        raise ValueError("too many counters")
+    made = [CounterField(name(one), text(about), name(unit)) for one, about, unit in found]
+    return [one for one in made if one != BYTES_FIELD]
 
 
 def _stage(has: dict[str, Any]) -> Stage:

@@ -182,6 +182,19 @@ TASK_FIELDS = (EventField("comm", str), EventField("pid"), EventField("tid"))
 """Whose it is."""
 
 
+class CounterField(NamedTuple):
+    """A counter of each group. It only grows, so a window has the difference of two snapshots."""
+
+    name: str
+    description: str
+    unit: str = ""
+    """None where it is how often something happened."""
+
+
+BYTES_FIELD = CounterField("bytes", "bytes that were transferred", "bytes")
+UNTIMED_FIELD = CounterField("untimed", "how many were counted and not timed, as a budget asked")
+
+
 class Kind:
     """Such as an operation, a request, a packet, a period. Two that say the same are one object."""
 
@@ -203,6 +216,7 @@ class Kind:
     """Every line of a complete table."""
     fields: tuple[EventField, ...]
     """Those of its events, in the order in which they are shown."""
+    counters: tuple[CounterField, ...]
     _by_name: dict[str, Measured]
 
     def __new__(
@@ -221,20 +235,22 @@ class Kind:
         constants: Mapping[str, str] | None = None,
         nested: bool = False,
         fields: Iterable[EventField] = (),
+        counters: Iterable[CounterField] = (),
     ) -> Kind:
         """`book` is the one in which it is counted, if in any; `unit` that of the total where there are no stages.
 
-        `sized` ones have bytes. Where rows are `ranked`, those with the most come first, and their shares are those of
-        all of them together. Without `squares` there is no standard deviation. In JSON all have the fields of
-        `constants`; `nested` labels, whose names may be any, are in a field of their own. What `fields` events have is
-        not what keeps two kinds apart: captures of earlier versions do not say.
+        `sized` ones have bytes, a counter beside `counters`. Where rows are `ranked`, those with the most come first,
+        and their shares are those of all of them together. Without `squares` there is no standard deviation. In JSON
+        all have the fields of `constants`; `nested` labels, whose names may be any, are in a field of their own.
+        `fields` and `counters` do not keep two kinds apart: captures of earlier versions do not have them.
         """
         labels, stages, metrics, constants = tuple(labels), tuple(stages), tuple(metrics), dict(constants or {})
-        fixed = tuple(sorted(constants.items()))
+        fixed, counters = tuple(sorted(constants.items())), (*((BYTES_FIELD,) if sized else ()), *counters)
         key = (name, noun, labels, stages, metrics, unit, book, ranked, sized, squares, fixed, nested)
         found = _kinds.get(key)
         if found is not None:
             found.fields = found.fields or tuple(fields)
+            found.counters = max(found.counters, counters, key=len)
             return found
         self = super().__new__(cls)
         self.name = name
@@ -249,6 +265,7 @@ class Kind:
         self.constants = constants
         self.nested = nested
         self.fields = tuple(fields)
+        self.counters = counters
         self.place = {label.name: place for place, label in enumerate(labels)}
         start, end = (self.stages[0].start, self.stages[-1].end) if self.stages else (None, None)
         way = f", from {start.name} to {end.name}" if start and end else ""

@@ -10,9 +10,9 @@ from typing import Any, Callable, NamedTuple, Protocol
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Spending
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import ALL, REQUESTS, TOTAL, Group, Kind
+from wptrace.model.kind import ALL, BYTES_FIELD, REQUESTS, TOTAL, UNTIMED_FIELD, Group, Kind
 
-BYTES, UNTIMED = "bytes", "untimed"
+BYTES, UNTIMED = BYTES_FIELD.name, UNTIMED_FIELD.name
 """Counters that any kind may have: what was transferred, and how many a budget had counted alone. All others say what
 happened to objects on their way."""
 

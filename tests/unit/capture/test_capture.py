@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 
 from tests.unit.capture.made import ABOUT, START, entry, report, write
 from wptrace.bpf.object import BpfObject
-from wptrace.capture import columns, zstd
+from wptrace.capture import columns, spec, zstd
 from wptrace.capture.frames import Kind, Reader
 from wptrace.capture.reader import Capture, Records
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io.records import RECORDS, as_asked
+from wptrace.model.kind import BYTES_FIELD, CounterField, Noun
+from wptrace.model.kind import Kind as ModelKind
 from wptrace.model.report import Report
 
 
@@ -54,6 +56,18 @@ def test_what_was_written_is_told(file: Path, capsys: pytest.CaptureFixture[str]
     }
     total = next(row for row in summary["rows"] if row["stage"] == "total")
     assert (total["count"], total["sum_ns"], total["max_ns"], summary["duration_ns"]) == (8, 28, 7, 3_000_000_000)
+
+
+def test_kinds_of_a_capture_have_their_counters() -> None:
+    """Also those that no flow of this version has."""
+    packets = CounterField("packets", "how many went with it", "packets")
+    written = spec.of_kind(ModelKind("segment", Noun("segment"), (), sized=True, counters=[packets]))
+    read = spec.kind({**json.loads(json.dumps(written)), "name": "other"})
+    assert read.counters == (BYTES_FIELD, packets)
+    with pytest.raises(ValueError, match="too many counters"):
+        spec.kind({**written, "counters": [list(packets)] * 200})
+    del written["counters"]
+    assert spec.kind({**written, "name": "earlier"}).counters == (BYTES_FIELD,)
 
 
 def items(path: Path) -> tuple[list[int], list[int]]:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.unit.docs.pages import script, tables, text
+from tests.unit.docs.pages import ROOT, script, tables, text
 from tests.unit.docs.test_json import SCHEMA
-from wptrace.flows.io import block, causes
+from wptrace.flows.io import block, causes, kinds
 from wptrace.model.book import Cause
 
 FIELDS = script("fields")
@@ -20,6 +21,12 @@ DEFINED = SCHEMA["$defs"]
 @pytest.mark.parametrize("page", FIELDS.PAGES)
 def test_the_tables_are_those_of_the_schema(page: str) -> None:
     assert text(page) == FIELDS.tables().written(page), "run make fields"
+
+
+def test_the_counters_of_requests_are_those_that_are_declared() -> None:
+    assert text("schema.json") == FIELDS.schema(), "run make fields"
+    (body,) = re.findall(r"struct event_counts \{(.*?)\n\}", (ROOT / "bpf_src/lib/block.h").read_text(), re.S)
+    assert re.findall(r"__u64 (\w+);", body) == [one.name for one in kinds.REQUEST_EVENTS]
 
 
 def properties(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

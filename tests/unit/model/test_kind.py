@@ -6,7 +6,22 @@ from typing import Any
 import pytest
 
 from wptrace.model import kind
-from wptrace.model.kind import ALL, CGROUP, CPU, DEVICE, PASID, Kind, Label, Metric, Noun, Point, Stage, Task, names
+from wptrace.model.kind import (
+    ALL,
+    CGROUP,
+    CPU,
+    DEVICE,
+    PASID,
+    CounterField,
+    Kind,
+    Label,
+    Metric,
+    Noun,
+    Point,
+    Stage,
+    Task,
+    names,
+)
 
 Q, G, D, C = Point("Q", "queued"), Point("G", "got a request"), Point("D", "issued"), Point("C", "completed")
 THROTTLE = Stage("throttle", Q, G, "waits for a tag", "no free tag")
@@ -55,6 +70,16 @@ def test_kinds_that_say_the_same_are_one() -> None:
     """One that a capture has and one of a flow, whoever comes first."""
     again = Kind("request", NOUN, list(LABELS), [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
     assert again is REQUEST
+
+
+def test_a_kind_has_the_counters_that_any_of_its_like_declares() -> None:
+    """A capture of an earlier version has none."""
+    made = Kind("write", NOUN, LABELS, sized=True)
+    assert [one.name for one in made.counters] == ["bytes"]
+    merged = CounterField("merged", "another one went with it")
+    assert Kind("write", NOUN, LABELS, sized=True, counters=[merged]) is made
+    assert Kind("write", NOUN, LABELS, sized=True) is made
+    assert [one.name for one in made.counters] == ["bytes", "merged"]
 
 
 def test_kinds_with_the_same_name_are_not_the_same() -> None:

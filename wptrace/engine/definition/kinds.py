@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wptrace.engine.definition import labels as named
 from wptrace.engine.definition.definition import BEGIN, END, PASS, Definition, PointSpec
 from wptrace.engine.definition.resolved import Label
-from wptrace.model.kind import TASK_FIELDS, EventField, Kind, Noun, Point, Stage
+from wptrace.model.kind import (
+    BYTES_FIELD,
+    TASK_FIELDS,
+    UNTIMED_FIELD,
+    CounterField,
+    EventField,
+    Kind,
+    Noun,
+    Point,
+    Stage,
+)
 
 _FIELDS = (
     *TASK_FIELDS,
@@ -32,7 +42,18 @@ def kind_of(definition: Definition, labels: Sequence[Label]) -> Kind:
         sized=definition.value is not None and definition.value.unit == "bytes",
         nested=True,
         fields=_FIELDS,
+        counters=_counters(definition),
     )
+
+
+def _counters(definition: Definition) -> Iterator[CounterField]:
+    for name in definition.outcomes:
+        (about, *_) = (point.description for point in definition.points if point.outcome == name)
+        yield CounterField(name, about or f"{definition.nouns} that ended as {name}")
+    valued = definition.value
+    if valued is not None and valued.unit != BYTES_FIELD.name:
+        yield CounterField(valued.unit, f"the value at {valued.name}, added up", valued.unit)
+    yield UNTIMED_FIELD
 
 
 def _stages(definition: Definition) -> list[Stage]:

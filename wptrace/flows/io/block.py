@@ -21,7 +21,7 @@ from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
-from wptrace.flows.io.kinds import FIELDS, STAGES
+from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
 from wptrace.flows.io.options import SAMPLE, SAVINGS
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev, tasks
@@ -32,7 +32,7 @@ from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, U
 from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, Group, Kind, Noun, Point, Stage
+from wptrace.model.kind import REQUESTS, UNTIMED_FIELD, Group, Kind, Noun, Point, Stage
 from wptrace.model.report import Event, Snapshot, Source, Start
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ REQUEST = Kind(
     ),
     sized=True,
     fields=FIELDS,
+    counters=(UNTIMED_FIELD, *REQUEST_EVENTS),
 )
 
 

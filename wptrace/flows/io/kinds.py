@@ -4,7 +4,19 @@
 from __future__ import annotations
 
 from wptrace.engine.devices import LABELS
-from wptrace.model.kind import OPERATIONS, TASK_FIELDS, UNATTRIBUTED, EventField, Kind, Metric, Noun, Point, Stage
+from wptrace.model.kind import (
+    OPERATIONS,
+    TASK_FIELDS,
+    UNATTRIBUTED,
+    UNTIMED_FIELD,
+    CounterField,
+    EventField,
+    Kind,
+    Metric,
+    Noun,
+    Point,
+    Stage,
+)
 
 _U = Point("U", "operation submitted")
 _E = Point("E", "operation entered the file")
@@ -234,6 +246,23 @@ FIELDS = (
 )
 """Of all events of `wptrace io`: what a kind of them has not is empty."""
 
+REQUEST_EVENTS = (
+    CounterField("merged", "another bio went with it: both were one request"),
+    CounterField(
+        "split",
+        "a bio was cut in two, as it was larger than what a request may have; only with the level `path`, in records",
+    ),
+    CounterField("requeues", "the driver could not take it, or gave it back, and it was issued again"),
+    CounterField("parts", "a part of it was done, and the rest went on"),
+    CounterField("timeouts", "its time ran out before the device answered"),
+    CounterField(
+        "asked",
+        "in a row of `flush`: this many bios requested one without data; several may share one. The kernel"
+        " (`/sys/block/*/stat`, iostat) counts each as a write",
+    ),
+)
+"""What else happened to requests on their way (`struct event_counts` of bpf_src/lib/block.h)."""
+
 OPERATION = Kind(
     "operation",
     Noun("operation"),
@@ -260,6 +289,7 @@ REQUEST = Kind(
     _CONTROLLERS,
     sized=True,
     fields=FIELDS,
+    counters=(UNTIMED_FIELD, *REQUEST_EVENTS),
 )
 """A request of the block layer."""
 WRITEBACK = Kind(
@@ -284,6 +314,7 @@ WRITEBACK = Kind(
     ),
     book="",
     sized=True,
+    counters=(UNTIMED_FIELD,),
 )
 """Data of a file that went from the page cache to a device."""
 

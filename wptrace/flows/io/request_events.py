@@ -8,7 +8,6 @@ from typing import Any
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.engine.cells import Cells
 from wptrace.model.kind import Group
-from wptrace.model.report import BYTES, UNTIMED
 
 _EVENTS = "events."
 # How those of a stack hang together, and what the path level notes for itself.
@@ -16,15 +15,15 @@ _NO_EVENTS = ("below", "inline_")
 
 
 def counted(cells: Cells) -> dict[Group, dict[str, int]]:
-    """Of each row: bytes, those that were not timed, and what happened, by its own name."""
-    return {
-        group: {
-            name[len(_EVENTS) :] if name.startswith(_EVENTS) else name: count
-            for name, count in counters.items()
-            if name in (BYTES, UNTIMED) or name.startswith(_EVENTS)
-        }
-        for group, counters in cells.counters.items()
-    }
+    """Of each row the counters that its kind declares, as far as these cells have them."""
+    found: dict[Group, dict[str, int]] = {}
+    for group, counts in cells.counters.items():
+        row = found[group] = {}
+        for name in (field.name for field in group.kind.counters):
+            place = name if name in counts else _EVENTS + name
+            if place in counts:
+                row[name] = counts[place]
+    return found
 
 
 class Events:

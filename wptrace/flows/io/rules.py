@@ -13,7 +13,7 @@ from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY, WRITEBACK
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
-from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, Group, Kind, Label, Noun, Task
+from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, CounterField, Group, Kind, Label, Noun, Task
 from wptrace.model.report import BYTES, Event, Finding, Report
 
 BLAME_SHARE = 0.1
@@ -144,8 +144,14 @@ def tail(case: Case) -> Finding | None:
 _BEHIND, _RAN, _IRQ_OFF = "behind", "ran", "irq_off"
 _STAGES = {_BEHIND: "journal", _RAN: "wakeup", _IRQ_OFF: "complete"}
 """Rules that name a task, with their stage."""
-IN_THE_WAY = Kind("in_the_way", Noun("task"), (Label("rule", "text"), Label("task", "text")), book="")
-"""For how long a task was in the way of operations that were shown one by one: counters alone."""
+IN_THE_WAY = Kind(
+    "in_the_way",
+    Noun("task"),
+    (Label("rule", "text"), Label("task", "text")),
+    book="",
+    counters=(CounterField(NS, "for how long it was in the way of operations that were shown one by one", "ns"),),
+)
+"""A task that others waited for: counters alone."""
 
 
 class InTheWay:

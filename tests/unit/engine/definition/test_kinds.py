@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from wptrace.engine.definition import definition as d
+from wptrace.engine.definition import shipped
 from wptrace.engine.definition.definition import Definition, PointSpec
 from wptrace.engine.definition.flow import DefinedFlow, Options
 from wptrace.engine.definition.kinds import kind_of
@@ -83,3 +84,16 @@ def test_sizes_that_are_not_possible(options: Options) -> None:
 )
 def test_what_words_are_called(label: Label, words: tuple[int, ...], name: object) -> None:
     assert Names().of(label, words) == name
+
+
+@pytest.mark.parametrize(
+    ("flow", "counters"),
+    [
+        ("netrx", {"bytes": "bytes", "merged": "", "dropped": "", "consumed": "", "freed": "", "untimed": ""}),
+        ("reclaim", {"pages": "pages", "untimed": ""}),
+    ],
+)
+def test_counters_have_the_names_and_units_of_the_definition(flow: str, counters: dict[str, str]) -> None:
+    found = kind_of(shipped.find(flow), ()).counters
+    assert {one.name: one.unit for one in found} == counters
+    assert all(one.description for one in found)

@@ -22,7 +22,7 @@ from wptrace.flows.io.state import path, values_in_flight
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model import kind
-from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, Comm, Group, Kind, Label, Metric, Task
+from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, UNTIMED_FIELD, Comm, Group, Kind, Label, Metric, Task
 from wptrace.model.report import BYTES, Counters
 
 if TYPE_CHECKING:
@@ -53,7 +53,16 @@ def _kinds(label: Label) -> tuple[Kind, Kind, Kind]:
     return (
         Kind("owned_operation", OPERATION.noun, labels, book="", ranked=True, sized=True),
         Kind("owned_hit", HIT.noun, labels, book="", ranked=True, sized=True),
-        Kind(OWNED_REQUEST, REQUEST.noun, labels, metrics=(under_way,), book="", ranked=True, sized=True),
+        Kind(
+            OWNED_REQUEST,
+            REQUEST.noun,
+            labels,
+            metrics=(under_way,),
+            book="",
+            ranked=True,
+            sized=True,
+            counters=(UNTIMED_FIELD,),
+        ),
     )
 
 
