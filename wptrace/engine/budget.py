@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from wptrace.errors import NotPermittedError, WptraceError
 from wptrace.kernel import cpus, privileges
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model import budget
-from wptrace.model.budget import Change, Cost, Costs, Policy, Spending, Step
+from wptrace.model.budget import Change, Cost, Costs, Policy, Saving, Spending, Step
 
 log = logging.getLogger("wptrace.budget")
 
@@ -26,6 +26,8 @@ _SOON_S = 0.9
 _LATER_S = 3.9
 # An hour of them is kept for windows that begin in between.
 _KEPT = 4096
+# Changes that are listed one by one, at least.
+_CHANGES = 1024
 
 
 class _Reading(NamedTuple):
@@ -89,6 +91,10 @@ class Keeper:
         self._meter = Meter(shedder.programs()) if meter is None else meter
         self._measuring = False
         self._changes: list[Change] = []
+        """The last ones."""
+        self._standing: list[Change] = []
+        """Of what was shed before those, and still is."""
+        self._off_before_ns = Counter[Saving]()
         self._of_all = Costs()
         self._measured: deque[tuple[int, Cost]] = deque(maxlen=_KEPT)
         self._last = Cost(None, 0.0)
@@ -133,6 +139,27 @@ class Keeper:
         at_ns = int(now * 1e9)
         self._changes.append(Change(at_ns, at_ns + wall_offset_ns(), step, shed, cost))
 
+        if len(self._changes) > 2 * _CHANGES:
+            self._forget(len(self._changes) - _CHANGES)
+
+    def _forget(self, count: int) -> None:
+        """The first changes become sums: of how long what was shed, and of what is shed since then."""
+        savings, until_ns = self._shedder.savings, self._changes[count].at_ns
+        older = [*self._standing, *self._changes[:count]]
+        for saving, ns in budget.off_ns(savings, older, 0, until_ns).items():
+            self._off_before_ns[saving] += ns
+        steps = Counter[Step]()
+        for one in older:
+            steps[one.step] += 1 if one.shed else -1
+        cost = self._changes[count].cost
+        self._standing = [Change(until_ns, until_ns, step, True, cost) for step, shed in steps.items() if shed > 0]
+        del self._changes[:count]
+
+    def _off_ns(self, since_ns: int, until_ns: int, whole: bool) -> dict[Saving, int]:
+        changes = [*self._standing, *self._changes]
+        found = budget.off_ns(self._shedder.savings, changes, since_ns, until_ns)
+        return {saving: ns + self._off_before_ns[saving] for saving, ns in found.items()} if whole else found
+
     def notes(self) -> list[str]:
         order = ", ".join(dict.fromkeys(step.kind.less for step in self._steps))
         limit = f"{self._policy.limit * 100:.3g}%"
@@ -148,7 +175,7 @@ class Keeper:
             costs.mean() or self._last,
             costs.worst,
             self._steps[: self._policy.shed],
-            budget.off_ns(self._shedder.savings, self._changes, since_ns, until_ns),
+            self._off_ns(since_ns, until_ns, whole),
             tuple(change for change in self._changes if since_ns <= change.at_ns < until_ns),
             self._refused,
             self._policy.shed == len(self._steps),

@@ -117,6 +117,24 @@ def test_it_stops_where_it_is_within_the_budget() -> None:
     assert found.changes[0].ts_ns == found.changes[0].at_ns + 1000 * SECOND
 
 
+def test_changes_of_months_are_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is with all of them, but for the list."""
+
+    def spent(most: int) -> budget.Spending:
+        monkeypatch.setattr(module, "_CHANGES", most)
+        flow = Flow(lambda shed: 0.09 if shed < 2 else 0.0)
+        keeper, _ = kept(flow, 50_000)
+        flow.cost = lambda shed: 0.0 if shed > 2 else 0.09
+        go_on(keeper, 60_000)
+        return keeper.spending(0, 60_000 * SECOND, whole=True)
+
+    every, few = spent(1 << 20), spent(4)
+    assert len(every.changes) > 40
+    assert 4 <= len(few.changes) <= 8
+    assert few._replace(changes=()) == every._replace(changes=())
+    assert few.changes == every.changes[-len(few.changes) :]
+
+
 def test_a_large_budget_sheds_nothing() -> None:
     flow = Flow(lambda shed: 0.3)
     keeper, _ = kept(flow, 100, limit=1.0)

@@ -29,13 +29,15 @@ class Lanes:
 
     def take(self, owner: Hashable, begin_ns: int, end_ns: int, most: int | None = None) -> int | None:
         """None where all of them are taken, and there are as many as there may be."""
-        ends = self._ends.setdefault(owner, [])
+        ends = self._ends.get(owner, [])
         for lane, last in enumerate(ends):
             if last <= begin_ns:
                 ends[lane] = end_ns
                 return lane
         if most is not None and len(ends) >= most:
             return None
+        # Of an owner that may have none, nothing is kept.
+        self._ends[owner] = ends
         ends.append(end_ns)
         return len(ends) - 1
 

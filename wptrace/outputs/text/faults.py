@@ -32,8 +32,9 @@ class FaultsView(View):
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
         """Each once: what is not answered now may never be."""
-        fresh = [one for one in (one.plain for one in found) if _identity(one) not in self._listed]
-        self._listed.update(map(_identity, fresh))
+        every = [one.plain for one in found]
+        fresh = [one for one in every if _identity(one) not in self._listed]
+        self._listed = set(map(_identity, every))
         return list(self._list(fresh, at_ns)) if fresh else []
 
     def _list(self, found: Sequence[Mapping[str, Any]], at_ns: int) -> Iterator[str]:

@@ -189,6 +189,14 @@ def test_lanes_hold_one_at_a_time() -> None:
         assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:]))
 
 
+def test_of_owners_without_a_lane_nothing_is_kept() -> None:
+    """There may be any number of threads."""
+    lanes = Lanes()
+    assert lanes.take("first", 0, 10) == 0
+    assert {lanes.take(owner, 0, 10, 0) for owner in range(1000)} == {None}
+    assert len(lanes._ends) == 1
+
+
 def test_what_is_under_way_at_once_has_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one thread, or of many: what has no track is counted."""
     event = path.operation()

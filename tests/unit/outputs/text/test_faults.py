@@ -83,6 +83,13 @@ def test_an_unanswered_fault_is_told_once_and_at_the_end() -> None:
     assert lines[-3:] == ["22:13:20  unanswered: 2, the oldest for 2.00 s", told_once, lines[6]]
 
 
+def test_what_was_answered_is_not_remembered() -> None:
+    """Another fault of the same page is another one."""
+    first, second = open_fault(3), open_fault(4)
+    lines = shown([first], [second], [first], [first])
+    assert [line.count("unanswered: 1") for line in lines].count(1) == 3
+
+
 def test_a_list_of_unanswered_faults_ends() -> None:
     lines = shown([open_fault(number) for number in range(60)])
     assert lines[-1] == "  and 10 more"

@@ -147,6 +147,8 @@ class Waits(Part):
                 group, others = one.group, one.group.of_others
                 self._leave(row, one._replace(group=others))
                 self._waits.fold(group, others)
+                if (limits := self._limits.pop(group, None)) is not None:
+                    self._limits.setdefault(others, Counter()).update(limits)
                 folded[group] = folded.pop(group, 0) + 1
                 keys[row] = 0
 
