@@ -14,7 +14,7 @@
 static __always_inline void advance(struct op_state *op, enum op_stage stage, __u64 until)
 {
 	if (until > op->cursor_ns) {
-		if (segmented)
+		if (keeps_segments())
 			keep_segment(op->place, stage, until);
 		op->charges[stage] += until - op->cursor_ns;
 		op->cursor_ns = until;
@@ -34,7 +34,7 @@ static __always_inline void open_account(struct op_state *op)
 		return;
 	op->charged = true;
 	op->cursor_ns = op->start_ns;
-	if (segmented)
+	if (keeps_segments())
 		forget_segments(op->place);
 	__builtin_memset(op->charges, 0, sizeof(op->charges));
 	op->asleep_ns = op->journal_asleep_ns = 0;
@@ -119,7 +119,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (op->task != state->task || op->kind != OP_TRACED)
 		return 0;
 	own = state->done.times.queued >= op->start_ns;
-	if (segmented && (own || op->slept_ns))
+	if (keeps_segments() && (own || op->slept_ns))
 		keep_child(op, state, head);
 	/* What was read ahead is waited for by a later operation, if by any. */
 	if (own ? state->apart & BIO_APART_READAHEAD : !op->slept_ns)
@@ -135,7 +135,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	if (done->times.got < done->times.queued)
 		done->times.got = done->times.queued;
 	done->cpus.submit = state->done.cpus.submit;
-	if (neighbours && emits_records)
+	if (neighbours && keeps_records())
 		deliver_watch(op, head);
 	if (own)
 		COUNT(op->ended);

@@ -76,7 +76,7 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	submission->tid = bpf_get_current_pid_tgid();
 	if (owner_by && !BY_FILE(owner_by))
 		*submission_owner(place) = owner_of_current();
-	if (emits_records) {
+	if (keeps_records()) {
 		struct submitter *submitter = &submission->by;
 
 		submitter->user_data = user_data;
@@ -111,7 +111,7 @@ static __noinline struct op_state *begin_submitted(__u64 key)
 	begin_anew(op);
 	op->interface = submission->interface;
 	op->tid = submission->tid;
-	if (emits_records)
+	if (keeps_records())
 		*submitter_at(op->place) = submission->by;
 	if (owner_by && !BY_FILE(owner_by))
 		op->owner = *submission_owner(place);
@@ -316,7 +316,7 @@ static __always_inline int on_aio_submit(__u64 key)
 {
 	struct aio_kiocb___known *iocb = (void *)key;
 
-	return submit(key, INTERFACE_AIO, emits_records ? BPF_CORE_READ(iocb, ki_res.obj) : 0);
+	return submit(key, INTERFACE_AIO, keeps_records() ? BPF_CORE_READ(iocb, ki_res.obj) : 0);
 }
 
 /* include/uapi/linux/aio_abi.h */

@@ -159,7 +159,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	}
 	if (neighbours && !above)
 		look_at_columns(state, NULL);
-	if (emits_records)
+	if (keeps_records())
 		note_submitter(state);
 	if (watches_interference())
 		take_in_hand(state);
@@ -349,7 +349,7 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 	}
 	if (rest->kind != BIO_KIND_ABOVE)
 		COUNT_EVENTS(state, split, 1);
-	if (emits_records)
+	if (keeps_records())
 		note_submitter(state);
 	if (watches_interference())
 		take_in_hand(state);

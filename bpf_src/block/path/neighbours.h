@@ -513,7 +513,7 @@ static __always_inline void meet_neighbours(struct bio_state *state)
 {
 	struct times *times = &state->done.times;
 
-	if (has_waited(times) || (emits_records && times->completed - times->queued >= NEIGHBOUR_TOLD_NS))
+	if (has_waited(times) || (keeps_records() && times->completed - times->queued >= NEIGHBOUR_TOLD_NS))
 		meet_columns(state->place);
 }
 

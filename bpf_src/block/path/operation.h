@@ -165,7 +165,7 @@ static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
 	__u64 bytes = 0;
 	__u32 place;
 
-	if (!emits_records && !filter_operation)
+	if (!keeps_records() && !filter_operation)
 		return 0;
 	for (place = 0; place < VECTORS && place < count; place++) {
 		struct user_vector vector = {};
@@ -221,7 +221,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		if (was_held(held_op(op), op->start_ns))
 			count_held_op(op->place);
 	}
-	if (emits_records && wants_telling(minus(now, op->start_ns), now)) {
+	if (keeps_records() && wants_telling(op->start_ns, now)) {
 		if (only) {
 			charge(op, only);
 			op->waited_for = LAST_IS_ONLY;

@@ -34,9 +34,9 @@ static __always_inline bool is_sampled(void)
 	return true;
 }
 
-static __always_inline bool wants_telling(__u64 total, __u64 now)
+static __always_inline bool wants_telling(__u64 begun_ns, __u64 now)
 {
-	if (total < slow_ns && !is_sampled())
+	if (begun_ns < records_since_ns || (minus(now, begun_ns) < slow_ns && !is_sampled()))
 		return false;
 	if (within_limit(now))
 		return true;

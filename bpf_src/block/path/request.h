@@ -60,7 +60,7 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 		written_by(state)->dirtied_ns = 0;
 	if (neighbours)
 		look_at_columns(state, NULL);
-	if (emits_records) {
+	if (keeps_records()) {
 		note_submitter(state);
 		__builtin_memset(state->comm, 0, sizeof(state->comm));
 		state->cgroup = 0;
@@ -134,7 +134,7 @@ static __always_inline struct bio_state *begin_issue(struct request *rq, bool tr
 		if (!state->empty)
 			state->begun++;
 	}
-	if (emits_records)
+	if (keeps_records())
 		state->done.cpus.issue = bpf_get_smp_processor_id();
 	return state;
 }
@@ -188,7 +188,7 @@ __noinline __u32 begin_late(__u64 request, __u32 bytes)
 			COUNT(loss[PATH_CAUSE_UNMATCHED_END]);
 		return BIOS;
 	}
-	if (emits_records)
+	if (keeps_records())
 		state->done.cpus.issue = NO_CPU;
 	/* Without statistics of the queue it is 0 or that of another request. */
 	issued = BPF_CORE_READ(rq, io_start_time_ns);
@@ -254,7 +254,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		meet_neighbours(state);
 		leave_with(state, rq);
 	}
-	if (emits_records) {
+	if (keeps_records()) {
 		done->cpus.complete = bpf_get_smp_processor_id();
 		if (!done->events.parts)
 			done->sector = FIELD(trusted, rq, __sector);
@@ -292,10 +292,9 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		count_request(state);
 	if (committing && !state->task)
 		count_for_commit(state);
-	if (emits_records && state->op_kind == BLOCK_OP_FLUSH)
+	if (keeps_records() && state->op_kind == BLOCK_OP_FLUSH)
 		note_flush(done);
-	if (emits_records && !op && !state->empty &&
-	    wants_telling(minus(done->times.completed, done->times.queued), done->times.completed))
+	if (keeps_records() && !op && !state->empty && wants_telling(done->times.queued, done->times.completed))
 		tell_request(state);
 	state->bio = 0;
 	return 0;

@@ -28,7 +28,7 @@ __noinline int forget_segments(__u32 place)
 {
 	struct kept *kept;
 
-	if (!segmented)
+	if (!keeps_segments())
 		return 0;
 	kept = bpf_map_lookup_elem(&op_kept, &place);
 	if (kept)
@@ -42,7 +42,7 @@ __noinline int keep_segment(__u32 place, __u32 stage, __u64 until)
 	struct kept *kept;
 	__u32 count;
 
-	if (!segmented)
+	if (!keeps_segments())
 		return 0;
 	kept = bpf_map_lookup_elem(&op_kept, &place);
 	if (!kept)

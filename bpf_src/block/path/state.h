@@ -46,7 +46,7 @@ const volatile bool bio_is_second;
 const volatile __u32 page_shift = 12;
 
 /* What was asked for. Constant, so that the verifier does not go through what is only for the rest. */
-const volatile bool emits_records = true; /* operations and requests one by one */
+const volatile bool emits_records = true; /* operations and requests one by one, while `records_on` */
 const volatile bool interference = true;
 const volatile bool following = true; /* what is written back, to who made it dirty */
 const volatile bool stacked = true; /* devices with rows of their own */
@@ -56,6 +56,23 @@ const volatile bool segmented; /* each stretch of a stage is kept, and each requ
 static __always_inline bool watches_interference(void)
 {
 	return interference && interference_on;
+}
+
+/*
+ * What records need is kept from when they are turned on, which may be while it runs. So what began before that has none:
+ * its place may have what belongs to another one.
+ */
+bool records_on;
+__u64 records_since_ns = NEVER;
+
+static __always_inline bool keeps_records(void)
+{
+	return emits_records && records_on;
+}
+
+static __always_inline bool keeps_segments(void)
+{
+	return segmented && records_on;
 }
 
 /* --- State -------------------------------------------------------------------------------------------------------- */

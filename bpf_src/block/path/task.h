@@ -28,7 +28,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *t
 	if (op->in_dirty_limit) {
 		charge_dirty_limit(op, now);
 	} else if (done) {
-		if (emits_records)
+		if (keeps_records())
 			op->wake_cpu = bpf_get_smp_processor_id();
 		if (watches_interference())
 			add_before_wakeup(op, before, minus(now, done->times.completed));

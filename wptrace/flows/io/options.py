@@ -46,6 +46,8 @@ class Options(NamedTuple):
     """Operations, and requests that nobody waits for, that took at least this long are shown one by one."""
     sample: int = 0
     """One in this many is shown as well."""
+    records_later: bool = False
+    """Records may be turned on while it runs (`PathFlow.emit_records`)."""
     limit: int = 0
     """How many are shown per second at most; 0 for all."""
     children: bool = False
@@ -78,4 +80,5 @@ class Options(NamedTuple):
 
     @property
     def emits_records(self) -> bool:
-        return self.slow_ns is not None or self.sample > 0
+        """At any time."""
+        return self.slow_ns is not None or self.sample > 0 or self.records_later

@@ -136,6 +136,12 @@ class Part:
     def retarget(self, obj: BpfObject, wanted: Filter) -> None:
         """From now on the filter is this one."""
 
+    def emit(self, slow_ns: int | None, sample: int, limit: int) -> None:
+        """From now on records are of those that take so long, and of one in so many; of at most `limit` a second."""
+
+    def save(self, one_in: int) -> None:
+        """A record of one in so many is enough; 0: as many as are wanted."""
+
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:
         """Further parts of the summary."""

@@ -52,6 +52,7 @@ from wptrace.flows.io.state import begun, in_use, unplaced, values_in_flight, wa
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import INCONSISTENT, RECURSION, UNMATCHED_START, Book
+from wptrace.model.budget import TOLD_ONE_IN
 from wptrace.model.diagnosis import DEGRADED, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS as OF_OPERATIONS
@@ -200,6 +201,18 @@ class PathFlow(Flow):
         for part in self._parts:
             part.retarget(self._obj, wanted)
 
+    def emit_records(self, slow_ns: int | None, sample: int = 0, limit: int = 0) -> None:
+        """From now on records of those that take so long, and of one in so many, or of none; without a new start.
+
+        It was started with `records_later`. What begins before this is over has a record only if it had one before.
+        """
+        for part in self._parts:
+            part.emit(slow_ns, sample, limit)
+
+    def _save(self, one_in: int) -> None:
+        for part in self._parts:
+            part.save(one_in)
+
     # --- A look ---------------------------------------------------------------------------------------------------
 
     def look(self) -> dict[Group, dict[str, Distribution]]:
@@ -327,8 +340,9 @@ class PathFlow(Flow):
         from wptrace.flows.io.parts.shed import PathShedder
 
         wanted = self._options
+        many = wanted.slow_ns == 0 or 0 < wanted.sample < TOLD_ONE_IN or wanted.records_later
         self._shedder = PathShedder(
-            self._running, wanted.slow_ns, wanted.sample, wanted.interference, TICK_NS, self.look
+            self._running, self._save if many else None, wanted.interference, TICK_NS, self.look
         )
         return self._shedder
 

@@ -22,6 +22,7 @@ DISK = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
 ON = {
     "": set(),
     "slow": {"emits_records"},
+    "later": {"emits_records"},
     "segments": {"emits_records", "segmented"},
     "interference": {"interference"},
     "writeback": {"following"},
@@ -33,6 +34,7 @@ ON = {
 OPTIONS = {
     "": Options(),
     "slow": Options(slow_ns=1000),
+    "later": Options(records_later=True),
     "segments": Options(slow_ns=0, segments=True),
     "interference": Options(interference=True),
     "writeback": Options(writeback=True),

@@ -7,7 +7,6 @@ import time
 from typing import Callable
 
 from wptrace.bpf.programs import Program
-from wptrace.engine.flow import NEVER_NS
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
@@ -24,28 +23,28 @@ _OF_INTERFERENCE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*INTE
 
 
 class PathShedder:
-    """`look` has the flow read its cells: what was timed until then is not scaled like what comes."""
+    """`save_records` leaves records of one in so many, `look` has the flow read its cells: what was timed until then is
+    not scaled like what comes."""
 
     savings = SAVINGS
 
     def __init__(
         self,
         loaded: Loaded,
-        slow_ns: int | None,
-        sample: int,
+        save_records: Callable[[int], None] | None,
         interference: bool,
         tick_ns: int,
         look: Callable[[], object],
     ) -> None:
         self._loaded = loaded
-        self._slow_ns, self._sample, self._tick_ns = slow_ns, sample, tick_ns
+        self._save_records, self._tick_ns = save_records, tick_ns
         self._look = look
         self._off: set[str] = set()
         self.given_up = 0
         self.given_up_requests = 0
         """Operations that were in flight when their hooks went."""
         kinds = [INTERFERENCE] if interference else []
-        kinds += [EACH] if slow_ns == 0 or 0 < sample < TOLD_ONE_IN else []
+        kinds += [EACH] if save_records is not None else []
         # Only an operation knows its file: without operations, a filter for files would leave nothing.
         kinds += [] if loaded.obj.bss.filter_file else [FS, SAMPLE]
         self.steps = ladder(kinds)
@@ -56,7 +55,7 @@ class PathShedder:
     def shed(self, step: Step) -> None:
         {
             INTERFERENCE: self._shed_interference,
-            EACH: self._shed_each,
+            EACH: lambda step: self._save(TOLD_ONE_IN),
             FS: self._shed_operations,
             SAMPLE: self._shed_times,
         }[step.kind](step)
@@ -64,7 +63,7 @@ class PathShedder:
     def restore(self, step: Step) -> None:
         {
             INTERFERENCE: self._add_interference,
-            EACH: self._add_each,
+            EACH: lambda step: self._save(0),
             FS: self._add_operations,
             SAMPLE: self._add_times,
         }[step.kind](step)
@@ -87,17 +86,9 @@ class PathShedder:
 
     # --- Records -----------------------------------------------------------------------------------------------------
 
-    def _shed_each(self, step: Step) -> None:
-        obj = self._loaded.obj
-        obj.bss.sample = max(self._sample, TOLD_ONE_IN)
-        if self._slow_ns == 0:
-            obj.data.slow_ns = NEVER_NS
-
-    def _add_each(self, step: Step) -> None:
-        obj = self._loaded.obj
-        obj.bss.sample = self._sample
-        if self._slow_ns == 0:
-            obj.data.slow_ns = 0
+    def _save(self, one_in: int) -> None:
+        if self._save_records is not None:
+            self._save_records(one_in)
 
     # --- Operations ---------------------------------------------------------------------------------------------------
 

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import RATE, RAW_RATE, Record, Ring
+from wptrace.engine.flow import NEVER_NS
 from wptrace.flows.io.causes import FOREIGN
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.flows.io.records import Stories, as_asked
 from wptrace.flows.io.rules import InTheWay
+from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import Cause
 from wptrace.model.kind import Group
@@ -33,6 +36,9 @@ class Singles(Part):
         self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
         self._layout = as_asked(options.interference, neighbours is not None, options.segments)
         self._events: list[Event] = []
+        self._slow_ns, self._sample, self._limit = options.slow_ns, options.sample, options.limit
+        self._one_in = 0
+        """A budget has at most one in so many; 0: it does not."""
         self._in_the_way = InTheWay()
 
     @property
@@ -47,13 +53,10 @@ class Singles(Part):
         if options.segments:
             obj.rodata.segmented = True
             obj.maps["op_kept"].max_entries = obj.length("ops")
-        obj.bss.sample = options.sample
-        obj.bss.record_limit = options.limit
-        if options.slow_ns is not None:
-            obj.data.slow_ns = options.slow_ns
 
     def start(self, tracing: Tracing) -> None:
         obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
+        self._obj = obj
         met = None if self._neighbours is None else self._neighbours.decode
         self._stories = Stories(obj, names, self._cgroups, met, self._layout.end)
         stacks: Callable[[], dict[int, WaitStack]] = dict
@@ -64,6 +67,36 @@ class Singles(Part):
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
         rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
+
+    def begin(self, obj: BpfObject) -> None:
+        self._apply()
+        obj.bss.records_on, obj.data.records_since_ns = self._on, 0 if self._on else NEVER_NS
+
+    def emit(self, slow_ns: int | None, sample: int, limit: int) -> None:
+        before = self._on
+        self._slow_ns, self._sample, self._limit = slow_ns, sample, limit
+        self._apply()
+        if self._on == before:
+            return
+        self._obj.bss.records_on = self._on
+        # Whoever begins from now on sees that.
+        cpus.barrier()
+        self._obj.data.records_since_ns = time.monotonic_ns() if self._on else NEVER_NS
+
+    def save(self, one_in: int) -> None:
+        self._one_in = one_in
+        self._apply()
+
+    @property
+    def _on(self) -> bool:
+        return self._slow_ns is not None or self._sample > 0
+
+    def _apply(self) -> None:
+        obj, slow_ns, sample = self._obj, self._slow_ns, self._sample
+        saved = self._one_in if slow_ns == 0 or 0 < sample < self._one_in else 0
+        obj.bss.sample = max(sample, saved)
+        obj.bss.record_limit = self._limit
+        obj.data.slow_ns = NEVER_NS if slow_ns is None or (saved and slow_ns == 0) else slow_ns
 
     def take(self, records: list[Record]) -> None:
         events = list(self._stories.decode(records))
