@@ -9,6 +9,85 @@
 #include "block/path/neighbours.h"
 #include "block/path/segments.h"
 
+/* --- Cells: what is counted here ------------------------------------------------------------------------------------ */
+
+/*
+ * One per device and kind, and CPU: operations that waited for a device. A stage that took no time is not counted; what
+ * `finished` has more than a stage was such ones. So it is counted last.
+ */
+struct op_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 requests;
+	__u64 fs_asleep_ns; /* of the stages in which a task may run */
+	__u64 journal_asleep_ns;
+	struct hist stages[OP_STAGES];
+};
+CELLS(op_cells, op_cell);
+
+/*
+ * The same for those that made a single request and waited for it. Its stages are those of the operation, so that it
+ * has a distribution of its own only for its whole time. What such an operation cannot have is not in it.
+ */
+enum only_stage {
+	ONLY_STAGE_SUBMIT,
+	ONLY_STAGE_FS,
+	EACH_REQUEST_STAGE(ONLY_STAGE_OF) /* the same */
+	ONLY_STAGE_WAKEUP,
+	ONLY_STAGE_RETURN,
+	ONLY_STAGE_TOTAL,
+	ONLY_STAGE_REQUEST,
+	ONLY_STAGES,
+};
+EXPORT_ENUM(only_stage);
+
+struct only_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 request_bytes;
+	__u64 request_failed;
+	struct hist stages[ONLY_STAGES];
+};
+CELLS(only_cells, only_cell);
+
+/* Operations that the page cache served. */
+struct hit_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 readahead; /* requests that they started all the same */
+	struct hist stages[1];
+};
+CELLS(hit_cells, hit_cell);
+
+struct interference_cell {
+	__u64 finished;
+	struct hist stages[INTERFERENCE_KINDS];
+};
+CELLS(interference_cells, interference_cell);
+
+/* Requests of the block layer, by device and block_op. */
+struct request_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 untimed; /* of the finished: in no distribution */
+	struct event_counts events;
+	struct hist stages[REQUEST_STAGES];
+};
+CELLS(request_cells, request_cell);
+
+/* One more of what happened, in the row of the request. */
+#define COUNT_EVENTS(state, what, times) \
+	do { \
+		struct request_cell *__cell = \
+			cell_at(&request_cells, (state)->done.slot * BLOCK_OPS + (state)->op_kind); \
+		if (__cell) \
+			COUNT_MORE(__cell->events.what, times); \
+	} while (0)
+
 /* --- Charging ----------------------------------------------------------------------------------------------------- */
 
 static __always_inline void advance(struct op_state *op, enum op_stage stage, __u64 until)

@@ -9,6 +9,12 @@
 #include "block/path/state.h"
 #include "block/path/interference.h"
 
+/* Of operations or requests that a controller held, only of those. */
+struct held_cell {
+	__u64 unused;
+	struct hist stages[CONTROLLERS];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -18,6 +18,21 @@ struct layer_entry {
 
 struct layer_entry layers[LAYERS];
 
+/* Bios of a stacked device, by device and block_op. */
+enum layer_stage {
+	LAYER_STAGE_LAYERS, /* nothing of it was under way below */
+	LAYER_STAGE_DEVICE, /* from the first Q to the last C below */
+	LAYER_STAGE_TOTAL,
+	LAYER_STAGES,
+};
+EXPORT_ENUM(layer_stage);
+
+struct layer_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	struct hist stages[LAYER_STAGES];
+};
 CELLS(layer_cells, layer_cell);
 
 struct upper_key {

@@ -309,11 +309,6 @@ bool holding; /* a cgroup's limit has held a bio */
 		__type(value, struct type_); \
 	} name SEC(".maps")
 
-CELLS(op_cells, op_cell);
-CELLS(only_cells, only_cell);
-CELLS(hit_cells, hit_cell);
-CELLS(interference_cells, interference_cell);
-CELLS(request_cells, request_cell);
 CELLS(op_counters, op_counts);
 
 struct {
@@ -357,15 +352,6 @@ static __always_inline bool is_timed(void)
 	counts->untimed = left_out(&request_sample);
 	return true;
 }
-
-/* One more of what happened, in the row of the request. */
-#define COUNT_EVENTS(state, what, times) \
-	do { \
-		struct request_cell *__cell = \
-			cell_at(&request_cells, (state)->done.slot * BLOCK_OPS + (state)->op_kind); \
-		if (__cell) \
-			COUNT_MORE(__cell->events.what, times); \
-	} while (0)
 
 static __always_inline __u64 minus(__u64 later, __u64 earlier)
 {

@@ -90,6 +90,15 @@ static __always_inline __u64 *wait_row_at(__u32 place)
 }
 
 /* One for all CPUs: waits are few. */
+/* What operations waited for: one for each row, stage and stack. What they had limits for is the sum over their waits. */
+struct wait_cell {
+	__u64 finished; /* operations */
+	__u64 waits;
+	__u64 limit; /* dirty pages that there may be */
+	__u64 rate; /* pages that the task may make dirty in a second */
+	struct hist stages[1];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WAIT_ROWS);

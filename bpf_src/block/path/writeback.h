@@ -32,6 +32,14 @@ struct {
 	__type(value, struct dirty_frame);
 } dirty_frames SEC(".maps");
 
+/* Writeback, by device. */
+struct writeback_cell {
+	__u64 finished;
+	__u64 failed;
+	__u64 bytes;
+	__u64 untimed; /* of the finished: in no distribution */
+	struct hist stages[WRITEBACK_STAGES];
+};
 CELLS(writeback_cells, writeback_cell);
 
 /* Of each slot of `bios`. */

@@ -14,9 +14,9 @@ from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import BYTES
 
-# The whole time of the request of an operation that made one (ONLY_STAGE_REQUEST of bpf_src/block/path/shared.h).
+# The whole time of the request of an operation that made one (ONLY_STAGE_REQUEST of bpf_src/block/path/account.h).
 _REQUEST = "request"
-# Reads and writes (PLAIN_KINDS, there).
+# Reads and writes (PLAIN_KINDS of bpf_src/block/path/shared.h).
 _PLAIN_KINDS = 2
 
 
