@@ -143,7 +143,7 @@ class Captured:
 
     def _export(self, summary: Line) -> None:
         """As a file of each format that there is for it."""
-        for form in FORMATS.keys() - (_SLOW_TO_IMPORT if IN_LAB else set()):
+        for form in set(FORMATS) - (_SLOW_TO_IMPORT if IN_LAB else set()):
             place = self.file.with_suffix(f".{form}")
             words = ["replay", str(self.file), "--to", form, "-o", str(place)]
             if form == "speedscope" and summary["rows"] and "stack" not in summary["rows"][0]:

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--speed", metavar="FACTOR", help="with --live: so many times as fast (10, 0.5)")
     common.add_exports(show)
     show.add_argument(
-        "--to", choices=tuple(FORMATS), help="write the file of -o in this format, and show nothing", metavar="FORMAT"
+        "--to", choices=FORMATS, help="write the file of -o in this format, and show nothing", metavar="FORMAT"
     )
     common.add_output(show)
 

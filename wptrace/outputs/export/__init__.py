@@ -11,16 +11,10 @@ from wptrace.model.report import Output
 from wptrace.outputs.export.file import ExportFile
 from wptrace.outputs.registry import Wanted
 
-FORMATS = {
-    "html": "html",
-    "perfetto": "perfetto",
-    "speedscope": "speedscope",
-    "parquet": "parquet",
-    "otf2": "otf2",
-    "csv": "csv_lines",
-    "json": "json_lines",
-}
-"""Names of formats, with their modules."""
+# What several of them share.
+_SHARED = {"extra", "file", "folder", "lanes", "sums"}
+FORMATS = tuple(sorted({one.stem for one in Path(__file__).parent.glob("[a-z]*.py")} - _SHARED))
+"""Their names."""
 
 
 class _Format(Protocol):
@@ -31,6 +25,6 @@ class _Format(Protocol):
 
 def make(name: str, path: Path, view: str, wanted: Wanted) -> Output:
     """That the file cannot be made, or that a library is missing, is found out before anything is attached."""
-    found: _Format = importlib.import_module(f"wptrace.outputs.export.{FORMATS[name]}")
+    found: _Format = importlib.import_module(f"{__name__}.{name}")
     target: type[ExportFile] = getattr(found, "TARGET", ExportFile)
     return found.create(target(path), view, wanted)
