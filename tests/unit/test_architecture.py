@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,6 +113,18 @@ def test_arrows_point_one_way(path: Path) -> None:
     for found in of(path.read_text()):
         wanted = part(found.module)
         assert not wanted or wanted in allowed, f"{relative(path)}:{found.line} imports {found.module}"
+
+
+def test_no_modules_import_each_other() -> None:
+    """In no way, neither late nor for type checkers alone."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules()}
+    graph = {}
+    for name, path in names.items():
+        found = (one.module for one in of(path.read_text()))
+        # The longest part that is a module; a package is its __init__, which imports nothing that matters here.
+        graph[name] = {one if one in names else one.rpartition(".")[0] for one in found} & names.keys() - {name}
+    assert sum(map(len, graph.values())) > 1000
+    TopologicalSorter(graph).prepare()
 
 
 def test_flows_do_not_know_each_other() -> None:

@@ -12,13 +12,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from wptrace.bpf.kernel_btf import KERNEL_BTF, module, module_descriptor, vmlinux
 
 if TYPE_CHECKING:
     from wptrace.bpf.lib import Libbpf
-    from wptrace.bpf.programs import Program
 
 # enum bpf_prog_type and enum bpf_attach_type
 TRACING = 26
@@ -48,8 +47,21 @@ _given: dict[int, tuple[int, int]] = {}
 """Of programs that are being loaded: a type, and a descriptor of the module's types, by the address of the program."""
 
 
+class Targeted(Protocol):
+    """A program before it is loaded."""
+
+    @property
+    def section(self) -> str: ...
+    @property
+    def traces_types(self) -> bool: ...
+    @property
+    def target(self) -> Target | None: ...
+    @property
+    def address(self) -> int: ...
+
+
 @contextmanager
-def given(programs: Iterable[Program]) -> Iterator[None]:
+def given(programs: Iterable[Targeted]) -> Iterator[None]:
     """As long as these are being loaded libbpf is told their targets. Those without one are looked for everywhere."""
     descriptors = {"": 0}
     try:

@@ -6,10 +6,10 @@ Expressions and filters are parsed; what they are on a kernel is resolved later 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from wptrace.engine.definition.expression import Comparison, Expression
+from wptrace.engine.definition.expression import Comparison, Expression
+from wptrace.engine.definition.faults import Place
 
 MAX_COLUMNS = 8
 """Stamps of an object: the different names of points that begin or pass, and one for its end."""
@@ -46,16 +46,6 @@ UNITS = ("bytes", "ns", "count", "pages")
 """Of values."""
 TRACEPOINT, FUNCTION, RETURN, EVENT = "tp", "fn", "ret", "event"
 PLACES = (TRACEPOINT, FUNCTION, RETURN, EVENT)
-
-
-class Place(NamedTuple):
-    """Where something stands in the file, from 1; (0, 0) is nowhere."""
-
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        return f"line {self.line}, column {self.column}"
 
 
 class Target(NamedTuple):

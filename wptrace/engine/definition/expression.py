@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from wptrace.engine.definition.definition import Place
+from wptrace.engine.definition.faults import Place
 
 
 class Step(NamedTuple):

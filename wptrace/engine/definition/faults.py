@@ -6,11 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from wptrace.engine.definition.definition import Place
 from wptrace.errors import UsageError
 
 _MANY = 2000
 """To look through all functions of a kernel would take seconds."""
+
+
+class Place(NamedTuple):
+    """Where something stands in the file, from 1; (0, 0) is nowhere."""
+
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
 
 
 class Fault(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Union
 
-from wptrace.engine.definition.definition import Place
+from wptrace.engine.definition.faults import Place
 
 Keys = tuple[Union[str, int], ...]
 """The way to a value: names of tables and places in lists."""

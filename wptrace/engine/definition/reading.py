@@ -10,9 +10,9 @@ from typing import Any, Callable, TypeVar
 
 from wptrace.engine.definition import consistency, keys, source, syntax
 from wptrace.engine.definition import definition as d
-from wptrace.engine.definition.definition import Definition, LabelSpec, Place, PointSpec, Target
+from wptrace.engine.definition.definition import Definition, LabelSpec, PointSpec, Target
 from wptrace.engine.definition.expression import Comparison, Expression
-from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
+from wptrace.engine.definition.faults import DefinitionError, Fault, Place, did_you_mean
 from wptrace.engine.definition.places import Places
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from wptrace.bpf.btf import Enum, Int, Ptr, Type
 from wptrace.engine.definition import definition as d
 from wptrace.engine.definition import recipe as r
 from wptrace.engine.definition import syntax
-from wptrace.engine.definition.definition import Definition, LabelSpec, Place, PointSpec
+from wptrace.engine.definition.definition import Definition, LabelSpec, PointSpec
 from wptrace.engine.definition.expression import Comparison, Expression, Name
-from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
+from wptrace.engine.definition.faults import DefinitionError, Fault, Place, did_you_mean
 from wptrace.engine.definition.hook import Hook, Missing, find, renamed
 from wptrace.engine.definition.kernel import Kernel
 from wptrace.engine.definition.recipe import Attachment, Recipe, Test

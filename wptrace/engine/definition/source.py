@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from wptrace.engine.definition.definition import Place
-from wptrace.engine.definition.faults import DefinitionError, Fault
+from wptrace.engine.definition.faults import DefinitionError, Fault, Place
 from wptrace.errors import UnsupportedError, UsageError
 from wptrace.kernel.files import OtherKindError, is_regular, open_to_read
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, NamedTuple, NoReturn
 
-from wptrace.engine.definition.definition import Place
 from wptrace.engine.definition.expression import Choice, Comparison, Expression, Literal, Name, Path, Step
+from wptrace.engine.definition.faults import Place
 from wptrace.errors import UsageError
 
 MAX_LENGTH = 256

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wptrace.engine.definition import syntax
-from wptrace.engine.definition.definition import Place
 from wptrace.engine.definition.expression import Name, Path
+from wptrace.engine.definition.faults import Place
 
 _HERE = Place(3, 7)
 

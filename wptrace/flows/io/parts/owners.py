@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.analysis.owners import folded
 from wptrace.bpf.layout import text
@@ -24,9 +24,6 @@ from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model import kind
 from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, UNTIMED_FIELD, Comm, Group, Kind, Label, Metric, Task
 from wptrace.model.report import BYTES, Counters
-
-if TYPE_CHECKING:
-    from wptrace.flows.io.parts.waits import Waits
 
 # Bounds of the memory in the kernel: rows, and the bytes of both of their cells.
 _ROWS = 4096
@@ -136,8 +133,8 @@ class Owners(Part):
         self._namesakes: Counter[Task] = Counter()
         self.kept = False
         """They are never freed: others know them by their numbers."""
-        self.waits: Waits | None = None
-        """They have rows of owners as well."""
+        self.leaving: Callable[[int, dict[Group, int]], None] | None = None
+        """Is called before the number of an owner is that of another one, and adds to what went to the others."""
         self._folded: dict[Group, int] = {}
 
     # --- The programs ---------------------------------------------------------------------------------------------
@@ -272,8 +269,8 @@ class Owners(Part):
             group = cells.leave(one.number)
             cells.fold(group, group.of_others)
             folded[group] = folded.pop(group, 0) + 1
-        if self.waits is not None:
-            self.waits.forget(number, folded)
+        if self.leaving is not None:
+            self.leaving(number, folded)
         # Each has a cell in both tables.
         for row in {one.row for one in elements}:
             rows[row] = 0

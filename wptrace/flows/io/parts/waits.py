@@ -65,7 +65,7 @@ class Waits(Part):
         self._kind = WAIT if owners is None else owned(owners.kinds[0].labels[-1])
         self.kinds = (*dict.fromkeys((WAIT, self._kind)), *((WORK,) if ticks else ()))
         if owners is not None:
-            owners.waits = self
+            owners.leaving = self.forget
         self._rows: dict[int, _Row] = {}
         self._finished: dict[int, int] = {}
         """Of rows, when room was made last."""
