@@ -145,7 +145,7 @@ bool stateless; /* that was ever so: what has no start may be one that was not t
 
 /* How far the next one of each is. */
 struct turns {
-	__u64 untold;
+	__u64 unsampled;
 	__u64 untimed;
 };
 
@@ -174,12 +174,12 @@ static __always_inline bool is_timed(void)
 	return next && is_turn(&next->untimed, &request_sample);
 }
 
-static __always_inline bool is_told(void)
+static __always_inline bool has_record(void)
 {
 	__u32 zero = 0;
 	struct turns *next = bpf_map_lookup_elem(&turns, &zero);
 
-	return next && is_turn(&next->untold, &sample);
+	return next && is_turn(&next->unsampled, &sample);
 }
 
 /*
@@ -624,7 +624,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	} else { /* from 6.9 on the stamps of a plugged request are one */
 		hist_add_short(cell, &cell->stages[BLOCK_STAGE_AT_ONCE], device, false);
 	}
-	if (queue + device >= slow_ns || (sample && is_told()))
+	if (queue + device >= slow_ns || (sample && has_record()))
 		send(rq, trusted, now, queue, device, bytes, request_disk(rq, trusted), flags, op, slot, error, &life);
 	return 0;
 }

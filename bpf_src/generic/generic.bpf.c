@@ -81,7 +81,7 @@ static __always_inline void clear(struct life *life)
 
 		/* At random: the same addresses come again and again, and say nothing. */
 		if (one_in && !(bpf_get_prandom_u32() % one_in))
-			life->state.chosen |= CHOSEN_TOLD;
+			life->state.chosen |= CHOSEN_FOR_RECORD;
 		life->cpu = bpf_get_smp_processor_id();
 		life->tgid = ids >> 32;
 		life->tid = ids;
@@ -308,7 +308,7 @@ static __always_inline void account(struct object *object)
 		word = WORD(life);
 		EACH_STAGE(ADD_SPENT)
 	}
-	if (HAS(EMITS_RECORDS) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_TOLD))
+	if (HAS(EMITS_RECORDS) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_FOR_RECORD))
 		emit_record(object, now, minus(total, 0), OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && ARG(failed));
 }
 

@@ -17,7 +17,7 @@ struct state {
 	__u16 unused_too;
 };
 
-#define CHOSEN_TOLD 1 /* whatever it takes */
+#define CHOSEN_FOR_RECORD 1 /* whatever it takes */
 #define CHOSEN_UNTIMED 2 /* counted alone */
 /* Places in that word. */
 #define STATE_LAST ((POINTS - 1) << 3)

@@ -65,7 +65,7 @@ __noinline __u64 flushed(__u32 dev, __u64 begin, __u64 end)
 }
 
 /* Before the data between G and D, behind it between C and the end, which is unknown for a lone request. */
-static __always_inline void tell_flushes(struct io_record *record, struct done *done, __u64 now)
+static __always_inline void fill_flushes(struct io_record *record, struct done *done, __u64 now)
 {
 	__u64 from, to;
 	__u32 dev = done->dev;

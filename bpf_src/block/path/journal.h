@@ -310,14 +310,14 @@ static __always_inline int on_handle_stop(__u32 dev, __u32 number, __u32 blocks)
 }
 
 /* What is known of the commit that an operation waited for. */
-static __always_inline void tell_commit(struct commit *told, struct op_state *op)
+static __always_inline void fill_commit(struct commit *into, struct op_state *op)
 {
 	struct journal_state *state;
 	struct commit *commit;
 	__u32 place;
 
-	__builtin_memset(told, 0, sizeof(*told));
-	told->transaction = op->transaction;
+	__builtin_memset(into, 0, sizeof(*into));
+	into->transaction = op->transaction;
 	if (!op->journal || !op->transaction)
 		return;
 	place = op->transaction;
@@ -329,9 +329,9 @@ static __always_inline void tell_commit(struct commit *told, struct op_state *op
 		commit = &state->done[place];
 	if (commit->transaction != op->transaction)
 		return;
-	__builtin_memcpy(told, commit, sizeof(*told));
-	if (!told->ns)
-		told->ns = bpf_ktime_get_ns() - state->start_ns;
+	__builtin_memcpy(into, commit, sizeof(*into));
+	if (!into->ns)
+		into->ns = bpf_ktime_get_ns() - state->start_ns;
 }
 
 #endif

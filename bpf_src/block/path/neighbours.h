@@ -19,7 +19,7 @@ const volatile bool neighbours;
 
 /* Waits this short do not count, and stories of what took less have none. */
 CONSTANT(NEIGHBOUR_WAIT_NS, 10000);
-#define NEIGHBOUR_TOLD_NS 100000
+#define NEIGHBOUR_RECORD_NS 100000
 
 /* --- Columns ------------------------------------------------------------------------------------------------------ */
 
@@ -513,7 +513,7 @@ static __always_inline void meet_neighbours(struct bio_state *state)
 {
 	struct times *times = &state->done.times;
 
-	if (has_waited(times) || (keeps_records() && times->completed - times->queued >= NEIGHBOUR_TOLD_NS))
+	if (has_waited(times) || (keeps_records() && times->completed - times->queued >= NEIGHBOUR_RECORD_NS))
 		meet_columns(state->place);
 }
 

@@ -221,7 +221,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		if (was_held(held_op(op), op->start_ns))
 			count_held_op(op->place);
 	}
-	if (keeps_records() && wants_telling(op->start_ns, now)) {
+	if (keeps_records() && wants_record(op->start_ns, now)) {
 		if (only) {
 			charge(op, only);
 			op->waited_for = LAST_IS_ONLY;
@@ -230,7 +230,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		}
 		if (op->waited && op->wake_cpu == NO_CPU)
 			op->wake_cpu = bpf_get_smp_processor_id();
-		tell_op(op->place, hit, now, result);
+		record_operation(op->place, hit, now, result);
 	}
 	drop_only(op, !only);
 	free_op(op);

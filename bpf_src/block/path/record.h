@@ -20,7 +20,7 @@
 /* How much of a record there is. It is constant to the verifier, which drops the code for the rest. */
 const volatile __u32 record_bytes = sizeof(struct io_record);
 
-#define TELLS(member) (record_bytes > __builtin_offsetof(struct io_record, member))
+#define HAS_MEMBER(member) (record_bytes > __builtin_offsetof(struct io_record, member))
 
 static __always_inline bool is_sampled(void)
 {
@@ -28,13 +28,13 @@ static __always_inline bool is_sampled(void)
 
 	if (!sample || !counts)
 		return false;
-	if (++counts->untold < sample)
+	if (++counts->unsampled < sample)
 		return false;
-	counts->untold = 0;
+	counts->unsampled = 0;
 	return true;
 }
 
-static __always_inline bool wants_telling(__u64 begun_ns, __u64 now)
+static __always_inline bool wants_record(__u64 begun_ns, __u64 now)
 {
 	if (begun_ns < records_since_ns || (minus(now, begun_ns) < slow_ns && !is_sampled()))
 		return false;
@@ -99,7 +99,7 @@ static __always_inline struct io_record *reserve(void)
 }
 
 /* Nothing held what is of an earlier one. */
-static __always_inline void tell_held(struct io_record *record, struct held *held, __u64 since)
+static __always_inline void fill_held(struct io_record *record, struct held *held, __u64 since)
 {
 	record->tag_queue = was_held(held, since) ? held->tag_queue : 0;
 	if (was_held(held, since))
@@ -109,7 +109,7 @@ static __always_inline void tell_held(struct io_record *record, struct held *hel
 }
 
 /* What the request met that was issued then. */
-static __noinline int tell_neighbours(struct io_record *record, struct watch *watch, struct times *times)
+static __noinline int fill_neighbours(struct io_record *record, struct watch *watch, struct times *times)
 {
 	if (!record || !times)
 		return 0;
@@ -134,7 +134,7 @@ static __always_inline struct watch *watch_of_op(struct op_state *op)
 	return bpf_map_lookup_elem(&op_watches, &place);
 }
 
-static __noinline int tell_file_of(struct io_record *record, struct op_state *op)
+static __noinline int fill_file_of(struct io_record *record, struct op_state *op)
 {
 	struct inode *inode;
 	struct place leaf;
@@ -158,7 +158,7 @@ static __noinline int tell_file_of(struct io_record *record, struct op_state *op
 }
 
 /* Global, so that the verifier looks at it once; those take numbers only. */
-__noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
+__noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
 {
 	struct op_state *op = op_at(place);
 	struct io_record *record;
@@ -172,7 +172,7 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 	if (!record)
 		return 0;
 	/* First, or the verifier goes through its loop for each way to here. */
-	tell_file_of(record, op);
+	fill_file_of(record, op);
 	record->start_ns = op->start_ns;
 	record->end_ns = now;
 	__builtin_memcpy(record->stages, op->charges, sizeof(record->stages));
@@ -217,12 +217,12 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->cpus = done->cpus;
 		record->handed_ns = done->times.handed;
 		record->seen_ns = done->times.seen;
-		tell_flushes(record, done, now);
+		fill_flushes(record, done, now);
 		record->events = done->events;
-		if (TELLS(met))
-			tell_neighbours(record, watch_of_op(op), &done->times);
+		if (HAS_MEMBER(met))
+			fill_neighbours(record, watch_of_op(op), &done->times);
 	} else {
-		if (TELLS(met))
+		if (HAS_MEMBER(met))
 			record->met.known = false;
 		record->handed_ns = record->seen_ns = 0;
 		record->sector = 0;
@@ -235,22 +235,22 @@ __noinline int tell_op(__u32 place, bool hit, __u64 now, __s64 result)
 		record->cpus.submit = bpf_get_smp_processor_id();
 	}
 	record->cpus.wake = op->wake_cpu;
-	if (TELLS(interference)) {
+	if (HAS_MEMBER(interference)) {
 		__builtin_memcpy(record->interference, interference_of(op)->kinds, sizeof(record->interference));
 		record->before_wakeup = interference_of(op)->before_wakeup;
 	}
-	tell_commit(&record->commit, op);
-	tell_held(record, held_op(op), op->start_ns);
-	tell_waits(record->waits, op);
-	if (TELLS(trail))
-		tell_segments(&record->trail, op);
+	fill_commit(&record->commit, op);
+	fill_held(record, held_op(op), op->start_ns);
+	fill_waits(record->waits, op);
+	if (HAS_MEMBER(trail))
+		fill_segments(&record->trail, op);
 	record->dirty_ns = 0;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
 }
 
 /* The file that a request writes back, while its pages are still there. */
-static __noinline int tell_file(struct io_record *record, struct bio_state *state)
+static __noinline int fill_file(struct io_record *record, struct bio_state *state)
 {
 	struct address_space *mapping;
 	struct page_of_file page;
@@ -277,7 +277,7 @@ static __noinline int tell_file(struct io_record *record, struct bio_state *stat
 #define TELL_STAGE(name, from, to) record->stages[OP_STAGE_##name] = minus(times->to, times->from);
 
 /* A request that no operation waits for: written back, read ahead, of an interface that does not wait. */
-static __noinline int tell_request(struct bio_state *state)
+static __noinline int record_request(struct bio_state *state)
 {
 	struct io_record *record;
 	struct times *times;
@@ -321,23 +321,23 @@ static __noinline int tell_request(struct bio_state *state)
 	record->path_cut = 0;
 	record->path_end = 0;
 	__builtin_memcpy(record->comm, state->comm, sizeof(record->comm));
-	if (TELLS(interference)) {
+	if (HAS_MEMBER(interference)) {
 		__builtin_memset(record->interference, 0, sizeof(record->interference));
 		__builtin_memset(&record->before_wakeup, 0, sizeof(record->before_wakeup));
 	}
 	__builtin_memset(&record->commit, 0, sizeof(record->commit));
 	record->flush_before = record->flush_behind = 0;
-	tell_flushes(record, &state->done, state->done.times.completed);
-	tell_held(record, &hold_of(state)->held, state->done.times.queued);
+	fill_flushes(record, &state->done, state->done.times.completed);
+	fill_held(record, &hold_of(state)->held, state->done.times.queued);
 	__builtin_memset(record->waits, 0, sizeof(record->waits));
-	if (TELLS(met))
-		tell_neighbours(record, watch_of(state), times);
+	if (HAS_MEMBER(met))
+		fill_neighbours(record, watch_of(state), times);
 	/* Its stages are stretches as they are. */
-	if (TELLS(trail))
-		tell_no_segments(&record->trail);
+	if (HAS_MEMBER(trail))
+		fill_no_segments(&record->trail);
 	record->dirty_ns = 0;
 	if (following && written_by(state)->dirtied_ns)
-		tell_file(record, state);
+		fill_file(record, state);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
 }

@@ -294,8 +294,8 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		count_for_commit(state);
 	if (keeps_records() && state->op_kind == BLOCK_OP_FLUSH)
 		note_flush(done);
-	if (keeps_records() && !op && !state->empty && wants_telling(done->times.queued, done->times.completed))
-		tell_request(state);
+	if (keeps_records() && !op && !state->empty && wants_record(done->times.queued, done->times.completed))
+		record_request(state);
 	state->bio = 0;
 	return 0;
 }

@@ -5,7 +5,7 @@
 
 #include "block/path/state.h"
 
-/* What an operation keeps until it is told. What is kept of requests is recognised by its times, and never cleared. */
+/* What an operation keeps until its record is written. What is kept of requests is recognised by its times, and never cleared. */
 struct kept {
 	__u64 segments[SEGMENTS];
 	__u32 count;
@@ -102,7 +102,7 @@ static __always_inline bool is_of(struct child *child, struct op_state *op, bool
 	return own ? child->times.queued >= op->start_ns : child->times.completed >= op->start_ns;
 }
 
-static __noinline int tell_no_segments(struct trail *trail)
+static __noinline int fill_no_segments(struct trail *trail)
 {
 	__u32 at;
 
@@ -119,7 +119,7 @@ static __noinline int tell_no_segments(struct trail *trail)
 	return 0;
 }
 
-static __noinline int tell_children(struct trail *trail, struct kept *kept, struct op_state *op)
+static __noinline int fill_children(struct trail *trail, struct kept *kept, struct op_state *op)
 {
 	__u32 at;
 
@@ -137,7 +137,7 @@ static __noinline int tell_children(struct trail *trail, struct kept *kept, stru
 	return 0;
 }
 
-static __noinline int tell_segments(struct trail *trail, struct op_state *op)
+static __noinline int fill_segments(struct trail *trail, struct op_state *op)
 {
 	struct bio_state *only;
 	struct kept *kept;
@@ -161,7 +161,7 @@ static __noinline int tell_segments(struct trail *trail, struct op_state *op)
 
 		trail->segments[at] = at < count ? kept->segments[at] : 0;
 	}
-	tell_children(trail, kept, op);
+	fill_children(trail, kept, op);
 	return 0;
 }
 

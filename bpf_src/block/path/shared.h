@@ -123,7 +123,7 @@ EXPORT_ENUM(interface);
 /* Operations as a whole, per CPU: which device and kind one is of shows when it ends. */
 struct op_counts {
 	__u64 discarded; /* of no traced device, it turned out */
-	__u64 untold; /* since the last sample */
+	__u64 unsampled; /* since the last sample */
 	__u64 untimed; /* requests until the next one that is timed */
 };
 

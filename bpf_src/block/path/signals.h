@@ -51,7 +51,7 @@ static __always_inline bool is_eventfd(__u32 fd)
 	return name[0] == wanted[0] && name[1] == wanted[1];
 }
 
-static __always_inline int tell_signal(__u32 fd, bool read)
+static __always_inline int record_signal(__u32 fd, bool read)
 {
 	struct signal_key key = {.tid = current_ids(), .fd = fd, .read = read};
 	struct signal_count first = {.count = 1}, *count;
@@ -91,7 +91,7 @@ static __always_inline int on_signal_write(struct pt_regs *regs, __u64 number)
 		return 0;
 	if (PT_REGS_PARM3_CORE_SYSCALL(regs) != EVENTFD_BYTES || !is_eventfd(PT_REGS_PARM1_CORE_SYSCALL(regs)))
 		return 0;
-	return tell_signal(PT_REGS_PARM1_CORE_SYSCALL(regs), false);
+	return record_signal(PT_REGS_PARM1_CORE_SYSCALL(regs), false);
 }
 
 static __always_inline int on_signal_read(struct pt_regs *regs, __s64 result)
@@ -101,7 +101,7 @@ static __always_inline int on_signal_read(struct pt_regs *regs, __s64 result)
 	if (result != EVENTFD_BYTES || !tracing || !ids_match() ||
 	    call_in(task, regs, false) != CALL_OF(CALL_CLASS_SYSTEM_CALL, signal_read))
 		return 0;
-	return is_eventfd(PT_REGS_PARM1_CORE_SYSCALL(regs)) ? tell_signal(PT_REGS_PARM1_CORE_SYSCALL(regs), true) : 0;
+	return is_eventfd(PT_REGS_PARM1_CORE_SYSCALL(regs)) ? record_signal(PT_REGS_PARM1_CORE_SYSCALL(regs), true) : 0;
 }
 
 #endif

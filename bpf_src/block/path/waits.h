@@ -525,20 +525,20 @@ __noinline int count_works(__u32 place)
 	return 0;
 }
 
-static __noinline int tell_waits(struct op_wait *told, struct op_state *op)
+static __noinline int fill_waits(struct op_wait *into, struct op_state *op)
 {
 	struct op_waits *waits;
 	__u32 number;
 
-	if (!told || !op)
+	if (!into || !op)
 		return 0;
 	waits = waits_of(op);
 	for (number = 0; number < OP_WAITS; number++) {
 		barrier();
 		if (number < op->waits)
-			told[number] = *wait_at(waits, number);
+			into[number] = *wait_at(waits, number);
 		else
-			__builtin_memset(&told[number], 0, sizeof(told[number]));
+			__builtin_memset(&into[number], 0, sizeof(into[number]));
 	}
 	return 0;
 }
