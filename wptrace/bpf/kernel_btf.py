@@ -196,4 +196,4 @@ def module_descriptor(name: str) -> int:
         os.close(fd)
     refused |= fd == -errno.EPERM
     why = "it takes CAP_SYS_ADMIN, which is missing" if refused else None
-    raise UnsupportedError(f"the type information of the module {name} cannot be had", why)
+    raise UnsupportedError(f"the type information of the module {name} cannot be read", why)

@@ -139,7 +139,7 @@ def unpack(data: bytes, stride: int, count: int) -> bytearray:
         if mode == _ZERO:
             continue
         if mode > _OTHER:
-            raise ValueError("a column is of no kind that is known")
+            raise ValueError("the kind of a column is unknown")
         first = data[at : at + WORD]
         at += WORD
         if len(first) < WORD:
@@ -157,7 +157,7 @@ def unpack(data: bytes, stride: int, count: int) -> bytearray:
                     column[byte::WORD] = plane
         words[place::many] = memoryview(column).cast("Q")
     if at != len(data):
-        raise ValueError("there is more than columns")
+        raise ValueError("bytes follow the columns")
     return rows
 
 

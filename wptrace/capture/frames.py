@@ -335,7 +335,7 @@ def unpacked(data: bytes, most: int) -> bytes:
     """A ValueError where it is more than that, or was never packed."""
     if data.startswith(zstd.MAGIC):
         if not zstd.is_here():
-            raise WptraceError("the capture is packed by zstd, which is not here", zstd.HINT)
+            raise WptraceError("the capture is compressed by zstd, which is not installed", zstd.HINT)
         return zstd.unpacked(data, most)
     inflate = zlib.decompressobj()
     try:

@@ -47,7 +47,7 @@ def structure(description: Any) -> Structure:
 
 def _codec(found: Any, depth: int) -> Codec:
     if not isinstance(found, list) or depth > _DEEPEST or not found or not isinstance(found[0], str):
-        raise ValueError("it is no type")
+        raise ValueError("it is not a type")
     kind, *rest = found
     if kind == "{}":
         return _structure(rest, depth)
@@ -68,7 +68,7 @@ def _codec(found: Any, depth: int) -> Codec:
         return Boolean(kind, size)
     if kind in ("u", "i"):
         return Integer(kind, size, kind == "i")
-    raise ValueError("it is no type that is known")
+    raise ValueError("the type is unknown")
 
 
 def _structure(rest: list[Any], depth: int) -> Structure:

@@ -69,5 +69,5 @@ def unpacked(data: bytes, most: int) -> bytes:
         raise ValueError("it is too long, or cut off")
     room = ctypes.create_string_buffer(size + 1)
     if library.ZSTD_decompress(room, size, data, len(data)) != size:
-        raise ValueError("it was never packed")
+        raise ValueError("the frame is not compressed data")
     return ctypes.string_at(room, size)

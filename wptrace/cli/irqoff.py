@@ -73,7 +73,7 @@ def _ends(options: argparse.Namespace) -> tuple[float | None, int | None]:
         return common.paced(options, seconds), count
     duration = parse_duration(options.duration, default_unit="s") / NS_PER["s"]
     if duration <= 0:
-        raise UsageError(f"a duration of {options.duration} is none")
+        raise UsageError(f"--duration is longer than 0, not {options.duration}")
     if count is not None:
         raise UsageError("COUNT and --duration both say when to end: leave one of them out")
     seconds = min(common.paced(options, seconds) or duration, duration)

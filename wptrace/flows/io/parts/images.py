@@ -90,7 +90,7 @@ def _image(found: Mapping[str, Any]) -> Image:
     number = _NUMBER.fullmatch(_text(found["maj_min"]))
     device = None if number is None else (int(number[1]), int(number[2]))
     if type(found["inode"]) is not int:
-        raise ValueError("it is no inode")
+        raise ValueError("it is not an inode")
     return Image(_text(found["path"]), found["inode"], device, _text(found["format"]))
 
 
