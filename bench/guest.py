@@ -72,9 +72,11 @@ def _tool(tool: Tool, loads: Sequence[rig.Load], disks: Sequence[str], base: Fou
     one["said"] = said[-2000:]
     if tool.streams and tool.per_line:
         made = sum(len(each["latency"]) for name, each in one["loads"].items() if name != "none") * options.requests
-        told = json.loads(said.splitlines()[-1])["overhead"]["records"] if tool.captures else said.count(tool.per_line)
-        one["untold"] = max(0.0, 1 - told / made)
-    print(f"{tool.name}: idle {one['idle_per_s']:.0f} instructions/s; it told {_told(said)}", flush=True)
+        reported = (
+            json.loads(said.splitlines()[-1])["overhead"]["records"] if tool.captures else said.count(tool.per_line)
+        )
+        one["untold"] = max(0.0, 1 - reported / made)
+    print(f"{tool.name}: idle {one['idle_per_s']:.0f} instructions/s; it told {_reported(said)}", flush=True)
     return one
 
 
@@ -124,7 +126,7 @@ def _run(runs: Sequence[rig.Run]) -> Found:
     return {"cpu": [run.cpu for run in runs], "latency": [run.latency for run in runs]}
 
 
-def _told(said: str) -> str:
+def _reported(said: str) -> str:
     """So that a tool that saw nothing is noticed."""
     lines = said.splitlines()
     try:

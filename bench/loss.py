@@ -71,7 +71,7 @@ def _alone(disk: Disk, rate: int) -> Found:
     """Decoded and joined, and no more."""
     flow = PathFlow(Options(devices=(disk.name,), slow_ns=0))
     over = Event()
-    told = 0
+    reported = 0
     reader = Reader()
     flow.start(reader)
     made: list[tuple[int, float]] = []
@@ -89,11 +89,11 @@ def _alone(disk: Disk, rate: int) -> Found:
         while not over.is_set():
             reader.wait(1.0)
             reader.drain()
-            told += len(flow.events())
+            reported += len(flow.events())
         offering.join()
         flow.stop()
         reader.drain()
-        told += len(flow.events())
+        reported += len(flow.events())
         busy = time.thread_time() - busy
         found = flow.snapshot()
         ring = flow._ring
@@ -102,7 +102,7 @@ def _alone(disk: Disk, rate: int) -> Found:
     finally:
         flow.close()
     lost = sum(count for cause, count in found.books[REQUESTS].noted.items() if cause.name == "ring_full")
-    return _result("reader alone", rate, *made[0], told, lost, busy, peak)
+    return _result("reader alone", rate, *made[0], reported, lost, busy, peak)
 
 
 def _command(disk: Disk, rate: int) -> Found:
@@ -123,31 +123,31 @@ def _written(name: str, disk: Disk, rate: int, *more: str) -> Found:
             made, speed = _offer(disk, rate, _TAKES_S)
             process.send_signal(signal.SIGINT)
             process.wait()
-        told = 0
+        reported = 0
         line = ""
         for line in output:
-            told += line.startswith(('{"kind":"hit"', '{"kind":"operation"'))
+            reported += line.startswith(('{"kind":"hit"', '{"kind":"operation"'))
     summary = json.loads(line)
     return _result(
         # What is captured has no lines.
-        *(name, rate, made, speed, told or summary["overhead"]["records"], summary["loss"].get("ring_full", 0)),
+        *(name, rate, made, speed, reported or summary["overhead"]["records"], summary["loss"].get("ring_full", 0)),
         *(summary["overhead"]["reader_cpu_ns"] / 1e9, 0.0),
     )
 
 
-def _result(how: str, rate: int, made: int, speed: float, told: int, lost: int, busy: float, peak: float) -> Found:
+def _result(how: str, rate: int, made: int, speed: float, reported: int, lost: int, busy: float, peak: float) -> Found:
     one = {
         "how": how,
         "wanted_per_s": rate,
         "offered_per_s": speed,
         "offered": made,
-        "told": told,
+        "told": reported,
         "lost": lost,
         "reader_cpu_s": busy,
         "ring_peak": peak,
     }
     print(
-        f"{how}: {rate:,} a second wanted, {speed:,.0f} offered, {made} in all: {told} told, {lost} lost;"
+        f"{how}: {rate:,} a second wanted, {speed:,.0f} offered, {made} in all: {reported} told, {lost} lost;"
         f" {busy:.2f} s of CPU" + (f", ring {peak:.0%} full at most" if peak else ""),
         flush=True,
     )

@@ -71,27 +71,27 @@ class Tables:
     def rows(self, name: str, page: str) -> Iterator[Row]:
         return self._fields(self._defined[name], "", page, {name})
 
-    def _fields(self, schema: Schema, prefix: str, page: str, told: set[str]) -> Iterator[Row]:
+    def _fields(self, schema: Schema, prefix: str, page: str, reported: set[str]) -> Iterator[Row]:
         """Of an object. A definition with a table of its own is told there, and every other one once in a table."""
         own = schema.get("properties", {})
         for key, field in own.items():
-            yield from self._field(prefix + key, field, page, told)
+            yield from self._field(prefix + key, field, page, reported)
         for base in schema.get("allOf", ()):
             name = _name(base)
-            if name not in self.places and name not in told:
-                told.add(name)
+            if name not in self.places and name not in reported:
+                reported.add(name)
                 rest = {key: value for key, value in self._defined[name]["properties"].items() if key not in own}
-                yield from self._fields({**self._defined[name], "properties": rest}, prefix, page, told)
+                yield from self._fields({**self._defined[name], "properties": rest}, prefix, page, reported)
 
-    def _field(self, path: str, field: Schema, page: str, told: set[str]) -> Iterator[Row]:
+    def _field(self, path: str, field: Schema, page: str, reported: set[str]) -> Iterator[Row]:
         inner, names = self._followed(field)
         if items := inner.get("items"):
             inner, more = self._followed(items)
             names += more
         yield Row(path, self._type(field, page), self.meaning(field))
-        if ("properties" in inner or "allOf" in inner) and not {*names} & (told | self.places.keys()):
-            told.update(names)
-            yield from self._fields(inner, f"{path}{'[]' if items else ''}.", page, told)
+        if ("properties" in inner or "allOf" in inner) and not {*names} & (reported | self.places.keys()):
+            reported.update(names)
+            yield from self._fields(inner, f"{path}{'[]' if items else ''}.", page, reported)
 
     def _followed(self, schema: Schema) -> tuple[Schema, list[str]]:
         """The schemas at the end of references, without null, and their names."""

@@ -69,11 +69,11 @@ def packages(folder: Path, version: str) -> Iterator[str]:
     if not sums.is_file():
         yield "there is no dist/SHA256SUMS: run make dist"
         return
-    told = {name: digest for digest, _, name in (line.partition("  ") for line in sums.read_text().splitlines())}
+    reported = {name: digest for digest, _, name in (line.partition("  ") for line in sums.read_text().splitlines())}
     for name in names_of(version):
         if not (folder / name).is_file():
             yield f"dist/{name} is missing: run make dist"
-        elif told.get(name) != archive.digest(folder / name):
+        elif reported.get(name) != archive.digest(folder / name):
             yield f"dist/{name} is not what SHA256SUMS says: run make dist"
     linux = folder / f"wptrace-{version}-linux.tar.xz"
     wanted = {f"{python}-{machine}" for python in bundle.PYTHONS for machine in layout.MACHINES}

@@ -24,7 +24,7 @@ PATIENCE_S = 300
 # The host may have to wait for other guests to end, until there is room for a second one.
 LONG_S = 3000
 # So often either side looks at the clock of the other.
-LOOKS = 40
+READS = 40
 PORT = "wptrace"
 VSOCK = 1234
 HOSTS, GUESTS = "host-", "guest-"
@@ -41,13 +41,13 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
 def tell_time(folder: Path, prefix: str) -> None:
     """The name of a file: names are in no cache of the other side."""
     new = folder / f"{prefix}{time.monotonic_ns()}"
-    for old in told(folder, prefix)[1]:
+    for old in reported(folder, prefix)[1]:
         old.rename(new)
         return
     new.touch()
 
 
-def told(folder: Path, prefix: str) -> tuple[int, list[Path]]:
+def reported(folder: Path, prefix: str) -> tuple[int, list[Path]]:
     """The other's time, which was not later than now, and the file that has it; 0: it wrote none."""
     found = [path for path in folder.iterdir() if path.name.startswith(prefix)]
     return max((int(path.name[len(prefix) :]) for path in found), default=0), found
@@ -106,9 +106,9 @@ def main(folder: Path, loads: dict[str, tuple[int, int]], options: list[str]) ->
     (folder / "ready").touch()
     wait_for((folder / "go").exists, LONG_S)
     least = []
-    for _ in range(LOOKS):
+    for _ in range(READS):
         tell_time(folder, GUESTS)
-        there, _files = told(folder, HOSTS)
+        there, _files = reported(folder, HOSTS)
         if there:
             least.append(there - time.monotonic_ns())
     for disk, (count, syncs) in loads.items():

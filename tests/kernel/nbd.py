@@ -43,8 +43,8 @@ def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def served(folder: Path) -> dict[str, int]:
-    told = re.findall(r"^(\w+): (\d+) ops", (folder / "stats").read_text(), re.MULTILINE)
-    return {name: int(count) for name, count in told}
+    reported = re.findall(r"^(\w+): (\d+) ops", (folder / "stats").read_text(), re.MULTILINE)
+    return {name: int(count) for name, count in reported}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, completed, fio, fio_jobs, loop_device, null_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.test_io_path import complete, sums_up
-from tests.kernel.trace import Line, Told, Trace, count, lossless, rows, wait_until
+from tests.kernel.trace import Line, Lines, Trace, count, lossless, rows, wait_until
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
 from tests.kernel.window import Running
 from wptrace.bpf.kernel_btf import vmlinux
@@ -57,7 +57,7 @@ def flow(path_flow: Running, disks: list[Disk], file: Path | None) -> Running:
     return path_flow.aim(*disks, *([Disk("vdb")] if file else []))
 
 
-def observes(engine: str, trace: Told, module: str = "") -> bool:
+def observes(engine: str, trace: Lines, module: str = "") -> bool:
     """Whether this kernel shows the operations of an interface one by one, by its types and what the tool says."""
     unseen = [note for note in trace.lines[0]["notes"] if note.startswith("asynchronous operations (")]
     says = not any({"libaio": "AIO", "io_uring": "io_uring"}[engine] in note for note in unseen)
@@ -225,13 +225,13 @@ def test_a_try_that_found_no_tag() -> None:
 def waiting(trace: Trace) -> list[Line]:
     """Return what the trace takes for being in flight now."""
 
-    def told() -> list[Line]:
+    def reported() -> list[Line]:
         return [json.loads(line) for line in trace.written().splitlines() if '"kind":"in_flight"' in line]
 
-    before = len(told())
+    before = len(reported())
     trace.process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: len(told()) > before, "what is in flight")
-    return list(told()[-1]["found"])
+    wait_until(lambda: len(reported()) > before, "what is in flight")
+    return list(reported()[-1]["found"])
 
 
 @pytest.mark.guest

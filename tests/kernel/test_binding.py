@@ -341,11 +341,11 @@ def test_a_program_goes_where_it_is_aimed(binding: BpfObject) -> None:
     assert aimed.target is not None
     binding.load()
     lib = libbpf()
-    told = lib.ffi.new("struct bpf_prog_info *")
+    reported = lib.ffi.new("struct bpf_prog_info *")
     size = lib.ffi.new("__u32 *", lib.ffi.sizeof("struct bpf_prog_info"))
-    lib.check(lib.lib.bpf_obj_get_info_by_fd(aimed.fd, told, size), "nothing is known of it")
+    lib.check(lib.lib.bpf_obj_get_info_by_fd(aimed.fd, reported, size), "nothing is known of it")
     # Kernels before 5.17 do not tell.
-    assert told.attach_btf_id in (aimed.target.type_id, 0)
+    assert reported.attach_btf_id in (aimed.target.type_id, 0)
     with aimed.attach():
         binding.bss.target_tgid = os.getpid()
         for _ in range(10):

@@ -20,7 +20,7 @@ from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
 from tests.kernel.loads import mounted
-from tests.kernel.trace import Line, Told, count, lossless
+from tests.kernel.trace import Line, Lines, count, lossless
 from tests.kernel.window import Running, block_of
 
 
@@ -29,7 +29,7 @@ def events(summary: Line, name: str, op: str | None = None) -> int:
     return sum(row.get("events", {}).get(name, 0) for row in summary["rows"] if op in (None, row["op"]))
 
 
-def told(trace: Told, name: str) -> int:
+def reported(trace: Lines, name: str) -> int:
     """The same by the records. Operations whose bios were merged into one request tell all of that request."""
     total = 0
     shared: dict[int | None, tuple[int, int]] = {}  # by sector: until when they were under way, and the most they tell
@@ -43,7 +43,7 @@ def told(trace: Told, name: str) -> int:
     return total
 
 
-def single(trace: Told) -> list[Line]:
+def single(trace: Lines) -> list[Line]:
     return [*trace.operations, *trace.requests]
 
 
@@ -101,7 +101,7 @@ class Watched:
     def __init__(self) -> None:
         self.grown: dict[str, int] = {}
         self.fired: dict[str, int] = {}
-        self.traces: dict[str, Told] = {}
+        self.traces: dict[str, Lines] = {}
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def test_merges(disk: Disk, flows: Flows) -> None:
     for trace in seen.traces.values():
         merged = events(trace.summary, "merged", "read")
         assert merged == seen.grown["read_merges"] > 0
-        assert told(trace, "merged") == merged
+        assert reported(trace, "merged") == merged
         assert count(trace.summary, op="read") == seen.grown["read"] == READS - merged
         assert trace.summary["bytes"] == READS * 4096
         (device,) = [one for one in trace.summary["devices"] if one["dev"] == disk.name]
@@ -199,10 +199,12 @@ def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:
         finished = count(trace.summary)
         assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
         parts = events(trace.summary, "parts")
-        assert parts == told(trace, "parts") >= 2
+        assert parts == reported(trace, "parts") >= 2
         # One that begins behind the end has no part that is done.
         assert trace.summary["requests"]["failed"] >= parts
-        assert events(trace.summary, "requeues") == seen.fired["block_rq_requeue"] == told(trace, "requeues") == parts
+        assert (
+            events(trace.summary, "requeues") == seen.fired["block_rq_requeue"] == reported(trace, "requeues") == parts
+        )
         assert seen.fired["block_rq_complete"] == finished + parts
         assert events(trace.summary, "merged") == seen.grown["read_merges"]
         # Three of its bios were done before the others: one of the others stands for it then.
@@ -247,7 +249,7 @@ def test_partial_completions(scsi: Disk, flows: Flows) -> None:
         parts = events(trace.summary, "parts")
         finished = count(trace.summary)
         assert parts >= 3
-        assert told(trace, "parts") == parts
+        assert reported(trace, "parts") == parts
         assert seen.fired["block_rq_complete"] == finished + parts
         assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
         assert events(trace.summary, "merged") == seen.grown["read_merges"] > 0
@@ -269,7 +271,7 @@ def test_short_transfers(scsi: Disk, flows: Flows) -> None:
     for trace in seen.traces.values():
         parts = events(trace.summary, "parts")
         finished = count(trace.summary)
-        assert parts == told(trace, "parts") > 0
+        assert parts == reported(trace, "parts") > 0
         assert seen.fired["block_rq_complete"] == finished + parts
         assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
         assert trace.summary["requests"]["failed"] == 0
@@ -288,7 +290,7 @@ def test_requeues(scsi: Disk, flows: Flows) -> None:
     for trace in seen.traces.values():
         requeues = events(trace.summary, "requeues")
         assert requeues == seen.fired["block_rq_requeue"] > 0
-        assert told(trace, "requeues") == requeues
+        assert reported(trace, "requeues") == requeues
         assert count(trace.summary) == seen.grown["read"] == trace.summary["requests"]["started"]
         assert events(trace.summary, "merged") == seen.grown["read_merges"]
         assert trace.summary["bytes"] == seen.grown["read_sectors"] * 512

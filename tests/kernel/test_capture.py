@@ -31,7 +31,7 @@ from tests.kernel.trace import (
     lossless,
     programs,
     rows,
-    same_as_told,
+    same_as_reported,
     wait_until,
     wptrace,
 )
@@ -62,39 +62,41 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
         trace.stop()
     assert lossless(trace.summary)
     assert trace.operations == trace.requests == []
-    start, *told, summary = replayed(file)
+    start, *reported, summary = replayed(file)
     assert start == trace.lines[0] | {"file": str(file)}
     # Counts, sums, percentiles, verdict, costs: all of it.
     assert summary == trace.summary
     assert replayed(file, "--summary")[1:] == [summary]
-    assert Counter((one["kind"], one["op"]) for one in told) == {
+    assert Counter((one["kind"], one["op"]) for one in reported) == {
         ("operation", op): job[op]["total_ios"] for op in ("read", "write")
     }
     for op in ("read", "write"):
-        same_as_told(rows(trace.summary, "operation", op, disk.name), told, disk.name, op)
-    assert {(one["comm"], one["path"], one["length"]) for one in told} == {("fio", disk.path, 4096)}
+        same_as_reported(rows(trace.summary, "operation", op, disk.name), reported, disk.name, op)
+    assert {(one["comm"], one["path"], one["length"]) for one in reported} == {("fio", disk.path, 4096)}
     with closing(Reader(file)) as reader:
-        assert sum(frame.length for frame in reader.frames() if frame.kind == Kind.RECORDS) < 120 * len(told)
+        assert sum(frame.length for frame in reader.frames() if frame.kind == Kind.RECORDS) < 120 * len(reported)
     # The events that it does not have are the shorter ones.
-    times = sorted(one["total_ns"] for one in told)
+    times = sorted(one["total_ns"] for one in reported)
     assert [one["total_ns"] for one in replayed(file, f"--slow={times[300]}ns")[1:-1]] == [
-        one["total_ns"] for one in told if one["total_ns"] >= times[300]
+        one["total_ns"] for one in reported if one["total_ns"] >= times[300]
     ]
     # The same as lines.
     table = list(csv.DictReader(io.StringIO(wptrace("replay", str(file), "--csv").stdout)))
     fields = ("ts_ns", "op", "comm", "pid", "offset", "length", "sector", "total_ns")
-    assert [[row[name] for name in fields] for row in table] == [[str(one[name]) for name in fields] for one in told]
-    assert all(row[f"{row['largest']}_ns"] == str(max(one["stages"].values())) for row, one in zip(table, told))
+    assert [[row[name] for name in fields] for row in table] == [
+        [str(one[name]) for name in fields] for one in reported
+    ]
+    assert all(row[f"{row['largest']}_ns"] == str(max(one["stages"].values())) for row, one in zip(table, reported))
     titles, *lines = wptrace("replay", str(file), "--line").stdout.splitlines()
     assert [line.split()[1:6] for line in lines] == [
-        [f"fio[{one['pid']}]", "O", disk.name, one["op"], str(one["offset"])] for one in told
+        [f"fio[{one['pid']}]", "O", disk.name, one["op"], str(one["offset"])] for one in reported
     ]
     assert titles.split()[1:6] == ["TASK", "T", "DEV", "OP", "OFFSET/SECTOR"]
     # By labels, the rows of the capture; by fields of events, rows of those.
     reads = replayed(file, "--op=read")
     assert [one["op"] for one in reads[1:-1]] == ["read"] * job["read"]["total_ios"]
     assert reads[-1]["rows"] == [row for row in summary["rows"] if row["op"] == "read"]
-    of_all = replayed(file, f"--pid={told[0]['pid']}", "--summary")[-1]
+    of_all = replayed(file, f"--pid={reported[0]['pid']}", "--summary")[-1]
     assert of_all["operations"]["finished"] == 400
     figures = ("count", "sum_ns", "min_ns", "max_ns", "p50_ns", "p99_ns", "p999_ns")
     assert [[row[name] for name in figures] for row in of_all["rows"]] == [
@@ -177,10 +179,10 @@ def test_a_capture_of_requests_alone(disk: Disk, tmp_path: Path) -> None:
     with BlockTrace("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randrw", number_ios=200)
         trace.stop()
-    _, *told, summary = replayed(file)
+    _, *reported, summary = replayed(file)
     assert summary == trace.summary
-    assert len(told) == summary["requests"]["finished"] >= 200
-    same_as_told(rows(summary, "request", "read", disk.name), told, disk.name, "read")
+    assert len(reported) == summary["requests"]["finished"] >= 200
+    same_as_reported(rows(summary, "request", "read", disk.name), reported, disk.name, "read")
     done = wptrace("replay", str(file), "--pid=1")
     *notes, last = done.stderr.splitlines()
     assert (done.returncode, last) == (2, "wptrace: --pid cannot be answered: events of this capture do not have it")
@@ -238,9 +240,9 @@ def test_what_a_full_ring_lost_is_said(disk: Disk, tmp_path: Path) -> None:
         trace.process.send_signal(signal.SIGCONT)
         trace.stop()
     lost = trace.summary["loss"]["ring_full"]
-    _, *told, summary = replayed(file)
+    _, *reported, summary = replayed(file)
     assert lost > 0
-    assert len(told) + lost == trace.summary["operations"]["finished"] == 300
+    assert len(reported) + lost == trace.summary["operations"]["finished"] == 300
     assert summary["loss"]["ring_full"] == lost
 
 
@@ -251,8 +253,8 @@ def test_a_killed_trace_leaves_what_it_wrote(disk: Disk, tmp_path: Path) -> None
         fio(disk.path, number_ios=2000)
         wait_until(lambda: file.stat().st_size > begun + 4096, "some of it in the file")
         trace.kill()
-    start, *told, _ = replayed(file)
-    assert 0 < len(told) <= 2000
+    start, *reported, _ = replayed(file)
+    assert 0 < len(reported) <= 2000
     assert start["notes"][-1].startswith("the capture has no end")
 
 

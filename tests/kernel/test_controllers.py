@@ -17,7 +17,7 @@ import pytest
 from tests.kernel.aio import WRITE, Aio
 from tests.kernel.disks import Disk, fio, null_device, setting, total
 from tests.kernel.loads import costed, joined, limited
-from tests.kernel.trace import Line, Told, Trace, lossless, wait_until
+from tests.kernel.trace import Line, Lines, Trace, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.engine.filters import Filter
@@ -48,7 +48,7 @@ def flow(disks: dict[str, Disk], v2: Path) -> Iterator[Running]:
         yield made
 
 
-def held(trace: Told) -> dict[str, int]:
+def held(trace: Lines) -> dict[str, int]:
     """Nanoseconds by controller, of all records."""
     found: dict[str, int] = {}
     for line in trace.operations + trace.requests:
@@ -61,11 +61,11 @@ def by_controller(line: Line) -> dict[str, int]:
     return {one["controller"]: one["ns"] for one in line.get("throttled_by", ())}
 
 
-def rows(trace: Told, kind: str, stage: str) -> list[Line]:
+def rows(trace: Lines, kind: str, stage: str) -> list[Line]:
     return [row for row in trace.summary["rows"] if (row["kind"], row["stage"]) == (kind, stage)]
 
 
-def named(trace: Told, controller: str, job: dict[str, Any], besides: str = "") -> None:
+def named(trace: Lines, controller: str, job: dict[str, Any], besides: str = "") -> None:
     """It is what throttle consists of, with another one behind it; rows, records and the verdict agree."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert len(trace.operations) == total(job)
@@ -124,11 +124,11 @@ def test_io_max_of_what_does_not_wait(disks: dict[str, Disk], flow: Running, v2:
         job = fio(disk.path, number_ios=20, ioengine="libaio", iodepth=4)
     assert lossless(trace.summary), trace.summary["loss"]
     # Where asynchronous operations are seen, the requests are theirs.
-    told = [*trace.operations, *trace.requests]
-    assert len(told) == total(job)
+    reported = [*trace.operations, *trace.requests]
+    assert len(reported) == total(job)
     assert set(held(trace)) == {"io_max"}
-    assert held(trace)["io_max"] == pytest.approx(sum(line["stages"]["throttle_ns"] for line in told), rel=0.02)
-    assert {(line["comm"], line["cgroup"]) for line in told} == {("fio", "/wptest")}
+    assert held(trace)["io_max"] == pytest.approx(sum(line["stages"]["throttle_ns"] for line in reported), rel=0.02)
+    assert {(line["comm"], line["cgroup"]) for line in reported} == {("fio", "/wptest")}
 
 
 @pytest.mark.icount
@@ -185,9 +185,9 @@ def test_writes_to_one_zone_wait_for_each_other() -> None:
         os.close(fd)
     assert done == [size] * writes
     assert lossless(trace.summary), trace.summary["loss"]
-    told = [*trace.operations, *trace.requests]
-    assert len(told) == writes
-    waited = [one for one in told if "zone" in by_controller(one)]
+    reported = [*trace.operations, *trace.requests]
+    assert len(reported) == writes
+    waited = [one for one in reported if "zone" in by_controller(one)]
     # All but the first, which each hold up those behind them.
     assert len(waited) == writes - 1
     assert held(trace)["zone"] >= sum(range(1, writes)) * 2 * MS * 0.9

@@ -256,15 +256,15 @@ def test_what_finds_no_room_is_counted(worker: Worker) -> None:
     assert book.in_flight == 0 or not GUEST
 
 
-def test_a_long_wait_is_told_with_who_ran_instead(worker: Worker) -> None:
+def test_a_long_wait_is_reported_with_who_ran_instead(worker: Worker) -> None:
     """The command itself: its lines keep the law and the schema."""
     with hog() as other, CpuTrace("-p", str(worker.pid), "--by", "thread", "--slow", "1ms", "0.2") as trace:
         # Until the hog was what it waited for, as the two have just one CPU.
-        told = re.compile(rf'"instead":{{[^}}]*"pid":{other}\b')
+        reported = re.compile(rf'"instead":{{[^}}]*"pid":{other}\b')
 
         def waited() -> bool:
             worker.do("work", 10)
-            return bool(told.search(trace.written()))
+            return bool(reported.search(trace.written()))
 
         wait_until(waited, "a long wait")
         lines = trace.stop()

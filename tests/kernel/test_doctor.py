@@ -43,9 +43,9 @@ def test_doctor_tells_what_works() -> None:
         assert flow["works"]
         assert all(field["state"] == "ok" for field in flow["fields"])
         if flow["level"] == "path":
-            told = " ".join(check["detail"] for check in flow["checks"])
-            assert ASYNCHRONOUS.get(GUEST, "") in told
-            assert ("asynchronous" in told) == (GUEST in ASYNCHRONOUS)
+            reported = " ".join(check["detail"] for check in flow["checks"])
+            assert ASYNCHRONOUS.get(GUEST, "") in reported
+            assert ("asynchronous" in reported) == (GUEST in ASYNCHRONOUS)
         # What the running kernel refuses costs the whole path some stages; the block layer is seen everywhere.
         if GUEST or flow["level"] == "block":
             assert {stage["state"] for stage in flow["stages"]} == {"ok"}

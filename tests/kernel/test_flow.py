@@ -116,9 +116,9 @@ def test_single_ones(disk: Disk, tmp_path: Path) -> None:
     with FlowTrace(definition(tmp_path, BLOCK, disk), "--each", "--total") as trace:
         made = total(fio(disk.path, rw="randread", number_ios=100))
         trace.stop()
-    told = [line for line in trace.lines if line["kind"] == "object"]
-    assert len(told) == made == trace.summary["requests"]["finished"]
-    for one in told:
+    reported = [line for line in trace.lines if line["kind"] == "object"]
+    assert len(reported) == made == trace.summary["requests"]["finished"]
+    for one in reported:
         assert one["stages"]["queue_ns"] + one["stages"]["device_ns"] == one["total_ns"]
         assert (one["labels"], one["comm"], one["value"]) == ({}, "fio", 4096)
 

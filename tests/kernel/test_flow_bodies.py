@@ -25,7 +25,7 @@ def test_stages_add_up() -> None:
         cell = made.cell()
         assert cell["finished"] == cell["stages[0]"] == cell["stages[1]"] == cell["stages[3]"] == 2
         assert cell["stages[2]"] == 1
-        assert (made.slots.begun(), made.slots.used(), made.losses) == (2, 0, {})
+        assert (made.slots.started(), made.slots.used(), made.losses) == (2, 0, {})
 
 
 def test_a_point_that_is_passed_again() -> None:
@@ -68,7 +68,7 @@ def test_one_begins_again(flags: dict[str, bool], losses: dict[str, int]) -> Non
         begin(KEY)
         begin(KEY)
         assert made.losses == losses
-        assert made.slots.begun() == 1 + sum(losses.values())
+        assert made.slots.started() == 1 + sum(losses.values())
         end(KEY)
         assert made.slots.used() == (1 if "nest" in flags else 0)
         if "nest" in flags:
@@ -90,7 +90,7 @@ def test_a_key_is_handed_over() -> None:
         move(KEY, OTHER)
         end(OTHER)
         assert made.losses == {"replaced": 1}
-        assert (made.cell()["finished"], made.slots.begun(), made.slots.used()) == (2, 3, 0)
+        assert (made.cell()["finished"], made.slots.started(), made.slots.used()) == (2, 3, 0)
         # And to itself.
         begin(KEY)
         move(KEY, KEY)
@@ -106,7 +106,7 @@ def test_values_and_outcomes() -> None:
         cell = made.cell()
         assert (cell["value"], cell["outcomes[3]"], cell["finished"]) == (4096, 1, 1)
         assert list(made.obj.bss.dropped)[2] == 1
-        assert (made.slots.begun(), made.slots.used()) == (2, 0)
+        assert (made.slots.started(), made.slots.used()) == (2, 0)
 
 
 def test_only_after_a_point() -> None:
@@ -155,13 +155,13 @@ def test_a_table_that_is_full() -> None:
         for number in range(MANY):
             begin(KEY + number * 256)
         full = made.losses["state_full"]
-        assert made.slots.begun() + full == MANY
+        assert made.slots.started() + full == MANY
         # Each slot is reached from some of the neighbours, so that all but a few are taken.
-        assert SLOTS * 0.99 < made.slots.used() == made.slots.begun() <= SLOTS
+        assert SLOTS * 0.99 < made.slots.used() == made.slots.started() <= SLOTS
         for number in range(MANY):
             end(KEY + number * 256)
         assert made.slots.used() == 0
-        assert made.cell()["finished"] == made.slots.begun()
+        assert made.cell()["finished"] == made.slots.started()
         assert made.losses == {"state_full": full, "unmatched": full}
 
 
@@ -189,12 +189,12 @@ def test_two_cpus_want_one_slot() -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(work, range(2)))
         losses, finished = made.losses, made.cell()["finished"]
-        assert made.slots.begun() + losses.get("state_full", 0) == 4 * rounds
-        assert finished + losses.get("unseen_end", 0) + made.slots.used() == made.slots.begun()
+        assert made.slots.started() + losses.get("state_full", 0) == 4 * rounds
+        assert finished + losses.get("unseen_end", 0) + made.slots.used() == made.slots.started()
         assert losses.get("unmatched", 0) == losses.get("state_full", 0)
 
 
-def test_what_is_slow_or_chosen_is_told() -> None:
+def test_what_is_slow_or_chosen_is_reported() -> None:
     with Bodies(kept={"emits_records": True}, slow_ns=0, record_limit=3) as made:
         begin, end = made.make("begin"), made.make("end", 1)
         for _ in range(5):
@@ -238,4 +238,4 @@ def test_the_tasks_that_are_asked_for() -> None:
         begin(OTHER)
         end(KEY)
         end(OTHER)
-        assert (made.slots.begun(), made.cell()["finished"], made.losses) == (1, 1, {})
+        assert (made.slots.started(), made.cell()["finished"], made.losses) == (1, 1, {})

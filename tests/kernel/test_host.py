@@ -78,8 +78,8 @@ def test_every_guest_here(tmp_path: Path) -> None:
                 one.read(counts[one.name])
             lines = trace.stop()
         titles = {f"{one.name} {one.process.pid}": one for one in running}
-    told = Counter((line["flow"], line["pid"], line["image"]["path"]) for line in lines if "image" in line)
-    assert told == {(title, one.process.pid, one.path): counts[one.name] for title, one in titles.items()}
+    reported = Counter((line["flow"], line["pid"], line["image"]["path"]) for line in lines if "image" in line)
+    assert reported == {(title, one.process.pid, one.path): counts[one.name] for title, one in titles.items()}
     summaries = {line["flow"]: line for line in lines if line["kind"] == "summary"}
     assert all(summaries[title]["operations"]["finished"] >= counts[one.name] for title, one in titles.items())
     starts = [line["filters"] for line in lines if line["kind"] == "start"]

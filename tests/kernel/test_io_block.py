@@ -60,7 +60,7 @@ def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
 
 
 @BOTH
-def test_each_request_is_told_and_the_histograms_hold_the_same(disk: Disk, times: str) -> None:
+def test_each_request_is_reported_and_the_histograms_hold_the_same(disk: Disk, times: str) -> None:
     """The kernel's distribution, bucket for bucket, is the one that Python makes of the single requests."""
     with BlockTrace("--dev", disk.name, "--times", times, "--each") as trace:
         job = fio(disk.path, rw="randread", number_ios=300)
@@ -87,7 +87,7 @@ def test_each_request_is_told_and_the_histograms_hold_the_same(disk: Disk, times
 
 
 @pytest.mark.one_kernel
-def test_a_process_is_told_from_its_neighbour(disk: Disk) -> None:
+def test_a_process_is_reported_from_its_neighbour(disk: Disk) -> None:
     """Two jobs on one disk, of which one is wanted: decided where requests are made, true where they complete."""
     command = [
         "fio",

@@ -22,7 +22,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
-from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_told, wait_until
+from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_reported, wait_until
 from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
@@ -92,7 +92,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
             )
             assert count(summary, op=op, dev=disk.name, kind="hit") == 0
             complete(rows(summary, "operation", op, disk.name))
-            same_as_told(rows(summary, "operation", op, disk.name), trace.operations, disk.name, op)
+            same_as_reported(rows(summary, "operation", op, disk.name), trace.operations, disk.name, op)
     assert summary["operations"]["started"] == sum(total(job) for job in jobs.values())
     assert len(trace.operations) == summary["operations"]["finished"]
     # Each request belongs to an operation, which reports it.
@@ -183,7 +183,7 @@ def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
 
 
 @pytest.mark.one_kernel
-def test_one_in_so_many_is_told(disks: list[Disk]) -> None:
+def test_one_in_so_many_is_reported(disks: list[Disk]) -> None:
     with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
         trace.stop()

@@ -146,8 +146,8 @@ def test_file_systems(folders: dict[str, Path], disks: dict[str, Disk], flow: Ru
     )
     assert trace.summary["bytes"] == sectors * 512
     for kind, disk in kinds.items():
-        told = [one for one in trace.operations if one["dev"] == disk.name and one["comm"] == "fio"]
-        mine = [one for one in told if one["path"] in places]
+        reported = [one for one in trace.operations if one["dev"] == disk.name and one["comm"] == "fio"]
+        mine = [one for one in reported if one["path"] in places]
         for op in ("read", "write"):
             assert len([one for one in mine if one["op"] == op]) == jobs[kind][op]["total_ios"], (kind, op)
         grown = {name: after[kind][name] - before[kind][name] for name in after[kind]}

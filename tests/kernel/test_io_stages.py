@@ -23,7 +23,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
 from tests.kernel.loads import HOG, delayed, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
 from tests.kernel.modules import inserted
-from tests.kernel.trace import Line, Told, Trace, count, findings, lossless, wait_until
+from tests.kernel.trace import Line, Lines, Trace, count, findings, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.flows.io.kinds import SPARSE
 from wptrace.kernel.clock import wall_offset_ns
@@ -100,26 +100,26 @@ def flow(disks: Disks, v2: Path) -> Iterator[Running]:
 class Stages:
     """Rows and events of one disk's operations of one kind."""
 
-    def __init__(self, trace: Told, disk: Disk, op: str = "read") -> None:
+    def __init__(self, trace: Lines, disk: Disk, op: str = "read") -> None:
         self.rows = {
             row["stage"]: row
             for row in trace.summary["rows"]
             if (row["kind"], row["dev"], row["op"]) == ("operation", disk.name, op)
         }
-        self.told = [line for line in trace.operations if (line["dev"], line["op"]) == (disk.name, op)]
+        self.reported = [line for line in trace.operations if (line["dev"], line["op"]) == (disk.name, op)]
         self._lawful(trace)
 
-    def _lawful(self, trace: Told) -> None:
+    def _lawful(self, trace: Lines) -> None:
         """Each operation is shown and in each stage, and each of its nanoseconds is in one of them."""
         assert lossless(trace.summary), trace.summary
-        assert all(sum(line["stages"].values()) == line["total_ns"] for line in self.told)
-        assert {self.rows[stage]["count"] for stage in PARTITION} == {len(self.told)}
+        assert all(sum(line["stages"].values()) == line["total_ns"] for line in self.reported)
+        assert {self.rows[stage]["count"] for stage in PARTITION} == {len(self.reported)}
         parts = [row["sum_ns"] for stage, row in self.rows.items() if stage in (*PARTITION, *SPARSE)]
-        assert sum(parts) == self.rows["total"]["sum_ns"] == sum(line["total_ns"] for line in self.told)
+        assert sum(parts) == self.rows["total"]["sum_ns"] == sum(line["total_ns"] for line in self.reported)
         unattributed = self.rows["unattributed"]["sum_ns"] if "unattributed" in self.rows else 0
         assert unattributed < self.rows["total"]["sum_ns"] / 100
         for stage in PARTITION:
-            assert self.rows[stage]["sum_ns"] == sum(line["stages"][f"{stage}_ns"] for line in self.told), stage
+            assert self.rows[stage]["sum_ns"] == sum(line["stages"][f"{stage}_ns"] for line in self.reported), stage
 
     def p50(self, stage: str) -> int:
         return int(self.rows[stage]["p50_ns"])
@@ -129,7 +129,7 @@ class Stages:
 
     def single(self, stage: str) -> list[int]:
         """Of all that were shown: of a window, a row's least and most are those of a bucket."""
-        return [line["stages"][f"{stage}_ns"] for line in self.told]
+        return [line["stages"][f"{stage}_ns"] for line in self.reported]
 
     def share_out(self, *stages: str) -> None:
         assert sum(map(self.sum, stages)) > self.sum("total") * 0.97
@@ -137,7 +137,7 @@ class Stages:
     def agree_with(self, job: dict[str, Any], mean: float = 0.05) -> None:
         """fio's own count and time; fio also has the way into the kernel and out of it."""
         report = job["read"] if job["read"]["total_ios"] else job["write"]
-        assert len(self.told) == total(job) == report["clat_ns"]["N"]
+        assert len(self.reported) == total(job) == report["clat_ns"]["N"]
         assert self.rows["total"]["mean_ns"] == pytest.approx(report["clat_ns"]["mean"], rel=mean)
 
     def only(self, *stages: str) -> None:
@@ -165,8 +165,8 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
         trace.stop()
         found = Stages(trace, disk, "write")
     found.agree_with(job)
-    assert {line["path"] for line in found.told} == {str(file)}
-    assert all(line["interference"] is not None for line in found.told)
+    assert {line["path"] for line in found.reported} == {str(file)}
+    assert all(line["interference"] is not None for line in found.reported)
     assert found.rows["device"]["mean_ns"] == pytest.approx(slow, rel=0.1)
     found.only("fs", "device")
     found.share_out("fs", "device")
@@ -264,13 +264,13 @@ def test_a_busy_cpu_is_in_wakeup(disks: Disks, flow: Running) -> None:
     # The device begins when the hog goes to sleep and is done while it runs again.
     assert found.p50("wakeup") == pytest.approx(burst + gap - 5 * MS, rel=0.1)
     assert max(found.single("device")) < 5 * MS + CODE_NS
-    named = [one for line in found.told for one in interferences(line, "before_wakeup") if one["name"] == HOG]
+    named = [one for line in found.reported for one in interferences(line, "before_wakeup") if one["name"] == HOG]
     assert {(one["pid"], one["cpu"]) for one in named} == {(busy.process.pid, 0)}
     # Since 6.12 the scheduler now and then lets ordinary tasks run before real-time ones.
-    assert len(named) > len(found.told) * 0.8
-    for line in found.told:
-        (told,) = interferences(line, "before_wakeup")
-        assert told["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
+    assert len(named) > len(found.reported) * 0.8
+    for line in found.reported:
+        (reported,) = interferences(line, "before_wakeup")
+        assert reported["ns"] == pytest.approx(line["stages"]["wakeup_ns"], abs=1000)
     accused = findings(trace.summary)
     assert {*accused} & ACCUSING == {"ran"}
     assert accused["ran"]["who"] == f"{HOG}[{busy.process.pid}]"
@@ -292,7 +292,7 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     found = Stages(trace, disk)
     found.agree_with(job)
     found.only("device")
-    late = [line for line in found.told if interferences(line, "irq_off")]
+    late = [line for line in found.reported if interferences(line, "irq_off")]
     offs = [next(iter(interferences(line, "irq_off"))) for line in late]
     # The reader may not have had a request with the device when a period began.
     by_pid = {int(event["pid"]): event for event in log}
@@ -326,7 +326,7 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
     found = Stages(trace, disk)
     found.agree_with(job)
     offset = wall_offset_ns()
-    for line in found.told:
+    for line in found.reported:
         (who,) = interferences(line, "preempted")
         assert (who["name"], who["pid"], who["cpu"]) == (HOG, busy.process.pid, 0)
         begun, ended = line["ts_ns"] - line["total_ns"] - offset, line["ts_ns"] - offset
@@ -337,7 +337,9 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
         assert min(len(met), who["count"]) > 1
         assert who["ns"] == pytest.approx(who["count"] * sum(met) / len(met), abs=1.05 * burst, rel=0)
         assert who["ns"] < line["total_ns"]
-    assert found.rows["preempted"]["sum_ns"] == sum(interferences(line, "preempted")[0]["ns"] for line in found.told)
+    assert found.rows["preempted"]["sum_ns"] == sum(
+        interferences(line, "preempted")[0]["ns"] for line in found.reported
+    )
     accused = findings(trace.summary)
     assert {*accused} & ACCUSING == {"ran"}
     assert accused["ran"]["who"] == f"{HOG}[{busy.process.pid}]"
@@ -354,7 +356,7 @@ def test_a_tail_has_its_stage_and_nobody_is_accused(disks: Disks, flow: Running)
             latency.write_text(str(slow))
             timed_reads(disks.scsi, 1, 4096, os.O_DIRECT)
     found = Stages(trace, disks.scsi)
-    assert len(found.told) == 300
+    assert len(found.reported) == 300
     tail = findings(trace.summary)["tail"]
     assert (tail["stage"], tail["op"]) == ("device", "read")
     assert tail["ratio"] > 10

@@ -113,8 +113,8 @@ def test_smmu_faults_without_an_end_are_listed(smmu: Module) -> None:
         trace.stop()
     assert [(one["dev"], one["pasid"]) for one in trace.summary["unanswered"]] == [("0000:76:00.0", 3)] * 2
     assert trace.summary["requests"]["in_flight"] == 2
-    told = [line for line in trace.lines if line["kind"] == "in_flight"]
-    assert {one["stage"] for line in told for one in line["found"]} == {"handle"}
+    reported = [line for line in trace.lines if line["kind"] == "in_flight"]
+    assert {one["stage"] for line in reported for one in line["found"]} == {"handle"}
 
 
 # --- The kernel's own queue of faults ---------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def smmu_fault(obj: BpfObject, program: str, pasid: int) -> None:
 
 @pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [SMMU], indirect=True)
-def test_more_faults_of_one_address_space_than_can_be_told_apart(started: tuple[IopfFlow, BpfObject]) -> None:
+def test_more_faults_of_one_address_space_than_can_be_reported_apart(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started
     for _ in range(10):
         smmu_fault(obj, "entry_raw_tp", 5)

@@ -118,10 +118,10 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     # Where it never was nobody waits for its CPU, as for the end of a mapping.
     with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
         with module.held(1):
-            since, told = time.monotonic_ns(), trace.written().count('"in_flight":1')
+            since, reported = time.monotonic_ns(), trace.written().count('"in_flight":1')
             # Not earlier than it is a period: one that a busy machine made before may be listed as well.
             wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
-            wait_until(lambda: trace.written().count('"in_flight":1') > told, "an interval that has it")
+            wait_until(lambda: trace.written().count('"in_flight":1') > reported, "an interval that has it")
             for_ns = time.monotonic_ns() - since
         trace.stop()
     (truth,) = module.log()

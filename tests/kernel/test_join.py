@@ -175,9 +175,9 @@ class Running:
         """To its end; the offset of its clock is not larger than that."""
         (self._folder / "go").touch()
         most: list[int] = []
-        while self._thread.is_alive() and len(most) < inside.LOOKS:
+        while self._thread.is_alive() and len(most) < inside.READS:
             inside.tell_time(self._folder, inside.HOSTS)
-            there, _files = inside.told(self._folder, inside.GUESTS)
+            there, _files = inside.reported(self._folder, inside.GUESTS)
             if there:
                 most.append(time.monotonic_ns() - there)
         joined(self._thread)
@@ -221,8 +221,10 @@ def traced(
         most = running.work()
         trace.stop()
     both = lines("join", str(guests_own), str(hosts_own), "--each", "--json", "--capture", str(folder / "both.wpt"))
-    told = [line for line in both if line["kind"] == "joined"]
-    assert [line for line in lines("replay", str(folder / "both.wpt"), "--json") if line["kind"] == "joined"] == told
+    reported = [line for line in both if line["kind"] == "joined"]
+    assert [
+        line for line in lines("replay", str(folder / "both.wpt"), "--json") if line["kind"] == "joined"
+    ] == reported
     guest, host = (lines("replay", str(file), "--json") for file in (guests_own, hosts_own))
     return Seen(guest, host, both, running.least, most)
 
@@ -238,8 +240,8 @@ def lines(*words: str) -> list[Line]:
 
 def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
     """Each request has a stage for each nanosecond, and the host's part is what the host said."""
-    told = {(line["dev"], line["ts_ns"]): line for line in seen.guest if line["kind"] == "operation"}
-    assert len(told) == sum(loads.values())
+    reported = {(line["dev"], line["ts_ns"]): line for line in seen.guest if line["kind"] == "operation"}
+    assert len(reported) == sum(loads.values())
     host = {(line["tid"], line["clock"]["end_ns"]): line for line in seen.host if "image" in line}
     assert seen.summary["requests"]["finished"] == sum(loads.values()), seen.summary["loss"]
     # The request of one that a limit held is a worker's where no function can be observed, as if it had made none.
@@ -247,7 +249,7 @@ def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
     for dev, count in loads.items():
         assert len(seen.of(dev)) == count
     for line in (line for line in seen.both if line["kind"] == "joined"):
-        own = told.pop((line["dev"], line["ts_ns"]))
+        own = reported.pop((line["dev"], line["ts_ns"]))
         assert sum(line["stages"].values()) == line["total_ns"] == own["total_ns"]
         for stage in ("fs_ns", "throttle_ns", "queue_ns", "driver_ns", "complete_ns", "wakeup_ns", "return_ns"):
             assert line["stages"].get(stage, 0) == own["stages"][stage]
@@ -261,7 +263,7 @@ def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
         assert sum(of_host.values()) == there["total_ns"]
         same = host.pop((there["tid"], there["end_ns"]))
         assert of_host == {name.removesuffix("_ns"): ns for name, ns in same["stages"].items() if ns}
-    assert not told
+    assert not reported
 
 
 def clocks_hold(seen: Seen, least: int = COUNT // 2) -> None:
@@ -376,9 +378,9 @@ def uses(begin: str, rest: str) -> tuple[str, int, Line]:
         with HostTrace("--pid", str(one.pid), "--kicks") as trace:
             print(file=one.stdin)
             one.stdout.readline()
-            told = trace.stop()
+            reported = trace.stop()
         print(file=one.stdin)
-    return said, one.pid, told[-1]
+    return said, one.pid, reported[-1]
 
 
 def test_uses_of_eventfds_are_counted() -> None:
@@ -481,24 +483,24 @@ def test_live_through_a_port(kernel: str, tmp_path: Path) -> None:
         with LiveTrace(*words) as trace:
             running.until_ready(lambda: is_connected(socket))
             most = running.work()
-            told = trace.wait()
-    live_as_it_was(told, loads, paths)
-    clocks_hold(Seen([], [], told, running.least, most), FEW)
+            reported = trace.wait()
+    live_as_it_was(reported, loads, paths)
+    clocks_hold(Seen([], [], reported, running.least, most), FEW)
     assert [line for line in lines("replay", str(both), "--json") if line["kind"] == "joined"] == [
-        line for line in told if line["kind"] == "joined"
+        line for line in reported if line["kind"] == "joined"
     ]
 
 
-def live_as_it_was(told: Sequence[Line], loads: Mapping[str, int], paths: Mapping[str, Path]) -> None:
-    events = [line for line in told if line["kind"] == "joined"]
+def live_as_it_was(reported: Sequence[Line], loads: Mapping[str, int], paths: Mapping[str, Path]) -> None:
+    events = [line for line in reported if line["kind"] == "joined"]
     assert {disk: sum(line["dev"] == disk for line in events) for disk in loads} == loads
     assert all(sum(line["stages"].values()) == line["total_ns"] for line in events)
     assert all(line["host"]["image"] == str(paths[line["dev"]]) for line in events)
-    summary = told[-1]
+    summary = reported[-1]
     assert summary["requests"]["finished"] == sum(loads.values())
     assert summary["clocks"][0]["bounds"] <= sum(loads.values())
     assert not summary["loss"].keys() - {"cached"}
-    assert sum(line["requests"]["finished"] for line in told if line["kind"] == "interval") <= sum(loads.values())
+    assert sum(line["requests"]["finished"] for line in reported if line["kind"] == "interval") <= sum(loads.values())
 
 
 @contextmanager
@@ -528,9 +530,9 @@ def test_live_through_vsock(tmp_path: Path) -> None:
         with LiveTrace("--live", str(channel), "--pid", str(qemu_of(paths["vda"])), "--each") as trace:
             running.until_ready(channel.exists)
             most = running.work()
-            told = trace.wait()
-    live_as_it_was(told, loads, paths)
-    clocks_hold(Seen([], [], told, running.least, most), FEW // 2)
+            reported = trace.wait()
+    live_as_it_was(reported, loads, paths)
+    clocks_hold(Seen([], [], reported, running.least, most), FEW // 2)
 
 
 @at_length
@@ -565,8 +567,8 @@ def test_live_with_another_guest_beside(tmp_path: Path) -> None:
                 beside = pool.submit(second.work)
                 first.work()
                 beside.result()
-            told = trace.wait()
-    live_as_it_was(told, loads, {"vda": images[1]})
+            reported = trace.wait()
+    live_as_it_was(reported, loads, {"vda": images[1]})
 
 
 class Hogged:

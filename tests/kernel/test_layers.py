@@ -18,7 +18,7 @@ from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, tota
 from tests.kernel.loads import mounted
 from tests.kernel.stacks import array, crypt, delayed, integrity, linear, multipath, origin, striped, suspended, thin
 from tests.kernel.test_async import observes
-from tests.kernel.trace import PATIENCE, Line, Told, Trace, count, lossless, wait_until
+from tests.kernel.trace import PATIENCE, Line, Lines, Trace, count, lossless, wait_until
 from tests.kernel.window import Running
 from wptrace.engine.filters import Filter
 
@@ -77,7 +77,7 @@ def stacks() -> Iterator[Stacks]:
 class Watched:
     """A trace of the top one, and what each device counted meanwhile."""
 
-    trace: Told
+    trace: Lines
 
     def __init__(self) -> None:
         self.grown: dict[str, dict[str, range]] = {}
@@ -166,11 +166,11 @@ def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk], path_flow: R
                     command = ["dd", f"if={top.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"]
                     reader = subprocess.Popen(command, stderr=subprocess.DEVNULL)
                     kept = {("operation", keeper.name, "layers"), ("layer", keeper.name, "layers")}
-                    told = hanging(path_flow, reader.pid, 1 + len(kept) if keeper is below else len(kept))
+                    reported = hanging(path_flow, reader.pid, 1 + len(kept) if keeper is below else len(kept))
                 assert reader.wait(PATIENCE) == 0
-                found = {(one["kind"], one["dev"], one["stage"]) for one in told}
+                found = {(one["kind"], one["dev"], one["stage"]) for one in reported}
                 assert found == kept | ({("layer", top.name, "device")} if keeper is below else set())
-                assert {one["op"] for one in told} == {"read"}
+                assert {one["op"] for one in reported} == {"read"}
     assert lossless(trace.summary), trace.summary["loss"]
     assert len([one for one in trace.operations if one["comm"] == "dd"]) == 2
 
@@ -179,11 +179,11 @@ def hanging(flow: Running, pid: int, number: int) -> list[Line]:
     """All that a process waits for, once there are so many. An operation begins before what it waits for."""
     found: list[Line] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         found[:] = [one for one in flow.stuck(300_000_000) if one["pid"] == pid]
         return len(found) >= number
 
-    wait_until(told, "what hangs")
+    wait_until(reported, "what hangs")
     return found
 
 

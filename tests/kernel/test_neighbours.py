@@ -224,16 +224,16 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
     for line, read in zip(trace.operations, every):
         if read.issued - read.queued < MS:
             continue
-        told = line["neighbours"]
-        assert told["waited_ns"] == read.issued - read.queued
-        sums = Counter({holder["owner"]: holder["ns"] for holder in told["meanwhile"]})
+        reported = line["neighbours"]
+        assert reported["waited_ns"] == read.issued - read.queued
+        sums = Counter({holder["owner"]: holder["ns"] for holder in reported["meanwhile"]})
         exact = had_meanwhile(read, every)
         assert {*sums} == {*+exact}
         for holder in sums:
             assert sums[holder] == pytest.approx(exact[holder], rel=0.05, abs=MS // 10)
         # The first is who had the device longest: over a short wait that may also be one of the third cgroup.
-        assert [holder["ns"] for holder in told["meanwhile"]] == sorted(sums.values(), reverse=True)
-        for holder in told["meanwhile"]:
+        assert [holder["ns"] for holder in reported["meanwhile"]] == sorted(sums.values(), reverse=True)
+        for holder in reported["meanwhile"]:
             seen, size = {**JOBS, **THIRD}[holder["owner"]][:2]
             assert (holder["seen"], holder["op"], holder["bytes"]) == (seen, "read", size)
     (finding,) = [one for one in trace.summary["verdict"]["findings"] if one["rule"] == "neighbour"]
@@ -358,7 +358,7 @@ def reading(part: Disk, disk: Disk, group: Path) -> Iterator[None]:
         assert process.wait(timeout=3600) == 0
 
 
-def test_what_a_filter_leaves_out_is_told_as_neighbour(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
+def test_what_a_filter_leaves_out_is_reported_as_neighbour(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
     """Only the victim is shown; another one had the device meanwhile."""
     with flow.window(Filter(op="read", size=(None, 4096))) as trace:
         load(disk, groups)

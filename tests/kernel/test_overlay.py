@@ -22,7 +22,7 @@ from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import read_direct, settle, sums_up
-from tests.kernel.trace import PATIENCE, ROOT, Line, Told, Trace, count, lossless
+from tests.kernel.trace import PATIENCE, ROOT, Line, Lines, Trace, count, lossless
 from tests.kernel.window import Running
 from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
@@ -55,11 +55,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
             yield loop
 
 
-def told(trace: Told, path: Path) -> list[Line]:
+def reported(trace: Lines, path: Path) -> list[Line]:
     return [one for one in trace.operations if one["path"] == str(path)]
 
 
-def seen_once(trace: Told, job: dict[str, Any], engine: str, kind: str) -> list[Line]:
+def seen_once(trace: Lines, job: dict[str, Any], engine: str, kind: str) -> list[Line]:
     """Reads and writes of fio, as many as it made where this kernel shows those of the engine."""
     assert lossless(trace.summary), trace.summary["loss"]
     mine = [one for one in trace.operations if one["op"] != "sync" and one["path"].endswith("/data")]
@@ -99,7 +99,7 @@ def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp
                     job = fio(str(path), rw=rw, number_ios=60, ioengine=engine, iodepth=4, size="1M")
                 mine = seen_once(trace, job, engine, kind)
                 # Of an overlay over another one, the path is that of either.
-                assert path.parent == twice or mine == [one for one in told(trace, path) if one["op"] != "sync"]
+                assert path.parent == twice or mine == [one for one in reported(trace, path) if one["op"] != "sync"]
                 for one in mine:
                     assert one["offset"] % 4096 == 0
                     assert one["offset"] < 1 << 20
@@ -139,11 +139,11 @@ def test_what_fuse_passes_through_is_of_the_file_system_below(path_flow: Running
                 job = fio(str(path), rw="randrw", number_ios=60, ioengine=engine, iodepth=4, size="1M")
             mine = seen_once(trace, job, engine, "ext4")
             assert {one["kind"] for one in mine} <= {"operation"}
-            assert mine == [one for one in told(trace, path) if one["op"] != "sync"]
+            assert mine == [one for one in reported(trace, path) if one["op"] != "sync"]
 
 
 @pytest.mark.guest
-def test_what_no_known_file_system_got_is_told(tmp_path: Path) -> None:
+def test_what_no_known_file_system_got_is_reported(tmp_path: Path) -> None:
     """One that is mounted when the trace runs: what it does for others is counted under a cause, pipes are not."""
     with ExitStack() as stack:
         stack.enter_context(mounted(Disk("vda"), "ext4", tmp_path / "known"))
@@ -213,7 +213,9 @@ def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tm
                         fio(str(one), number_ios=20 if one == wanted else 10, ioengine=engine, size="1M")
             assert lossless(trace.summary), trace.summary["loss"]
             seen = engine == "psync" or observes(engine, trace, "ext4")
-            mine = {name: len([one for one in told(trace, name) if one["op"] == "read"]) for name in (wanted, other)}
+            mine = {
+                name: len([one for one in reported(trace, name) if one["op"] == "read"]) for name in (wanted, other)
+            }
             # System calls, and functions of all files, know the file above alone.
             seen = seen and (watched() or path != lower / "in/wanted")
             assert mine[wanted] == (20 if seen else 0), (engine, path)
@@ -235,7 +237,7 @@ def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(path_flow: Running, d
                 os.pread(fd, 4096, page << 12)
         os.close(fd)
     assert lossless(trace.summary), trace.summary["loss"]
-    mine = [one for one in told(trace, path) if one["pid"] == os.getpid()]
+    mine = [one for one in reported(trace, path) if one["pid"] == os.getpid()]
     assert [(one["kind"], one["op"], one["dev"]) for one in mine] == [("hit", "read", disk.name)] * 16
 
 

@@ -117,8 +117,8 @@ def test_other_owners(disk: Disk, by: str) -> None:
         found = counts(trace.summary, kind)
         assert (found[owner] if owner else max(found.values())) >= 80
     # Intervals have them as well.
-    told = [row for line in trace.lines if line["kind"] == "interval" for row in totals(line, "owned_operation")]
-    assert 0 < sum(row["count"] for row in told) <= sum(counts(trace.summary, "owned_operation").values())
+    reported = [row for line in trace.lines if line["kind"] == "interval" for row in totals(line, "owned_operation")]
+    assert 0 < sum(row["count"] for row in reported) <= sum(counts(trace.summary, "owned_operation").values())
 
 
 THREADS = """

@@ -49,12 +49,12 @@ def read(flow: Running, disk: Disk, pages: int, at: int) -> tuple[Line, list[Rec
     fd = os.open(disk.path, os.O_RDONLY)
     try:
         with traced(*(f"block/{name}" for name in EVENTS), filters=dict.fromkeys(EVENTS, dev)) as trace:
-            with flow.window() as told:
+            with flow.window() as reported:
                 assert len(os.pread(fd, pages * PAGE, at * PAGE)) == pages * PAGE
             records = trace.records()
     finally:
         os.close(fd)
-    (found,) = [line for line in told.operations if line["offset"] == at * PAGE]
+    (found,) = [line for line in reported.operations if line["offset"] == at * PAGE]
     return found, records
 
 

@@ -23,7 +23,7 @@ from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, unm
 from tests.kernel.loads import delayed, joined, mount, mounted, scsi_device
 from tests.kernel.patience import said
 from tests.kernel.test_io_path import settle, sums_up
-from tests.kernel.trace import PATIENCE, Told, count, lossless, rows, wait_until
+from tests.kernel.trace import PATIENCE, Lines, count, lossless, rows, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
@@ -83,7 +83,7 @@ def bare(path_flow: Running, disk: Disk) -> Running:
     return path_flow.aim(disk)
 
 
-def whole(trace: Told) -> None:
+def whole(trace: Lines) -> None:
     """Nothing lost, no end without a start, and each nanosecond in one stage."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["operations"]["in_flight"] == 0

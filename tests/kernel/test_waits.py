@@ -24,7 +24,7 @@ from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
 from tests.kernel.test_io_path import sums_up
-from tests.kernel.trace import Line, Told, Trace, lossless, wptrace
+from tests.kernel.trace import Line, Lines, Trace, lossless, wptrace
 from tests.kernel.window import Running
 from wptrace.analysis.waits import RUNNABLE
 from wptrace.engine.hooks import Hook
@@ -91,7 +91,7 @@ class Sleeper(threading.Thread):
         except BaseException as error:
             self.failed = error
 
-    def look(self) -> None:
+    def see_stack(self) -> None:
         if self.tid:
             try:
                 text = Path(f"/proc/self/task/{self.tid}/stack").read_text()
@@ -107,7 +107,7 @@ def run(*work: object) -> list[Sleeper]:
         one.start()
     while any(one.is_alive() for one in every):
         for one in every:
-            one.look()
+            one.see_stack()
         time.sleep(0.002)
     for one in every:
         ended(one)
@@ -116,17 +116,17 @@ def run(*work: object) -> list[Sleeper]:
     return every
 
 
-def waits(told: Told, op: str) -> list[tuple[Line, Line]]:
+def waits(reported: Lines, op: str) -> list[tuple[Line, Line]]:
     """Operations of this kind, with each of their waits."""
-    return [(one, wait) for one in told.operations if one["op"] == op for wait in one.get("waits", ())]
+    return [(one, wait) for one in reported.operations if one["op"] == op for wait in one.get("waits", ())]
 
 
-def exact(told: Told) -> None:
+def exact(reported: Lines) -> None:
     """Waits are parts of their stage; rows have what records have; nothing is lost."""
-    assert lossless(told.summary), told.summary["loss"]
+    assert lossless(reported.summary), reported.summary["loss"]
     rows: Counter[tuple[str, str, str]] = Counter()
     counts: Counter[tuple[str, str, str]] = Counter()
-    for one in told.operations:
+    for one in reported.operations:
         sums_up(one)
         of_stage: Counter[str] = Counter()
         for wait in one.get("waits", ()):
@@ -134,13 +134,13 @@ def exact(told: Told) -> None:
             rows[one["op"], wait["stage"], wait["reason"]] += wait["ns"]
             counts[one["op"], wait["stage"], wait["reason"]] += wait["count"]
         assert all(one["stages"][f"{stage}_ns"] >= ns for stage, ns in of_stage.items()), one
-    found = [row for row in told.summary["rows"] if row["kind"] == "wait"]
+    found = [row for row in reported.summary["rows"] if row["kind"] == "wait"]
     assert {(row["op"], row["in_stage"], row["reason"]): row["sum_ns"] for row in found} == dict(rows)
     assert {(row["op"], row["in_stage"], row["reason"]): row["waits"] for row in found} == dict(counts)
     slept: Counter[tuple[str, str]] = Counter()
     for (op, stage, _), ns in rows.items():
         slept[op, stage] += ns
-    for row in told.summary["rows"]:
+    for row in reported.summary["rows"]:
         if row["kind"] == "operation" and row["stage"] in RUNNABLE:
             assert slept[row["op"], row["stage"]] <= row.get("asleep_ns", 0) <= row["sum_ns"], row
 
@@ -199,10 +199,10 @@ def test_readers_of_one_page_wait_for_the_one_who_reads_it(flow: Running, folder
                 together.wait()
                 os.pread(fd, PAGE, place)
 
-        with flow.window() as told:
+        with flow.window() as reported:
             sleepers = run(read, read, read)
-    exact(told)
-    reads = [one for one in told.operations if one["op"] == "read"]
+    exact(reported)
+    reads = [one for one in reported.operations if one["op"] == "read"]
     assert len(reads) == 3 * len(places)
     others = [one for one in reads if one["kind"] == "operation" and not one["requests"]]
     # Whoever comes when it is nearly read waits for less than the threshold.
@@ -236,12 +236,12 @@ def test_a_writer_waits_for_the_lock_of_the_file(flow: Running, folder: Path) ->
             time.sleep(0.01)
 
     path = folder / "file"
-    with opened(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC) as synced, opened(path) as plain, flow.window() as told:
+    with opened(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC) as synced, opened(path) as plain, flow.window() as reported:
         sleepers = run(write_through, write)
-    exact(told)
-    found = [(one, wait) for one, wait in waits(told, "write") if wait["reason"] == "lock of the file"]
+    exact(reported)
+    found = [(one, wait) for one, wait in waits(reported, "write") if wait["reason"] == "lock of the file"]
     mine = [(one, wait) for one, wait in found if one["length"] == 100]
-    assert mine, told.operations
+    assert mine, reported.operations
     assert all(one["kind"] == "operation" for one, _ in mine)
     assert all(is_witnessed(wait, sleepers) for _, wait in mine)
     # What the program itself saw is an upper bound.
@@ -267,10 +267,12 @@ def test_what_waits_for_less_than_the_threshold_is_a_hit(flow: Running, folder: 
 
     with opened(folder / "file") as plain:
         for ns in (NEVER, ALWAYS):
-            with threshold(flow, ns), flow.window() as told:
+            with threshold(flow, ns), flow.window() as reported:
                 run(write_synced, write)
-            exact(told)
-            assert bool(waits(told, "write")) == bool(waits(told, "sync")) == (ns == ALWAYS), told.operations
+            exact(reported)
+            assert bool(waits(reported, "write")) == bool(waits(reported, "sync")) == (ns == ALWAYS), (
+                reported.operations
+            )
 
 
 @pytest.mark.guest
@@ -288,11 +290,11 @@ def test_a_page_that_is_written_back_must_not_change(flow: Running, folder: Path
             assert sync_file_range(fd, 0, PAGE, 2) == 0
             os.pwrite(fd, bytes([number + 1]) * PAGE, 0)
 
-    with opened(folder / "file") as fd, flow.window() as told:
+    with opened(folder / "file") as fd, flow.window() as reported:
         sleepers = run(rewrite)
-    exact(told)
-    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "stable page"]
-    assert found, waits(told, "write")
+    exact(reported)
+    found = [wait for _, wait in waits(reported, "write") if wait["reason"] == "stable page"]
+    assert found, waits(reported, "write")
     assert all(is_witnessed(wait, sleepers) for wait in found)
 
 
@@ -370,12 +372,12 @@ def sync_together(folder: Path, threads: int, times: int) -> list[Sleeper]:
 @pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_who_syncs_waits_for_a_commit(flow: Running, folder: Path) -> None:
     kind = next(line.split()[2] for line in Path("/proc/mounts").read_text().splitlines() if f" {folder} " in line)
-    with flow.window() as told:
+    with flow.window() as reported:
         # On others a task that is alone has its own requests to wait for.
         sleepers = sync_often(folder, 6) if kind == "ext4" else sync_together(folder, 4, 3)
-    exact(told)
-    found = [wait for _, wait in waits(told, "sync") if wait["reason"] == "journal commit"]
-    assert found, waits(told, "sync")
+    exact(reported)
+    found = [wait for _, wait in waits(reported, "sync") if wait["reason"] == "journal commit"]
+    assert found, waits(reported, "sync")
     assert {wait["stage"] for wait in found} >= {"journal"}
     assert any(is_witnessed(wait, sleepers) for wait in found)
 
@@ -393,10 +395,10 @@ def test_a_full_journal_has_to_be_emptied_first(path_flow: Running, slow: Disk, 
                     os.pwrite(fd, b"x" * (1 << 20), number << 20)
 
         # Who empties it has its own requests to wait for, and the other one waits for that one.
-        with threshold(flow, ALWAYS), flow.window(each=False) as told:
+        with threshold(flow, ALWAYS), flow.window(each=False) as reported:
             sleepers = run(lambda: write("one"), lambda: write("other"))
-    assert lossless(told.summary), told.summary["loss"]
-    found = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["op"] == "write"]
+    assert lossless(reported.summary), reported.summary["loss"]
+    found = [row for row in reported.summary["rows"] if row["kind"] == "wait" and row["op"] == "write"]
     assert "journal space" in {row["reason"] for row in found}, found
     # At most half of it is filled before somebody has to wait for a commit.
     assert sum(row["sum_ns"] for row in found) >= DELAY_MS * MS
@@ -438,11 +440,11 @@ def test_a_full_log_of_xfs_holds_up_a_write(path_flow: Running, slow: Disk, tmp_
                 os.pwrite(fd, b"x", 0)
                 time.sleep(0.005)
 
-        with opened(folder / "file") as fd, flow.window() as told:
+        with opened(folder / "file") as fd, flow.window() as reported:
             *_, writer = run(hold, lambda: change_often(0), lambda: change_often(1), write)
-    exact(told)
-    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "journal space"]
-    assert found, (waits(told, "write"), writer.seen)
+    exact(reported)
+    found = [wait for _, wait in waits(reported, "write") if wait["reason"] == "journal space"]
+    assert found, (waits(reported, "write"), writer.seen)
     assert any(is_witnessed(wait, [writer]) for wait in found)
 
 
@@ -468,11 +470,11 @@ def test_a_quota_that_is_being_committed_is_waited_for(path_flow: Running, slow:
                     os.pwrite(fd, b"x" * PAGE, PAGE)
                 time.sleep(DELAY_MS / 1000)
 
-        with flow.window() as told:
+        with flow.window() as reported:
             sleepers = run(sync, write)
-    exact(told)
-    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "quota"]
-    assert found, waits(told, "write")
+    exact(reported)
+    found = [wait for _, wait in waits(reported, "write") if wait["reason"] == "quota"]
+    assert found, waits(reported, "write")
     assert any(is_witnessed(wait, sleepers) for wait in found)
 
 
@@ -508,18 +510,18 @@ def test_stacks_know_a_journal_as_well_as_its_functions_do(
     try:
         assert other.flow._obj.bss.journal_by_stack
         assert not flow.flow._obj.bss.journal_by_stack
-        with flow.window() as told, other.window() as seen:
+        with flow.window() as reported, other.window() as seen:
             sync_often(folder, 9)
     finally:
         other.flow.close()
-    exact(told)
+    exact(reported)
     exact(seen)
 
-    def syncs(of: Told) -> list[Line]:
+    def syncs(of: Lines) -> list[Line]:
         return [one for one in of.operations if one["op"] == "sync"]
 
-    functions, stacks = sum_of_stages(syncs(told)), sum_of_stages(syncs(seen))
-    assert len(syncs(told)) == len(syncs(seen)) == 9
+    functions, stacks = sum_of_stages(syncs(reported)), sum_of_stages(syncs(seen))
+    assert len(syncs(reported)) == len(syncs(seen)) == 9
     # A sleep is what such a function does, but for the way there and back: it may take an emulated CPU its time.
     assert 0 < stacks["journal_ns"] <= functions["journal_ns"] + 9 * MS, (functions, stacks)
     if disk.name == AT_ONCE:
@@ -558,12 +560,12 @@ def test_rows_of_owners_and_a_replay_have_the_same_waits(tmp_path: Path) -> None
     assert len({row["owner"] for row in live if row["kind"] == "owned_wait" and row["op"] == "sync"}) >= 3
     replayed = [json.loads(line) for line in wptrace("replay", str(file), "--json").stdout.splitlines()]
     assert sums(replayed[-1]["rows"], "wait") == sums(live, "wait")
-    told = Counter[tuple[str, str, str]]()
+    reported = Counter[tuple[str, str, str]]()
     for one in replayed:
         for wait in one.get("waits", ()):
-            told[one["op"], wait["stage"], wait["reason"]] += wait["ns"]
+            reported[one["op"], wait["stage"], wait["reason"]] += wait["ns"]
             assert wait["stack"]
-    assert dict(told) == sums(live, "wait")
+    assert dict(reported) == sums(live, "wait")
 
 
 @pytest.mark.one_kernel
@@ -572,13 +574,13 @@ def test_owners_that_leave_take_their_waits_to_the_others(tmp_path: Path) -> Non
         options = Options(devices=(disk.name,), by=PROCESS, owner_rows=16, waits_ns=ALWAYS)
         flow = Running(lambda: PathFlow(options), [disk])
         try:
-            with flow.window() as told:
+            with flow.window() as reported:
                 for number in range(60):
                     subprocess.run(["sync", _new(folder / f"file{number}")], check=True)
                     flow.flow.snapshot()
         finally:
             flow.flow.close()
-    rows = told.summary["rows"]
+    rows = reported.summary["rows"]
     assert sums(rows, "wait")
     assert sums(rows, "owned_wait") == sums(rows, "wait")
     owners = {row["owner"] for row in rows if row["kind"] == "owned_wait"}
@@ -593,26 +595,26 @@ def test_what_makes_room_for_others_is_still_counted(tmp_path: Path, monkeypatch
         options = Options(devices=(disk.name,), slow_ns=0, waits_ns=ALWAYS)
         flow = Running(lambda: PathFlow(options), [disk])
         try:
-            with flow.window() as told:
+            with flow.window() as reported:
                 for _ in range(4):
                     load = threading.Thread(target=sync_often, args=(folder, 12))
                     load.start()
                     while load.is_alive():
-                        flow.flow.look()
+                        flow.flow.read_cells()
                         # As a session does: what left long ago has no names any more.
                         flow.drain()
                     ended(load)
                     # Each takes half of what is left.
                     for _ in range(12):
-                        flow.flow.look()
+                        flow.flow.read_cells()
             listed = flow.flow.lists()["wait_stacks"]
             stack = flow.flow._obj.struct("wait_stack")
             table = stack.struct.iter_unpack(flow.flow._obj.view("wait_stacks"))
             generations = [one[stack.fields.index("generation")] for one in table]
         finally:
             flow.flow.close()
-    exact(told)
-    found = waits(told, "sync")
+    exact(reported)
+    found = waits(reported, "sync")
     assert found
     assert not [wait for _, wait in found if not wait["stack"] and wait["reason"] != "several"]
     assert sum(generations) > 1
@@ -621,7 +623,7 @@ def test_what_makes_room_for_others_is_still_counted(tmp_path: Path, monkeypatch
         counted[one["op"], one["reason"]] += one["sum_ns"]
     assert len({(one["op"], one["in_stage"], one["reason"], *one["stack"]) for one in listed}) == len(listed)
     rows = Counter[tuple[str, str]]()
-    for row in told.summary["rows"]:
+    for row in reported.summary["rows"]:
         if row["kind"] == "wait":
             rows[row["op"], row["reason"]] += row["sum_ns"]
     # The list is of all that was counted since the start.
@@ -686,11 +688,11 @@ def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk,
             for number in range(10):
                 os.pwrite(fd, b"x" * (1 << 20), number << 20)
 
-        with flow.window() as told:
+        with flow.window() as reported:
             (sleeper,) = run(write)
         events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
-    exact(told)
-    found = waits(told, "write")
+    exact(reported)
+    found = waits(reported, "write")
     slept = [(one, wait) for one, wait in found if wait["stage"] == "dirty_limit"]
     assert slept
     assert {wait["reason"] for _, wait in slept} == {"dirty limit"}
@@ -698,12 +700,12 @@ def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk,
     assert sum(wait["count"] for _, wait in slept) == len(made)
     # In milliseconds, rounded down; a sleep may be longer, and is not ended early but by a signal.
     assert sum(wait["ns"] for _, wait in slept) >= sum(made) * MS * 3 // 4
-    (row,) = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
+    (row,) = [row for row in reported.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
     assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
     assert 0 < row["limit_bytes"] <= 4 << 20
-    finding = told.summary["verdict"]["findings"][0]
+    finding = reported.summary["verdict"]["findings"][0]
     assert finding["stage"] == "dirty_limit"
-    assert "the machine may have" in told.summary["verdict"]["text"]
+    assert "the machine may have" in reported.summary["verdict"]["text"]
     assert any("balance_dirty_pages" in name for names in sleeper.seen for name in names)
 
 
@@ -744,11 +746,11 @@ def test_a_writer_above_its_cgroups_limit_waits_for_memory(
         (group / "memory.high").write_text(str(8 << 20))
         with mounted(throttled, "ext4", tmp_path / "mounted") as top:
             flow = path_flow.aim(throttled)
-            with opened(top / "file") as fd, flow.window() as told, joined(group):
+            with opened(top / "file") as fd, flow.window() as reported, joined(group):
                 for number in range(16):
                     os.pwrite(fd, b"x" * (1 << 20), number << 20)
-        exact(told)
-        reasons = {wait["reason"] for _, wait in waits(told, "write")}
+        exact(reported)
+        reasons = {wait["reason"] for _, wait in waits(reported, "write")}
         assert reasons & {"memory", "dirty limit"}, reasons
     finally:
         group.rmdir()
@@ -771,10 +773,10 @@ def test_a_frozen_file_system_holds_up_a_write(flow: Running, folder: Path) -> N
         os.pwrite(fd, b"y", 0)
 
     is_frozen = threading.Event()
-    with opened(folder / "file") as fd, flow.window() as told:
+    with opened(folder / "file") as fd, flow.window() as reported:
         run(freeze, write)
-    exact(told)
-    (one,) = [one for one in told.operations if one["op"] == "write"]
+    exact(reported)
+    (one,) = [one for one in reported.operations if one["op"] == "write"]
     found = [wait for wait in one.get("waits", ()) if wait["reason"] == "freeze"]
     assert bool(found) == (flow.flow._running.way(OPERATION).name != FILES)
     for wait in found:

@@ -20,7 +20,7 @@ from tests.kernel.disks import Disk, frozen, loop_device, setting, wake_flushers
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.test_io_path import settle
-from tests.kernel.trace import KernelSkippedError, Line, Told, Trace, count, lossless, wait_until
+from tests.kernel.trace import KernelSkippedError, Line, Lines, Trace, count, lossless, wait_until
 from tests.kernel.window import Running
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
@@ -145,7 +145,7 @@ def flushed(disk: Disk, before: dict[str, int], size: int) -> None:
     settle()
 
 
-def told(trace: Told, pid: int) -> list[Line]:
+def reported(trace: Lines, pid: int) -> list[Line]:
     return [line for line in trace.requests if line["pid"] == pid and "dirty_ns" in line]
 
 
@@ -177,11 +177,11 @@ def test_a_device_that_is_written_like_a_file(writeback_flow: Running, disk: Dis
     assert lossless(trace.summary), trace.summary["loss"]
     assert made == trace.summary["bytes"] == sum(writer.bytes for writer in writers)
     for writer in writers:
-        mine = told(trace, writer.pid)
+        mine = reported(trace, writer.pid)
         assert sum(line["bytes"] for line in mine) == writer.bytes
         assert {line["comm"] for line in mine} == {"wptest_writer"}
         assert all(line["offset"] == line["sector"] * 512 for line in mine)
-    assert len(trace.requests) == sum(len(told(trace, writer.pid)) for writer in writers) == count(trace.summary)
+    assert len(trace.requests) == sum(len(reported(trace, writer.pid)) for writer in writers) == count(trace.summary)
     adds_up(trace.summary, disk)
     # A page that was dirty when it was written again counts once.
     assert count(trace.summary, kind="writeback") * PAGE <= made
@@ -211,11 +211,11 @@ def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_p
     assert sum(line["bytes"] for line in trace.requests if line["op"] == "write") == made
     for writer, path in zip(writers, (one, two, shared, shared)):
         # Trees of btrfs lie in the page cache as well, and have no name.
-        mine = [line for line in told(trace, writer.pid) if line["path"] or kind != "btrfs"]
+        mine = [line for line in reported(trace, writer.pid) if line["path"] or kind != "btrfs"]
         assert sum(line["bytes"] for line in mine) == writer.bytes, (writer.pid, mine)
         assert {(line["path"], line["comm"], line["deleted"]) for line in mine} == {(str(path), "wptest_writer", False)}
         assert {line["inode"] for line in mine} == {inodes[path]}
-    first, second = ({line["offset"] for line in told(trace, one.pid) if line["path"]} for one in writers[2:])
+    first, second = ({line["offset"] for line in reported(trace, one.pid) if line["path"]} for one in writers[2:])
     assert min(first) == 0
     assert max(first) < 40 * PAGE
     assert min(second) == 120 * PAGE
@@ -230,7 +230,7 @@ def test_who_writes_to_memory(writeback_flow: Running, disk: Disk, tmp_path: Pat
             writer.write()
             written_back(one)
     assert lossless(trace.summary), trace.summary["loss"]
-    mine = told(trace, writer.pid)
+    mine = reported(trace, writer.pid)
     assert sum(line["bytes"] for line in mine) == writer.bytes
     assert {line["path"] for line in mine} == {str(one)}
 
@@ -253,7 +253,7 @@ def test_how_long_it_was_dirty(writeback_flow: Running, disk: Disk, tmp_path: Pa
                 end = time.monotonic_ns()
             if not early:
                 break
-    (line,) = told(trace, writer.pid)
+    (line,) = reported(trace, writer.pid)
     assert asked - dirtied <= line["dirty_ns"] <= end - begin
     assert line["total_ns"] <= end - asked
 
@@ -339,7 +339,7 @@ def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> N
             settle()
             trace.stop()
     assert count(trace.summary, kind="writeback") == 0
-    assert told(trace, writer.pid) == []
+    assert reported(trace, writer.pid) == []
     assert count(trace.summary, op="write") > 0
 
 

@@ -116,7 +116,7 @@ def wait_until(condition: Any, what: str) -> None:
         time.sleep(0.05)
 
 
-class Told:
+class Lines:
     """Lines of JSON, by what they are about."""
 
     lines: list[Line]
@@ -135,7 +135,7 @@ class Told:
         return [line for line in self.lines if line["kind"] == "request"]
 
 
-class Trace(Told):
+class Trace(Lines):
     """`wptrace io --json` in the background, between its first line and its summary; or another command's."""
 
     command = "io"
@@ -380,9 +380,9 @@ def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
     return {row["stage"]: row for row in summary["rows"] if (row["kind"], row["op"], row["dev"]) == (kind, op, dev)}
 
 
-def same_as_told(found: dict[str, Line], told: list[Line], dev: str, op: str) -> None:
+def same_as_reported(found: dict[str, Line], reported: list[Line], dev: str, op: str) -> None:
     """The kernel's distributions, bucket for bucket, are those that Python makes of the single operations."""
-    mine = [one for one in told if (one["dev"], one["op"]) == (dev, op)]
+    mine = [one for one in reported if (one["dev"], one["op"]) == (dev, op)]
     for stage, row in found.items():
         made = Distribution()
         for one in mine:

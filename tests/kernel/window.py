@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Callable
 
 from tests.kernel.disks import Disk
-from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Told, check, kernel_counted, skipped, unskipped
+from tests.kernel.trace import PATIENCE, KernelSkippedError, Line, Lines, check, kernel_counted, skipped, unskipped
 from wptrace.engine.filters import Filter
 from wptrace.engine.session import Session
 from wptrace.flows.io import block as io_block
@@ -93,13 +93,13 @@ class Running:
         return self
 
     @contextmanager
-    def window(self, wanted: Filter | None = None, each: bool = True) -> Iterator[Told]:
+    def window(self, wanted: Filter | None = None, each: bool = True) -> Iterator[Lines]:
         """The lines are there when the block has ended: the start, the records, and what was counted meanwhile."""
         self._clear()
         if wanted is not None:
             assert isinstance(self.flow, PathFlow)
             self.flow.retarget(wanted)
-        told = Told()
+        reported = Lines()
         try:
             # Records from before are nobody's.
             before = self._look()
@@ -108,7 +108,7 @@ class Running:
             self._show(each)
             before_that = skipped(self.flow._obj)
             try:
-                yield told
+                yield reported
             except AssertionError as error:
                 if more := skipped(self.flow._obj) - before_that:
                     raise KernelSkippedError(f"the kernel skipped {more} runs of programs before: {error}") from error
@@ -136,10 +136,10 @@ class Running:
         report = self._trace.window_with_verdict(before, after, "summary")
         assert not undeclared(report)
         output.summary(report)
-        told.lines = [json.loads(line) for line in text.getvalue().splitlines()]
-        for line in told.lines:
+        reported.lines = [json.loads(line) for line in text.getvalue().splitlines()]
+        for line in reported.lines:
             check(line)
-        unskipped(told.summary, 0 if wanted else kernel_counted(self._names) - made)
+        unskipped(reported.summary, 0 if wanted else kernel_counted(self._names) - made)
 
     def _show(self, everything: bool) -> None:
         """Or nothing, where no test needs it: an emulated machine is slow to read records."""

@@ -41,15 +41,15 @@ def guest_slot(waiting: Callable[[], None]) -> Iterator[int]:
     """One of the machine's few places for a guest: more at a time only slow each other down."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_slot_file(number)) for number in range(GUESTS_AT_ONCE)]
-        told = False
+        reported = False
         while True:
             for number, file in enumerate(files):
                 if _try_lock(file):
                     yield number
                     return
-            if not told:
+            if not reported:
                 waiting()
-                told = True
+                reported = True
             time.sleep(0.2)
 
 

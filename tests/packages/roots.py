@@ -132,12 +132,12 @@ def traces(root: Root, command: str, device: str) -> None:
             for _ in range(50):
                 assert file.readinto(block) == 4096
         process.send_signal(signal.SIGINT)
-        told, errors = process.communicate(timeout=TIMEOUT)
+        reported, errors = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
         process.wait()
     assert (process.returncode, errors) == (0, "")
-    summary = json.loads(told.splitlines()[-1])
+    summary = json.loads(reported.splitlines()[-1])
     assert summary["kind"] == "summary"
     assert summary["requests"]["finished"] >= 50
     assert not summary["requests"].get("lost")

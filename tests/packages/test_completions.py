@@ -94,8 +94,8 @@ def test_fish_completes_words(made: Path) -> None:
     ask = "source $argv[1]; complete -C $argv[2]"
 
     def words(line: str) -> list[str]:
-        told = succeeds("fish", "--no-config", "-c", ask, str(made / PLACES["fish"]), line)
-        return [one.partition("\t")[0] for one in told.splitlines()]
+        reported = succeeds("fish", "--no-config", "-c", ask, str(made / PLACES["fish"]), line)
+        return [one.partition("\t")[0] for one in reported.splitlines()]
 
     assert set(words("wptrace ")) >= set(command_names())
     assert {path.name for path in Path("/sys/class/block").iterdir()} <= set(words("wptrace io --dev "))

@@ -58,8 +58,8 @@ def test_two_runs_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_sums_are_those_of_the_files(made: Path) -> None:
-    told = {line.split("  ")[1]: line.split("  ")[0] for line in (made / "SHA256SUMS").read_text().splitlines()}
-    assert told == {name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in (SDIST, WHEEL, SBOM)}
+    reported = {line.split("  ")[1]: line.split("  ")[0] for line in (made / "SHA256SUMS").read_text().splitlines()}
+    assert reported == {name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in (SDIST, WHEEL, SBOM)}
 
 
 def test_everything_has_the_time_of_the_commit(made: Path) -> None:
@@ -103,9 +103,9 @@ def test_the_wheel_runs(made: Path, tmp_path: Path) -> None:
     with ZipFile(made / WHEEL) as wheel:
         wheel.extractall(tmp_path)  # noqa: S202
     script = "import wptrace; from wptrace.bpf.object import find; print(wptrace.__file__, find('io_path'))"
-    told = succeeds(sys.executable, "-c", script, cwd=tmp_path)
-    assert told.split()[0] == f"{tmp_path}/wptrace/__init__.py"
-    assert told.split()[1].startswith(f"{tmp_path}/wptrace/objects/")
+    reported = succeeds(sys.executable, "-c", script, cwd=tmp_path)
+    assert reported.split()[0] == f"{tmp_path}/wptrace/__init__.py"
+    assert reported.split()[1].startswith(f"{tmp_path}/wptrace/objects/")
 
 
 def test_the_sdist_has_all_that_is_needed(source: Path) -> None:
@@ -184,7 +184,7 @@ def test_release_check_says_what_is_missing(made: Path, tmp_path: Path) -> None:
     assert f"dist/{SDIST} is not what SHA256SUMS says: run make dist" not in done.stdout.splitlines()
 
 
-def test_what_is_no_clone_is_told(source: Path, tmp_path: Path) -> None:
+def test_what_is_no_clone_is_reported(source: Path, tmp_path: Path) -> None:
     """Without git there is neither a list of files nor a time."""
     # No repository further up is meant.
     variables = environment(GIT_CEILING_DIRECTORIES=str(source.parent))

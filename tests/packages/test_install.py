@@ -131,7 +131,7 @@ def test_a_launcher_takes_signals_before_python_looks_for_packages(tmp_path: Pat
     assert succeeds(str(launcher)) == "True True\n"
 
 
-def test_an_old_python_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_old_python_is_reported_in_a_sentence(tmp_path: Path) -> None:
     """Whichever runs `-m wptrace`: what is read until then is for all of them."""
     for name in ("__main__.py", "__init__.py"):
         ast.parse((ROOT / "wptrace" / name).read_text(), feature_version=(3, 4))
@@ -153,8 +153,8 @@ def test_the_distributions_python_reads_its_objects(prefix: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1]); from wptrace.bpf.object import find, BpfObject\n"
         "with BpfObject(find('io_path')) as found: print(found.path, len(found.progs) > 20)"
     )
-    told = succeeds(SYSTEM, "-I", "-B", "-c", script, str(prefix / "lib"))
-    assert told == f"{prefix}/lib/wptrace/objects/{MACHINE}/io_path.bpf.o True\n"
+    reported = succeeds(SYSTEM, "-I", "-B", "-c", script, str(prefix / "lib"))
+    assert reported == f"{prefix}/lib/wptrace/objects/{MACHINE}/io_path.bpf.o True\n"
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -207,7 +207,7 @@ def test_nothing_stays_behind(tmp_path: Path) -> None:
         ("DESTDIR=/dev/null", "/dev/null/usr/bin/wptrace: Not a directory"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_sentence(word: str, problem: str) -> None:
+def test_what_cannot_be_is_reported_in_one_sentence(word: str, problem: str) -> None:
     done = make("install", "PREFIX=/usr", "DESTDIR=/dev/null", word)
     assert done.returncode
     assert f"install: {problem}\n" in done.stderr

@@ -16,8 +16,8 @@ SPEC = "packaging/wptrace.spec"
 def test_rpm_parses_the_spec() -> None:
     done = run("rpmspec", "--parse", SPEC)
     assert (done.returncode, done.stderr) == (0, "")
-    told = succeeds("rpmspec", "--query", "--queryformat", r"%{NAME} %{VERSION} %{ARCH}\n[%{REQUIRES}\n]", SPEC)
-    first, *needs = told.splitlines()
+    reported = succeeds("rpmspec", "--query", "--queryformat", r"%{NAME} %{VERSION} %{ARCH}\n[%{REQUIRES}\n]", SPEC)
+    first, *needs = reported.splitlines()
     assert first.split()[:2] == ["wptrace", __version__]
     assert {"libbpf", "python3", "python3-cffi", "python3-pyelftools", "python3-rich"} <= set(needs)
 
@@ -61,7 +61,7 @@ def test_the_rules_of_debian_call_what_there_is() -> None:
     control = (ROOT / "packaging/debian/control").read_text()
     for package in ("libbpf1 (>= 1:1.0)", "python3-cffi-backend", "python3-pyelftools", "python3-rich"):
         assert f" {package},\n" in control
-    told = set(re.findall(r"\$\(MAKE\) ([a-z ]+?) \$\(given\)", (ROOT / "packaging/debian/rules").read_text()))
-    assert told == {"all", "install"}
+    reported = set(re.findall(r"\$\(MAKE\) ([a-z ]+?) \$\(given\)", (ROOT / "packaging/debian/rules").read_text()))
+    assert reported == {"all", "install"}
     targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
-    assert {target for words in told for target in words.split()} <= targets
+    assert {target for words in reported for target in words.split()} <= targets

@@ -61,7 +61,7 @@ def test_it_brings_libbpf_and_cffi_of_its_own(folder: Path) -> None:
     assert f"({folder}/lib/native/{MACHINE}/libbpf.so.1)" in system["libbpf"]["detail"]
     # What is loaded is what lies here.
     start = folder / "lib/start/wptrace"
-    told = succeeds(
+    reported = succeeds(
         PYTHON,
         "-I",
         "-c",
@@ -75,14 +75,14 @@ def test_it_brings_libbpf_and_cffi_of_its_own(folder: Path) -> None:
         "--version",
         PATH=PATH,
     )
-    assert f"\n{folder}/lib/vendor/_cffi_backend.cpython-" in told
-    mapped = {Path(line.split(None, 5)[5]) for line in told.splitlines() if " /" in line and line.count(" ") > 5}
+    assert f"\n{folder}/lib/vendor/_cffi_backend.cpython-" in reported
+    mapped = {Path(line.split(None, 5)[5]) for line in reported.splitlines() if " /" in line and line.count(" ") > 5}
     for name in ("libbpf.so.1", "libelf.so.1"):
         assert folder / "lib/native" / MACHINE / name in mapped
     assert not [path for path in mapped if "libbpf" in path.name and not path.is_relative_to(folder)]
 
 
-def test_no_python_is_told(folder: Path, tmp_path: Path) -> None:
+def test_no_python_is_reported(folder: Path, tmp_path: Path) -> None:
     """Or only old ones."""
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)

@@ -21,13 +21,13 @@ def test_otf2_print_has_our_counts_and_sums(tmp_path: Path) -> None:
     assert program, "otf2-print is not installed: tests/setup.sh"
     events = some(500)
     folder = written(tmp_path, "otf2", path.start(), *events, path.report(kind="summary"))
-    told = subprocess.run(
+    reported = subprocess.run(
         [program, str(folder / "traces.otf2")], check=True, capture_output=True, text=True, errors="strict"
     ).stdout
     counts: Counter[str] = Counter()
     times: Counter[str] = Counter()
     begun: dict[str, list[int]] = {}
-    for what, location, at, name in _EVENT.findall(told):
+    for what, location, at, name in _EVENT.findall(reported):
         stack = begun.setdefault(location, [])
         if what == "ENTER":
             stack.append(int(at))

@@ -93,12 +93,12 @@ def test_a_definition_has_the_name_of_its_file_and_tells_what_it_is(name: str) -
 @pytest.mark.parametrize("name", shipped.names())
 def test_a_definition_fits_the_kernel(name: str, kernel: Kernel) -> None:
     found = _resolved(name, kernel)
-    told = [fault.message for fault in found.faults]
+    reported = [fault.message for fault in found.faults]
     if kernel.runs and name in _OF_MODULES:
-        assert all(_OF_MODULES[name] in message for message in told)
+        assert all(_OF_MODULES[name] in message for message in reported)
         return
-    assert told == _LACKS.get((name, kernel.name), [])
-    if not told:
+    assert reported == _LACKS.get((name, kernel.name), [])
+    if not reported:
         missing = {point.spec.name for point in found.resolution.points if not point.attachments}
         assert missing == set()
 
@@ -124,12 +124,12 @@ def test_what_is_issued_is_read_where_each_kernel_has_it(kernel: Kernel) -> None
     assert len(issued.labels[0].loads) == (2 if kernel.name == "5.10" else 3)
 
 
-def test_why_a_packet_was_dropped_is_told_where_the_kernel_knows(kernel: Kernel) -> None:
+def test_why_a_packet_was_dropped_is_reported_where_the_kernel_knows(kernel: Kernel) -> None:
     labels = {label.name: label for label in _resolved("netrx", kernel).resolution.labels}
     assert bool(labels["reason"].names) == (kernel.name not in _NO_REASON)
 
 
-def test_who_was_preempted_is_told_by_the_old_name_and_the_new_one(kernel: Kernel) -> None:
+def test_who_was_preempted_is_reported_by_the_old_name_and_the_new_one(kernel: Kernel) -> None:
     preempted = _resolved("runqueue", kernel).resolution.points[2].attachments[0]
     # 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and made it 32 bits.
     assert preempted.filters[0].left.size == (8 if kernel.name == "5.10" else 4)

@@ -37,7 +37,7 @@ def test_a_figure_is_the_mean_of_the_repeats() -> None:
     }
 
 
-def test_repeats_that_differ_by_more_than_the_resolution_are_told() -> None:
+def test_repeats_that_differ_by_more_than_the_resolution_are_reported() -> None:
     assert disagreements(run(inline=load(500.0, 549.0))) == []
     assert disagreements(run(inline=load(500.0, 551.0))) == ["io, inline: repeats differ by 51 instructions"]
     end = {**run(inline=load(1.0)), "end": {"inline": {"cpu": [1.0], "latency": [5100.0]}}}
@@ -51,7 +51,7 @@ def test_a_run_that_something_else_took_part_in_is_left_out() -> None:
     assert closest([], 2) == []
 
 
-def test_boots_that_differ_are_told() -> None:
+def test_boots_that_differ_are_reported() -> None:
     assert differences(run(inline=load(500.0)), run(inline=load(540.0), late=load(1.0))) == []
     assert differences(run(inline=load(500.0)), run(inline=load(560.0))) == ["io, inline: 500 and 560 instructions"]
 

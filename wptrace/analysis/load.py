@@ -11,14 +11,14 @@ from wptrace.model.kind import ALL, DEVICE, TOTAL, CounterField, Kind, Label, No
 from wptrace.model.report import Report
 
 _DEV = Label("dev", DEVICE)
-LOOKS, STAMPED, BUSY_MS = "looks", "stamped", "busy_ms"
+READS, STAMPED, BUSY_MS = "looks", "stamped", "busy_ms"
 LOAD = Kind(
     "device_load",
     Noun("device"),
     (_DEV,),
     book="",
     counters=(
-        CounterField(LOOKS, "how often the kernel's figures of the device were read"),
+        CounterField(READS, "how often the kernel's figures of the device were read"),
         CounterField(STAMPED, "how often there were any"),
         CounterField(BUSY_MS, "for how long it had requests", "ms"),
     ),

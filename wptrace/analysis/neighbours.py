@@ -45,7 +45,7 @@ WAITED = Kind(
     counters=(CounterField(COUNT, "requests that waited"), CounterField(NS, "for how long, from Q to D", "ns")),
 )
 """How an owner's requests waited."""
-MET = Kind(
+MEANWHILE = Kind(
     "neighbour_met",
     Noun("owner"),
     (_DEV, _WHO, Label("holder", "owner")),
@@ -53,11 +53,11 @@ MET = Kind(
     counters=(CounterField(NS, "the device time of the holder while the owner's requests waited", "ns"),),
 )
 """The device time of another owner (or itself) during these waits."""
-KINDS = (HAD, WAITED, MET)
+KINDS = (HAD, WAITED, MEANWHILE)
 # What of the labels are owners.
-_OWNERS = {HAD: (2,), WAITED: (1,), MET: (1, 2)}
+_OWNERS = {HAD: (2,), WAITED: (1,), MEANWHILE: (1, 2)}
 # Of these, whose line it is in.
-_WAITERS = {HAD: (2,), WAITED: (1,), MET: (1,)}
+_WAITERS = {HAD: (2,), WAITED: (1,), MEANWHILE: (1,)}
 
 
 class Neighbour(NamedTuple):
@@ -74,12 +74,12 @@ class Neighbour(NamedTuple):
     """How large such a request was in the mean."""
     waits: int
     waited_ns: int
-    met: Mapping[Owner, int]
+    meanwhile: Mapping[Owner, int]
     """The device time of each during its waits, the longest first."""
 
     @property
-    def met_ns(self) -> int:
-        return sum(self.met.values())
+    def meanwhile_ns(self) -> int:
+        return sum(self.meanwhile.values())
 
     @property
     def named(self) -> str:
@@ -90,10 +90,10 @@ def described(owner: Owner, op: str, size: int) -> str:
     """Such as: /batch (backup, 64 KiB reads)."""
     does = f"{units.size(size)} {op}{'' if op.endswith('s') else 's'}" if op and size else ""
     about = ", ".join(filter(None, (owner.seen, does)))
-    return f"{brief(owner)} ({about})" if about else brief(owner)
+    return f"{short_name(owner)} ({about})" if about else short_name(owner)
 
 
-def brief(owner: Owner) -> str:
+def short_name(owner: Owner) -> str:
     """Of the path of a pod's cgroup what people call it."""
     return str(owner) if len(owner) <= LONG or not owner.startswith("/") else cgroup.short(owner)
 
@@ -102,7 +102,7 @@ def of(counters: Counters) -> list[Neighbour]:
     """Of each device those who had most of it first."""
     had: dict[tuple[Any, Owner], dict[str, Counter[str]]] = {}
     waited: dict[tuple[Any, Owner], Mapping[str, int]] = {}
-    met: dict[tuple[Any, Owner], Counter[Owner]] = {}
+    meanwhile: dict[tuple[Any, Owner], Counter[Owner]] = {}
     for group, counts in counters.items():
         values: Any = group.values
         if group.kind is HAD:
@@ -110,11 +110,11 @@ def of(counters: Counters) -> list[Neighbour]:
             had.setdefault((dev, owner), {}).setdefault(op, Counter()).update(counts)
         elif group.kind is WAITED:
             waited[values] = counts
-        elif group.kind is MET:
+        elif group.kind is MEANWHILE:
             dev, owner, holder = values
-            met.setdefault((dev, owner), Counter())[holder] += counts[NS]
+            meanwhile.setdefault((dev, owner), Counter())[holder] += counts[NS]
     found = []
-    for dev, owner in dict.fromkeys([*had, *waited, *met]):
+    for dev, owner in dict.fromkeys([*had, *waited, *meanwhile]):
         ops = had.get((dev, owner), {})
         most = max(ops, key=lambda op: ops[op][NS], default="")
         waits = waited.get((dev, owner), {})
@@ -129,7 +129,7 @@ def of(counters: Counters) -> list[Neighbour]:
                 ops[most][BYTES] // max(ops[most][COUNT], 1) if ops else 0,
                 waits.get(COUNT, 0),
                 waits.get(NS, 0),
-                dict(sorted(met.get((dev, owner), {}).items(), key=lambda one: (-one[1], one[0]))),
+                dict(sorted(meanwhile.get((dev, owner), {}).items(), key=lambda one: (-one[1], one[0]))),
             )
         )
     return sorted(found, key=lambda one: (str(one.dev), -one.device_ns, -one.waited_ns, one.owner))
@@ -180,7 +180,7 @@ def as_json(counters: Counters) -> list[dict[str, Any]]:
             "op_bytes": one.op_bytes,
             "waits": one.waits,
             "waited_ns": one.waited_ns,
-            "meanwhile": [{"owner": str(holder), "ns": ns} for holder, ns in one.met.items()],
+            "meanwhile": [{"owner": str(holder), "ns": ns} for holder, ns in one.meanwhile.items()],
         }
         for one in of(counters)
     ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from wptrace.analysis.neighbours import COUNT, HAD, MET, NS, WAITED, WHOLE, Owner
+from wptrace.analysis.neighbours import COUNT, HAD, MEANWHILE, NS, WAITED, WHOLE, Owner
 from wptrace.model.kind import OTHERS, Group
 from wptrace.model.report import BYTES
 
@@ -73,7 +73,7 @@ class Overlap:
         self._at: list[tuple[_Device, Owner]] = []
         self._devices: dict[str, _Device] = {}
         self._rows: dict[tuple[str, str, Owner], _Row] = {}
-        self._met: dict[tuple[int, int], int] = {}
+        self._pairs: dict[tuple[int, int], int] = {}
         self.count = 0
         self.late = 0
         """Spans behind so many others that a part of them could not be compared."""
@@ -123,10 +123,10 @@ class Overlap:
             ):
                 if counts[COUNT]:
                     found.setdefault(group, Counter()).update(counts)
-        for (waiter, holder), ns in self._met.items():
+        for (waiter, holder), ns in self._pairs.items():
             device, owner = self._at[waiter]
-            met = MET.group(device.name, owner, self._at[holder][1])
-            found.setdefault(met, Counter())[NS] += ns
+            pairs = MEANWHILE.group(device.name, owner, self._at[holder][1])
+            found.setdefault(pairs, Counter())[NS] += ns
         return found
 
     def _row(self, dev: str, op: str, owner: Owner) -> _Row:
@@ -158,7 +158,7 @@ class Overlap:
         """The first so many of them; the others wait."""
         self._moments.sort()
         moments, self._moments = self._moments[:many], self._moments[many:]
-        at, met = self._at, self._met
+        at, pairs = self._at, self._pairs
         for moment in moments:
             now, place = moment >> _SHIFT, moment >> 2 & _PLACE
             what = moment & 3
@@ -173,10 +173,10 @@ class Overlap:
                     ns = number * times * (now - (since if since > other_since else other_since))
                     if ns:
                         pair = (place, other) if what < _HAS else (other, place)
-                        if pair in met:
-                            met[pair] += ns
+                        if pair in pairs:
+                            pairs[pair] += ns
                         else:
-                            self._meet(pair, ns)
+                            self._add_pair(pair, ns)
             number += -1 if what & 1 else 1
             if number:
                 mine[0], mine[1] = number, now
@@ -185,9 +185,9 @@ class Overlap:
         if moments:
             self._swept = moments[-1] >> _SHIFT
 
-    def _meet(self, pair: tuple[int, int], ns: int) -> None:
+    def _add_pair(self, pair: tuple[int, int], ns: int) -> None:
         """For the first time."""
-        if len(self._met) >= _MOST_PAIRS:
+        if len(self._pairs) >= _MOST_PAIRS:
             dev, others = self._at[pair[0]][0].name, Owner(OTHERS)
             pair = (pair[0], self._places[dev, others] if (dev, others) in self._places else self._place(dev, others))
-        self._met[pair] = self._met.get(pair, 0) + ns
+        self._pairs[pair] = self._pairs.get(pair, 0) + ns

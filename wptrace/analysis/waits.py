@@ -134,7 +134,7 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
         slept = report.counter(ASLEEP.group(*group.values, row.metric), NS)
         return {"asleep_ns": slept} if slept else {}
     if group.kind is WORK:
-        alike = (stages[TOTAL].sum for of, stages in report.cells.items() if _is_beside(of, group))
+        alike = (stages[TOTAL].sum for of, stages in report.cells.items() if _is_of_same_stage(of, group))
         return {"share": round(row.distribution.sum / (sum(alike) or 1), 4)}
     if group.kind is not WAIT:
         return {}
@@ -148,7 +148,7 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
     return {"waits": waits, **limits, "share": round(row.distribution.sum / whole, 4) if whole else 0.0}
 
 
-def _is_beside(one: Group, other: Group) -> bool:
+def _is_of_same_stage(one: Group, other: Group) -> bool:
     """Of the same stage."""
     return one.kind is other.kind and one.values[:3] == other.values[:3]
 

@@ -66,11 +66,11 @@ class Found(NamedTuple):
     found: list[InFlight]
 
 
-class Begun(NamedTuple):
+class NextTrace(NamedTuple):
     """The items behind it are those of another trace: captures were put one behind the other."""
 
 
-Item = Union[Records, "list[Event]", Found, Report, Begun]
+Item = Union[Records, "list[Event]", Found, Report, NextTrace]
 
 
 class Head(NamedTuple):
@@ -129,10 +129,10 @@ class _Frames:
     def _read_head(self, has: dict[str, Any], known: spec.Known, began_ns: int) -> Head:
         shown = spec.mapping(has["shown"])
         if any(type(shown.get(name, of())) is not of for name, of in _SHOWN.items()) or shown.keys() - _SHOWN:
-            raise ValueError("nobody wants to see that")
+            raise ValueError("an option of what was shown is unknown")
         start = spec.start(has, known, str(self._from.path))
         if not start.kinds:
-            raise ValueError("it follows nothing")
+            raise ValueError("the trace has no kinds")
         return Head(
             start,
             spec.text(has["view"]),
@@ -179,7 +179,7 @@ class _Frames:
         for number, name in spec.mapping(has.get("cgroups", {})).items():
             key = spec.integer(int(number))
             if len(spec.text(name)) > _LONGEST_NAME:
-                raise ValueError("no cgroup is called so")
+                raise ValueError("no cgroup has this name")
             self._named += len(name) - len(self.cgroups.pop(key, ""))
             self.cgroups[key] = name
         for number, stack in spec.mapping(has.get("waits", {})).items():
@@ -190,7 +190,7 @@ class _Frames:
             if len(functions) > _MOST_FUNCTIONS or self._stack_text > _MOST_TEXT or not 0 < key < _STACK_NUMBERS:
                 raise ValueError("there are too many waits")
             if any(len(name) > _LONGEST_NAME for name in (reason, *functions)):
-                raise ValueError("no function is called so")
+                raise ValueError("no function has this name")
             self.stacks[key] = reason, functions
         for number, devices in spec.mapping(has.get("devices", {})).items():
             # Whoever decodes records of the layout has this list.
@@ -220,7 +220,7 @@ class _Frames:
 
     def _described(self, has: Mapping[str, Any]) -> None:
         if has["number"] != len(self._numbers) or len(self._numbers) >= _MOST_LAYOUTS:
-            raise ValueError("it is not the next layout")
+            raise ValueError("layouts are not in order")
         found = Described(has)
         place = next((at for at, one in enumerate(self.layouts) if one == found and at not in self._numbers), None)
         if place is None:
@@ -386,7 +386,7 @@ class Capture(_Frames):
                 with self._sound(frame):
                     if frame.kind == Kind.START:
                         before, (trace, _) = trace, _segment(self._json(frame))
-                        found = Begun() if before is not None and (not trace or trace != before) else None
+                        found = NextTrace() if before is not None and (not trace or trace != before) else None
                     else:
                         found = self._item(frame, parts, records, intervals)
             except TornError:
@@ -513,7 +513,7 @@ class _Parts:
         if torn:
             return None
         if has["kind"] not in ("interval", "summary"):
-            raise ValueError("it is not a report that is known")
+            raise ValueError("the kind of report is unknown")
         return Report(
             has["kind"],
             spec.moment(has["ts_ns"]),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from wptrace.capture.reader import Begun, Capture, Head
+from wptrace.capture.reader import Capture, Head, NextTrace
 from wptrace.capture.sums import Intervals
 from wptrace.model.report import Report
 
@@ -82,7 +82,7 @@ def report(capture: Capture, since_ns: int | None = None, until_ns: int | None =
     """Go through a capture once, for the report of a window."""
     window = Window(capture.head, since_ns, until_ns)
     for item in capture.items(records=False, intervals=window.bounded or not capture.head.whole):
-        if isinstance(item, Begun):
+        if isinstance(item, NextTrace):
             window.begin()
         if not isinstance(item, Report):
             continue

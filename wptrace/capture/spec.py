@@ -61,13 +61,13 @@ def signed(value: Any) -> int:
 
 def text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise ValueError("not a text, or too long a one")
+        raise ValueError("it is not a text, or too long")
     return value
 
 
 def name(value: Any) -> str:
     if len(text(value)) > _LONGEST_NAME:
-        raise ValueError("too long a name")
+        raise ValueError("the name is too long")
     return str(value)
 
 
@@ -290,7 +290,7 @@ class Numbering:
         self._new = {"forget": True}
         self._from[1] = 0
 
-    def news(self) -> dict[str, Any]:
+    def new_names(self) -> dict[str, Any]:
         """Return what has come since the last call."""
         found, self._new = self._new, {}
         if found:
@@ -505,7 +505,7 @@ def start(found: Json, known: Known, file: str) -> Start:
     has = mapping(found)
     filters = mapping(has["filters"])
     if not all(map(_is_filter, filters.values())) or not _are_texts(filters.get("dev", [])):
-        raise ValueError("a filter is of no kind that is known")
+        raise ValueError("the kind of a filter is unknown")
     return Start(
         name(has["flow"]),
         name(has["level"]),
@@ -552,7 +552,7 @@ def event(found: Json, known: Known) -> Event:
     (fields,) = map(mapping, trail)
     segments = [_segment(*one) for one in fields["segments"]]
     if any(one.to_ns != after.from_ns for one, after in zip(segments, segments[1:])):
-        raise ValueError("stretches are not one behind the other")
+        raise ValueError("segments do not follow one another")
     children = [_child(*one) for one in fields["children"]]
     return made._replace(segments=segments, more=integer(fields["more"]), children=children)
 
@@ -560,7 +560,7 @@ def event(found: Json, known: Known) -> Event:
 def _segment(stage: Json, from_ns: Json, to_ns: Json) -> Segment:
     found = Segment(text(stage), integer(from_ns), integer(to_ns))
     if not found.from_ns < found.to_ns:
-        raise ValueError("a stretch ends before it begins")
+        raise ValueError("a segment ends before it begins")
     return found
 
 

@@ -65,7 +65,7 @@ class CaptureOutput:
         self._size = self._written = self._reports = 0
         self._since = time.monotonic()
         self._anchored = 0.0
-        self._begun = self._ended = False
+        self._started = self._ended = False
         self._trace, self._segment = os.urandom(8).hex(), 0
 
     # --- What an output is --------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class CaptureOutput:
     def start(self, start: Start) -> None:
         self._start = start
         self._begin_segment()
-        self._begun = True
+        self._started = True
 
     def _begin_segment(self) -> None:
         """Nothing before it is needed to read it."""
@@ -91,7 +91,7 @@ class CaptureOutput:
             "intervals": self.about.intervals,
             "shown": dict(self.about.shown),
         }
-        self._news()
+        self._write_new_names()
         self._json(Kind.START, fields)
         for number, one in enumerate(self._raw):
             self._json(Kind.LAYOUT, {"number": number, **one.facts, "names": list(one.names)})
@@ -119,7 +119,7 @@ class CaptureOutput:
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._put()
         fields = [spec.of_in_flight(one, self._numbers) for one in found[:_LISTED]]
-        self._news()
+        self._write_new_names()
         self._json(Kind.IN_FLIGHT, {"ts_ns": at_ns, "found": fields})
 
     def interval(self, report: Report) -> None:
@@ -137,7 +137,7 @@ class CaptureOutput:
 
     def close(self) -> None:
         try:
-            if self._begun and not self._ended:
+            if self._started and not self._ended:
                 self._put()
         finally:
             self._file.close()
@@ -194,7 +194,7 @@ class CaptureOutput:
             if new:
                 self._json(Kind.NAMES, {"cgroups": {str(one): cgroup_of(one) for one in new}})
 
-        made.number, made.meet = number, name
+        made.number, made.learn = number, name
         return take
 
     # --- Frames -------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class CaptureOutput:
             if not rows:
                 continue
             found = one.packer.pack(rows, holes)
-            one.meet(rows)
+            one.learn(rows)
             count = len(rows) // one.entry
             self._written += count
             head = HEADER.pack(one.number, count, offset)
@@ -217,7 +217,7 @@ class CaptureOutput:
         self._cut()
 
     def _put_events(self) -> None:
-        self._news()
+        self._write_new_names()
         if self._texts:
             self._written += len(self._texts)
             self._file.add(Kind.EVENTS, packed(f"[{','.join(self._texts)}]".encode()))
@@ -246,7 +246,7 @@ class CaptureOutput:
             fields["verdict"] = spec.of_verdict(report.verdict, self._numbers)
         if report.budget is not None:
             fields["budget"] = spec.of_spending(report.budget)
-        self._news()
+        self._write_new_names()
         # A report is over with the frame that has its kind.
         kind = Kind.SUMMARY if report.kind == "summary" else Kind.INTERVAL
         fields["parts"] = self._many(kind, "rows", rows, self._reports)
@@ -271,9 +271,9 @@ class CaptureOutput:
             fields["below"] = list(below)
         self._json(Kind.CLOCK, fields)
 
-    def _news(self) -> None:
+    def _write_new_names(self) -> None:
         """Kinds and groups before what is said of them."""
-        found = self._numbers.news()
+        found = self._numbers.new_names()
         groups = found.pop("groups", [])
         if found:
             self._json(Kind.NAMES, found)
@@ -295,7 +295,7 @@ class _Buffer:
     """Records of one struct, until they are in the file."""
 
     number: int
-    meet: Callable[[bytearray], None]
+    learn: Callable[[bytearray], None]
     names: list[str]
     """Of devices, as a reader knows them."""
 

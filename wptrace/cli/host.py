@@ -56,7 +56,7 @@ def _named(file: str, guest: Guest) -> str:
     return f"{front}-{guest.pid}.{end}" if dot and "/" not in end and front else f"{file}-{guest.pid}"
 
 
-def first_and_beside(options: argparse.Namespace) -> list[Guest]:
+def first_and_others(options: argparse.Namespace) -> list[Guest]:
     """The one that --pid names, or the only one, and those of --beside."""
     from wptrace.kernel import guests, tasks
 
@@ -75,7 +75,9 @@ def _guests(options: argparse.Namespace) -> list[Guest]:
         return [guests.read(tasks.process(options.pid))]
     found = [guests.read(pid) for pid in guests.find()]
     if not found:
-        raise UsageError("no process here runs a guest: none has /dev/kvm open or is called like one", hint="--pid PID")
+        raise UsageError(
+            "no process here runs a guest: none has /dev/kvm open or the name of a hypervisor", hint="--pid PID"
+        )
     every = getattr(options, "all", False)
     if len(found) > (_TRACED if every else 1):
         more = " ..." if len(found) > _NAMED else ""

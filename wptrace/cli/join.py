@@ -99,7 +99,7 @@ def _files(options: argparse.Namespace, named: Mapping[str, str]) -> int:
         recorder = None
         if options.capture is not None:
             recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, began_ns=found.began_ns))
-        join.tell(found, output, recorder, slow_ns)
+        join.show(found, output, recorder, slow_ns)
     return 0
 
 
@@ -119,7 +119,7 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     channel = Channel(options.live)
     slow_ns = _slow(options)
     events = common.EventOptions(slow_ns=0, sample=0, limit=0, stuck_ns=None)
-    flows = [host.flow(options, events, guest) for guest in host.first_and_beside(options)]
+    flows = [host.flow(options, events, guest) for guest in host.first_and_others(options)]
     require_tracing()
     shown = {"per_device": True, "hist": options.hist or ""}
     with common.stream(options, options.capture) as stream, ExitStack() as cleanup:
@@ -129,10 +129,10 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
             recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, seconds is not None))
         cleanup.callback(channel.close)
         live = LiveJoin(channel, named, output, recorder, slow_ns)
-        beside = [(flow, live.beside()) for flow in flows[1:]]
+        others = [(flow, live.of_other_guest()) for flow in flows[1:]]
         # The other ones end first: what they had is known when this one sums up.
         trace(
-            [*beside, (flows[0], live)],
+            [*others, (flows[0], live)],
             RunOptions(
                 common.paced(options, seconds, recorder is not None), count, watch_fd=stream.fileno(), controls=live
             ),

@@ -136,7 +136,7 @@ def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:
 def alignment(disks: Sequence[Disk], tries: Tries | None = None) -> Offset | None:
     """The host's clock minus the guest's; None if it is not known. The clock is the same for all disks of a guest."""
     tries = tries or Tries()
-    first = _first_look(disks, tries)
+    first = _first_estimate(disks, tries)
     if first is None:
         return None
     at: Callable[[int], Bound] = first.after
@@ -228,7 +228,7 @@ def _by_place(disk: Disk) -> dict[tuple[str, int, int], tuple[list[int], list[in
     return found
 
 
-def _first_look(disks: Sequence[Disk], tries: Tries) -> Bound | None:
+def _first_estimate(disks: Sequence[Disk], tries: Tries) -> Bound | None:
     """The offset that most of what may belong together allows, at one moment."""
     once: list[Bound] = []
     often: list[Bound] = []

@@ -111,14 +111,14 @@ class Kicks:
         workers = {one.tid for one in self._works}
         own = {fd for (tid, fd) in self._given if tid in workers}
         votes: Counter[tuple[int, str]] = Counter()
-        met: Counter[int] = Counter()
+        read_before: Counter[int] = Counter()
         for one, since, _ in self._alone:
             last = self._latest(None, "", since, one.begin)
             if last is not None and last.fd not in own:
                 votes[last.fd, one.image] += 1
             place = bisect_right(self._times, since)
-            met.update({read.fd for read in self._every_read[place : bisect_right(self._times, one.begin)]})
-        return {fd: image for (fd, image), count in votes.items() if count >= max(_ENOUGH, met[fd] / 2)}
+            read_before.update({read.fd for read in self._every_read[place : bisect_right(self._times, one.begin)]})
+        return {fd: image for (fd, image), count in votes.items() if count >= max(_ENOUGH, read_before[fd] / 2)}
 
     def _answering(self) -> dict[int, int]:
         """By the eventfd that kicks: the one that who had read it wrote nearly always once it was done.

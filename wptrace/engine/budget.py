@@ -101,9 +101,9 @@ class Keeper:
         self._refused = ""
         self.due = now
         # The first one shows whether the kernel lets us.
-        self.look(now)
+        self.check(now)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         if not self._measuring:
             self._meter.begin()
             self._measuring = True

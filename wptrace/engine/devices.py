@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
 
-from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
+from wptrace.analysis.load import BUSY_MS, LOAD, READS, STAMPED
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells, Elements
@@ -158,7 +158,7 @@ class Loads:
     def counters(self) -> dict[Group, Counter[str]]:
         for name, counts in self._counts.items():
             busy = blockdev.busy_ms(name)
-            counts[LOOKS] += 1
+            counts[READS] += 1
             if busy is not None:
                 counts[STAMPED] += 1
                 # Another device that has its name begins with 0.
@@ -251,7 +251,7 @@ class Devices:
         self.wanted, self._aimed = tuple(wanted), True
         obj.bss.trace_unlisted = self.everything
 
-    def look(
+    def refresh(
         self,
         obj: BpfObject,
         rename: Callable[[int, str], None] = lambda _slot, _name: None,

@@ -107,7 +107,7 @@ class Flow:
     def snapshot(self) -> Snapshot:
         raise NotImplementedError
 
-    def look(self) -> dict[Group, dict[str, Distribution]]:
+    def read_cells(self) -> dict[Group, dict[str, Distribution]]:
         """The cells of a snapshot, where they can be had without the rest of it."""
         return self.snapshot().cells
 

@@ -39,7 +39,7 @@ class Frames:
                 notes.append("names in user stacks of other users take CAP_SYS_PTRACE, which is missing")
         return notes
 
-    def meet(self, tgid: int, comm: bytes) -> None:
+    def add_process(self, tgid: int, comm: bytes) -> None:
         """A process does its first I/O: it is asked where its code lies while it lives."""
         self._processes[tgid] = f"{text(comm)}[{tgid}]", ProcessSymbols(tgid)
 
@@ -59,7 +59,7 @@ class Frames:
             return Stack(inside)
         if tgid not in self._processes:
             # There was no room to report it; if it has ended since, its name is lost.
-            self.meet(tgid, os.fsencode(name_of(tgid)) or b"?")
+            self.add_process(tgid, os.fsencode(name_of(tgid)) or b"?")
         process, symbols = self._processes[tgid]
         outside = [symbols.name(address) for address in _calls(self._addresses(user))]
         # Where frame pointers end, what follows is whatever lay on the stack.

@@ -111,7 +111,7 @@ class Trace:
 
     def turn(self, now: float) -> None:
         if self._keeper is not None and now >= self._keeper.due:
-            self._keeper.look(now)
+            self._keeper.check(now)
         self._turning, self._read = True, None
         for consumer in self._consumers:
             if now >= consumer.due:
@@ -134,7 +134,7 @@ class Trace:
             at_ns, cells = self._read.at_ns, self._read.cells
         elif now >= self._pace.due:
             before = time.process_time()
-            at_ns, cells = int(now * 1e9), self.flow.look()
+            at_ns, cells = int(now * 1e9), self.flow.read_cells()
             self._cost_s = time.process_time() - before
         else:
             return

@@ -107,7 +107,7 @@ class SizeFlow(Flow):
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
-        self._devices.look(loaded.obj, self._sizes.rename)
+        self._devices.refresh(loaded.obj, self._sizes.rename)
         self._sizes.read()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, loaded.obj.bss.loss))

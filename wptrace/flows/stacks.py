@@ -125,7 +125,7 @@ class StacksFlow(Flow):
             layout = obj.struct("process_record")
             self._place = layout.fields.index("tgid"), layout.fields.index("comm")
             self._ring = Ring.of(obj.maps["records"], layout.struct)
-            reader.add(self._ring, self._meet, rare=True)
+            reader.add(self._ring, self._add_processes, rare=True)
         least = {"min_ns": self._options.min_ns} if self._options.min_ns else {}
         how = ", ".join(program.section for program in loaded.programs)
         return self._started(
@@ -152,15 +152,15 @@ class StacksFlow(Flow):
         self._devices.place(obj, _SPARE if self._devices.may_come else 0, reused=False)
         filters.apply(obj.bss, self._options.wanted, self.filters)
 
-    def _meet(self, records: list[Record]) -> None:
+    def _add_processes(self, records: list[Record]) -> None:
         tgid, comm = self._place
         for record in records:
-            self._frames.meet(record[tgid], record[comm])
+            self._frames.add_process(record[tgid], record[comm])
 
     def snapshot(self) -> Snapshot:
         loaded = self._running
         obj = loaded.obj
-        self._devices.look(obj)
+        self._devices.refresh(obj)
         ran = [program.statistics() for program in loaded.programs]
         totals = obj.maps["totals"].summed(0)
         causes = dict(zip(self._causes, obj.bss.loss))
@@ -173,7 +173,7 @@ class StacksFlow(Flow):
         counted = list(obj.maps["cells"].items())
         # A process is reported before its first I/O is charged, and a row keeps the name that it gets now.
         if self._ring is not None:
-            self._meet(self._ring.read())
+            self._add_processes(self._ring.read())
         for key, cell in counted:
             group = IO.group(self._names[key.slot], self._ops[key.op], self._stack(key))
             found = cells.setdefault(group, {TOTAL: Distribution()})[TOTAL]

@@ -85,11 +85,11 @@ def day_and_time() -> tuple[int, int]:
     return day, (before + after) // 2
 
 
-def shortest(look: Callable[[], int]) -> tuple[int, int, int]:
+def shortest(read: Callable[[], int]) -> tuple[int, int, int]:
     """Of some looks the one that took least, and when it began and ended."""
     found = []
     for _ in range(_TRIES):
         before = time.monotonic_ns()
-        seen = look()
+        seen = read()
         found.append((seen, before, time.monotonic_ns()))
     return min(found, key=lambda one: one[2] - one[1])

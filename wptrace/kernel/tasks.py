@@ -56,7 +56,7 @@ class Watched:
             # A sandbox may forbid it, and nobody says then when it ends.
             return
 
-    def look(self) -> bool:
+    def has_just_ended(self) -> bool:
         """Whether it has ended since the last look."""
         if self.ended or self._fd < 0 or not select.select([self._fd], [], [], 0)[0]:
             return False

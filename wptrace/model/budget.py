@@ -34,9 +34,9 @@ class Saving(NamedTuple):
     """It goes in several steps: of one in so many something is left."""
 
 
-TOLD_ONE_IN = 100
+KEPT_ONE_IN = 100
 """The part of `each` that is left."""
-EACH = Saving("each", f"records (1/{TOLD_ONE_IN} are kept)", f"records but 1/{TOLD_ONE_IN}")
+EACH = Saving("each", f"records (1/{KEPT_ONE_IN} are kept)", f"records but 1/{KEPT_ONE_IN}")
 _RATES = (4, 16, 64, 256)
 
 

@@ -108,7 +108,7 @@ class NdjsonOutput:
                 "bytes": report.bytes,
                 "overhead": report.overhead._asdict(),
                 **({} if not (loads := load.as_json(report)) else {"devices": loads}),
-                **({} if not (met := neighbours.as_json(report.counters)) else {"neighbours": met}),
+                **({} if not (waiters := neighbours.as_json(report.counters)) else {"neighbours": waiters}),
                 **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
                 **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
                 **report.lists,

@@ -27,7 +27,7 @@ _MOST = 1 << 18
 """Of either side: they are held in memory, with some 6 kB for each that is joined."""
 _MOST_HEARD = 1 << 21
 _BEYOND = 1 << 64
-_TOLD = (OPERATION, HIT, REQUEST)
+_SHOWN = (OPERATION, HIT, REQUEST)
 _NUMBERS = ("pid", "tid", "inode", "length", "sector", "bytes", "requests", "readahead")
 # What is shown of the host, and what it is joined by.
 _OF_HOST = ("pid", "tid", "comm", "image", "clock", "length", "sector", "bytes")
@@ -37,17 +37,17 @@ _COMMANDS = {
 }
 
 
-def read(guest: Path, host: Path, named: Mapping[str, str], beside: Sequence[Path] = ()) -> Join:
+def read(guest: Path, host: Path, named: Mapping[str, str], others: Sequence[Path] = ()) -> Join:
     """`named` are images of disks that the user knows, `beside` is what the host did for other guests."""
     collect_seldom()
     ours, theirs = _read(guest, "io", of_disk), _read(host, "host", of_image)
     try:
-        return Join(ours, theirs, named, [_read(path, "host", of_image) for path in beside])
+        return Join(ours, theirs, named, [_read(path, "host", of_image) for path in others])
     except NONSENSE:
         raise NonsenseError(guest) from None
 
 
-def tell(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
+def show(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
     """The recorder takes all, the output those that took so long; None: no events."""
     with ExitStack() as cleanup:
         every: list[Output] = [output] if recorder is None else [recorder, output]
@@ -131,7 +131,7 @@ def _makes_sense(event: Event) -> bool:
     numbers = [event.total_ns, *event.stages.values(), *fields["clock"].values()]
     numbers += [fields[name] for name in _NUMBERS if name in fields]
     return (
-        event.group.kind in _TOLD
+        event.group.kind in _SHOWN
         and 0 <= event.end_ns < LATEST_NS
         and all(map(_is_plain, fields.values()))
         and all(type(one) is int and 0 <= one < _BEYOND for one in numbers)

@@ -65,7 +65,7 @@ class LiveJoin:
 
     # --- The guest: somebody who may ask for attention ----------------------------------------------------------------
 
-    def beside(self) -> Output:
+    def of_other_guest(self) -> Output:
         """For the trace of another guest of this host."""
         return _Other(self._following)
 
@@ -117,7 +117,7 @@ class LiveJoin:
     def _hear(self, data: bytes) -> Iterator[None]:
         for records in self._guest.feed(data):
             if self._singles is None:
-                self._singles = self._met()
+                self._singles = self._singles_of_guest()
             if self._guest.layouts[records.number].record == RECORDS.record:
                 for event in join.checked(self._singles.of(records), self._path):
                     found = join.of_disk(event)
@@ -127,7 +127,7 @@ class LiveJoin:
                         self._settle()
                     yield
 
-    def _met(self) -> Singles:
+    def _singles_of_guest(self) -> Singles:
         head = self._guest.head
         if head is None:
             raise NonsenseError(self._path)
@@ -144,7 +144,7 @@ class LiveJoin:
 
     def start(self, start: Start) -> None:
         self._host = start
-        self._following.traced_ns = time.monotonic_ns()
+        self._following.host_since_ns = time.monotonic_ns()
         self._anchors.append(_anchor())
         # Not before: what the guest tells was traced here as well.
         self._channel.open()
@@ -209,7 +209,7 @@ class LiveJoin:
 
     def _settle(self, last: bool = False) -> None:
         if self._guest.anchors:
-            self._following.begun_ns = self._guest.anchors[0].monotonic_ns
+            self._following.guest_since_ns = self._guest.anchors[0].monotonic_ns
             self._following.anchor(self._guest.anchors, [*self._anchors, _anchor()])
         with self._guarded():
             found = self._following.settle(last)
@@ -260,7 +260,7 @@ class _Other:
         """Report nothing of it alone."""
 
     def event(self, event: Event) -> None:
-        self._following.beside.other(whose(event), join.of_image(event))
+        self._following.others.other(whose(event), join.of_image(event))
 
     def flush(self) -> None:
         """It waits for the guest that is followed."""

@@ -12,7 +12,7 @@ from wptrace.analysis import neighbours
 from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
-from wptrace.capture.reader import Begun, Capture, Found, Head, Records
+from wptrace.capture.reader import Capture, Found, Head, NextTrace, Records
 from wptrace.capture.recording import Window
 from wptrace.capture.selection import Selection
 from wptrace.engine.run import collect_seldom
@@ -93,7 +93,7 @@ class _Replay:
         self._lately = sums.Singles(self._kinds)
         self._of_singles = bool(selection) and not self._by_rows
         self._decoded = Singles(capture, capture.head, wanted.singles)
-        self._first_ns = self._last_ns = self._untold = self._unlisted = 0
+        self._first_ns = self._last_ns = self._skipped = self._unlisted = 0
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
 
     def _answered(self, head: Head) -> bool:
@@ -134,7 +134,7 @@ class _Replay:
                 shown = wanted.singles and not self._selection and self._window.has(item.ts_ns)
                 if shown and self._is_due(item.ts_ns):
                     self._output.in_flight(item.found, item.ts_ns)
-            elif isinstance(item, Begun):
+            elif isinstance(item, NextTrace):
                 self._end(last)
                 self._window.begin()
                 last = None
@@ -255,8 +255,8 @@ class _Replay:
     def _is_sampled(self) -> bool:
         if not self._wanted.sample:
             return False
-        self._untold = (self._untold + 1) % self._wanted.sample
-        return not self._untold
+        self._skipped = (self._skipped + 1) % self._wanted.sample
+        return not self._skipped
 
     # --- Reports ------------------------------------------------------------------------------------------------------
 

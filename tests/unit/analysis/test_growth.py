@@ -56,14 +56,14 @@ def test_a_slow_phase_of_many_stretches_is_one() -> None:
     assert (found.start_ns, found.end_ns) == (3, 6)
 
 
-def test_a_change_for_good_is_told_from_where_it_began() -> None:
+def test_a_change_for_good_is_reported_from_where_it_began() -> None:
     found = largest(series(MS, MS, MS, 3 * MS, 3 * MS, 3 * MS))
     assert found is not None
     assert (found.start_ns, found.end_ns) == (3, 6)
     assert found.factor == pytest.approx(3, rel=0.1)
 
 
-def test_of_several_stages_the_one_that_cost_the_most_is_told() -> None:
+def test_of_several_stages_the_one_that_cost_the_most_is_reported() -> None:
     quick = {"queue": noisy(MS, 50), "device": noisy(MS, 50)}
     slow = {"queue": noisy(9 * MS, 50), "device": noisy(3 * MS, 50)}
     found = largest(stretches(quick, quick, slow, quick))

@@ -7,7 +7,7 @@ import json
 
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import MS, SECOND, distribution
-from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED, as_json, busy, of
+from wptrace.analysis.load import BUSY_MS, LOAD, READS, STAMPED, as_json, busy, of
 from wptrace.flows.io.kinds import KINDS, REQUEST
 from wptrace.flows.io.kinds import LAYER as BELOW
 from wptrace.model.report import BYTES, Report, arranged
@@ -15,9 +15,9 @@ from wptrace.model.report import BYTES, Report, arranged
 READ, WRITE = REQUEST.group("sda", "read"), REQUEST.group("sda", "write")
 LAYER = BELOW.group("dm-0", "read")
 COUNTERS = {
-    LOAD.group("sda"): {LOOKS: 1, STAMPED: 1, BUSY_MS: 250},
-    LOAD.group("dm-0"): {LOOKS: 1},
-    LOAD.group("sdb"): {LOOKS: 1, STAMPED: 1},
+    LOAD.group("sda"): {READS: 1, STAMPED: 1, BUSY_MS: 250},
+    LOAD.group("dm-0"): {READS: 1},
+    LOAD.group("sdb"): {READS: 1, STAMPED: 1},
     READ: {BYTES: 4096, "merged": 7},
     WRITE: {BYTES: 4096, "merged": 2, "split": 1},
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wptrace.analysis import overlap
-from wptrace.analysis.neighbours import COUNT, HAD, MET, NS, WAITED, WHOLE, Owner, of
+from wptrace.analysis.neighbours import COUNT, HAD, MEANWHILE, NS, WAITED, WHOLE, Owner, of
 from wptrace.analysis.overlap import WAIT_NS, Overlap, Span
 from wptrace.model.kind import OTHERS
 from wptrace.model.report import BYTES
@@ -38,9 +38,9 @@ def test_by_hand() -> None:
     # The wait of A is 10 us, from 110 to 120: its other one has the device.
     assert found[WAITED.group("sda", A)] == {COUNT: 1, NS: 10 * US}
     assert found[WAITED.group("sda", B)] == {COUNT: 1, NS: 100 * US}
-    assert found[MET.group("sda", B, A)] == {NS: (50 + 80) * US}
-    assert found[MET.group("sda", A, A)] == {NS: 10 * US}
-    assert {group.values for group in found if group.kind is MET} == {("sda", "b", "a"), ("sda", "a", "a")}
+    assert found[MEANWHILE.group("sda", B, A)] == {NS: (50 + 80) * US}
+    assert found[MEANWHILE.group("sda", A, A)] == {NS: 10 * US}
+    assert {group.values for group in found if group.kind is MEANWHILE} == {("sda", "b", "a"), ("sda", "a", "a")}
     (first, second, third) = of(found)
     assert [one.owner for one in (first, second, third)] == ["a", "c", "b"]
     assert first.device_ns / sum(one.device_ns for one in (first, second, third)) == 280 / 430
@@ -48,7 +48,7 @@ def test_by_hand() -> None:
 
 def test_devices_are_apart_and_short_waits_are_none() -> None:
     found = swept(span(A, 0, 0, 100), span(B, 0, 50, 60, dev="sdb"), span(B, 50, 59, 60)).counters()
-    assert not [group for group in found if group.kind is MET]
+    assert not [group for group in found if group.kind is MEANWHILE]
     assert WAITED.group("sda", B) not in found
     assert found[WAITED.group("sdb", B)][COUNT] == 1
 
@@ -60,9 +60,9 @@ def test_what_is_asked_for_and_what_is_inside_the_time() -> None:
     made.add(span(C, 60, 120, 130))
     found = made.counters()
     # What had the device before the time that is wanted had it all the same.
-    assert found[MET.group("sda", C, A)] == {NS: 40 * US}
-    assert found[MET.group("sda", C, B)] == {NS: 20 * US}
-    assert {group.values for group in found if group.kind is not MET} == {
+    assert found[MEANWHILE.group("sda", C, A)] == {NS: 40 * US}
+    assert found[MEANWHILE.group("sda", C, B)] == {NS: 20 * US}
+    assert {group.values for group in found if group.kind is not MEANWHILE} == {
         ("sda", "read", "a"),
         ("sda", "read", "c"),
         ("sda", "c"),
@@ -84,7 +84,7 @@ def test_it_is_what_all_pairs_are(spans: list[Span]) -> None:
     """In the order of their ends, as they are told."""
     spans = sorted(spans, key=lambda one: one.completed_ns)
     for made in (swept(*spans), swept(*spans, held=1 << 10)):
-        found = {group.values: counts[NS] for group, counts in made.counters().items() if group.kind is MET}
+        found = {group.values: counts[NS] for group, counts in made.counters().items() if group.kind is MEANWHILE}
         assert found == {pair: ns for pair, ns in by_pairs(spans).items() if ns}
         assert made.late == 0
 
@@ -104,16 +104,16 @@ def test_it_looks_ahead_as_far_as_it_has_room_for() -> None:
     many = [span(A, 100 * at, 100 * at, 100 * at + 50) for at in range(200)]
     long = span(B, 0, 20_000, 20_010)
     whole, pieces = swept(*many, long), swept(*many, long, held=8)
-    assert whole.counters()[MET.group("sda", B, A)] == {NS: 200 * 50 * US}
+    assert whole.counters()[MEANWHILE.group("sda", B, A)] == {NS: 200 * 50 * US}
     assert (whole.late, pieces.late) == (0, 1)
     # Of the late one that part is left which is behind what was looked at.
-    assert 0 < pieces.counters()[MET.group("sda", B, A)][NS] <= 16 * 50 * US
+    assert 0 < pieces.counters()[MEANWHILE.group("sda", B, A)][NS] <= 16 * 50 * US
     # Those that came in time are exact in pieces as well: each of these waits behind the one before it.
     line = [span(A if at % 2 else B, 50 * at - 30, 50 * at, 50 * at + 50) for at in range(1, 400)]
     found = swept(*line, held=16)
     assert found.late == 0
     assert +by_pairs(line) == {
-        group.values: counts[NS] for group, counts in found.counters().items() if group.kind is MET
+        group.values: counts[NS] for group, counts in found.counters().items() if group.kind is MEANWHILE
     }
     assert all(two.queued_ns < one.completed_ns for one, two in pairwise(line))
 

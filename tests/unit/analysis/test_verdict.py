@@ -11,7 +11,7 @@ import pytest
 from tests.unit.outputs.samples import OVERHEAD, distribution
 from wptrace.analysis import growth, neighbours, verdict
 from wptrace.analysis.history import Stretch, Sums
-from wptrace.analysis.neighbours import HAD, MET, NS, WAITED
+from wptrace.analysis.neighbours import HAD, MEANWHILE, NS, WAITED
 from wptrace.analysis.verdict import TIMED, Case
 from wptrace.analysis.waits import WAIT
 from wptrace.flows.io import options
@@ -241,19 +241,19 @@ def test_lost_counts_operations_and_requests() -> None:
     assert verdict.lost(case({}, requests=book(20), operations=book(9))) is None
 
 
-def test_all_of_them_can_be_told_together_in_this_order() -> None:
+def test_all_of_them_can_be_reported_together_in_this_order() -> None:
     (stages,) = tailed(60 * MS).values()
     cells = {READ: {**stages, "preempted": distribution([3 * MS] * 1000)}}
     history = stretches(MS, MS, 4 * MS, MS)
     assert rules(case(cells, stretches=history, requests=book(20, 3))) == ["largest", "grew", "tail", "inside", "lost"]
 
 
-@pytest.mark.parametrize(("waited", "told"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
-def test_who_filled_the_commits_of_others(waited: int, told: bool) -> None:
+@pytest.mark.parametrize(("waited", "reported"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
+def test_who_filled_the_commits_of_others(waited: int, reported: bool) -> None:
     """Of those that others waited for, who cost them most, where that is a tenth of the time of all."""
     found = judge(case({WRITE: cell(10, fs=SECOND // 10)}), {"mv[8]": 5, "cp[7]": waited})
     behind = [finding for finding in found.findings if finding.rule == "behind"]
-    assert len(behind) == told
+    assert len(behind) == reported
     for one in behind:
         assert (one.who, one.figures["sum_ns"], one.figures["share"]) == ("cp[7]", waited, waited / SECOND)
 
@@ -329,7 +329,7 @@ def met(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
     for name, ns in had.items():
         owner = neighbours.Owner("/app" if name == "app" else name)
         owner.seen = f"{name}d"
-        counters[MET.group("sda", app, owner)] = {"count": 7, "ns": ns}
+        counters[MEANWHILE.group("sda", app, owner)] = {"count": 7, "ns": ns}
         counters[HAD.group("sda", "read", owner)] = {"count": 7, "ns": ns, "bytes": 7 * 65536}
     return Case(Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD), (OPERATION, REQUEST))
 
@@ -377,7 +377,7 @@ def test_the_victim_is_who_waits_for_others() -> None:
         counters[WAITED.group("sda", owners[name])] = {"count": 100, "ns": waited}
         cells[requests.group("sda", "read", name)] = {"total": distribution([whole])}
         for holder, ns in (("/app", 2), ("/one", 49), ("/two", 49)):
-            counters[MET.group("sda", owners[name], owners[holder])] = {"count": 100, "ns": ns * waited}
+            counters[MEANWHILE.group("sda", owners[name], owners[holder])] = {"count": 100, "ns": ns * waited}
     rows = arranged(cells, (requests,))
     report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD)
     found = io_rules.neighbour(Case(report, (OPERATION, REQUEST)))

@@ -12,7 +12,7 @@ from wptrace.bpf.lib import Libbpf, libbpf
 _WARNING = 0
 
 
-def told(lib: Libbpf, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> int:
+def reported(lib: Libbpf, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> int:
     """Return what the library gets back for a message."""
 
     def fail(*unused: Any) -> str:
@@ -22,25 +22,25 @@ def told(lib: Libbpf, error: type[BaseException], monkeypatch: pytest.MonkeyPatc
     return int(lib._printer(_WARNING, lib.ffi.NULL, lib.ffi.NULL))
 
 
-def test_an_interrupt_in_a_message_is_told_when_libbpf_returns(
+def test_an_interrupt_in_a_message_is_reported_when_libbpf_returns(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lib = libbpf()
-    assert told(lib, KeyboardInterrupt, monkeypatch) == 0
+    assert reported(lib, KeyboardInterrupt, monkeypatch) == 0
     with pytest.raises(KeyboardInterrupt):
         lib.check(-1, "it failed")
-    assert told(lib, KeyboardInterrupt, monkeypatch) == 0
+    assert reported(lib, KeyboardInterrupt, monkeypatch) == 0
     with pytest.raises(KeyboardInterrupt):
         lib.pointer(lib.ffi.NULL, "it failed")
     assert lib.check(0, "it worked") == 0
     assert capfd.readouterr() == ("", "")
 
 
-def test_another_error_in_a_message_is_told_in_a_sentence(
+def test_another_error_in_a_message_is_reported_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     lib = libbpf()
-    assert told(lib, MemoryError, monkeypatch) == 0
+    assert reported(lib, MemoryError, monkeypatch) == 0
     assert lib.check(0, "it worked") == 0
     assert "Traceback" not in capfd.readouterr().err
     assert [one.getMessage() for one in caplog.records] == ["a call from libbpf failed: MemoryError"]

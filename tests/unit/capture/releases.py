@@ -54,7 +54,7 @@ def _distribution(*values: int) -> Distribution:
 def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
     book = Book.read(9, 7, {STATE_FULL: 1}, {RING_FULL: 2, RECURSION: 3}, 1)
     counters = {group: {"bytes": 4096, "merged": 2} for group in groups}
-    met = neighbours.MET.group("sda", Owner("/a"), Owner("others"))
+    met = neighbours.MEANWHILE.group("sda", Owner("/a"), Owner("others"))
     owner = Owner("/b")
     owner.seen = "backup"
     counters |= {met: {"ns": 5}, neighbours.HAD.group("sda", "read", owner): {"ns": 7, "count": 2, "bytes": 512}}
@@ -130,5 +130,5 @@ def lines(path: Path) -> list[str]:
 if __name__ == "__main__":
     for file in write(FOLDER):
         without_machine(file)
-        told = [{name: value for name, value in json.loads(line).items() if name != "file"} for line in lines(file)]
-        file.with_suffix(".json").write_text("".join(json.dumps(one) + "\n" for one in told))
+        reported = [{name: value for name, value in json.loads(line).items() if name != "file"} for line in lines(file)]
+        file.with_suffix(".json").write_text("".join(json.dumps(one) + "\n" for one in reported))

@@ -42,16 +42,16 @@ def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> l
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_what_was_written_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start, *told, summary = replayed(file, capsys)
+def test_what_was_written_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start, *reported, summary = replayed(file, capsys)
     assert (start["flow"], start["filters"], start["notes"], start["file"]) == (
         "io",
         START.filters,
         START.notes,
         str(file),
     )
-    assert [one["total_ns"] for one in told] == list(range(8))
-    assert {(one["kind"], one["dev"], one["pid"], one["comm"], one["cgroup"]) for one in told} == {
+    assert [one["total_ns"] for one in reported] == list(range(8))
+    assert {(one["kind"], one["dev"], one["pid"], one["comm"], one["cgroup"]) for one in reported} == {
         ("operation", "sda", 7, "fio", "/cgroup55")
     }
     total = next(row for row in summary["rows"] if row["stage"] == "total")
@@ -79,7 +79,7 @@ def items(path: Path) -> tuple[list[int], list[int]]:
     return records, reports
 
 
-def test_what_was_cut_off_is_told_as_far_as_it_goes(
+def test_what_was_cut_off_is_reported_as_far_as_it_goes(
     obj: BpfObject, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = file.read_bytes()
@@ -104,9 +104,9 @@ def test_what_was_cut_off_is_told_as_far_as_it_goes(
     second = [frame for frame in frames if frame.kind == Kind.INTERVAL][5]
     cut.write_bytes(data[: second.place + second.length + 1])
     records, reports = items(cut)
-    start, *told, summary = replayed(cut, capsys)
+    start, *reported, summary = replayed(cut, capsys)
     assert start["notes"][-1].startswith("the capture has no end")
-    assert len(told) == sum(records)
+    assert len(reported) == sum(records)
     total = next(row for row in summary["rows"] if row["stage"] == "total")
     assert total["count"] == summary["operations"]["finished"] == sum(reports) == 4
 
@@ -273,8 +273,8 @@ def test_a_later_version_reads_records_by_their_own_layout(
     take(memoryview(struct.pack("<IIQ", size + 8, 0, 77) + payload))
     output.summary(report("summary", [5], 1))
     output.close()
-    _, told, _ = replayed(path, capsys)
-    assert (told["total_ns"], told["pid"], told["comm"]) == (5, 7, "fio")
+    _, reported, _ = replayed(path, capsys)
+    assert (reported["total_ns"], reported["pid"], reported["comm"]) == (5, 7, "fio")
 
 
 def test_what_lies_behind_a_text_is_not_kept() -> None:
@@ -296,8 +296,8 @@ def test_paths_are_kept_and_nothing_behind_them(
         take(memoryview(entry(obj, 1, path=text + secret, path_end=len(text))))
     output.summary(report("summary", [1], 1))
     output.close()
-    _, *told, _ = replayed(path, capsys)
-    assert [one["path"] for one in told] == ["/b/a", "", "/srv/a longer name"]
+    _, *reported, _ = replayed(path, capsys)
+    assert [one["path"] for one in reported] == ["/b/a", "", "/srv/a longer name"]
     with closing(Capture(path)) as capture:
         (records,) = (one for one in capture.items() if isinstance(one, Records))
     assert secret[-8:] not in records.rows
@@ -314,7 +314,7 @@ def test_a_capture_is_read_and_written_without_zstd(
         return
     assert zstd.MAGIC in packed.read_bytes()
     assert zstd.MAGIC not in plain.read_bytes()
-    with pytest.raises(WptraceError, match="the capture is packed by zstd, which is not here"):
+    with pytest.raises(WptraceError, match="the capture is compressed by zstd, which is not installed"):
         main(["replay", str(packed)])
 
 
@@ -394,5 +394,5 @@ def test_records_end_where_what_was_asked_for_ends(
     take(memoryview(struct.pack("<II", layout.size, 0) + whole[8 : 8 + layout.size]))
     output.summary(report("summary", [5], 1))
     output.close()
-    _, told, _ = replayed(path, capsys)
-    assert (told["total_ns"], [one["ns"] for one in told["interference"]]) == (5, [7] * heard)
+    _, reported, _ = replayed(path, capsys)
+    assert (reported["total_ns"], [one["ns"] for one in reported["interference"]]) == (5, [7] * heard)

@@ -83,11 +83,11 @@ def test_what_cannot_be_written_is_one_sentence(
 def test_a_sample_tells_one_in_so_many_of_those_that_are_not_slow(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(*options: str) -> list[int]:
+    def reported(*options: str) -> list[int]:
         _, *found, summary = replayed(file, capsys, *options)
         assert summary["operations"]["finished"] == 8
         return [one["total_ns"] for one in found]
 
-    assert told("--sample=1/3") == [2, 5]
-    assert told("--sample=1/1") == list(range(8))
-    assert told("--sample=1/2", "--slow=5ns") == [1, 3, 5, 6, 7]
+    assert reported("--sample=1/3") == [2, 5]
+    assert reported("--sample=1/1") == list(range(8))
+    assert reported("--sample=1/2", "--slow=5ns") == [1, 3, 5, 6, 7]

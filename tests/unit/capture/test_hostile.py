@@ -117,7 +117,7 @@ def wild(frames: Frames, chance: random.Random) -> Frames:
     return found
 
 
-def told(path: Path, case: int) -> str:
+def reported(path: Path, case: int) -> str:
     """In one of the forms."""
     stream = io.StringIO()
     form = (TEXT, NDJSON, LINES, TEXT)[case % 4]
@@ -152,7 +152,7 @@ def test_what_nobody_wrote_ends_in_a_sentence(
     for case in range(CASES):
         try:
             if case % 4 == 0:
-                assert "\x1b" not in told(made(path, wild(frames, chance)), case // 4)
+                assert "\x1b" not in reported(made(path, wild(frames, chance)), case // 4)
                 continue
             at = chance.randrange(size)
             with flipped(right, at, chance.randrange(8)), closing(Capture(right)) as capture:

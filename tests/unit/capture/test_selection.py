@@ -53,7 +53,7 @@ def file(obj: BpfObject, tmp_path: Path) -> Path:
 START_NS = 1_000_000_000
 
 
-def told(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[int], dict[str, Any]]:
+def reported(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[int], dict[str, Any]]:
     """How long each event took, and the summary."""
     assert main(["replay", str(path), "--json", *options]) == 0
     _, *singles, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -78,42 +78,42 @@ def told(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple
 def test_single_ones_answer(
     options: list[str], expected: list[int], file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    singles, summary = told(file, capsys, *options)
+    singles, summary = reported(file, capsys, *options)
     assert singles == expected
     totals = [row for row in summary["rows"] if row["stage"] == "total"]
     assert sum(row["count"] for row in totals) == summary["operations"]["finished"] == len(expected)
     assert sum(row["sum_ns"] for row in totals) == sum(expected)
     # The same without the stories, where less of each is looked at.
-    assert told(file, capsys, *options, "--summary") == ([], summary)
+    assert reported(file, capsys, *options, "--summary") == ([], summary)
 
 
 def test_rows_answer_where_their_labels_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    singles, summary = told(file, capsys, "--op=read", "--dev=/dev/sda")
+    singles, summary = reported(file, capsys, "--op=read", "--dev=/dev/sda")
     assert (singles, summary["operations"]["finished"]) == ([1, 2, 3], 4)
-    assert told(file, capsys, "--op=write")[0] == [4]
-    singles, summary = told(file, capsys, "--dev=sdb")
+    assert reported(file, capsys, "--op=write")[0] == [4]
+    singles, summary = reported(file, capsys, "--dev=sdb")
     assert (singles, summary["rows"], summary["operations"]["finished"]) == ([], [], 0)
 
 
 def test_single_ones_that_took_long(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    singles, summary = told(file, capsys, "--slow=3ns")
+    singles, summary = reported(file, capsys, "--slow=3ns")
     assert (singles, summary["operations"]["finished"]) == ([3, 4], 4)
 
 
 def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = told(file, capsys)[1]
+    whole = reported(file, capsys)[1]
     at = [START_NS + wall_offset_ns() + place * 1_000_000_000 for place in range(4)]
 
     def moment(ns: int) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(ns // 10**9)) + f".{ns % 10**9:09d}"
 
-    singles, summary = told(
+    singles, summary = reported(
         file, capsys, f"--since={moment(at[1] - 500_000_000)}", f"--until={moment(at[2] + 500_000_000)}"
     )
     assert singles == [2, 3]
     assert (summary["operations"]["finished"], summary["duration_ns"]) == (2, 2_000_000_000)
     assert sum(row["sum_ns"] for row in summary["rows"] if row["stage"] == "total") == 5
-    everything = told(file, capsys, f"--since={moment(at[0] - 10**9)}")[1]
+    everything = reported(file, capsys, f"--since={moment(at[0] - 10**9)}")[1]
     assert everything["rows"] == whole["rows"]
     assert everything["operations"] == whole["operations"]
 
@@ -161,9 +161,9 @@ def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFix
     rows = arranged({group: sizes}, [SIZES])
     output.summary(Report("summary", 1, 1, books, rows, {group: {"bytes": 12800}}, Overhead(0, 0, 0, 0, 0, 0)))
     output.close()
-    _, summary = told(path, capsys)
+    _, summary = reported(path, capsys)
     assert [row.get("counts") for row in summary["rows"]] == [{"4096": 3}, {"512": 1}, {"512": 1, "4096": 3}]
-    assert told(path, capsys, "--dev=sda", "--op=read")[1]["rows"] == summary["rows"]
+    assert reported(path, capsys, "--dev=sda", "--op=read")[1]["rows"] == summary["rows"]
     with pytest.raises(UsageError, match="--pid cannot be answered: rows of this capture do not have it, and there"):
         main(["replay", str(path), "--pid=1"])
 

@@ -28,7 +28,7 @@ class FakeFlow(Flow):
     def __init__(self, options: io_block.Options | io_options.Options) -> None:
         self.options = options
         self.looks = 0
-        self.told = options.slow_ns is None
+        self.reported = options.slow_ns is None
 
     def start(self, reader: Reader) -> Start:
         return start(dev=self.options.devices)
@@ -43,9 +43,9 @@ class FakeFlow(Flow):
     def events(self) -> list[Event]:
         if "FAKE_FAULT" in os.environ and self.looks > 2:
             raise RuntimeError("a fault of the command")
-        if self.told:
+        if self.reported:
             return []
-        self.told = True
+        self.reported = True
         return [request()]
 
     def stop(self) -> None:

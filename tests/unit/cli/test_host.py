@@ -65,7 +65,9 @@ def test_each_has_a_trace_of_its_own(
     files: list[str] = []
     monkeypatch.setattr(io_path, "PathFlow", wanted.append)
 
-    def run(_: object, flows: dict[str, object], told: object, plan: list[str], captures: list[str]) -> tuple[int, str]:
+    def run(
+        _: object, flows: dict[str, object], reported: object, plan: list[str], captures: list[str]
+    ) -> tuple[int, str]:
         titles.extend([*flows, *plan])
         files.extend(captures)
         return 0, ""

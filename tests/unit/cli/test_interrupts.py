@@ -74,10 +74,10 @@ _OVER = 99
 def test_no_moment_of_the_command_has_a_traceback(words: list[str]) -> None:
     found = run([*PLAIN, "-c", MOMENTS], str(_MOMENTS), str(_OPENING + 1), *words)
     assert found.stderr == ""
-    told = json.loads(found.stdout)
-    assert told["calls"] > 10_000
-    assert len(told["found"]) >= _MOMENTS
-    interrupted = [one for one in told["found"] if one[1] != _OVER]
+    reported = json.loads(found.stdout)
+    assert reported["calls"] > 10_000
+    assert len(reported["found"]) >= _MOMENTS
+    interrupted = [one for one in reported["found"] if one[1] != _OVER]
     assert len(interrupted) >= _MOMENTS // 2
     # Without privileges the command ends with a sentence, after which it may still be interrupted.
     assert not [one for one in interrupted if one[1] not in (130, -signal.SIGINT) or "Traceback" in one[2]]

@@ -88,13 +88,13 @@ def trail(obj: BpfObject, *stretches: tuple[str, int]) -> Fields:
     return {f"trail__segments[{at}]": end << bits | stages.index(name) for at, (name, end) in enumerate(stretches)}
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, Any]]:
+def reported(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, Any]]:
     assert main([*map(str, words), "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_both_sides_are_one(both: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    start, *events, summary = told(capsys, "join", *both, "--each")
+    start, *events, summary = reported(capsys, "join", *both, "--each")
     assert (summary["requests"]["started"], summary["requests"]["finished"]) == (COUNT, COUNT)
     assert summary["disks"] == [{"dev": "vda", "image": IMAGE}]
     assert start["file"] == f"{both[0]} and {both[1]}"
@@ -112,19 +112,19 @@ def test_a_capture_of_both_tells_the_same(
     both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "both.wpt"
-    _, *events, summary = told(capsys, "join", *both, "--each", "--capture", place)
-    start, *again, after = told(capsys, "replay", place)
+    _, *events, summary = reported(capsys, "join", *both, "--each", "--capture", place)
+    start, *again, after = reported(capsys, "replay", place)
     assert again == events
     assert {name: after[name] for name in after if name != "overhead"} == {
         name: summary[name] for name in summary if name != "overhead"
     }
     assert start["flow"] == "join"
     # As much later as it was in the guest.
-    _, *some, _ = told(capsys, "replay", place, "--since", "100us")
+    _, *some, _ = reported(capsys, "replay", place, "--since", "100us")
     assert 0 < len(some) < COUNT
     # What is shown is not what is kept.
-    told(capsys, "join", *both, "--capture", place)
-    assert len(told(capsys, "replay", place)) == COUNT + 2
+    reported(capsys, "join", *both, "--capture", place)
+    assert len(reported(capsys, "replay", place)) == COUNT + 2
 
 
 def test_what_is_joined_comes_in_intervals(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,14 +139,14 @@ def test_what_is_joined_comes_in_intervals(obj: BpfObject, tmp_path: Path, capsy
     theirs = write(obj, tmp_path / "host.wpt", HOST, found)
     place, page, lines = tmp_path / "both.wpt", tmp_path / "page", tmp_path / "lines"
     files = ("--report", page, "--export", f"json={lines}")
-    _, summary = told(capsys, "join", ours, theirs, "--capture", place, *files)
+    _, summary = reported(capsys, "join", ours, theirs, "--capture", place, *files)
     assert (summary["requests"]["finished"], summary["loss"]["unserved"]) == (COUNT - 1, 1)
     parts = intervals(lines)
     assert parts == [(30, {}), (0, {}), (COUNT - 31, {"unserved": 1})]
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text())[0])
     assert len(data["columns"]) == 2
     lines.unlink()
-    told(capsys, "replay", place, "--export", f"json={lines}")
+    reported(capsys, "replay", place, "--export", f"json={lines}")
     assert intervals(lines) == parts
 
 
@@ -155,7 +155,7 @@ def intervals(path: Path) -> list[tuple[int, dict[str, int]]]:
     return [(line["requests"]["finished"], line["loss"]) for line in found]
 
 
-def test_both_sides_are_told_from_when_to_when(
+def test_both_sides_are_reported_from_when_to_when(
     obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where the host did in turns what is one stage of it, and one of both told sums alone."""
@@ -170,20 +170,20 @@ def test_both_sides_are_told_from_when_to_when(
         (both[1], [("host_fs", 400), ("host_device", 200)]),
     )
     for side, expected in cases:
-        _, *events, _ = told(capsys, "join", guest_cap, side, "--each", "--capture", capture)
+        _, *events, _ = reported(capsys, "join", guest_cap, side, "--each", "--capture", capture)
         assert len(events) == COUNT
         for event in events:
             found = [(one["stage"], one["to_ns"] - one["from_ns"]) for one in event["segments"]]
             to_host, back = event["stages"]["to_host_ns"], event["stages"]["back_ns"]
             assert found == [("fs", 100), ("to_host", to_host), *expected, ("back", back), ("return", 100)]
-        _, *again, _ = told(capsys, "replay", capture)
+        _, *again, _ = reported(capsys, "replay", capture)
         assert again == events
-    _, *events, _ = told(capsys, "join", both[0], host_cap, "--each")
+    _, *events, _ = reported(capsys, "join", both[0], host_cap, "--each")
     assert len(events) == COUNT
     assert not any("segments" in event for event in events)
 
 
-def test_kicks_are_told(
+def test_kicks_are_reported(
     obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are 100 ns before the host's part and 50 ns behind it, and picked up 40 ns later."""
@@ -200,7 +200,7 @@ def test_kicks_are_told(
         map(host, range(COUNT)),
         heard,
     )
-    start, *events, summary = told(capsys, "join", both[0], there, "--each")
+    start, *events, summary = reported(capsys, "join", both[0], there, "--each")
     assert summary["kicks"] == [{"image": IMAGE, "tid": 9, "kicks": COUNT, "alone": COUNT, "given_back": COUNT}]
     assert any(note.startswith(f"{IMAGE}: thread 9 read {COUNT} kicks") for note in start["notes"])
     for number, event in enumerate(events):
@@ -212,7 +212,7 @@ def test_kicks_are_told(
             "tid": 9, "kicked_ns": at - 100, "picked_ns": at - 60, "given_ns": at + 650
         }  # fmt: skip
     # Alone it shows the operations.
-    _, *alone, _ = told(capsys, "replay", there)
+    _, *alone, _ = reported(capsys, "replay", there)
     assert len(alone) == COUNT
 
 
@@ -278,9 +278,9 @@ def test_who_had_the_device_of_the_host_is_named(
 ) -> None:
     filters = {"pid": 9, "guest": "other", "images": IMAGES}
     other = write(obj, tmp_path / "other.wpt", HOST._replace(filters=filters), map(of_another, range(COUNT)))
-    *_, alone = told(capsys, "join", *both)
+    *_, alone = reported(capsys, "join", *both)
     assert "neighbour" not in [one["rule"] for one in alone["verdict"]["findings"]]
-    *_, summary = told(capsys, "join", *both, "--beside", other)
+    *_, summary = reported(capsys, "join", *both, "--beside", other)
     (found,) = (one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour")
     # 200 of 1,200 ns each; while they lasted, both had the device.
     assert (found["share"], found["had"], found["waited_ns"], found["waits"]) == (0.1667, 0.5, 200 * COUNT, COUNT)
@@ -291,7 +291,7 @@ def test_who_had_the_device_of_the_host_is_named(
     )
     # Not at the same time, or not of it.
     later = write(obj, tmp_path / "later", HOST, ({**of_another(n), "start_ns": 5, "end_ns": 605} for n in range(9)))
-    *_, summary = told(capsys, "join", *both, "--beside", later)
+    *_, summary = reported(capsys, "join", *both, "--beside", later)
     assert "neighbour" not in [one["rule"] for one in summary["verdict"]["findings"]]
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.unit.capture.made import START, entry, report
 from tests.unit.capture.test_hostile import Frames, made, opened, wild
-from tests.unit.cli.test_join import ABOUT, COUNT, HOST, IMAGES, Fields, guest, host, of_another, told, write
+from tests.unit.cli.test_join import ABOUT, COUNT, HOST, IMAGES, Fields, guest, host, of_another, reported, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import channel, columns, frames
 from wptrace.capture.channel import Channel
@@ -92,9 +92,9 @@ def lived(
     with closing(Channel(place[0])) as found:
         live = LiveJoin(found, {}, output, recorder, 0)
         live.start(HOST)
-        beside = live.beside()
+        of_other_guest = live.of_other_guest()
         for event in others:
-            beside.event(event)
+            of_other_guest.event(event)
         there, _ = place[1].accept()
         for event in done[: len(done) // 2]:
             live.event(event)
@@ -136,7 +136,7 @@ def test_it_is_joined_as_captures_are(
     data = both[0].read_bytes()
     pieces = [data] if not seed else cut(data, chance)
     found = lived(place, pieces, events(both[1]))
-    _, *expected, summary = told(capsys, "join", *both, "--each")
+    _, *expected, summary = reported(capsys, "join", *both, "--each")
     assert found.trouble == ""
     assert found.lines[0]["kind"] == "start"
     assert [{**line, "clocks": 0, "stages": 0} for line in found.joined] == [
@@ -178,7 +178,7 @@ def test_a_capture_of_it_tells_the_same(
     recorder = CaptureOutput(file, About("stages", (JOINED,), each=True, intervals=True))
     pieces = cut(both[0].read_bytes(), random.Random(0))  # noqa: S311 - no secret
     found = lived(place, pieces, events(both[1]), recorder)
-    again = told(capsys, "replay", file)
+    again = reported(capsys, "replay", file)
     assert [line for line in again if line["kind"] == "joined"] == found.joined != []
     assert (
         [line["requests"] for line in again if line["kind"] == "interval"]

@@ -77,7 +77,7 @@ def test_closed_descriptors_are_no_reason_to_fail(command: list[str], closed: st
 
 @pytest.mark.parametrize("words", [["io", "0.05", "2"], ["io", "0.05", "2", "--json"]])
 @pytest.mark.parametrize("to_a_file", [True, False])
-def test_a_full_disk_is_told_in_one_sentence(words: list[str], to_a_file: bool) -> None:
+def test_a_full_disk_is_reported_in_one_sentence(words: list[str], to_a_file: bool) -> None:
     with Path("/dev/full").open("w") as full:
         more = ["-o", "/dev/full"] if to_a_file else []
         process = popen(FAKE, *words, *more, stdout=PIPE if to_a_file else full, stderr=PIPE)
@@ -219,7 +219,7 @@ def test_an_interrupt_before_the_trace_is_130() -> None:
     assert (found.returncode, found.stderr) == (130, "")
 
 
-def test_a_fault_of_the_kernel_is_told_with_what_the_verifier_said() -> None:
+def test_a_fault_of_the_kernel_is_reported_with_what_the_verifier_said() -> None:
     code = (
         "import wptrace.cli.main as m\nfrom wptrace.errors import VerifierError\n"
         "def refuse(): raise VerifierError('issue', 'R1 \\x1b[31minvalid\\nat 7', 'try this')\nm.main = refuse\nm.run()"

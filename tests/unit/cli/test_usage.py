@@ -198,7 +198,7 @@ def test_a_bad_command_line_is_a_usage_error(
 
 
 @pytest.mark.parametrize("words", ALSO_AS_A_PROCESS, ids=name)
-def test_a_bad_command_line_is_told_in_one_sentence(words: list[str]) -> None:
+def test_a_bad_command_line_is_reported_in_one_sentence(words: list[str]) -> None:
     found = run(WPTRACE, *words)
     assert found.returncode == 2
     assert found.stdout == ""
@@ -289,7 +289,7 @@ def test_ring_sizes() -> None:
     ],
     ids=name,
 )
-def test_what_is_told_one_by_one(
+def test_what_is_reported_one_by_one(
     words: list[str], slow_ns: int | None, sample: int, limit: int, flows: list[Handed]
 ) -> None:
     assert main(["io", *words, "--ring-size", "64K"]) == 0

@@ -109,9 +109,9 @@ def test_every_nanosecond_belongs_to_one_stage(world: World, stages: dict[str, i
         served = [world.disk.served[number] for number in pair.served]
         # As the host tells them they add up.
         took = served[0].end - served[0].begin
-        told = dict(stages) if sum(stages.values()) <= took else {}
-        told["fs"] = told.get("fs", 0) + took - sum(told.values())
-        parts = shares(asked, served, told.items(), found.at(asked.handed))
+        reported = dict(stages) if sum(stages.values()) <= took else {}
+        reported["fs"] = reported.get("fs", 0) + took - sum(reported.values())
+        parts = shares(asked, served, reported.items(), found.at(asked.handed))
         assert all(share.ns > 0 for share in parts)
         assert sum(share.ns for share in parts) == asked.seen - asked.handed
         for device in (0, 1, asked.seen - asked.handed, asked.seen - asked.handed + 7):

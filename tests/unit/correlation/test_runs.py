@@ -29,7 +29,7 @@ def test_nobody_is_known() -> None:
     assert longest([Run(0, 10, A), Run(50, 60, A)], 10, 50) is None
 
 
-def test_threads_are_told_apart() -> None:
+def test_threads_are_reported_apart() -> None:
     other = Task("b", 2, 4)
     assert longest([Run(0, 10, B), Run(10, 30, other), Run(30, 39, B)], 0, 39) == Longest(other, 20)
 

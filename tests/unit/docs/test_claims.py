@@ -75,17 +75,17 @@ def imports(package: str) -> Iterator[str]:
 def test_the_packages_import_what_the_design_says() -> None:
     (rows,) = tables(section("design.md", "## The house"))
     packages = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    told: set[str] = set()
+    reported: set[str] = set()
     for names, allowed in rows:
         for name in names.split(", "):
-            told.add(name)
+            reported.add(name)
             if allowed == "everything":
                 continue
             may = set(re.findall(r"\w+", allowed.partition(";")[0])) & packages
             if name not in ("errors", "bpf"):
                 may.add("errors")
             assert set(imports(name)) - {name, "__version__"} <= may, name
-    assert told == packages - {"__init__", "__main__"}
+    assert reported == packages - {"__init__", "__main__"}
 
 
 def test_the_changelog_has_this_version() -> None:

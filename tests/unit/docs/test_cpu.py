@@ -13,7 +13,7 @@ import pytest
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields, unknown, without
 from tests.unit.docs.test_stages import as_row
-from tests.unit.outputs.samples import told
+from tests.unit.outputs.samples import reported
 from tests.unit.outputs.test_progs import activity, usage
 from tests.unit.outputs.text.test_turns import cell, report, wait
 from wptrace.analysis.verdict import TIMED, Case, judge
@@ -72,7 +72,7 @@ def judged(summary: Report, by: str) -> Report:
 
 def lines() -> Iterator[dict[str, Any]]:
     sources = [Source(stage.name, "tp_btf/x") for stage in TURN.measured]
-    yield from told(
+    yield from reported(
         Start("cpu", "", "6.12", {"by": "thread", "pid": 3, "comm": "x"}, sources, (TURN,), []),
         wait(),
         wait(instead=None),

@@ -21,8 +21,8 @@ FLOWS = [("size.md", SizeFlow), ("stacks.md", StacksFlow)]
 @pytest.mark.parametrize(("page", "flow"), FLOWS)
 def test_the_hooks_are_those_of_the_flow(page: str, flow: type[Flow]) -> None:
     (rows,) = tables(section(page, "## By which hooks"))
-    told = [(hook, programs.partition(" on ")[0], without) for hook, programs, without in rows]
-    assert told == [(hook.name, hook.by.replace(" or else ", ", "), hook.without) for hook in flow.hooks]
+    reported = [(hook, programs.partition(" on ")[0], without) for hook, programs, without in rows]
+    assert reported == [(hook.name, hook.by.replace(" or else ", ", "), hook.without) for hook in flow.hooks]
 
 
 @pytest.mark.parametrize(("page", "module"), [("size.md", size), ("stacks.md", stacks)])

@@ -75,8 +75,8 @@ def test_every_field_is_in_a_table() -> None:
     """Of its own definition, or of one that has it inside."""
     made = FIELDS.tables()
     shown = {(row.field.rpartition(".")[2], row.meaning) for name in made.places for row in made.rows(name, "json.md")}
-    told = {(path[-1], made.meaning(field)) for path, field in EVERY if len(path) > 1 and path[0] != "of_group"}
-    assert told - shown == set()
+    reported = {(path[-1], made.meaning(field)) for path, field in EVERY if len(path) > 1 and path[0] != "of_group"}
+    assert reported - shown == set()
 
 
 def test_a_page_says_why_something_is_lost() -> None:
@@ -123,7 +123,7 @@ def test_a_description_beside_a_reference_comes_first() -> None:
     assert made({"x": ref("ns", description="when")}) == [("x", "integer", "when")]
 
 
-def test_what_has_a_table_is_a_link_and_what_has_none_is_told_once() -> None:
+def test_what_has_a_table_is_a_link_and_what_has_none_is_reported_once() -> None:
     link = "[part](#its-parts)"
     assert made(
         {"x": ref("part", description="it"), "l": {"description": "all", "type": "array", "items": ref("part")}}

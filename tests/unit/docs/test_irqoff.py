@@ -14,7 +14,7 @@ import pytest
 from tests.unit.docs.pages import man_text, section, tables, text
 from tests.unit.docs.test_json import VALIDATOR, fields, unknown, without
 from tests.unit.docs.test_stages import as_row
-from tests.unit.outputs.samples import told
+from tests.unit.outputs.samples import reported
 from tests.unit.outputs.text import test_faults as faults
 from tests.unit.outputs.text import test_periods as periods
 from wptrace.engine.flow import Flow
@@ -45,9 +45,9 @@ def test_the_stages_are_those_of_the_table(page: str, flow: type[Flow]) -> None:
 def test_the_hooks_are_those_of_the_flow(page: str, flow: type[Flow]) -> None:
     found = [row for table in tables(section(page, "## By which hooks")) for row in table]
     hooks = {hook.name: hook for hook in flow.hooks}
-    told = {row[0]: row[1] for row in found if row[0] in hooks}
-    assert set(told) == set(hooks)
-    for name, programs in told.items():
+    reported = {row[0]: row[1] for row in found if row[0] in hooks}
+    assert set(reported) == set(hooks)
+    for name, programs in reported.items():
         ways = [program for way in hooks[name].ways for program in way.programs]
         assert re.findall(r"\w+_(?:tp_btf|raw_tp|fentry|fexit|kprobe|kretprobe|perf_event)", programs) == ways
 
@@ -97,7 +97,7 @@ def test_the_man_page_has_the_stages(stage: str) -> None:
 def irqoff_lines() -> Iterator[dict[str, Any]]:
     filters = {"min_ns": 10_000_000, "cpus": [0, 1]}
     offenders = {"offenders": [{"comm": "dd", "function": "hold", "count": 1, "sum_ns": 5, "max_ns": 5}]}
-    yield from told(
+    yield from reported(
         Start("irqoff", "", "6.12", filters, [Source("irqoff", "tp_btf/x")], (PERIOD,), ["software"]),
         periods.period(),
         periods.period(stack=[]),
@@ -110,7 +110,7 @@ def irqoff_lines() -> Iterator[dict[str, Any]]:
 def iopf_lines() -> Iterator[dict[str, Any]]:
     sources = [Source(stage.name, "") for stage in FAULT.stages]
     report = faults.report({("a", 5): faults.cell([5]), ("other", "other"): faults.cell([5])})
-    yield from told(
+    yield from reported(
         Start("iopf", "", "6.12", {"dev": ["a"], "pasid": [5]}, sources, (FAULT,), []),
         [faults.open_fault()],
         report._replace(lists=faults.unanswered(faults.open_fault())),

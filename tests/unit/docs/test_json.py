@@ -316,10 +316,10 @@ def test_every_filter_is_in_the_schema() -> None:
     every = Filter(**task, file=place, dir=place, op="read", size=(0, 4096), dev=("x",), pasid=(3,), cpu=(0, 8))
     predicates = {one.name: one for flow in discover() for one in flow.filters}
     assert predicates.keys() == set(every)
-    told = filters.describe(every, tuple(predicates.values()))
-    assert len(told) == len(every) + 1, "a size has two bounds"
+    reported = filters.describe(every, tuple(predicates.values()))
+    assert len(reported) == len(every) + 1, "a size has two bounds"
     (start,) = [line for line in LINES if line["kind"] == "start" and line["flow"] == "io"][:1]
-    start = {**start, "filters": {**start["filters"], **told}}
+    start = {**start, "filters": {**start["filters"], **reported}}
     VALIDATOR.validate(start)
     assert list(unknown(start)) == []
 

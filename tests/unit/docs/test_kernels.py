@@ -20,7 +20,7 @@ def test_the_kernels_are_those_of_the_matrix() -> None:
     ]
 
 
-def test_the_hooks_of_each_kernel_are_told() -> None:
+def test_the_hooks_of_each_kernel_are_reported() -> None:
     expected = [kernel.name for kernel in KERNELS if not kernel.running]
     arguments, *_ = found = tables(section("stages.md", "### By kernel"))
     assert [row[0] for row in arguments] == expected

@@ -85,7 +85,7 @@ def kept(flow: Flow, seconds: float, limit: float = LIMIT) -> tuple[Keeper, Fake
 def go_on(keeper: Keeper, until: float) -> None:
     while keeper.due <= until:
         before = keeper.due
-        keeper.look(keeper.due)
+        keeper.check(keeper.due)
         assert keeper.due > before
 
 

@@ -316,19 +316,19 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
 
     assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) == Match(1, 0)
     there = [disk("sdb", 16)]
-    assert made.look(Running, rename)  # type: ignore[arg-type]
+    assert made.refresh(Running, rename)  # type: ignore[arg-type]
     assert renamed == [(2, "sdb", ["other", "sda", ""])]
     assert find_device(Running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
     assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
     # As a disk that was reset: it has the same name and another number.
     there = [disk("sdb", 32)]
-    assert made.look(Running, rename)  # type: ignore[arg-type]
+    assert made.refresh(Running, rename)  # type: ignore[arg-type]
     assert renamed[1:] == []
     assert find_device(Running.bss.devices, kernel_dev(8, 32), 7) == Match(2, 0)
     monkeypatch.setattr(made, "_changes", False)
-    assert not made.look(Running, rename)  # type: ignore[arg-type]
+    assert not made.refresh(Running, rename)  # type: ignore[arg-type]
     made.aim(Running, ["sdb"])  # type: ignore[arg-type]
-    assert made.look(Running, rename)  # type: ignore[arg-type]
+    assert made.refresh(Running, rename)  # type: ignore[arg-type]
 
 
 def test_one_that_goes_while_somebody_looks_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,12 +217,12 @@ def test_what_the_first_line_says() -> None:
 def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is shown only where it is not the machine's own, and an id was given."""
     ours = ["42 is an id of this pid namespace; ids in the output are those of the whole machine"]
-    for number, told in ((0, []), (7, ours)):
+    for number, reported in ((0, []), (7, ours)):
         monkeypatch.setattr(tasks, "namespace", lambda number=number: number)
         bss = SimpleNamespace()
         filters.apply(bss, Filter(), (one,))
         assert bss.pid_namespace == number
-        assert [note for note in notes(Filter(**{one.name: 42}), (one,)) if "namespace" in note] == told
+        assert [note for note in notes(Filter(**{one.name: 42}), (one,)) if "namespace" in note] == reported
         assert notes(Filter(), (one,)) == []
 
 

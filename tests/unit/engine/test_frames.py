@@ -101,7 +101,7 @@ def test_no_stack(monkeypatch: pytest.MonkeyPatch, stack_id: int) -> None:
 
 def test_a_process_has_a_stack_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made(monkeypatch, {0: stack("entry"), 1: [*stack("vfs_read"), 5, 6, 7, *stack("blk_mq_submit_bio"), 8]})
-    found.meet(42, b"dd\0rest")
+    found.add_process(42, b"dd\0rest")
     assert found.stack(0, 1, 42) == Stack(("entry",), ("vfs_read", UNKNOWN, "blk_mq_submit_bio", UNKNOWN), "dd[42]")
     # Those that the programs had no room to tell.
     assert found.stack(0, -1, 43) == Stack(("entry",), (), "?[43]")

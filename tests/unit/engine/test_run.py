@@ -41,9 +41,9 @@ class Fake(Flow):
     name = "fake"
     kinds = verdict_kinds = (KIND,)
 
-    def __init__(self, clock: Time, told: list[str]) -> None:
+    def __init__(self, clock: Time, reported: list[str]) -> None:
         self.clock = clock
-        self.told = told
+        self.reported = reported
         self.looks = 0
         self.cell = cell([], [])
         self.pending: list[Event] = []
@@ -53,13 +53,13 @@ class Fake(Flow):
         self.reader: Reader | None = None
 
     def start(self, reader: Reader) -> Start:
-        self.told.append("start")
+        self.reported.append("start")
         self.reader = reader
         return start()
 
     def snapshot(self) -> Snapshot:
         self.looks += 1
-        self.told.append("snapshot")
+        self.reported.append("snapshot")
         books = {REQUESTS: Book.read(self.looks + 1, self.looks, {}, {})}
         self.grow(self.clock.now - 1000.0)
         cells = {SDA_READ: {name: found.copy() for name, found in self.cell.items()}}
@@ -80,16 +80,16 @@ class Fake(Flow):
         return found
 
     def stop(self) -> None:
-        self.told.append("stop")
+        self.reported.append("stop")
         self.pending.append(request(dev="last"))
 
     def close(self) -> None:
-        self.told.append("close")
+        self.reported.append("close")
 
 
 class Collected:
-    def __init__(self, told: list[str], fail: str = "") -> None:
-        self.told = told
+    def __init__(self, reported: list[str], fail: str = "") -> None:
+        self.reported = reported
         self.fail = fail
         self.reports: list[Report] = []
         self.events: list[Event] = []
@@ -97,7 +97,7 @@ class Collected:
         self.lost: dict[Cause, int] = {}
 
     def _tell(self, what: str) -> None:
-        self.told.append(f"output {what}")
+        self.reported.append(f"output {what}")
         if what == self.fail:
             raise BrokenPipeError
 
@@ -132,10 +132,10 @@ class Collected:
 
 class World:
     def __init__(self, clock: Time, fail: str = "") -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.clock = clock
-        self.flow = Fake(clock, self.told)
-        self.output = Collected(self.told, fail)
+        self.flow = Fake(clock, self.reported)
+        self.output = Collected(self.reported, fail)
 
     def run(
         self,
@@ -168,28 +168,28 @@ def interrupt() -> None:
 
 def test_several_flows_have_reports_of_their_own(clock: Time) -> None:
     """All are attached before any output has a start, and all are detached before one is summed up."""
-    told: list[str] = []
-    flows = [Fake(clock, told), Fake(clock, told)]
-    outputs = [Collected(told), Collected(told)]
+    reported: list[str] = []
+    flows = [Fake(clock, reported), Fake(clock, reported)]
+    outputs = [Collected(reported), Collected(reported)]
     run(list(zip(flows, outputs)), RunOptions(1.0, 2))
     assert [len(output.reports) for output in outputs] == [3, 3]
     assert [report.kind for report in outputs[1].reports] == ["interval", "interval", "summary"]
-    starts = [at for at, what in enumerate(told) if what == "start"]
+    starts = [at for at, what in enumerate(reported) if what == "start"]
     assert len(starts) == 2
-    assert starts[1] < told.index("output start")
-    stops = [at for at, what in enumerate(told) if what == "stop"]
+    assert starts[1] < reported.index("output start")
+    stops = [at for at, what in enumerate(reported) if what == "stop"]
     assert len(stops) == 2
-    assert stops[1] < told.index("output summary")
-    assert told.count("close") == told.count("output close") == 2
+    assert stops[1] < reported.index("output summary")
+    assert reported.count("close") == reported.count("output close") == 2
 
 
 def test_so_many_intervals_and_a_summary(world: World) -> None:
     world.run(0.5, 3)
     assert [report.kind for report in world.output.reports] == ["interval"] * 3 + ["summary"]
     assert world.lengths == [0.5, 0.5, 0.5, 1.5]
-    assert world.told[:3] == ["start", "snapshot", "output start"]
-    assert world.told[-7:-5] == ["stop", "output event"]
-    assert world.told[-5:] == ["output flush", "snapshot", "output summary", "close", "output close"]
+    assert world.reported[:3] == ["start", "snapshot", "output start"]
+    assert world.reported[-7:-5] == ["stop", "output event"]
+    assert world.reported[-5:] == ["output flush", "snapshot", "output summary", "close", "output close"]
 
 
 def test_each_interval_holds_what_came_in_it(world: World) -> None:
@@ -204,13 +204,13 @@ def test_each_interval_holds_what_came_in_it(world: World) -> None:
         assert book.started == book.finished + book.in_flight + book.lost_total
 
 
-def test_requests_are_told_as_they_come_and_the_last_ones_before_the_summary(world: World) -> None:
+def test_requests_are_reported_as_they_come_and_the_last_ones_before_the_summary(world: World) -> None:
     world.clock.at(0.3, lambda: world.flow.pending.append(request(dev="first")))
     world.run(1.0, 1)
     assert [one.group.label("dev") for one in world.output.events] == ["first", "last"]
-    told = [word for word in world.told if word.startswith("output")]
+    reported = [word for word in world.reported if word.startswith("output")]
     words = ("start", "event", "flush", "interval", "event", "flush", "summary", "close")
-    assert told == [f"output {word}" for word in words]
+    assert reported == [f"output {word}" for word in words]
 
 
 def test_a_signal_ends_the_trace_with_a_summary(world: World) -> None:
@@ -231,7 +231,7 @@ def test_counters_are_read_before_they_can_wrap(world: World, interval_s: float 
     world.clock.at(1000.0, interrupt)
     world.run(interval_s, None)
     assert max(world.clock.waits) <= 60.0
-    assert world.told.count("snapshot") >= 16
+    assert world.reported.count("snapshot") >= 16
     assert world.lengths == [1000.0]
 
 
@@ -278,7 +278,7 @@ def test_all_is_cleaned_up_whatever_the_output_does(clock: Time, fail: str) -> N
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(BrokenPipeError):
         world.run(1.0, 1)
-    assert world.told[-2:] == ["close", "output close"]
+    assert world.reported[-2:] == ["close", "output close"]
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -289,18 +289,18 @@ def test_all_is_cleaned_up_when_the_flow_cannot_start(world: World, monkeypatch:
     monkeypatch.setattr(world.flow, "start", refuse)
     with pytest.raises(UnsupportedError):
         world.run(1.0, 1)
-    assert world.told == ["close", "output close"]
+    assert world.reported == ["close", "output close"]
 
 
 # --- What is in flight ----------------------------------------------------------------------------------------
 
 
-def test_what_is_stuck_is_told_before_each_interval(world: World) -> None:
+def test_what_is_stuck_is_reported_before_each_interval(world: World) -> None:
     world.flow.waiting = [path.waiting()]
     world.run(2.0, 3, stuck_ns=5 * SECOND)
     assert world.flow.asked == [5 * SECOND] * 3
-    told = [word for word in world.told if word in ("output in_flight", "output interval")]
-    assert told == ["output in_flight", "output interval"] * 3
+    reported = [word for word in world.reported if word in ("output in_flight", "output interval")]
+    assert reported == ["output in_flight", "output interval"] * 3
     assert {id(found) for found, _ in world.output.waiting} == {id(world.flow.waiting)}
 
 
@@ -311,7 +311,7 @@ def test_without_an_interval_it_is_looked_for_every_second(world: World) -> None
     assert len(world.output.waiting) == 10
 
 
-def test_nothing_stuck_is_not_told_and_nobody_asks_unasked(world: World) -> None:
+def test_nothing_stuck_is_not_reported_and_nobody_asks_unasked(world: World) -> None:
     world.run(1.0, 3, stuck_ns=SECOND)
     assert (len(world.flow.asked), world.output.waiting) == (3, [])
     world.flow.asked.clear()
@@ -331,7 +331,7 @@ class Keeping:
         self.closed = False
         self.made.append(self)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         assert now >= self.due
         self.looks.append(round(now - 1000.0, 3))
         self.due = now + 0.7
@@ -405,7 +405,7 @@ def test_a_usr1_while_it_starts_is_answered_at_once(world: World) -> None:
     world.clock.at(0.5, interrupt)
     world.run(None, None)
     assert world.flow.asked == [0]
-    assert world.told.index("output start") < world.told.index("output in_flight")
+    assert world.reported.index("output start") < world.reported.index("output in_flight")
 
 
 def test_the_summary_has_what_the_output_lost_and_what_the_flow_lists(
@@ -493,7 +493,7 @@ def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
     def traced(seconds: float) -> int:
         world = World(clock)
         world.output.reports = Forgetful()
-        world.told = world.flow.told = world.output.told = Forgetful()
+        world.reported = world.flow.reported = world.output.reported = Forgetful()
         clock.waits = Forgetful()
         peak = [0]
 
@@ -521,34 +521,34 @@ class Forgetful(list[Any]):
 
 
 class Statistics:
-    def __init__(self, told: list[str], fail: bool = False) -> None:
-        self.told = told
+    def __init__(self, reported: list[str], fail: bool = False) -> None:
+        self.reported = reported
         self.fail = fail
 
     def __enter__(self) -> None:
         if self.fail:
             raise WptraceError("run-time statistics cannot be switched on")
-        self.told.append("statistics on")
+        self.reported.append("statistics on")
 
     def __exit__(self, *error: object) -> None:
-        self.told.append("statistics off")
+        self.reported.append("statistics off")
 
 
 def test_statistics_are_on_from_before_the_first_program_to_after_the_last(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.told))
+    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.reported))
     world.run(1.0, 1, statistics=True)
-    assert world.told[:2] == ["statistics on", "start"]
-    assert world.told[-3:] == ["close", "statistics off", "output close"]
+    assert world.reported[:2] == ["statistics on", "start"]
+    assert world.reported[-3:] == ["close", "statistics off", "output close"]
 
 
 def test_statistics_that_cannot_be_had_are_one_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.told, fail=True))
+    monkeypatch.setattr(module, "run_statistics", lambda: Statistics(world.reported, fail=True))
     with pytest.raises(WptraceError, match="run-time statistics cannot be switched on") as caught:
         world.run(1.0, 1, statistics=True)
     assert caught.value.__context__ is None
-    assert "start" not in world.told
+    assert "start" not in world.reported
 
 
 def test_pipes_and_sockets_are_watched_and_files_are_not(

@@ -31,7 +31,7 @@ class Cell:
         self.untimed += untimed
 
 
-def look(sampling: Sampling, cell: Cell) -> Distribution:
+def whole_of(sampling: Sampling, cell: Cell) -> Distribution:
     whole = sampling.whole({SDA: {"total": cell.timed.copy()}}, {SDA: cell.untimed})
     return whole[SDA]["total"]
 
@@ -81,16 +81,16 @@ def test_phases_have_the_weights_that_they_had() -> None:
     """All of the fast ones were timed, and one in ten of the slow ones."""
     sampling, cell = Sampling(), Cell()
     cell.count([100] * 50)
-    assert look(sampling, cell).count == 50
+    assert whole_of(sampling, cell).count == 50
     cell.count([9000] * 5, 45)
-    whole = look(sampling, cell)
+    whole = whole_of(sampling, cell)
     assert whole.count == 100
     assert whole.sum == 50 * 100 + 50 * 9000
     assert whole.percentile(50) < 110
     assert whole.percentile(51) > 8000
     # And all again.
     cell.count([100] * 100)
-    whole = look(sampling, cell)
+    whole = whole_of(sampling, cell)
     assert (whole.count, whole.sum) == (200, 150 * 100 + 50 * 9000)
     assert (whole.min, whole.max) == (100, 9000)
 
@@ -98,11 +98,11 @@ def test_phases_have_the_weights_that_they_had() -> None:
 def test_where_none_was_timed_those_of_before_stand_for_them() -> None:
     sampling, cell = Sampling(), Cell()
     cell.count([], 7)
-    assert look(sampling, cell).count == 0
+    assert whole_of(sampling, cell).count == 0
     cell.count([1000], 2)
-    assert (look(sampling, cell).count, look(sampling, cell).sum) == (10, 10_000)
+    assert (whole_of(sampling, cell).count, whole_of(sampling, cell).sum) == (10, 10_000)
     cell.count([], 5)
-    assert (look(sampling, cell).count, look(sampling, cell).sum) == (15, 15_000)
+    assert (whole_of(sampling, cell).count, whole_of(sampling, cell).sum) == (15, 15_000)
 
 
 phases = st.lists(st.tuples(st.lists(st.integers(0, 1 << 40), max_size=8), st.integers(0, 300)), max_size=12)
@@ -114,7 +114,7 @@ def test_the_count_is_exact_after_every_look(found: list[tuple[list[int], int]])
     before = Distribution()
     for timed, untimed in found:
         cell.count(timed, untimed)
-        whole = look(sampling, cell)
+        whole = whole_of(sampling, cell)
         assert whole.count == (cell.timed.count + cell.untimed if cell.timed.count else 0)
         assert sum(whole.buckets) == whole.count
         assert (whole.min, whole.max) == (cell.timed.min, cell.timed.max)

@@ -92,7 +92,7 @@ def set_cells(flow: IrqoffFlow, *cells: Any) -> None:
     flow._loaded.obj.maps["cells"][0] = list(cells)
 
 
-def test_a_period_is_told_with_its_stack_at_the_end(flow: IrqoffFlow) -> None:
+def test_a_period_is_reported_with_its_stack_at_the_end(flow: IrqoffFlow) -> None:
     flow._episodes.end(ended(stack=(9, 0, 1, 2)))
     (event,) = flow.events()
     assert event.group == EVENT.group(1)

@@ -88,7 +88,7 @@ class Path:
             "only": Cells(cast("Map", self.only), [GROUP], list(ONLY_STAGES), True, absent),
         }
 
-    def look(self) -> dict[str, Distribution]:
+    def read_cells(self) -> dict[str, Distribution]:
         for cells in self.counts.cells.values():
             cells.read()
         found: Distributions = {}
@@ -104,7 +104,7 @@ def grew(now: dict[str, Distribution], before: dict[str, Distribution]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_told_only_grows_whenever_it_is_read(seed: int) -> None:
+def test_what_is_reported_only_grows_whenever_it_is_read(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311
     path = Path()
     running: list[Iterator[None]] = []
@@ -125,7 +125,7 @@ def test_what_is_told_only_grows_whenever_it_is_read(seed: int) -> None:
             if next(one, "over") == "over":
                 running.remove(one)
             if chance.random() < 0.2:
-                now = path.look()
+                now = path.read_cells()
                 grew(now, last)
                 last = now
         # What is left of one kind ends before the next one of it begins.
@@ -133,7 +133,7 @@ def test_what_is_told_only_grows_whenever_it_is_read(seed: int) -> None:
             for _ in one:
                 pass
         running.clear()
-    now = path.look()
+    now = path.read_cells()
     grew(now, last)
     assert {name: found.count for name, found in now.items()} == dict.fromkeys(OP_STAGES, sum(made.values()))
     assert sum(cells.shrunk for cells in path.counts.cells.values()) == 0
@@ -144,15 +144,15 @@ def test_a_stage_that_others_cannot_have_is_seen_before_the_operation_ends() -> 
     path = Path()
     for _ in path.only.count(fs=5, device=300, total=305, request=300):
         pass
-    before = path.look()
+    before = path.read_cells()
     assert before["journal"].buckets[0] == before["journal"].count == 1
     operation = path.op.count(fs=5, journal=900, total=905)
     for _ in range(6):
         next(operation)
-    meanwhile = path.look()
+    meanwhile = path.read_cells()
     grew(meanwhile, before)
     for _ in operation:
         pass
-    after = path.look()
+    after = path.read_cells()
     grew(after, meanwhile)
     assert (after["journal"].count, after["journal"].buckets[0], after["journal"].sum) == (2, 1, 900)

@@ -9,7 +9,7 @@ from wptrace.kernel import blkstatus
 
 
 @pytest.mark.parametrize(
-    ("told", "number"),
+    ("reported", "number"),
     [
         (0, 0),
         (-errno.EIO, errno.EIO),
@@ -21,8 +21,8 @@ from wptrace.kernel import blkstatus
         (250, errno.EIO),
     ],
 )
-def test_a_status_and_an_errno_are_told_apart(told: int, number: int) -> None:
-    assert blkstatus.to_errno(told) == number
+def test_a_status_and_an_errno_are_reported_apart(reported: int, number: int) -> None:
+    assert blkstatus.to_errno(reported) == number
 
 
 def test_errors_have_names() -> None:

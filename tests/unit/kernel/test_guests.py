@@ -168,7 +168,7 @@ def test_nonsense_names_nothing(procs: Procs, value: str) -> None:
 
 def test_json_is_followed_so_deep_and_no_deeper(procs: Procs) -> None:
     image = procs.file("web.img")
-    told = f'{{"filename":"{image}"}}'
+    reported = f'{{"filename":"{image}"}}'
     for _ in range(40):
-        told = f'{{"backing":{told}}}'
-    assert procs.read("-blockdev", told, opened=[image]).images == ()
+        reported = f'{{"backing":{reported}}}'
+    assert procs.read("-blockdev", reported, opened=[image]).images == ()

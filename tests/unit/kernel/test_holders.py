@@ -50,7 +50,7 @@ def test_descriptors_tell_who_holds_what(procs: Procs) -> None:
     assert found.events == [(20, 7)]
 
 
-def test_a_name_is_told_as_it_is(procs: Procs) -> None:
+def test_a_name_is_reported_as_it_is(procs: Procs) -> None:
     procs.process(1, "a\rb\n")
     procs.opens(1, 5, "anon_inode:bpf-prog", "prog_id:\t3\n")
     assert held(procs.root).by[("prog", 3)] == [Process(1, "a\rb\n", False)]

@@ -146,10 +146,10 @@ def test_descendants_are_of_any_generation(proc: Path) -> None:
 def test_the_end_of_a_process_is_seen_once() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
         watched = tasks.Watched(one.pid)
-        assert not watched.look()
+        assert not watched.has_just_ended()
         one.communicate(timeout=60)
-    assert watched.look()
-    assert not watched.look()
+    assert watched.has_just_ended()
+    assert not watched.has_just_ended()
     assert watched.ended
     watched.close()
     # It was waited for.

@@ -86,11 +86,11 @@ def test_what_fails_has_failed(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-def test_each_retry_is_told(tmp_path: Path) -> None:
+def test_each_retry_is_reported(tmp_path: Path) -> None:
     result = run.run(job(tmp_path, 0, *TESTS))
     assert result.retried == ["tests/kernel/test_a.py::test_one: SkippedByKernel: 3 runs"]
-    told = run.table([result])
-    assert "1 ran once more" in "\n".join(told)
+    reported = run.table([result])
+    assert "1 ran once more" in "\n".join(reported)
     assert run.RETRIES.read_text() == f"6.12: {result.retried[0]}\n"
 
 
@@ -141,18 +141,18 @@ def result_of(name: str, cpu_s: float) -> Result:
 def test_who_makes_it_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "EXPECTED_S", {"unit": 100, "6.12": 900, "7.2": 800})
     assert run.too_long([result_of("unit", 150), result_of("6.12", 900), result_of("7.2", 2500)]) == []
-    told = run.too_long([result_of("unit", 150), result_of("6.12", 900), result_of("7.2", 2600)])
-    assert told[0].startswith("all jobs take 1825 s on 2 CPUs")
-    assert told[1] == "  7.2: 2600 CPU seconds, expected are 800"
+    reported = run.too_long([result_of("unit", 150), result_of("6.12", 900), result_of("7.2", 2600)])
+    assert reported[0].startswith("all jobs take 1825 s on 2 CPUs")
+    assert reported[1] == "  7.2: 2600 CPU seconds, expected are 800"
 
 
 def test_a_slow_machine_is_not_taken_for_a_job_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "EXPECTED_S", {"unit": 100, "6.12": 900, "7.2": 800, "5.10": 700})
-    told = run.too_long(
+    reported = run.too_long(
         [result_of("unit", 900), *(result_of(name, 2 * run.EXPECTED_S[name]) for name in ("6.12", "7.2", "5.10"))]
     )
-    assert "half of them 2.0 times" in told[0]
-    assert told[1] == "  unit: 900 CPU seconds, expected are 100"
+    assert "half of them 2.0 times" in reported[0]
+    assert reported[1] == "  unit: 900 CPU seconds, expected are 100"
 
 
 def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,11 +272,11 @@ def test_with_all_each_test_runs_on_every_kernel(tests: Mapping[str, dict[str, l
 
 def test_the_table_of_jobs_in_the_docs_has_each_with_what_is_expected_of_it() -> None:
     page = (run.ROOT / "docs" / "testing.md").read_text()
-    told = {
+    reported = {
         name: float(seconds) for name, seconds in re.findall(r"^\| `([\w.-]+)` \|[^|]*\| (\d+) \|", page, re.MULTILINE)
     }
-    assert set(told) == {job.name for job in (*run.here(), *run.guests())}
-    assert told == run.EXPECTED_S
+    assert set(reported) == {job.name for job in (*run.here(), *run.guests())}
+    assert reported == run.EXPECTED_S
 
 
 FAILURES = """

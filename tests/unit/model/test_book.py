@@ -136,6 +136,6 @@ def test_total_of_several_books() -> None:
     assert one.lost == {UNMATCHED_START: 1}
 
 
-def test_causes_are_told_apart() -> None:
+def test_causes_are_reported_apart() -> None:
     assert len({cause.name for cause in CAUSES}) == len(CAUSES)
     assert all(cause.description for cause in CAUSES)

@@ -254,8 +254,8 @@ def test_intervals_add_up(gaps: list[int], first: int, second: int) -> None:
 
 
 def test_one_in_so_many_is_what_the_last_step_says() -> None:
-    def told(*steps: Step) -> int:
+    def reported(*steps: Step) -> int:
         return Spending(LIMIT, Cost(None, 0), 0, steps, NOTHING, ()).one_in
 
-    assert told() == told(Step(FS)) == 1
-    assert told(Step(FS), Step(SAMPLE, 4), Step(SAMPLE, 16)) == 16
+    assert reported() == reported(Step(FS)) == 1
+    assert reported(Step(FS), Step(SAMPLE, 4), Step(SAMPLE, 16)) == 16

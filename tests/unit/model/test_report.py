@@ -17,7 +17,7 @@ from wptrace.model.report import BYTES, UNTIMED, Overhead, Report, Snapshot, arr
 FLUSH = REQUEST.group("sda", "flush")
 
 
-def look(times: int, **counts: int) -> Snapshot:
+def snapshot_of(times: int, **counts: int) -> Snapshot:
     total = Distribution()
     for _ in range(times):
         total.add(1000)
@@ -25,7 +25,7 @@ def look(times: int, **counts: int) -> Snapshot:
 
 
 def test_what_happens_to_what_is_not_over_has_a_row() -> None:
-    cells, counters = since(look(3, asked=5), look(3, asked=1))
+    cells, counters = since(snapshot_of(3, asked=5), snapshot_of(3, asked=1))
     assert counters == {FLUSH: {"asked": 4}}
     found = Report("interval", 0, 0, {}, arranged(cells, [REQUEST]), counters, Overhead(0, 0, 0, 0, 0, 0))
     (row,) = found.rows
@@ -33,10 +33,10 @@ def test_what_happens_to_what_is_not_over_has_a_row() -> None:
 
 
 def test_where_nothing_happened_there_is_no_row() -> None:
-    cells, _ = since(look(3, asked=5), look(3, asked=5))
+    cells, _ = since(snapshot_of(3, asked=5), snapshot_of(3, asked=5))
     assert cells == {}
     # How many bytes those had that are over, and were not timed, is nothing that happened.
-    cells, _ = since(look(3, **{BYTES: 8, UNTIMED: 1}), look(3))
+    cells, _ = since(snapshot_of(3, **{BYTES: 8, UNTIMED: 1}), snapshot_of(3))
     assert cells == {}
 
 
@@ -49,7 +49,7 @@ def owners(folded: dict[str, int] | None = None, **times: int) -> Snapshot:
     def group(name: str) -> Group:
         return OWNED.group("sda", "read", OTHERS if name == "others" else Comm(name))
 
-    cells = {group(name): look(count).cells[FLUSH] for name, count in times.items()}
+    cells = {group(name): snapshot_of(count).cells[FLUSH] for name, count in times.items()}
     counters = {group(name): Counter({BYTES: 512 * count}) for name, count in times.items()}
     gone = {group(name): count for name, count in (folded or {}).items()}
     return Snapshot(0, {}, cells, counters, Overhead(0, 0, 0, 0, 0, 0), gone)

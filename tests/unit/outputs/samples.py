@@ -135,7 +135,7 @@ def written(view: View, *results: Any) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def told(*results: Any, wanted: Wanted = PLAIN) -> list[dict[str, Any]]:
+def reported(*results: Any, wanted: Wanted = PLAIN) -> list[dict[str, Any]]:
     """The same as JSON."""
     stream = io.StringIO()
     play(NdjsonOutput(stream, wanted), *results)

@@ -106,7 +106,7 @@ def test_what_was_seen_of_definitions() -> None:
     }
 
 
-def test_what_is_missing_is_told_without_verbose() -> None:
+def test_what_is_missing_is_reported_without_verbose() -> None:
     lines = list(diagnosis.lines(found(works=False), verbose=False))
     assert "  NO    wptrace io --level block: no way to see a completion" in lines
     lines = list(diagnosis.lines(found(works=False), verbose=True))

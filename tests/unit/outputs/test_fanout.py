@@ -17,13 +17,13 @@ METHODS = [name for name in vars(Output) if not name.startswith("_")]
 @pytest.mark.parametrize("name", METHODS)
 def test_each_output_gets_everything(name: str) -> None:
     one, other = (Mock(losses=Mock(return_value={})) for _ in range(2))
-    told: list[Any] = [object() for _ in list(inspect.signature(getattr(Output, name)).parameters)[1:]]
-    getattr(FanOut(one, other), name)(*told)
+    reported: list[Any] = [object() for _ in list(inspect.signature(getattr(Output, name)).parameters)[1:]]
+    getattr(FanOut(one, other), name)(*reported)
     for output in (one, other):
-        assert [(call[0], list(call.args)) for call in output.method_calls] == [(name, told)]
+        assert [(call[0], list(call.args)) for call in output.method_calls] == [(name, reported)]
 
 
-def test_what_any_of_them_lost_is_told() -> None:
+def test_what_any_of_them_lost_is_reported() -> None:
     outputs = (Mock(losses=lambda: {RING_FULL: 2}), Mock(losses=dict), Mock(losses=lambda: {RECURSION: 1}))
     assert FanOut(*outputs).losses() == {RING_FULL: 2, RECURSION: 1}
 

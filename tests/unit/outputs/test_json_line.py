@@ -12,7 +12,7 @@ from wptrace.outputs.json_line import encoded
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("größe \U0001f600", "größe \U0001f600"),
         ("a\udcffb", r"a\xffb"),
@@ -24,9 +24,9 @@ from wptrace.outputs.json_line import encoded
         ('\x00\x1b\n"', '\x00\x1b\n"'),
     ],
 )
-def test_names(name: str, told: str) -> None:
+def test_names(name: str, reported: str) -> None:
     line = encoded({"a": name, name: [name, {"b": (name, 1, None)}]})
-    assert json.loads(line) == {"a": told, told: [told, {"b": [told, 1, None]}]}
+    assert json.loads(line) == {"a": reported, reported: [reported, {"b": [reported, 1, None]}]}
     assert line.isascii()
     assert "\n" not in line
 
@@ -34,5 +34,5 @@ def test_names(name: str, told: str) -> None:
 @given(st.binary(max_size=20))
 def test_every_parser_takes_a_line(name: bytes) -> None:
     """All that Python reads can be written as UTF-8, also a surrogate."""
-    (told,) = json.loads(encoded({"name": os.fsdecode(name)})).values()
-    told.encode()
+    (reported,) = json.loads(encoded({"name": os.fsdecode(name)})).values()
+    reported.encode()

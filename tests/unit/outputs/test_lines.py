@@ -178,12 +178,12 @@ def test_a_capture_takes_what_lines_would_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [(["--line"], True), (["--csv"], True), (["--line", "--slow", "1ms"], True), ([], False)]
+    ("words", "reported"), [(["--line"], True), (["--csv"], True), (["--line", "--slow", "1ms"], True), ([], False)]
 )
-def test_lines_tell_every_one_where_nothing_else_is_said(words: list[str], told: bool) -> None:
+def test_lines_tell_every_one_where_nothing_else_is_said(words: list[str], reported: bool) -> None:
     done = run(FAKE, "io", *words, "0.05", "2")
     assert done.returncode == 0
-    assert ("123456" in done.stdout) is told
+    assert ("123456" in done.stdout) is reported
     if words:
         assert len(done.stdout.splitlines()) == 2
         assert "Summary" in done.stderr

@@ -197,9 +197,9 @@ def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
 def test_hostile_names_come_through(name: str) -> None:
     lines = written(start(dev=[name], notes=[name]), request(dev=name), report({group(name): cell([1], [2])}))
     # Bytes that are no UTF-8 are named: a parser may refuse the surrogates that Python has for them.
-    told = r"\xff\x80" if name == "\udcff\udc80" else name
-    assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [told]
-    assert lines[1]["dev"] == lines[2]["rows"][0]["dev"] == told
+    reported = r"\xff\x80" if name == "\udcff\udc80" else name
+    assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [reported]
+    assert lines[1]["dev"] == lines[2]["rows"][0]["dev"] == reported
 
 
 class Unbuffered(io.StringIO):

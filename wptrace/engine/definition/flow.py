@@ -31,7 +31,7 @@ from wptrace.errors import LibbpfError, UsageError, WptraceError
 from wptrace.kernel import privileges, symbols, tasks
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
-from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before, times_of
+from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before, times_of
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, Group, Noun
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Snapshot, Source, Start
@@ -89,7 +89,7 @@ class DefinedFlow(Flow):
         task.PID._replace(words="only what this process begins"),
         task.TID._replace(words="only what this thread begins"),
         task.COMM._replace(words="only what threads with this name begin, its first 15 bytes"),
-        cgroup.IN_CGROUP._replace(words="only what is begun in this cgroup and those below it"),
+        cgroup.IN_CGROUP._replace(words="only what begins in this cgroup and those below it"),
     )
 
     def __init__(self, resolution: Resolution, options: Options) -> None:
@@ -144,7 +144,9 @@ class DefinedFlow(Flow):
             reader.add(self._ring, self._take, rate=RATE)
         slot_bits = options.slots.bit_length() - 1
         without = obj.rodata.without_exchange
-        numbering = Numbering(self._resolution, self._first, slot_bits, self._telling, options.shedding, not without)
+        numbering = Numbering(
+            self._resolution, self._first, slot_bits, self._emits_records, options.shedding, not without
+        )
         self._programs = programs = Programs(self._resolution)
         programs.attach(numbering, bodies(obj), self._asks)
         wanted = options.filter
@@ -155,7 +157,7 @@ class DefinedFlow(Flow):
         return self._started(filters.describe(wanted, self.filters), self._sources(), notes)
 
     @property
-    def _telling(self) -> bool:
+    def _emits_records(self) -> bool:
         return self._options.emits_records or self._options.listing
 
     @property
@@ -202,7 +204,7 @@ class DefinedFlow(Flow):
     def shedder(self) -> _Shedder | None:
         if self._programs is None or not self._options.shedding:
             return None
-        return _Shedder(self._obj, self._programs, self.kind.noun, self._options.slow_ns == 0, self.look)
+        return _Shedder(self._obj, self._programs, self.kind.noun, self._options.slow_ns == 0, self.read_cells)
 
     def stop(self) -> None:
         if self._programs is not None:
@@ -254,7 +256,7 @@ class DefinedFlow(Flow):
         if table is None or self._programs is None:
             raise WptraceError("the flow has not been started")
         # First: what ends during the look is no more in flight than what begins.
-        begun = table.begun()
+        started = table.started()
         self._follow()
         self._cells.read()
         ran = [program.statistics() for program in self._programs.loaded.values()]
@@ -271,7 +273,7 @@ class DefinedFlow(Flow):
         noted[_FOREIGN] = self._ring.foreign if self._ring is not None else 0
         finished = self._cells.total("finished")
         # What was refused a slot at its begin was not counted there.
-        started = begun + losses["state_full"] - sum(dropped)
+        started = started + losses["state_full"] - sum(dropped)
         if not self._stopped:
             started = max(started, finished + sum(lost.values()))
         else:
@@ -284,7 +286,7 @@ class DefinedFlow(Flow):
             ran,
         )
 
-    def look(self) -> dict[Group, dict[str, Distribution]]:
+    def read_cells(self) -> dict[Group, dict[str, Distribution]]:
         self._follow()
         self._cells.read()
         return self._distributions()
@@ -362,10 +364,12 @@ class DefinedFlow(Flow):
 class _Shedder:
     """First objects are no longer shown one by one, then few of them are timed."""
 
-    def __init__(self, obj: BpfObject, programs: Programs, noun: Noun, each: bool, look: Callable[[], object]) -> None:
+    def __init__(
+        self, obj: BpfObject, programs: Programs, noun: Noun, each: bool, read_cells: Callable[[], object]
+    ) -> None:
         self._obj = obj
         self._programs = programs
-        self._look = look
+        self._read_cells = read_cells
         self.savings = (EACH, times_of(noun.plural))
         self.steps = ladder(self.savings if each else self.savings[1:])
 
@@ -374,10 +378,10 @@ class _Shedder:
 
     def shed(self, step: Step) -> None:
         if step.kind == EACH:
-            self._obj.bss.sample = TOLD_ONE_IN
+            self._obj.bss.sample = KEPT_ONE_IN
             self._obj.data.slow_ns = NEVER_NS
             return
-        self._look()
+        self._read_cells()
         self._obj.bss.time_one_in = step.one_in
 
     def restore(self, step: Step) -> None:
@@ -385,7 +389,7 @@ class _Shedder:
             self._obj.data.slow_ns = 0
             self._obj.bss.sample = 0
             return
-        self._look()
+        self._read_cells()
         self._obj.bss.time_one_in = rate_before(self.steps, step)
 
 
@@ -406,7 +410,7 @@ class Slots:
         """Before the load."""
         obj.maps["objects"].value_size = slots * int(obj.struct("object").size)
 
-    def begun(self) -> int:
+    def started(self) -> int:
         """By the second word of each slot."""
         return sum(self._words[1 :: self._stride // 8])
 

@@ -29,7 +29,7 @@ from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
-from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
+from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, UNTIMED_FIELD, Group, Kind, Noun, Point, Stage
@@ -266,7 +266,7 @@ class BlockFlow(Flow):
     def snapshot(self) -> Snapshot:
         loaded = self._running
         obj, counters = loaded.obj, self._cells.counters
-        found = self.look()
+        found = self.read_cells()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, obj.bss.loss))
         causes[RECURSION] = loaded.misses(ran, END)
@@ -301,8 +301,8 @@ class BlockFlow(Flow):
         times = OWN if self._options.filter else self._options.times
         return sorted({one.disk for one in extents if not _trusts_stamps(one.disk, times)})
 
-    def look(self) -> dict[Group, dict[str, Distribution]]:
-        self._devices.look(self._obj, self._cells.rename, self._slots_in_flight)
+    def read_cells(self) -> dict[Group, dict[str, Distribution]]:
+        self._devices.refresh(self._obj, self._cells.rename, self._slots_in_flight)
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
         found = self._cells.copy()
@@ -315,7 +315,7 @@ class BlockFlow(Flow):
 
     def shedder(self) -> _Shedder:
         stateless = bool(self._devices.stateful) and not self._options.filter
-        return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.look)
+        return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.read_cells)
 
 
 RECORDS = Raw("block_record", enums=("block_op", "block_flag"))
@@ -365,10 +365,10 @@ class _Shedder:
 
     savings = SAVINGS
 
-    def __init__(self, loaded: Loaded, each: bool, stateless: bool, look: Callable[[], object]) -> None:
+    def __init__(self, loaded: Loaded, each: bool, stateless: bool, read_cells: Callable[[], object]) -> None:
         self._loaded = loaded
         self._stateless = stateless
-        self._look = look
+        self._read_cells = read_cells
         self.steps = ladder([EACH, SAMPLE] if each else [SAMPLE])
 
     def programs(self) -> list[Program]:
@@ -377,10 +377,10 @@ class _Shedder:
     def shed(self, step: Step) -> None:
         obj = self._loaded.obj
         if step.kind == EACH:
-            obj.bss.sample = TOLD_ONE_IN
+            obj.bss.sample = KEPT_ONE_IN
             obj.data.slow_ns = NEVER_NS
             return
-        self._look()
+        self._read_cells()
         obj.bss.stateless = self._stateless
         obj.bss.request_sample = step.one_in
 
@@ -390,7 +390,7 @@ class _Shedder:
             obj.data.slow_ns = 0
             obj.bss.sample = 0
             return
-        self._look()
+        self._read_cells()
         # Not `stateless`: requests that were not timed are in flight.
         obj.bss.request_sample = rate_before(self.steps, step)
 

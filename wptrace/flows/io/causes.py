@@ -12,7 +12,7 @@ DIRTY_FULL = Cause("dirty_full", "the table of dirty pages had no room: who wrot
 SUBMIT_FULL = Cause("submit_full", "the table of submissions of io_uring and AIO had no room: seen as requests only")
 UNENTERED = Cause("unentered", "an asynchronous operation of a file system that is not watched: not counted")
 UNWATCHED = Cause("unwatched", "a file system was mounted whose kind is not watched: seen as requests only")
-GHOST = Cause("ghost", "the end of a request went unseen, and the device has it no more")
+STALE = Cause("ghost", "the end of a request went unseen, and the device has it no more")
 LAYER_FULL = Cause("layer_full", "the table of requests had no room for a bio of a stacked device, or a flush")
 RATE_LIMITED = Cause("rate_limited", "more slow ones than --limit a second: counted, but not shown")
 NO_CELL = Cause("no_cell", "something had no row to count in")
@@ -76,5 +76,5 @@ NOTED = (
 """Of these, what costs neither an operation nor a request."""
 CAUSES = {
     cause.name: cause
-    for cause in (*COUNTED, UNWATCHED, GHOST, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED)
+    for cause in (*COUNTED, UNWATCHED, STALE, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED)
 }

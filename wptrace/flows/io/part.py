@@ -82,7 +82,7 @@ class Part:
 
     # --- A look ---------------------------------------------------------------------------------------------------
 
-    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         """Before the cells are read."""
 
     def rename(self, slot: int, name: str) -> None:

@@ -33,11 +33,11 @@ from wptrace.flows.io import rules
 from wptrace.flows.io.causes import (
     BIO_FULL,
     CAUSES,
-    GHOST,
     NOTED,
     OP_FULL,
     OP_UNENDED,
     SHED,
+    STALE,
     UNSEEN,
 )
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
@@ -48,11 +48,11 @@ from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.request_events import timed_out_bit
 from wptrace.flows.io.skipped import StaleRequests, Unseen
-from wptrace.flows.io.state import begun, in_use, unplaced, values_in_flight, waiting
+from wptrace.flows.io.state import in_use, started, unplaced, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import INCONSISTENT, RECURSION, UNMATCHED_START, Book
-from wptrace.model.budget import TOLD_ONE_IN
+from wptrace.model.budget import KEPT_ONE_IN
 from wptrace.model.diagnosis import DEGRADED, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS as OF_OPERATIONS
@@ -191,7 +191,7 @@ class PathFlow(Flow):
         """From now on these devices, without a new start. Others keep what was counted of them."""
         self._options = self._options._replace(devices=tuple(wanted))
         self._devices.aim(self._obj, wanted)
-        self.look()
+        self.read_cells()
 
     def retarget(self, wanted: Filter) -> None:
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
@@ -215,15 +215,15 @@ class PathFlow(Flow):
 
     # --- A look ---------------------------------------------------------------------------------------------------
 
-    def look(self) -> dict[Group, dict[str, Distribution]]:
+    def read_cells(self) -> dict[Group, dict[str, Distribution]]:
         """Read the cells, and what they say about all, including those that were only counted."""
-        changed = self._devices.look(self._obj, self._rename, self._slots_in_flight)
+        changed = self._devices.refresh(self._obj, self._rename, self._slots_in_flight)
         if changed:
             self._unseen.compare(self._watched_whole())
         timed: Distributions = {}
         untimed = Counter[Group]()
         for part in self._parts:
-            part.look(self._obj, changed)
+            part.refresh(self._obj, changed)
         for part in self._parts:
             for cells in part.cells.values():
                 cells.read()
@@ -255,14 +255,14 @@ class PathFlow(Flow):
         obj = loaded.obj
         if not self._stopped:
             self._stale.sweep()
-            self._unseen.look()
+            self._unseen.read_disks()
         # Read before the ends: what begins and ends in between is not taken for being in flight.
-        requests_begun, operations_begun = begun(obj, "bios"), begun(obj, "ops")
+        requests_started, operations_started = started(obj, "bios"), started(obj, "ops")
         # Of these most are of other devices, and the book has none of them until they are known to be of ours.
         elsewhere = 0 if self._devices.everything else unplaced(obj)
         held = self._stale.held()
         discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
-        found = self.look()
+        found = self.read_cells()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, obj.bss.loss))
         ends_missed = loaded.misses(ran, END, io_hooks.ENDING)
@@ -276,16 +276,16 @@ class PathFlow(Flow):
         operations_ended, operations_failed = counts.operations_ended
         given_up_requests = 0 if shed is None else shed.given_up_requests
         given_up = causes[UNMATCHED_START] + given_up_requests
-        self._stale.note(requests_begun, held, requests_ended + given_up, self._stopped)
+        self._stale.note(requests_started, held, requests_ended + given_up, self._stopped)
         if shed is None:
-            self._unseen.note(counts.requests(), requests_begun + obj.bss.elsewhere + causes[BIO_FULL])
+            self._unseen.note(counts.requests(), requests_started + obj.bss.elsewhere + causes[BIO_FULL])
         requests = Book.read(
-            requests_begun + causes[BIO_FULL] + self._unseen.count,
+            requests_started + causes[BIO_FULL] + self._unseen.count,
             requests_ended,
             {
                 BIO_FULL: causes[BIO_FULL],
                 UNMATCHED_START: causes[UNMATCHED_START],
-                GHOST: self._stale.count,
+                STALE: self._stale.count,
                 UNSEEN: self._unseen.count,
                 SHED: given_up_requests,
             },
@@ -293,7 +293,7 @@ class PathFlow(Flow):
             requests_failed,
         )
         operations = Book.read(
-            operations_begun + causes[OP_FULL] - discarded - elsewhere,
+            operations_started + causes[OP_FULL] - discarded - elsewhere,
             operations_ended,
             {
                 OP_FULL: causes[OP_FULL],
@@ -340,9 +340,9 @@ class PathFlow(Flow):
         from wptrace.flows.io.parts.shed import PathShedder
 
         wanted = self._options
-        many = wanted.slow_ns == 0 or 0 < wanted.sample < TOLD_ONE_IN or wanted.records_later
+        many = wanted.slow_ns == 0 or 0 < wanted.sample < KEPT_ONE_IN or wanted.records_later
         self._shedder = PathShedder(
-            self._running, self._save if many else None, wanted.interference, TICK_NS, self.look
+            self._running, self._save if many else None, wanted.interference, TICK_NS, self.read_cells
         )
         return self._shedder
 
@@ -351,7 +351,7 @@ class PathFlow(Flow):
     def stop(self) -> None:
         """Takes no new ones, gives those in flight a moment to end, and detaches."""
         loaded = self._running
-        self._unseen.look()
+        self._unseen.read_disks()
         loaded.obj.bss.tracing = False
         self._stale.sweep()
         end = time.monotonic() + _LAST_MOMENT_S

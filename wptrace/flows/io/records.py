@@ -88,7 +88,7 @@ class Stories:
         self._interferences = [_IN_STORIES.get(name, name) for name in (*_interferences(obj), "before_wakeup")]
         self._commit = layout.member("commit")
         self._no_commit = bytes(self._commit.size)
-        self._met, self._decode_met = None if met is None else layout.member("met"), met
+        self._met, self._decode_neighbours = None if met is None else layout.member("met"), met
         self._waits = layout.member("waits") if "waits" in layout.names else None
         self.stack_of: Callable[[int], tuple[str, Sequence[str]]] = lambda number: NO_STACK
         """The reason and functions of a wait, by their number in records."""
@@ -196,17 +196,17 @@ class Stories:
                 heard = silence if interference is None else record[interference] + record[before_wakeup]
                 fields["interference"] = [] if heard == silence else list(self._interference(heard))
                 if record[commit] != self._no_commit:
-                    fields["commit"] = self._told_commit(record[commit])
+                    fields["commit"] = self._commit_fields(record[commit])
                 if self._waits is not None and any(record[waits][:8]):
-                    fields["waits"] = self._told_waits(record[waits])
+                    fields["waits"] = self._wait_fields(record[waits])
             if any(record[held:held_end]):
                 fields["throttled_by"] = [
                     {"controller": name, "ns": ns} for name, ns in zip(controllers, record[held:held_end]) if ns
                 ]
                 if tag_queue is not None and record[tag_queue]:
                     fields["tag_queue"] = record[tag_queue] - 1
-            if self._decode_met is not None and self._met is not None and any(record[met][:8]):
-                fields["neighbours"] = self._decode_met(self._met.unpack(record[met], 0))
+            if self._decode_neighbours is not None and self._met is not None and any(record[met][:8]):
+                fields["neighbours"] = self._decode_neighbours(self._met.unpack(record[met], 0))
             end = record[end_ns]
             if handed_ns is not None and seen_ns is not None:
                 clock = fields["clock"] = {"end_ns": end}
@@ -273,7 +273,7 @@ class Stories:
     def _cpus(self, chain: tuple[int, ...]) -> dict[str, int | None]:
         return {name: cpu if cpu != self._no_cpu else None for name, cpu in zip(self._chain, chain)}
 
-    def _told_commit(self, data: bytes) -> dict[str, Any]:
+    def _commit_fields(self, data: bytes) -> dict[str, Any]:
         """The number alone where nothing more is known of it."""
         one = self._commit.unpack(data, 0)
         if not one.pid:
@@ -297,7 +297,7 @@ class Stories:
             "most": most if one.most_pid else None,
         }
 
-    def _told_waits(self, data: bytes) -> list[dict[str, Any]]:
+    def _wait_fields(self, data: bytes) -> list[dict[str, Any]]:
         found = []
         for one in () if self._waits is None else self._waits.unpack(data, 0):
             if one.stack:
@@ -387,7 +387,7 @@ class Trails:
                 return
             end = word >> self._bits
             if end <= begin:
-                raise ValueError("a stretch ends before it begins")
+                raise ValueError("a segment ends before it begins")
             yield Segment(self._stages[word & mask], begin, end)
             begin = end
 

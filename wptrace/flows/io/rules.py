@@ -262,28 +262,29 @@ def neighbour(case: Case) -> Finding | None:
     waiting: list[tuple[float, neighbours.Neighbour]] = []
     for one in every:
         whole = times[one.dev, one.owner]
-        if one.owner in (NOBODY, OTHERS) or not whole or not one.met_ns or one.waits < NEIGHBOUR_WAITS:
+        if one.owner in (NOBODY, OTHERS) or not whole or not one.meanwhile_ns or one.waits < NEIGHBOUR_WAITS:
             continue
-        share, beside = min(one.waited_ns / whole, 1.0), 1 - one.met.get(one.owner, 0) / one.met_ns
-        if share >= NEIGHBOUR_SHARE and beside >= NEIGHBOUR_HAD:
-            waiting.append((share * beside, one))
+        share, others = min(one.waited_ns / whole, 1.0), 1 - one.meanwhile.get(one.owner, 0) / one.meanwhile_ns
+        if share >= NEIGHBOUR_SHARE and others >= NEIGHBOUR_HAD:
+            waiting.append((share * others, one))
     if not waiting:
         return None
     worst = max(share for share, _ in waiting)
     one = max((one for share, one in waiting if share >= _ALIKE * worst), key=lambda one: one.waited_ns)
     figures = {"share": min(one.waited_ns / times[one.dev, one.owner], 1.0), "waited_ns": one.waited_ns}
-    unknown = sum(ns for who, ns in one.met.items() if who in (NOBODY, OTHERS)) / one.met_ns
-    holders = [who for who in one.met if who not in (one.owner, NOBODY, OTHERS)][:_HOLDERS]
+    unknown = sum(ns for who, ns in one.meanwhile.items() if who in (NOBODY, OTHERS)) / one.meanwhile_ns
+    holders = [who for who in one.meanwhile if who not in (one.owner, NOBODY, OTHERS)][:_HOLDERS]
     had = 0.0
     for count, holder in enumerate(holders, 1):
-        had += one.met[holder] / one.met_ns
-        if had >= NEIGHBOUR_HAD and not (count < len(holders) and one.met[holders[count]] >= _ALIKE * one.met[holder]):
+        had += one.meanwhile[holder] / one.meanwhile_ns
+        alike = count < len(holders) and one.meanwhile[holders[count]] >= _ALIKE * one.meanwhile[holder]
+        if had >= NEIGHBOUR_HAD and not alike:
             who = [named.get((one.dev, holder), neighbours.described(holder, "", 0)) for holder in holders[:count]]
             words = who[0] if count == 1 else f"{', '.join(who[:-1])} and {who[-1]}"
             break
     else:
         # An accusation takes a majority: these are many.
-        had, words = 1 - one.met.get(one.owner, 0) / one.met_ns, "many others"
+        had, words = 1 - one.meanwhile.get(one.owner, 0) / one.meanwhile_ns, "many others"
         figures["many"] = 1
     figures = {**figures, "had": had, "waits": one.waits, "unknown": unknown}
     return Finding("neighbour", figures, WAITED.group(one.dev, one.owner), who=words)

@@ -35,7 +35,7 @@ class _Head(NamedTuple):
 
     place: int
     bio: int
-    begun: int
+    started: int
 
 
 class StaleRequests:
@@ -84,11 +84,11 @@ class StaleRequests:
                 self._forget(head, left[head])
                 del self._left[head]
 
-    def note(self, begun: int, held: int, ended: int, at_rest: bool) -> None:
+    def note(self, started: int, held: int, ended: int, at_rest: bool) -> None:
         """Requests that began and are in no place any more. The figures are read in this order, so none is taken for
         one that ends meanwhile; unless nothing changes any more, only what two looks have in common counts, since a
         request may be taken back when it becomes a part of another one."""
-        excess = begun - held - ended
+        excess = started - held - ended
         self.count = max(self.count, excess if at_rest else min(excess, self._excess))
         self._excess = excess
 
@@ -104,7 +104,7 @@ class StaleRequests:
     def _heads(self) -> dict[int, dict[_Head, bool]]:
         """Those that the driver has, by the number of their disk, and whether the operation of each is there."""
         names = ("bio", "begun", "kind", "op_kind", "empty", "done.events.requeues", "done.dev", "task", "op")
-        bio, begun, kind, op_kind, empty, requeues, dev, task, op = (self._at[name] for name in names)
+        bio, started, kind, op_kind, empty, requeues, dev, task, op = (self._at[name] for name in names)
         queued = self._at["done.times.queued"]
         # What Python wants first in an operation: its task, how many began there, and when this one did.
         words, stride = self._obj.view("ops").cast("Q"), self._obj.struct("op_state").size // 8
@@ -116,7 +116,7 @@ class StaleRequests:
             if one[op_kind] != self._flush:
                 at = one[op] * stride
                 has_operation = bool(one[task]) and words[at] == one[task] and words[at + 2] <= one[queued]
-                found[one[dev]][_Head(place, one[bio], one[begun])] = has_operation
+                found[one[dev]][_Head(place, one[bio], one[started])] = has_operation
         return found
 
     def _with_driver(self, dev: int) -> int | None:
@@ -137,11 +137,11 @@ class StaleRequests:
 
     def _left_over(self) -> dict[_Head, int]:
         """Those that completed and were left to an operation that is over, or has another one: its place."""
-        bio, begun, op = (self._at[name] for name in ("bio", "begun", "op"))
+        bio, started, op = (self._at[name] for name in ("bio", "begun", "op"))
         memory = self._obj.view("ops")
         keys, words = memory.cast("Q"), memory.cast("I")
         return {
-            _Head(place, one[bio], one[begun]): one[op]
+            _Head(place, one[bio], one[started]): one[op]
             for place, one in used(self._obj.view("bios"), self._layout)
             if one[bio] == self._delivered
             and (not keys[one[op] * self._stride // 2] or words[one[op] * self._stride + self._only] != place + 1)
@@ -189,7 +189,7 @@ class Unseen:
                 self._before[one.name] = self._now[one.name] = count
                 self._earlier[one.name] = self._counted[one.name]
 
-    def look(self) -> None:
+    def read_disks(self) -> None:
         """At what the disks have done, before anything else is read."""
         self._begin()
         for name in list(self._now):

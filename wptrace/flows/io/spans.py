@@ -50,7 +50,7 @@ class Spans:
         self._owners: dict[tuple[Any, ...], Owner] = {}
         self._leaders: dict[int, bytes] = {}
         self._tasks: dict[tuple[bytes, int, int, int], Owner] = {}
-        self._told: dict[tuple[int, int], None] = {}
+        self._reported: dict[tuple[int, int], None] = {}
 
     def of(self, records: Sequence[Record]) -> Iterator[Span | None]:
         """One for each, where it tells of one."""
@@ -63,9 +63,9 @@ class Spans:
         handed, seen = self._at.get("handed_ns"), self._at.get("seen_ns")
         names, ops, tasks = self._names, self._ops, self._tasks
         task_of = itemgetter(*map(at, ("comm", "tgid", "tid", "cgroup")))
-        quiet, telling, alone = self._quiet, self._request, self._operation
+        quiet, request, alone = self._quiet, self._request, self._operation
         for record in records:
-            if record[kind] == telling:
+            if record[kind] == request:
                 queued, completed = record[start], record[end]
                 issued = queued + sum(record[first:driver])
             elif (
@@ -80,7 +80,7 @@ class Spans:
                 issued = record[handed] - record[driver]
                 queued = issued - sum(record[first:driver])
                 completed = record[seen] + record[complete]
-                if record[events] != quiet and self._is_told(record[events], record[slot], record[seen]):
+                if record[events] != quiet and self._is_reported(record[events], record[slot], record[seen]):
                     yield None
                     continue
             else:
@@ -90,15 +90,15 @@ class Spans:
             owner = tasks.get(task) or self._owner(task)
             yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
 
-    def _is_told(self, events: bytes, slot: int, seen_ns: int) -> bool:
+    def _is_reported(self, events: bytes, slot: int, seen_ns: int) -> bool:
         """Bios of several operations may have been merged into one request, which each of them tells."""
         if not self._events.fields(events).get("events", {}).get("merged"):
             return False
-        if (slot, seen_ns) in self._told:
+        if (slot, seen_ns) in self._reported:
             return True
-        self._told[slot, seen_ns] = None
-        if len(self._told) > _MERGED:
-            del self._told[next(iter(self._told))]
+        self._reported[slot, seen_ns] = None
+        if len(self._reported) > _MERGED:
+            del self._reported[next(iter(self._reported))]
         return False
 
     def _owner(self, task: tuple[bytes, int, int, int]) -> Owner:

@@ -118,7 +118,7 @@ def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
     return found
 
 
-def begun(obj: BpfObject, name: str) -> int:
+def started(obj: BpfObject, name: str) -> int:
     """How many operations or requests ever began: each place counts its own, behind its key."""
     stride = obj.struct(_STRUCTS[name]).size
     return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())

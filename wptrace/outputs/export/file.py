@@ -23,7 +23,7 @@ class ExportFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._beside = path.with_name(f".{path.name}.{os.getpid()}")
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
         self._file: BinaryIO | None = None
         self.discarded = False
         self._check()
@@ -53,7 +53,7 @@ class ExportFile:
             # Whose name it would be that somebody put there: no link is followed, nothing is overwritten.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
-                self._file = os.fdopen(os.open(self._beside, flags, _MODE), "wb")
+                self._file = os.fdopen(os.open(self._temporary, flags, _MODE), "wb")
             except OSError as error:
                 raise self._failed(error) from None
         return self._file
@@ -68,7 +68,7 @@ class ExportFile:
         file = self.open()
         try:
             file.flush()
-            self._beside.replace(self.path)
+            self._temporary.replace(self.path)
         except OSError as error:
             raise self._failed(error) from None
         self._file = None
@@ -81,7 +81,7 @@ class ExportFile:
             return
         file, self._file = self._file, None
         with suppress(OSError):
-            self._beside.unlink()
+            self._temporary.unlink()
         # What is left in its buffer may fit no disk.
         with suppress(OSError):
             file.close()

@@ -28,19 +28,23 @@ class ExportFolder(ExportFile):
     def folder(self) -> Path:
         """Begin to fill it; only `commit` makes it appear."""
         try:
-            self._beside.mkdir(_MODE)
+            self._temporary.mkdir(_MODE)
         except OSError as error:
             raise self._failed(error) from None
-        return self._beside
+        return self._temporary
 
     def commit(self) -> None:
         try:
-            self._beside.replace(self.path)
+            self._temporary.replace(self.path)
         except OSError as error:
             raise self._failed(error) from None
 
     def discard(self) -> None:
         self.discarded = True
         # Of this process alone, as it has made it: after a commit there is none.
-        if self._beside.is_dir() and not self._beside.is_symlink() and self._beside.stat().st_uid == os.geteuid():
-            shutil.rmtree(self._beside, ignore_errors=True)
+        if (
+            self._temporary.is_dir()
+            and not self._temporary.is_symlink()
+            and self._temporary.stat().st_uid == os.geteuid()
+        ):
+            shutil.rmtree(self._temporary, ignore_errors=True)

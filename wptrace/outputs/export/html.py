@@ -94,8 +94,8 @@ class Times:
 
     def __init__(self) -> None:
         self._columns: list[_Column] = []
-        self._told: dict[Group, dict[str, Distribution]] = {}
-        self._told_bytes: Counter[Group] = Counter()
+        self._added: dict[Group, dict[str, Distribution]] = {}
+        self._added_bytes: Counter[Group] = Counter()
         self._apart: dict[Group, int] = {}
         self._last_ns = 0
 
@@ -113,9 +113,9 @@ class Times:
 
     def interval(self, report: Report) -> None:
         cells, moved = self._cells(report), sums.moved(report)
-        self._told_bytes += moved
+        self._added_bytes += moved
         for group, found in cells.items():
-            into = self._told.setdefault(group, {})
+            into = self._added.setdefault(group, {})
             for name, one in found.items():
                 if name in into:
                     into[name].merge(one)
@@ -127,10 +127,10 @@ class Times:
         """Add what came after the last interval."""
         rest: dict[Group, dict[str, Distribution]] = {}
         for group, found in self._cells(report).items():
-            before = self._told.get(group, {})
+            before = self._added.get(group, {})
             rest[group] = {name: one.delta(before[name]) if name in before else one for name, one in found.items()}
         begin_ns = self._last_ns or report.ts_ns - report.duration_ns
-        self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._told_bytes)
+        self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._added_bytes)
         if len(self._columns) > 1:
             *earlier, last, short = self._columns
             # What is left of a second at the end would be drawn as a fall.
@@ -231,7 +231,7 @@ class HtmlExport(Export):
 
     def event(self, event: Event) -> None:
         self._events += 1
-        self._view.meet(event)
+        self._view.add(event)
         self._places.add(event)
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, (event.total_ns, self._events, event))
@@ -475,7 +475,7 @@ def _stacks(report: Report) -> dict[str, Any] | None:
 
 
 def _neighbour(one: neighbours.Neighbour) -> dict[str, Any]:
-    met = one.met_ns or 1
+    meanwhile = one.meanwhile_ns or 1
     return {
         "name": printable(one.named),
         "dev": printable(one.dev) if isinstance(one.dev, str) else "",
@@ -484,7 +484,11 @@ def _neighbour(one: neighbours.Neighbour) -> dict[str, Any]:
         "bytes": one.bytes,
         "waits": one.waits,
         "waited": one.waited_ns,
-        "met": [[printable(neighbours.brief(holder)), ns / met] for holder, ns in one.met.items() if ns >= 0.01 * met],
+        "met": [
+            [printable(neighbours.short_name(holder)), ns / meanwhile]
+            for holder, ns in one.meanwhile.items()
+            if ns >= 0.01 * meanwhile
+        ],
     }
 
 

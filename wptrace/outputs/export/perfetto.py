@@ -39,7 +39,7 @@ class PerfettoExport(Export):
         self._tracks: dict[Hashable, int] = {}
         self._lanes = Lanes()
         self._flows = 0
-        self._told = 0
+        self._clocks_written = 0
         self._left_out = 0
 
     def start(self, start: Start) -> None:
@@ -61,8 +61,8 @@ class PerfettoExport(Export):
         if self._offset_ns is None:
             # The clock of another machine, or of another day, begins a second before the first event.
             self._offset_ns = wall_ns - 1_000_000_000
-        if not self._told:
-            self._told = 1
+        if not self._clocks_written:
+            self._clocks_written = 1
             snapshot = self._builder.create_packet()
             snapshot.trusted_packet_sequence_id = _WRITER
             snapshot.clock_snapshot.primary_trace_clock = _BOOTTIME

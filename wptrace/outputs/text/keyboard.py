@@ -38,7 +38,7 @@ _PLAIN = {
     "\x1b": "esc",
 }
 _KEY = re.compile(r"\x1b\[([0-9;]*)[ -/]*([@-~])|\x1bO([@-~])|(.)", re.DOTALL)
-_BEGUN = re.compile(r"\x1b(?:\[[0-9;]{0,16}[ -/]{0,4}|O)?\Z")
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-9;]{0,16}[ -/]{0,4}|O)?\Z")
 
 
 def keys(text: str) -> Iterator[str]:
@@ -172,7 +172,7 @@ class Keyboard:
         """Answers the keys that came; False where the user wants to end."""
         text = self._read()
         for _ in range(8):
-            if not _BEGUN.search(text):
+            if not _UNFINISHED.search(text):
                 break
             with suppress(OSError):
                 if not select.select([self._fd], [], [], _REST_S)[0]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wptrace.analysis import neighbours
-from wptrace.analysis.neighbours import Neighbour, brief, described
+from wptrace.analysis.neighbours import Neighbour, described, short_name
 from wptrace.model import units
 from wptrace.model.kind import ALL
 from wptrace.model.report import Report
@@ -44,7 +44,7 @@ def lines(report: Report, style: Style) -> Iterator[str]:
 
 
 def _meanwhile(one: Neighbour) -> str:
-    shares = [(brief(owner), ns / one.met_ns) for owner, ns in one.met.items() if one.met_ns]
+    shares = [(short_name(owner), ns / one.meanwhile_ns) for owner, ns in one.meanwhile.items() if one.meanwhile_ns]
     return ", ".join(f"{printable(owner)} {share:.0%}" for owner, share in shares if share >= _SHARE)
 
 
@@ -58,14 +58,14 @@ _ROUND = 0.1
 
 def story(fields: Mapping[str, Any], total_ns: int) -> Iterator[str]:
     """`waited 5.24 ms for a tag: all 4 had /batch (backup, 64 KiB reads)`"""
-    met = fields["neighbours"]
-    waited, device = met["waited_ns"], met["device_ns"]
+    meanwhile = fields["neighbours"]
+    waited, device = meanwhile["waited_ns"], meanwhile["device_ns"]
     if waited and waited >= _WAIT * total_ns:
         held = {item["controller"] for item in fields.get("throttled_by", ())}
         what = "a tag" if held == {"tag"} else "the device"
-        yield f"waited {units.duration(waited)} for {what}: {_had(met['meanwhile'], waited)}"
-    if device and device >= _MOST * total_ns and _depth(met["beside"], device) >= _DEPTH:
-        yield f"in the device for {units.duration(device)}, beside {_beside(met['beside'], device)}"
+        yield f"waited {units.duration(waited)} for {what}: {_had(meanwhile['meanwhile'], waited)}"
+    if device and device >= _MOST * total_ns and _depth(meanwhile["beside"], device) >= _DEPTH:
+        yield f"in the device for {units.duration(device)}, beside {_sharers(meanwhile['beside'], device)}"
 
 
 def _depth(holders: Sequence[Mapping[str, Any]], span_ns: int) -> float:
@@ -83,7 +83,7 @@ def _had(holders: Sequence[Mapping[str, Any]], span_ns: int) -> str:
     return f"{part}{_count(depth)} had {who}"
 
 
-def _beside(holders: Sequence[Mapping[str, Any]], span_ns: int) -> str:
+def _sharers(holders: Sequence[Mapping[str, Any]], span_ns: int) -> str:
     depth, first = _depth(holders, span_ns), holders[0]["ns"] / span_ns
     who = printable(_described(holders[0]))
     return f"{_count(first)} of {who}" + (f" and {_count(depth - first)} of others" if depth - first >= _DEPTH else "")

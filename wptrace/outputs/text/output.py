@@ -96,7 +96,7 @@ class TextOutput:
             self._keyboard.start()
 
     def event(self, event: Event) -> None:
-        self._view.meet(event)
+        self._view.add(event)
         if self._live is not None:
             self._recent.append(event)
         else:

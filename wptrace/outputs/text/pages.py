@@ -42,7 +42,7 @@ _KEYS = {
     screen_state.ROW: "?:help q:quit Esc:back Left/Right:stage Up/Down:scroll <:back p:pause",
     screen_state.STORIES: "?:help q:quit Esc:back Up/Down:scroll p:pause",
 }
-_NOTHING_TOLD = "There are no stories yet: --slow, --each and --sample select them."
+_NO_STORIES = "There are no stories yet: --slow, --each and --sample select them."
 
 
 def rows(report: Report, state: ScreenState, width: int, height: int) -> list[str]:
@@ -95,7 +95,7 @@ def row(report: Report, state: ScreenState, style: tables.Style, height: int) ->
 def stories(events: Sequence[Event], view: View, state: ScreenState, width: int, height: int) -> list[str]:
     """As many of the newest as there is room for."""
     if not events:
-        return [_NOTHING_TOLD]
+        return [_NO_STORIES]
     lines: list[str] = []
     for event in reversed(events):
         lines = [*view.event(event, width, False), *lines]

@@ -120,7 +120,7 @@ class StagesView(View):
             if busy:
                 found["load"] = [busy, busy[:1], []]
             if report.verdict is not None:
-                lines = list(verdict.brief(report.verdict, self.wanted.dates))
+                lines = list(verdict.short_lines(report.verdict, self.wanted.dates))
                 found["verdict"] = [lines, lines[:1]]
         if recent:
             found["slow ones"] = [*(self._slow(recent[-count:], width) for count in (len(recent), 2, 1)), []]
@@ -141,9 +141,9 @@ class StagesView(View):
                 name = _SECTIONS.get(kind.name, _REQUESTS)
                 forms = _forms(report, kind, there, style) if kind.stages else [compact(report, kind, style)]
                 found[name] = forms if name == "operations" else [*forms, []]
-        met = list(neighbours.lines(report, style))
-        if met:
-            found["neighbours"] = [met, met[:6], met[:3], []]
+        waiters = list(neighbours.lines(report, style))
+        if waiters:
+            found["neighbours"] = [waiters, waiters[:6], waiters[:3], []]
         return found
 
     def _loads(self, every: Report, shown: Report, style: Style) -> list[str]:

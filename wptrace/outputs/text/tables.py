@@ -67,8 +67,8 @@ def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | Non
     lines: list[str] = []
     for first in range(0, len(drawn), across):
         lines += [""] if first else []
-        beside = zip_longest(*drawn[first : first + across], fillvalue="")
-        lines += [_BETWEEN.join(padded(line, room) for line in line_of_all).rstrip() for line_of_all in beside]
+        side_by_side = zip_longest(*drawn[first : first + across], fillvalue="")
+        lines += [_BETWEEN.join(padded(line, room) for line in line_of_all).rstrip() for line_of_all in side_by_side]
     return lines
 
 

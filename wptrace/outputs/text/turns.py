@@ -38,7 +38,7 @@ class TurnsView(View):
         self._by = start.filters["by"]
         yield from super().begin(start)
 
-    def meet(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         self._worst = nlargest(_WORST, [*self._worst, event], key=lambda one: one.total_ns)
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:

@@ -32,7 +32,7 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
             yield f"but: {_lost(finding.figures, {**_NOUNS, **nouns})}"
 
 
-def brief(verdict: Verdict, dates: bool) -> Iterator[str]:
+def short_lines(verdict: Verdict, dates: bool) -> Iterator[str]:
     """What takes the time, and who had the device meanwhile: what one interval can tell."""
     for place, finding in enumerate(verdict.findings):
         if not place or finding.rule == "neighbour":

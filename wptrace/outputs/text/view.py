@@ -33,7 +33,7 @@ class View:
         self.kinds = tuple(start.kinds)
         yield from words.introduction(start)
 
-    def meet(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Each one, whether it is shown at once or not."""
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:

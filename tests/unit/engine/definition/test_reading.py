@@ -126,7 +126,7 @@ labels = [{ name = "n", value = "a", nam = "b" }]
     ]
 
 
-def test_the_first_fault_is_told_and_how_many_follow() -> None:
+def test_the_first_fault_is_reported_and_how_many_follow() -> None:
     with pytest.raises(DefinitionError) as caught:
         _read("")
     assert caught.value.message == "x.toml: line 1, column 1: the definition lacks name: what the flow is called"
@@ -219,7 +219,7 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
         (_small(last='advice = "a\\u0007b"'), "advice is one line of plain text"),
     ],
 )
-def test_what_does_not_fit_together_is_told(text: str, message: str) -> None:
+def test_what_does_not_fit_together_is_reported(text: str, message: str) -> None:
     if not message:
         _read(text)
         return
@@ -254,7 +254,7 @@ def test_there_is_room_for_so_many_columns() -> None:
         ("a" + ".a" * 300 + " = 1", "line 1, column 1: the line has 605 characters; there is room for 512"),
     ],
 )
-def test_what_is_no_toml_is_told_with_its_place(text: str, message: str) -> None:
+def test_what_is_no_toml_is_reported_with_its_place(text: str, message: str) -> None:
     (found,) = _faults(text)
     assert message.split("'")[0] in found
 

@@ -301,7 +301,7 @@ def test_the_first_key_that_all_points_have() -> None:
         ('filter = "task.comm == 1"', "tp:made", "this is a text, and a number is needed"),
     ],
 )
-def test_what_this_kernel_lacks_is_told_in_a_sentence(point: str, at: str, message: str) -> None:
+def test_what_this_kernel_lacks_is_reported_in_a_sentence(point: str, at: str, message: str) -> None:
     key = "item" if at not in ("tp:switched",) else "prev"
     assert _fault(point, at, key).startswith(message)
 
@@ -325,7 +325,7 @@ def test_what_this_kernel_lacks_is_told_in_a_sentence(point: str, at: str, messa
         ("tp:of_module", "arg0->x", "nobody knows the type of this: say (struct NAME *) before it"),
     ],
 )
-def test_what_a_target_lacks_is_told_in_a_sentence(at: str, value: str, message: str) -> None:
+def test_what_a_target_lacks_is_reported_in_a_sentence(at: str, value: str, message: str) -> None:
     found = _fault(f'value = "{value}"', at, "task")
     assert found == message
 

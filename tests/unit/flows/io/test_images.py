@@ -19,8 +19,8 @@ GUEST = Guest(7, "web", (FILE, DISK, COW))
 
 
 def operation(**fields: Any) -> Event:
-    told = {"inode": 11, "path": "/srv/a.img", "offset": 4096, "length": 512, **fields}
-    return Event(OPERATION.group("sda", "read"), 9, 5, {"fs": 5}, told)
+    reported = {"inode": 11, "path": "/srv/a.img", "offset": 4096, "length": 512, **fields}
+    return Event(OPERATION.group("sda", "read"), 9, 5, {"fs": 5}, reported)
 
 
 def request(**fields: Any) -> Event:
@@ -32,8 +32,8 @@ def places(*events: Event) -> list[tuple[str, int | None]]:
 
 
 def test_operations_by_their_file_and_requests_by_their_disk() -> None:
-    told = places(operation(), request(), operation(inode=12, path="/dev/sdb", offset=None))
-    assert told == [("/srv/a.img", 4096), ("/dev/sdb", 4096), ("/dev/sdb", None)]
+    reported = places(operation(), request(), operation(inode=12, path="/dev/sdb", offset=None))
+    assert reported == [("/srv/a.img", 4096), ("/dev/sdb", 4096), ("/dev/sdb", None)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from wptrace.flows.io import records as io_records
 from wptrace.flows.io import state as io_state
 from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
 from wptrace.flows.io.records import Stories, Trails
-from wptrace.flows.io.state import begun, in_use, path, waiting
+from wptrace.flows.io.state import in_use, path, started, waiting
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import kernel_dev
 
@@ -54,7 +54,7 @@ def test_paths_come_leaf_first(names: bytes, cut: bool, expected: str) -> None:
 # --- Records --------------------------------------------------------------------------------------------------
 
 
-def told(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
+def reported(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
     monkeypatch.setattr(io_records, "wall_offset_ns", lambda: 1_000_000)
     layout = obj.struct("io_record")
     stories = Stories(obj, NAMES)
@@ -77,7 +77,7 @@ CHAIN = {
 
 
 def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(
+    found = reported(
         obj,
         monkeypatch,
         start_ns=100,
@@ -144,7 +144,7 @@ def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch)
     own = {f"trail__children[3].times.{name}": 110 + at for at, name in enumerate(POINTS)}
     whole = {"trail__children[3].dev": kernel_dev(8, 17), "trail__children[3].bytes": 512, **other, **own}
     kept = {f"trail__segments[{at}]": word for at, word in enumerate(words)}
-    found = told(obj, monkeypatch, start_ns=100, end_ns=130, trail__more=2, **kept, **whole)
+    found = reported(obj, monkeypatch, start_ns=100, end_ns=130, trail__more=2, **kept, **whole)
     assert found.segments == [("fs", 0, 10), ("device", 10, 25), ("fs", 25, 30)]
     assert found.more == 2
     assert [one.times for one in found.children] == [
@@ -152,11 +152,11 @@ def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch)
         {name: at for at, name in enumerate(POINTS, 10)},
     ]
     assert (found.children[1].fields["maj_min"], found.children[1].fields["bytes"]) == ("8:17", 512)
-    assert told(obj, monkeypatch, start_ns=100, end_ns=130).segments == []
+    assert reported(obj, monkeypatch, start_ns=100, end_ns=130).segments == []
     with pytest.raises(ValueError, match="before it begins"):
-        told(obj, monkeypatch, **{"trail__segments[0]": 20 << 8, "trail__segments[1]": 10 << 8})
+        reported(obj, monkeypatch, **{"trail__segments[0]": 20 << 8, "trail__segments[1]": 10 << 8})
     # A request passes its stages one after the other.
-    request = told(
+    request = reported(
         obj, monkeypatch, kind=2, **{f"stages[{stages.index('queue')}]": 5, f"stages[{stages.index('device')}]": 6}
     )
     assert request.segments == [("queue", 0, 5), ("device", 5, 11)]
@@ -170,19 +170,19 @@ def test_a_stage_takes_some_bits_of_a_word(bits: int, obj: BpfObject) -> None:
 
 
 def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(obj, monkeypatch, kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
+    found = reported(obj, monkeypatch, kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
     assert found.group == HIT.group("other", "read")
     assert not {"sector", "bytes", "rwbs", "maj_min"} & set(found.fields)
     assert found.fields["offset"] is None
     assert found.fields["cpus"] == {"submit": 0, "issue": None, "irq": None, "complete": 0, "wake": 0}
     assert (found.fields["deleted"], found.fields["path"]) == (True, ".../")
-    failed = told(obj, monkeypatch, result=-errno.EIO)
+    failed = reported(obj, monkeypatch, result=-errno.EIO)
     assert (failed.fields["result"], failed.fields["error"]) == (-errno.EIO, errno.EIO)
 
 
 def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     values: dict[str, Any] = {"op": 2, "stages": [0, 1, 5]}
-    assert "journal" not in told(obj, monkeypatch, op=2).stages
+    assert "journal" not in reported(obj, monkeypatch, op=2).stages
     known = {
         "transaction": 7,
         "pid": 30,
@@ -194,7 +194,7 @@ def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.Monkey
     }
     most = {"most_pid": 40, "most_comm": b"cp", "most_handles": 8, "most_blocks": 60}
     whole = {f"commit__{name}": value for name, value in {**known, **most, "handles": 9, "blocks": 64}.items()}
-    found = told(obj, monkeypatch, **values, **whole)
+    found = reported(obj, monkeypatch, **values, **whole)
     assert (found.group.label("op"), found.stages["journal"]) == ("sync", 5)
     assert found.fields["commit"] == {
         **known,
@@ -203,8 +203,8 @@ def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.Monkey
         "blocks": 64,
         "most": {"pid": 40, "comm": "cp", "handles": 8, "blocks": 60},
     }
-    assert told(obj, monkeypatch, **values, commit__transaction=7).fields["commit"] == {"transaction": 7}
-    assert told(obj, monkeypatch, commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
+    assert reported(obj, monkeypatch, **values, commit__transaction=7).fields["commit"] == {"transaction": 7}
+    assert reported(obj, monkeypatch, commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
 
 
 def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,11 +216,11 @@ def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) 
         return decode(self, records)
 
     monkeypatch.setattr(Stories, "decode", with_stacks)
-    assert "waits" not in told(obj, monkeypatch, op=1).fields
+    assert "waits" not in reported(obj, monkeypatch, op=1).fields
     stages = obj.enum("op_stage")
     first = {"waits[0]__ns": 5, "waits[0]__stack": 3, "waits[0]__stage": stages.index("fs"), "waits[0]__count": 2}
     second = {"waits[1]__ns": 7, "waits[1]__stack": obj.constants["WAIT_OTHER"], "waits[1]__count": 1}
-    assert told(obj, monkeypatch, op=1, **first, **second).fields["waits"] == [
+    assert reported(obj, monkeypatch, op=1, **first, **second).fields["waits"] == [
         {
             "stage": "fs",
             "reason": "lock of the file",
@@ -233,28 +233,30 @@ def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_flushes_that_a_request_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "flush" not in told(obj, monkeypatch, op=1).fields
-    found = told(obj, monkeypatch, op=1, flush_before=7, flush_behind=9)
+    assert "flush" not in reported(obj, monkeypatch, op=1).fields
+    found = reported(obj, monkeypatch, op=1, flush_before=7, flush_behind=9)
     assert found.fields["flush"] == {"before_ns": 7, "behind_ns": 9}
 
 
-def test_what_is_seldom_is_told_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not {"layers", "unattributed"} & set(told(obj, monkeypatch).stages)
-    assert told(obj, monkeypatch, stages=[0] * 12 + [5]).stages["unattributed"] == 5
-    assert told(obj, monkeypatch, stages=[0, 0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
+def test_what_is_seldom_is_reported_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not {"layers", "unattributed"} & set(reported(obj, monkeypatch).stages)
+    assert reported(obj, monkeypatch, stages=[0] * 12 + [5]).stages["unattributed"] == 5
+    assert reported(obj, monkeypatch, stages=[0, 0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
 
 
-def test_what_else_happened_is_told_if_something_did(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "events" not in told(obj, monkeypatch).fields
-    assert "events" not in told(obj, monkeypatch, events__below=1).fields
-    found = told(obj, monkeypatch, events__below=1, events__merged=300, events__parts=2)
+def test_what_else_happened_is_reported_if_something_did(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "events" not in reported(obj, monkeypatch).fields
+    assert "events" not in reported(obj, monkeypatch, events__below=1).fields
+    found = reported(obj, monkeypatch, events__below=1, events__merged=300, events__parts=2)
     assert found.fields["events"] == {"merged": 300, "parts": 2}
 
 
 def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     # BLK_STS_MEDIUM
     stages = [0, 0, 0, *range_of(0, 9)]
-    found = told(obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7)
+    found = reported(
+        obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7
+    )
     assert found.group == REQUEST.group("sda", "discard")
     assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
     assert found.fields["error"] == errno.ENODATA
@@ -262,7 +264,7 @@ def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.Mon
 
 
 def test_an_asynchronous_operation_tells_its_interface(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(obj, monkeypatch, interface=1, user_data=71, stages=[5, 6])
+    found = reported(obj, monkeypatch, interface=1, user_data=71, stages=[5, 6])
     assert (found.fields["interface"], found.fields["user_data"]) == ("uring", 71)
     assert (found.stages["submit"], found.stages["fs"]) == (5, 6)
 
@@ -271,15 +273,17 @@ def test_a_request_that_writes_back_has_the_file_and_for_how_long_it_was_dirty(
     obj: BpfObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = b"file\0srv\0"
-    found = told(obj, monkeypatch, kind=2, op=1, dirty_ns=7, inode=131, offset=8192, path=names, path_end=len(names))
+    found = reported(
+        obj, monkeypatch, kind=2, op=1, dirty_ns=7, inode=131, offset=8192, path=names, path_end=len(names)
+    )
     expected = {"dirty_ns": 7, "path": "/srv/file", "deleted": False, "inode": 131, "offset": 8192}
     assert {name: found.fields[name] for name in expected} == expected
 
 
-def test_what_held_it_is_told_by_controller(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "throttled_by" not in told(obj, monkeypatch, kind=2, op=1).fields
+def test_what_held_it_is_reported_by_controller(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "throttled_by" not in reported(obj, monkeypatch, kind=2, op=1).fields
     for kind in (0, 2):
-        found = told(obj, monkeypatch, kind=kind, held=[5, 0, 0, 0, 9, 0])
+        found = reported(obj, monkeypatch, kind=kind, held=[5, 0, 0, 0, 9, 0])
         assert found.fields["throttled_by"] == [{"controller": "io_max", "ns": 5}, {"controller": "tag", "ns": 9}]
 
 
@@ -287,7 +291,7 @@ def range_of(first: int, end: int) -> list[int]:
     return list(range(first, end))
 
 
-def test_interference_is_told_by_kind(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interference_is_reported_by_kind(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     values: dict[str, Any] = {}
     names = ("hog", "virtio0", "", "spinner")
     for place, name in enumerate(names):
@@ -300,7 +304,9 @@ def test_interference_is_told_by_kind(obj: BpfObject, monkeypatch: pytest.Monkey
         )
         values.update({f"interference[{place}].name": name.encode(), f"interference[{place}].pid": 100 + place})
     values["interference[2].softirq"] = 4
-    found = told(obj, monkeypatch, **values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio")
+    found = reported(
+        obj, monkeypatch, **values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio"
+    )
     assert found.fields["interference"] == [
         {"kind": "preempted", "name": "hog", "pid": 100, "cpu": 0, "ns": 10, "count": 1},
         {"kind": "hardirq", "name": "virtio0", "pid": None, "cpu": 1, "ns": 11, "count": 2},
@@ -480,8 +486,8 @@ def test_what_a_filter_leaves_out_is_not_listed(tables: Any) -> None:
 def test_each_place_counts_what_began_there(tables: Any) -> None:
     tables.put("ops", 3, **OP, begun=7)
     tables.put("ops", 60, task=0, begun=1 << 40)
-    assert begun(tables, "ops") == (1 << 40) + 7
-    assert begun(tables, "bios") == 0
+    assert started(tables, "ops") == (1 << 40) + 7
+    assert started(tables, "bios") == 0
 
 
 def test_kinds_are_those_of_the_object(tables: Any) -> None:

@@ -113,7 +113,7 @@ def test_what_calls_are_called() -> None:
     (body,) = re.findall(r"enum call_class \{(.*?)\}", CALLS_OF.read_text(), re.S)
     classes = [name.lower() for name in re.findall(r"CALL_CLASS_(\w+),", body)]
     assert classes[0] == "system_call"
-    told = {name: call(name, 0) for name in classes[1:]}
-    assert (told["pagefault"], told["swapin"], told["none"]) == ("page fault", "swap-in", "nobody")
+    reported = {name: call(name, 0) for name in classes[1:]}
+    assert (reported["pagefault"], reported["swapin"], reported["none"]) == ("page fault", "swap-in", "nobody")
     # What io_uring does is one row, whichever task does it.
-    assert told["uring"] == call("system_call", numbers["io_uring_enter"], "x86_64")
+    assert reported["uring"] == call("system_call", numbers["io_uring_enter"], "x86_64")

@@ -37,7 +37,7 @@ def row(op: str, finished: int, asked: int = 0, dev: str = "vda") -> tuple[Group
 def test_what_the_disk_did_beyond_what_began(tmp_path: Path) -> None:
     unseen = Unseen([disk(tmp_path, "vda")], tmp_path)
     done(tmp_path, "vda", 10, 5, 1)
-    unseen.look()
+    unseen.read_disks()
     unseen.note([row("read", 9), row("write", 4), row("discard", 1)], 14)
     assert unseen.count == 2
     # Never fewer, though what is under way may hide them.
@@ -58,7 +58,7 @@ def test_what_the_disk_did_beyond_what_began(tmp_path: Path) -> None:
 def test_what_the_disk_counts_otherwise(tmp_path: Path, rows: list[tuple[Group, dict[str, int]]], seen: int) -> None:
     unseen = Unseen([disk(tmp_path, "vda")], tmp_path)
     done(tmp_path, "vda", 6)
-    unseen.look()
+    unseen.read_disks()
     unseen.note(rows, seen)
     assert unseen.count == 0
     unseen.note(rows, seen - 1)
@@ -73,7 +73,7 @@ def test_devices_whose_counts_tell_nothing(tmp_path: Path) -> None:
     unseen = Unseen([*names[:3], names[3]._replace(hidden=True)], tmp_path)
     for one in names:
         done(tmp_path, one.name, 7)
-    unseen.look()
+    unseen.read_disks()
     unseen.note([], 0)
     assert unseen.count == 0
 
@@ -83,12 +83,12 @@ def test_a_disk_that_goes_is_compared_no_more(tmp_path: Path, reads: int | None)
     unseen = Unseen([disk(tmp_path, "vda"), disk(tmp_path, "vdb")], tmp_path)
     done(tmp_path, "vda", 9)
     done(tmp_path, "vdb", 2)
-    unseen.look()
+    unseen.read_disks()
     if reads is None:
         (tmp_path / "block" / "vda" / "stat").unlink()
     else:
         done(tmp_path, "vda", reads)
-    unseen.look()
+    unseen.read_disks()
     unseen.note([], 0)
     assert unseen.count == 2
 
@@ -101,13 +101,13 @@ def test_a_disk_that_comes_is_compared_once_it_has_nothing_in_flight(tmp_path: P
     in_flight.write_text("1 0\n")
     unseen.compare([first, late])
     done(tmp_path, "vdb", 5)
-    unseen.look()
+    unseen.read_disks()
     unseen.note([row("read", 3, dev="vdb"), row("read", 2, dev="other")], 5)
     assert unseen.count == 0
     in_flight.write_text("0 0\n")
-    unseen.look()
+    unseen.read_disks()
     done(tmp_path, "vdb", 5 + 4)
-    unseen.look()
+    unseen.read_disks()
     # Of four more, one began unseen.
     unseen.note([row("read", 3 + 3, dev="vdb"), row("read", 2, dev="other")], 8)
     assert unseen.count == 1
@@ -118,6 +118,6 @@ def test_a_disk_that_nobody_follows_any_more_is_not_compared(tmp_path: Path) -> 
     unseen = Unseen([first, second], tmp_path)
     unseen.compare([first])
     done(tmp_path, "vdb", 50)
-    unseen.look()
+    unseen.read_disks()
     unseen.note([], 0)
     assert unseen.count == 0

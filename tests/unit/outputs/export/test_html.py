@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.outputs import path, samples
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, play
-from wptrace.analysis.neighbours import HAD, MET, WAITED, Owner
+from wptrace.analysis.neighbours import HAD, MEANWHILE, WAITED, Owner
 from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.flows.stacks import IO
 from wptrace.model.kind import TOTAL, Task
@@ -39,7 +39,7 @@ def data(found: str) -> dict[str, Any]:
     return made
 
 
-def told(folder: Path, *results: Any, view: str = "stages") -> dict[str, Any]:
+def reported(folder: Path, *results: Any, view: str = "stages") -> dict[str, Any]:
     return data(page(folder, *results, view=view))
 
 
@@ -58,7 +58,7 @@ def twice(report: Report) -> Report:
 
 def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
     """The last part of a trace is in no interval."""
-    found = told(tmp_path, path.start(), path.report(ts_ns=NOON - SECOND // 2), twice(summary()))
+    found = reported(tmp_path, path.start(), path.report(ts_ns=NOON - SECOND // 2), twice(summary()))
     assert len(found["columns"]) == 2
     assert found["columns"][0][1] == found["columns"][1][0]
     checked = 0
@@ -76,7 +76,7 @@ def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
 
 def test_figures_are_those_of_the_report(tmp_path: Path) -> None:
     report = summary()
-    found = told(tmp_path, path.start(), report)
+    found = reported(tmp_path, path.start(), report)
     names = [series["name"] for series in found["series"]]
     assert names == [
         "read operations", "write operations", "read page-cache hits", "write page-cache hits",
@@ -91,7 +91,7 @@ def test_figures_are_those_of_the_report(tmp_path: Path) -> None:
 
 
 def test_what_was_lost_and_how_it_was_measured(tmp_path: Path) -> None:
-    found = told(tmp_path, path.start(), [path.waiting()], summary(lost=3))
+    found = reported(tmp_path, path.start(), [path.waiting()], summary(lost=3))
     assert len(found["losses"]) == 3
     assert found["notes"] == ["complete is part of device on nvme"]
     assert found["sources"][0] == ["fs", "tp_btf/x"]
@@ -102,7 +102,7 @@ def test_what_was_lost_and_how_it_was_measured(tmp_path: Path) -> None:
 
 def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
     operation = path.operation(interference=[path.interference("preempted", 3 * MS)])
-    (one,) = told(tmp_path, path.start(), operation, summary())["events"]["rows"]
+    (one,) = reported(tmp_path, path.start(), operation, summary())["events"]["rows"]
     assert sum(ns for _, ns in one["stages"]) == one["total"] == operation.total_ns
     assert [name for name, _ in one["stages"]] == [name for name in path.NAMES if path.USUAL[name]]
     assert (one["who"], one["what"]) == ("postgres[4711/4715]", "nvme0n1 read operation")
@@ -114,7 +114,7 @@ def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
 def test_stretches_are_kept_where_they_were(tmp_path: Path) -> None:
     event = path.in_time()
     one, cut, several = (
-        told(tmp_path, path.start(), found, summary())["events"]["rows"][0]
+        reported(tmp_path, path.start(), found, summary())["events"]["rows"][0]
         for found in (event, event._replace(segments=event.segments[:3], more=11), path.operation(requests=2))
     )
     assert one["spans"] == [[part.stage, part.from_ns, part.to_ns - part.from_ns] for part in event.segments]
@@ -127,7 +127,7 @@ def test_stretches_are_kept_where_they_were(tmp_path: Path) -> None:
 def test_the_slowest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "SLOWEST", 3)
     events = [path.operation()._replace(total_ns=ns) for ns in (5, 9, 1, 7, 3, 8)]
-    found = told(tmp_path, path.start(), *events, summary())["events"]
+    found = reported(tmp_path, path.start(), *events, summary())["events"]
     assert (found["seen"], found["kept"]) == (6, 3)
     assert [one["total"] for one in found["rows"]] == [9, 8, 7]
 
@@ -142,7 +142,7 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
             for name, one in found.items():
                 cells[group][name].merge(one)
     whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
-    columns = told(tmp_path, path.start(), *reports, whole)["columns"]
+    columns = reported(tmp_path, path.start(), *reports, whole)["columns"]
     assert html.COLUMNS / 2 <= len(columns) <= html.COLUMNS
     assert sum(cells["0"]["total"][0] for _, _, cells, _ in columns) == 500 * len(reports)
     edges = [edge for begin, end, _, _ in columns for edge in (begin, end)]
@@ -150,14 +150,14 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_trace_without_anything(tmp_path: Path) -> None:
-    found = told(tmp_path, path.start(), summary({}))
+    found = reported(tmp_path, path.start(), summary({}))
     assert (found["series"], found["columns"], found["tables"], found["stacks"]) == ([], [], [], None)
 
 
 def test_devices_are_rows_where_there_are_several(tmp_path: Path) -> None:
     both = {**path.cells("sda"), **path.cells("sdb")}
-    assert told(tmp_path, path.start(), summary())["tables"] == []
-    table = told(tmp_path, path.start(), summary(both))["tables"][0]
+    assert reported(tmp_path, path.start(), summary())["tables"] == []
+    table = reported(tmp_path, path.start(), summary(both))["tables"][0]
     assert [(row["name"], row["total"][0]) for row in table["rows"]] == [
         ("sda read", 500), ("sdb read", 500), ("sda write", 120), ("sdb write", 120),
     ]  # fmt: skip
@@ -173,7 +173,7 @@ def owned(names: list[str]) -> Report:
     counters = {
         HAD.group("nvme0n1", "read", Owner("/batch")): {"ns": 80 * MS, "count": 4, "bytes": 1 << 20},
         WAITED.group("nvme0n1", Owner("/db")): {"ns": 40 * MS, "count": 2},
-        MET.group("nvme0n1", Owner("/db"), Owner("/batch")): {"ns": 30 * MS},
+        MEANWHILE.group("nvme0n1", Owner("/db"), Owner("/batch")): {"ns": 30 * MS},
     }
     report = summary()
     return report._replace(cells=arranged(cells, (*path.KINDS, kind)), counters={**report.counters, **counters})
@@ -181,7 +181,7 @@ def owned(names: list[str]) -> Report:
 
 def test_owners_and_neighbours(tmp_path: Path) -> None:
     start = path.start()._replace(filters={"by": "process", "neighbours": True})
-    found = told(tmp_path, start, owned(["one", "two"]))
+    found = reported(tmp_path, start, owned(["one", "two"]))
     (table,) = found["tables"]
     assert [(row["name"], row["op"], row["total"][1]) for row in table["rows"]] == [
         ("two[2]", "read", 2 * MS), ("one[1]", "read", MS),
@@ -203,7 +203,7 @@ def stacks(names: list[str]) -> tuple[Start, Report]:
 
 
 def test_stacks_are_a_flame_graph(tmp_path: Path) -> None:
-    found = told(tmp_path, *stacks(["a", "b"]), view="stacks")
+    found = reported(tmp_path, *stacks(["a", "b"]), view="stacks")
     assert sorted(row[0] for row in found["stacks"]["rows"]) == [["vfs_read", "submit_bio", name] for name in "ab"]
     assert [row[1:3] for row in found["stacks"]["rows"]] == [[MS, 1], [MS, 1]]
     assert [series["name"] for series in found["series"]] == ["read I/Os"]
@@ -239,5 +239,5 @@ def test_nothing_is_fetched_and_nothing_else_runs(tmp_path: Path) -> None:
 
 def test_values_that_no_flow_has_do_not_end_it(tmp_path: Path) -> None:
     event = path.operation(error=-5, sector=None, path="")._replace(total_ns=0, stages={"strange": -1})
-    (one,) = told(tmp_path, path.start(), event, summary())["events"]["rows"]
+    (one,) = reported(tmp_path, path.start(), event, summary())["events"]["rows"]
     assert (one["stages"], one["failed"]) == ([], "")

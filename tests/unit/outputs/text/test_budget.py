@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import SECOND, told, written
+from tests.unit.outputs.samples import SECOND, reported, written
 from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.model.budget import EACH, Change, Cost, Saving, Spending, Step, ladder
 from wptrace.model.kind import Group
@@ -109,7 +109,7 @@ def test_json() -> None:
 
 
 def test_rows_of_a_sample_say_so_in_json() -> None:
-    (line,) = told(report(spending(5), {READS: 500}))
+    (line,) = reported(report(spending(5), {READS: 500}))
     assert line["budget"]["request_sample"] == 16
     for row in line["rows"]:
         if (row["kind"], row["op"]) == ("request", "read"):

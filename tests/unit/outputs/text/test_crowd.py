@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import MS, NOON, SECOND, Keys, Tty, distribution
-from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
+from wptrace.analysis.load import BUSY_MS, LOAD, READS, STAMPED
 from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.flows.io.options import PROCESS
 from wptrace.flows.io.parts.owners import KINDS
@@ -29,7 +29,7 @@ SHOWN = (*path.KINDS, OPERATIONS, REQUESTS)
 
 def interval(at: int) -> Report:
     cells = {group: found for dev in range(20) for group, found in path.cells(f"nvme{dev}n1").items()}
-    counters = {LOAD.group(f"nvme{dev}n1"): Counter({LOOKS: 1, STAMPED: 1, BUSY_MS: 50 * dev}) for dev in range(20)}
+    counters = {LOAD.group(f"nvme{dev}n1"): Counter({READS: 1, STAMPED: 1, BUSY_MS: 50 * dev}) for dev in range(20)}
     for owner in range(50):
         took, task = distribution([(owner + 1) * MS] * 3), Task(f"worker{owner}", 4000 + owner)
         cells[OPERATIONS.group("nvme0n1", "read", task)] = {TOTAL: took}

@@ -12,11 +12,11 @@ def test_each_thread_of_each_eventfd_has_a_line() -> None:
         {"fd": 87, "way": "written", "tid": 2634, "comm": "CPU 0/TCG", "count": 1200},
         {"fd": 87, "way": "read", "tid": 2632, "comm": "a\x1b[31mb", "count": 7},
     ]
-    told = report("summary", range(1), 10**9)
-    title, *lines = eventfds(told._replace(lists={"eventfds": found}))
+    reported = report("summary", range(1), 10**9)
+    title, *lines = eventfds(reported._replace(lists={"eventfds": found}))
     assert title.split() == ["eventfd", "times", "thread"]
     assert lines == [
         "       87 written     1,200  CPU 0/TCG 2634",
         "       87 read            7  a\\x1b[31mb 2632",
     ]
-    assert list(eventfds(told)) == []
+    assert list(eventfds(reported)) == []

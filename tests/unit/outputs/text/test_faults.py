@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, sized, told, written
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, reported, sized, written
 from wptrace.engine.filters import Filter
 from wptrace.flows.iopf import FAULT, IopfFlow
 from wptrace.model.book import STATE_FULL, Book
@@ -68,19 +68,19 @@ def test_the_histograms_of_many_address_spaces_are_left_out() -> None:
     assert drawn == [f"a pasid {number} total:" for number in range(19, 11, -1)]
 
 
-def test_an_unanswered_fault_is_told_once_and_at_the_end() -> None:
+def test_an_unanswered_fault_is_reported_once_and_at_the_end() -> None:
     first, second = open_fault(3), open_fault(4, address=0)
     lines = shown([first], [first], [first, second], report({})._replace(lists=unanswered(first, second)))
-    told_once = "    2.00 s  handle  0000:75:00.0 pasid 5, group 3, 2 pages from 0x7f00"
+    reported_once = "    2.00 s  handle  0000:75:00.0 pasid 5, group 3, 2 pages from 0x7f00"
     assert lines[1:6] == [
         "",
         "22:13:20  unanswered: 1, the oldest for 2.00 s",
-        told_once,
+        reported_once,
         "",
         "22:13:20  unanswered: 1, the oldest for 2.00 s",
     ]
     assert lines[6] == "    2.00 s  handle  0000:75:00.0 pasid 5, group 4, 2 pages"
-    assert lines[-3:] == ["22:13:20  unanswered: 2, the oldest for 2.00 s", told_once, lines[6]]
+    assert lines[-3:] == ["22:13:20  unanswered: 2, the oldest for 2.00 s", reported_once, lines[6]]
 
 
 def test_what_was_answered_is_not_remembered() -> None:
@@ -104,7 +104,7 @@ def test_names_move_no_cursor(name: str) -> None:
 
 def test_json_has_address_spaces_as_numbers() -> None:
     cells = {("a", 5): cell([MS]), ("a", None): cell([MS]), ("other", "other"): cell([MS])}
-    in_flight, summary = told([open_fault()], report(cells)._replace(lists=unanswered(open_fault())))
+    in_flight, summary = reported([open_fault()], report(cells)._replace(lists=unanswered(open_fault())))
     assert {(row["dev"], row["op"], row["pasid"]) for row in summary["rows"]} == {
         ("a", "fault", 5),
         ("a", "fault", None),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.analysis.test_load import report
 from tests.unit.outputs.samples import HOSTILE
-from wptrace.analysis.load import BUSY_MS, LOAD, LOOKS, STAMPED
+from wptrace.analysis.load import BUSY_MS, LOAD, READS, STAMPED
 from wptrace.flows.io.kinds import KINDS
 from wptrace.model.report import Start
 from wptrace.outputs.registry import Wanted
@@ -26,7 +26,7 @@ def test_a_line_for_each_device() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit(width: int) -> None:
-    counters = {LOAD.group(name * 5): {LOOKS: 1, STAMPED: 1, BUSY_MS: 900} for name in HOSTILE}
+    counters = {LOAD.group(name * 5): {READS: 1, STAMPED: 1, BUSY_MS: 900} for name in HOSTILE}
     for line in loads(report()._replace(counters=counters), Style(width, False)):
         assert line.isprintable()
         assert columns(line) <= width

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.analysis.test_neighbours import COUNTERS
 from tests.unit.outputs.samples import HOSTILE, MS, report
-from wptrace.analysis.neighbours import COUNT, HAD, MET, NS, WAITED, Owner
+from wptrace.analysis.neighbours import COUNT, HAD, MEANWHILE, NS, WAITED, Owner
 from wptrace.model.report import BYTES
 from wptrace.outputs.text.neighbours import lines, story
 from wptrace.outputs.text.tables import Style
@@ -36,7 +36,7 @@ def test_lines_fit(width: int) -> None:
         counters[HAD.group("nvme0n1", "read", owner)] = {COUNT: 10**9, NS: 10**15, BYTES: 10**15}
         counters[WAITED.group("nvme0n1", owner)] = {COUNT: 10**6, NS: 10**15, BYTES: 0}
         for other in owners:
-            counters[MET.group("nvme0n1", owner, other)] = {COUNT: 1, NS: 10**14, BYTES: 0}
+            counters[MEANWHILE.group("nvme0n1", owner, other)] = {COUNT: 1, NS: 10**14, BYTES: 0}
     shown = report({}, {})._replace(counters=counters)
     for one in (shown, shown.everywhere()):
         for line in lines(one, Style(width, False)):

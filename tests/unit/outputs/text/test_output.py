@@ -166,7 +166,7 @@ def test_dates_stand_before_each_time_of_day() -> None:
     assert "2023-11-14" not in shown(view())
 
 
-def test_own_cost_is_told_when_asked_for() -> None:
+def test_own_cost_is_reported_when_asked_for() -> None:
     assert shown(view(statistics=True)).count("own cost: ") == 2
     assert "own cost" not in shown(view())
 
@@ -240,7 +240,7 @@ def plain(*results: Any, hist: str = "") -> list[str]:
     return written(view(per_device=False, hist=hist), path.start(), *results, found, summary)
 
 
-def test_an_operation_is_told_in_full() -> None:
+def test_an_operation_is_reported_in_full() -> None:
     lines = plain(path.operation(), path.request())
     assert lines[2].startswith("22:13:20.123456  read 3.69 ms  postgres[4711/4715]")
     assert any(line.startswith("22:13:20.000000  write request 3.62 ms") for line in lines)

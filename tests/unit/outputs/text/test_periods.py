@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, PLAIN, SECOND, distribution, play, told, written
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, PLAIN, SECOND, distribution, play, reported, written
 from wptrace.analysis.offenders import Offenders
 from wptrace.cli.irqoff import _output
 from wptrace.flows.irqoff import EVENT, PERIOD
@@ -87,7 +87,7 @@ def test_the_columns_keep_their_places_with_dates() -> None:
     assert lines[5] == "2023-11-14 22:13:19.980000    1 dd                     8     20000"
 
 
-def test_user_space_is_told_in_place_of_a_stack() -> None:
+def test_user_space_is_reported_in_place_of_a_stack() -> None:
     assert shown(period(stack=[]))[-1] == "    (user space)"
 
 
@@ -101,7 +101,7 @@ def test_a_quiet_time() -> None:
     assert shown(report({}))[-1] == "22:13:20  0 periods with interrupts off in 1.00 s, 0 in flight"
 
 
-def test_offenders_are_told_in_their_order() -> None:
+def test_offenders_are_reported_in_their_order() -> None:
     found = Offenders(known=1)
     for length in (20 * MS, 30 * MS):
         found.add(("dd", "hold"), length)
@@ -114,7 +114,7 @@ def test_offenders_are_told_in_their_order() -> None:
     ]
 
 
-def test_what_has_not_ended_is_told() -> None:
+def test_what_has_not_ended_is_reported() -> None:
     unknown = InFlight(PERIOD.group(3), 2 * SECOND, "irqoff", {"cpu": 3})
     fields = {"cpu": 1, "comm": "dd", "pid": 7, "tid": 7, "stack": ["f+0x1", "g+0x2"]}
     known = unknown._replace(group=PERIOD.group(1), fields=fields)
@@ -131,12 +131,12 @@ def test_an_interval_that_stands_for_the_whole_time_is_not_reported() -> None:
     wanted = Wanted(intervals=False)
     assert sum("1 period with" in line for line in shown(*events)) == 2
     assert sum("1 period with" in line for line in shown(*events, wanted=wanted)) == 1
-    assert [line["kind"] for line in told(*events, wanted=wanted)] == ["summary"]
+    assert [line["kind"] for line in reported(*events, wanted=wanted)] == ["summary"]
 
 
 def test_json_has_the_same() -> None:
     offenders = [{"comm": "dd", "function": "hold", "count": 1, "sum_ns": 20 * MS, "max_ns": 20 * MS}]
-    line, summary = told(period(), report({1: [20 * MS]})._replace(lists={"offenders": offenders}))
+    line, summary = reported(period(), report({1: [20 * MS]})._replace(lists={"offenders": offenders}))
     assert (line["kind"], line["dev"], line["op"], line["cpu"]) == ("irqoff", "cpu1", "irqoff", 1)
     assert (line["total_ns"], line["start_ns"], line["ts_ns"], line["stack"]) == (20 * MS, NOON - 20 * MS, NOON, STACK)
     assert {(row["kind"], row["dev"], row["op"]) for row in summary["rows"]} == {("request", "cpu1", "irqoff")}

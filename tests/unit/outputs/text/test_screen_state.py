@@ -174,7 +174,7 @@ def test_neighbours_are_followed_through_devices_groupings_and_filters() -> None
     app, others = sorted(
         neighbours.of(state.arranged(report()._replace(counters=COUNTERS)).counters), key=lambda one: one.owner
     )
-    assert (app.owner, app.met[BATCH]) == (APP, 1500)
+    assert (app.owner, app.meanwhile[BATCH]) == (APP, 1500)
     assert others.owner == OTHERS
     assert app.device_ns + others.device_ns == sum(one.device_ns for one in neighbours.of(COUNTERS))
     assert [owner for _, owner, _ in owners("/", *"Backup")] == [BATCH, OTHERS]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, PLAIN, SECOND, sized, told, written
+from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, PLAIN, SECOND, reported, sized, written
 from wptrace.flows.size import REQUEST
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
@@ -84,7 +84,7 @@ def test_nothing_is_said_of_single_ones_in_flight() -> None:
     assert len(shown(PLAIN, [])) == 1
 
 
-def test_losses_and_costs_are_told() -> None:
+def test_losses_and_costs_are_reported() -> None:
     lines = shown(PLAIN._replace(statistics=True), report(TWO, lost=3))
     assert lines[-2].startswith("lost: 3 x state_full: ")
     assert lines[-1].startswith("own cost: ")
@@ -116,7 +116,7 @@ def test_a_size_keeps_all_of_its_digits(size: int, text: str) -> None:
 
 
 def test_json_has_bytes_and_counts() -> None:
-    rows = told(report({SDA: TWO[SDA]}))[0]["rows"]
+    rows = reported(report({SDA: TWO[SDA]}))[0]["rows"]
     assert [row["stage"] for row in rows] == ["sequential", "random", "total"]
     assert [row["counts"] for row in rows] == [{"4096": 3}, {"4096": 1, "8192": 1}, {"4096": 4, "8192": 1}]
     assert [row["share"] for row in rows] == [0.5, 0.5, 1.0]

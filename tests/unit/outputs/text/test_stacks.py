@@ -17,8 +17,8 @@ from tests.unit.outputs.samples import (
     Tty,
     distribution,
     play,
+    reported,
     sized,
-    told,
     written,
 )
 from wptrace.flows.stacks import IO
@@ -100,7 +100,7 @@ def test_devices_by_themselves_and_the_first_few() -> None:
     assert sum("of the time" in line for line in everything) == 3
 
 
-def test_what_was_too_quick_is_told() -> None:
+def test_what_was_too_quick_is_reported() -> None:
     found = report(CELLS)
     found.book.start(100)
     found.book.finish(100)
@@ -115,7 +115,7 @@ def test_a_process_stands_between_its_stack_and_the_kernels() -> None:
     assert lines[-6:] == ["    submit", "    read", "    entry", "    -- fio[7]", "    pread", "    main"]
 
 
-def test_losses_and_costs_are_told() -> None:
+def test_losses_and_costs_are_reported() -> None:
     lines = shown(PLAIN._replace(statistics=True), report(CELLS, lost=3))
     assert [line.partition(":")[0] for line in lines[-3:]] == ["lost", "noted", "own cost"]
 
@@ -153,7 +153,7 @@ def test_nothing_is_said_of_single_ones_in_flight() -> None:
 
 def test_json_rows_have_their_stack() -> None:
     cells = {**CELLS, IO.group("sda", "read", OWN): cell([4 * MS])}
-    (line,) = told(report(cells), wanted=Wanted(top=2))
+    (line,) = reported(report(cells), wanted=Wanted(top=2))
     first, second = line["rows"]
     assert (first["dev"], first["op"], first["count"], first["bytes"], first["sum_ns"]) == (
         "sda",

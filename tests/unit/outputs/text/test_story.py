@@ -46,9 +46,9 @@ def test_the_story_of_a_slow_read() -> None:
 
 def test_waits_name_the_functions_in_which_a_task_slept() -> None:
     stack = ["ext4_buffered_write_iter", "ext4_file_write_iter", "vfs_write", "ksys_write", "outermost"]
-    told = {"stage": "fs", "reason": "lock of the file", "ns": 39_200_000, "count": 3, "stack": stack}
+    reported = {"stage": "fs", "reason": "lock of the file", "ns": 39_200_000, "count": 3, "stack": stack}
     known = {"stage": "dirty_limit", "reason": "dirty limit", "ns": 1_000_000, "count": 1, "stack": []}
-    one = path.operation(waits=[told, known])
+    one = path.operation(waits=[reported, known])
     assert full(one, 200)[-2:] == [
         "    slept 39.2 ms in fs, lock of the file, 3 times: ext4_buffered_write_iter <- ext4_file_write_iter <-"
         " vfs_write <- ksys_write",
@@ -82,9 +82,9 @@ def test_a_sync_behind_the_commit_of_another() -> None:
     one = path.operation(commit=commit, offset=None, length=0, result=0, interference=[])._replace(
         group=path.OPERATION.group("nvme0n1", "sync")
     )
-    told = full(one)
-    assert told[1] == "    /var/lib/postgresql/15/main/base/16384/2619"
-    assert told[-3:] == [
+    reported = full(one)
+    assert reported[1] == "    /var/lib/postgresql/15/main/base/16384/2619"
+    assert reported[-3:] == [
         "    waited for commit 12 of jbd2/sda1-8[203];",
         "    it wrote 16 MiB in 37 requests and took 1.20 s (5.00 ms for flushes of the device's cache);",
         "    most of it by cp[812]: 258 of 260 changes, 12 of 14 blocks",
@@ -136,7 +136,7 @@ def test_a_flush_has_neither_a_sector_nor_somebody_who_made_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "line", "told"),
+    ("changes", "line", "reported"),
     [
         ({"result": -28}, 0, "read 3.69 ms failed (ENOSPC)"),
         ({"error": 5}, 0, "read 3.69 ms failed (EIO)"),
@@ -151,8 +151,8 @@ def test_a_flush_has_neither_a_sector_nor_somebody_who_made_it() -> None:
         ({"cpus": {"submit": 0, "issue": 2, "irq": None, "complete": 3, "wake": None}}, 2, "cpu 2 -> ? -> 3"),
     ],
 )
-def test_what_a_story_tells(changes: dict[str, Any], line: int, told: str) -> None:
-    assert told in full(path.operation(**changes))[line]
+def test_what_a_story_tells(changes: dict[str, Any], line: int, reported: str) -> None:
+    assert reported in full(path.operation(**changes))[line]
 
 
 def test_without_a_cpu_there_is_no_chain() -> None:
@@ -163,7 +163,7 @@ def test_without_a_cpu_there_is_no_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "told"),
+    ("item", "reported"),
     [
         (path.interference("preempted", 1000, count=3), "preempted 1.00 us by hog[812] on cpu 0, 3 times"),
         (path.interference("hardirq", 1000, "nvme0q1", None, 2), "hardirq 1.00 us on cpu 2: nvme0q1"),
@@ -174,9 +174,9 @@ def test_without_a_cpu_there_is_no_chain() -> None:
         (path.interference("new_kind", 1000), "new_kind 1.00 us on cpu 0: hog[812]"),
     ],
 )
-def test_interference_in_words(item: dict[str, Any], told: str) -> None:
-    assert full(path.operation(interference=[item]))[-1] == f"    {told}"
-    assert told[:30] in list(story.short(path.operation(interference=[item]), 120))[1]
+def test_interference_in_words(item: dict[str, Any], reported: str) -> None:
+    assert full(path.operation(interference=[item]))[-1] == f"    {reported}"
+    assert reported[:30] in list(story.short(path.operation(interference=[item]), 120))[1]
 
 
 def test_a_long_path_loses_folders_but_never_its_name() -> None:

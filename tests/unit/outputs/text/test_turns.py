@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, Tty, distribution, told, written
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, Tty, distribution, reported, written
 from wptrace.flows.cpu import CPU, KINDS, PROCESS, THREAD
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
@@ -140,7 +140,7 @@ def test_lines_fit_a_hundred_columns() -> None:
         (wait(sleep=0, instead=None), "fio[3/4] waited 5.00 ms for cpu1"),
     ],
 )
-def test_a_wait_is_told(one: Event, words: str) -> None:
+def test_a_wait_is_reported(one: Event, words: str) -> None:
     (line,) = shown(ALL, one)[1:]
     assert line.startswith("22:13:20.000000  fio")
     assert line.endswith(words)
@@ -169,7 +169,7 @@ def test_a_histogram() -> None:
     assert lines[lines.index("run:") + 1].split()[:7] == ["512", "ns", "-", "1.02", "us", ":", "2"]
 
 
-def test_losses_are_told() -> None:
+def test_losses_are_reported() -> None:
     assert any(line.startswith("lost: 4 x state_full") for line in shown(ALL, report({}, lost=4)))
 
 
@@ -186,9 +186,9 @@ def test_nothing_is_said_of_what_is_in_flight() -> None:
 
 
 def test_json_has_what_a_row_is_about() -> None:
-    one, waited = told(report({1: cell([1], [1])}), wait())
+    one, waited = reported(report({1: cell([1], [1])}), wait())
     assert {(row["dev"], row["op"], row["cpu"]) for row in one["rows"]} == {("cpu1", "turn", 1)}
     assert (waited["kind"], waited["dev"], waited["op"], waited["cpu"]) == ("wait", "cpu1", "turn", 1)
-    (line,) = told(report({Task("dd", 7, 8): cell([1], [1])}, by=THREAD))
+    (line,) = reported(report({Task("dd", 7, 8): cell([1], [1])}, by=THREAD))
     assert {row["dev"] for row in line["rows"]} == {"dd[7/8]"}
     assert line["rows"][0]["task"] == {"comm": "dd", "pid": 7, "tid": 8}

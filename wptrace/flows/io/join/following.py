@@ -17,6 +17,7 @@ from wptrace.flows.io.join.joined import (
     JUMPED,
     UNASKED,
     Sums,
+    anchor_notes,
     as_asked,
     as_served,
     clocks,
@@ -25,7 +26,6 @@ from wptrace.flows.io.join.joined import (
     image_of,
     joined,
     known,
-    told_of_anchors,
 )
 from wptrace.flows.io.join.other_guests import OtherGuests
 from wptrace.model.anchor import Anchor
@@ -92,19 +92,19 @@ class Following:
         self._images: dict[str, _Image] = {}
         self._bounds: list[Bound] = []
         self._count = 0
-        self._told: set[int] = set()
+        self._moments: set[int] = set()
         """When those were handed over that showed the clocks at the last look."""
         self._missed = 0
         """In a row."""
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
         self._sums, self._recent = Sums(), Sums()
-        self.beside = OtherGuests(MOST)
+        self.others = OtherGuests(MOST)
         self._anchors: Sequence[Bound] = ()
         self._tries = guests.Tries(_TRIED)
-        self.begun_ns = 0
+        self.guest_since_ns = 0
         """Since then, by its monotonic clock, the guest is traced."""
-        self.traced_ns = 0
+        self.host_since_ns = 0
         """Since then, by its monotonic clock, the host is."""
         self.full = False
         """Somebody waits for whom there is hardly room."""
@@ -166,8 +166,8 @@ class Following:
                 disk.waiting.clear()
             disk.seasoned = len(disk.waiting)
         self.full = False
-        if last or self.beside.waiting >= _LOOKED:
-            self.beside.look()
+        if last or self.others.waiting >= _LOOKED:
+            self.others.add_up()
         self._expire(last)
         return sorted(found, key=lambda event: event.end_ns)
 
@@ -190,7 +190,7 @@ class Following:
             event = joined(disk.waiting[pair.asked].event, [one.event for one in theirs], pair.how, offset)
             self._sums.add(event)
             self._recent.add(event)
-            self.beside.wait(disk.name, event.total_ns, [one.event for one in theirs])
+            self.others.wait(disk.name, event.total_ns, [one.event for one in theirs])
             if pair.how == WHOLE:
                 gone.update(map(id, theirs))
             else:
@@ -211,7 +211,7 @@ class Following:
             disk.waiting.popleft()
 
     def _is_outside(self, asked: Asked, offset: Offset) -> bool:
-        return asked.handed + offset.at(asked.handed).most < self.traced_ns
+        return asked.handed + offset.at(asked.handed).most < self.host_since_ns
 
     def _lose(self, cause: Any, count: int = 1) -> None:
         for sums in (self._sums, self._recent):
@@ -223,7 +223,7 @@ class Following:
             image.shared.discard(one)
             return
         # Before its trace the guest had no word for it.
-        if self._offset is not None and one.begin < self.begun_ns + self._offset.at(self.begun_ns).most:
+        if self._offset is not None and one.begin < self.guest_since_ns + self._offset.at(self.guest_since_ns).most:
             return
         for sums in (self._sums, self._recent):
             sums.noted[UNASKED] += 1
@@ -280,8 +280,8 @@ class Following:
         before = set(self._bounds)
         # What waits on tells the same again, but for what others have narrowed it to.
         moments = {bound.at for bound in new}
-        self._count += len(moments - self._told)
-        self._told = moments
+        self._count += len(moments - self._moments)
+        self._moments = moments
         self._offset, self._agree, self._contradict = anchors.narrowed(Offset(before | set(new)), self._anchors)
         self._bounds = list(self._offset.bounds)
         if len(self._bounds) > _KEPT:
@@ -295,7 +295,7 @@ class Following:
                 yield f"{disk.name} is {disk.image}"
         if self._offset is not None:
             yield known(self._offset, self._count)
-            yield from told_of_anchors(self._agree, self._contradict)
+            yield from anchor_notes(self._agree, self._contradict)
 
     def interval(self, ts_ns: int, duration_ns: int) -> Report:
         recent, self._recent = self._recent, Sums()
@@ -304,4 +304,4 @@ class Following:
     def summary(self, ts_ns: int, duration_ns: int) -> Report:
         clock = {} if self._offset is None else clocks(self._offset, self._count)
         disks = [(disk.name, disk.image) for disk in self._disks.values()]
-        return finished(self._sums.report("summary", ts_ns, duration_ns), clock, disks, self.beside)
+        return finished(self._sums.report("summary", ts_ns, duration_ns), clock, disks, self.others)

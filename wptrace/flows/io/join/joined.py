@@ -227,11 +227,11 @@ class Join:
         kicks = Kicks(host.signals, map(_work, host.events)) if host.signals else None
         self._kicked = {} if kicks is None else kicks.of_alone()
         self._tallies = () if kicks is None else kicks.tallies(self._kicked)
-        self._beside = OtherGuests()
+        self._others = OtherGuests()
         for recorded in others:
             _require_same_boot(recorded, host)
             for event in recorded.events:
-                self._beside.other(whose(event), event)
+                self._others.other(whose(event), event)
         self.events = sorted(
             (event for disk in self._disks for event in self._of(disk)), key=lambda event: event.end_ns
         )
@@ -254,7 +254,7 @@ class Join:
             theirs = [disk.theirs[number] for number in pair.served]
             event = joined(ours, theirs, pair.how, self.offset, self._kicked.get(_work(theirs[0])))
             self._sums.add(event)
-            self._beside.wait(disk.name, event.total_ns, theirs)
+            self._others.wait(disk.name, event.total_ns, theirs)
             yield event
 
     def _miss(self, disk: _Disk, causes: Mapping[int, Cause]) -> None:
@@ -312,7 +312,7 @@ class Join:
         for disk in self._disks:
             yield f"{disk.name} is {disk.image}" if disk.image else f"{disk.name} has no image in {self._host.path}"
         yield known(self.offset, self._count)
-        yield from told_of_anchors(self._agree, self._contradict)
+        yield from anchor_notes(self._agree, self._contradict)
         yield from formats(self._host)
         for one in self._tallies:
             yield (
@@ -324,8 +324,8 @@ class Join:
         end = self._ended_ns
         images = [(disk.name, disk.image) for disk in self._disks]
         report = self._sums.report("summary", end, end - self.began_ns)
-        self._beside.look()
-        found = finished(report, clocks(self.offset, self._count), images, self._beside)
+        self._others.add_up()
+        found = finished(report, clocks(self.offset, self._count), images, self._others)
         kicks = [one._asdict() for one in self._tallies]
         return found._replace(lists={**found.lists, "kicks": kicks}) if kicks else found
 
@@ -375,11 +375,11 @@ class Sums:
         return Report(kind, ts_ns, duration_ns, {REQUESTS: book}, rows, self._counters, Overhead(0, 0, 0, 0, 0, 0))
 
 
-def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], beside: OtherGuests) -> Report:
+def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], others: OtherGuests) -> Report:
     """A summary, with its verdict, and what was found out of clocks and disks."""
     images = [{"dev": name, "image": image} for name, image in disks]
     report = report._replace(lists={"clocks": [clock] if clock else [], "disks": images})
-    return report._replace(verdict=judge(Case(report, (JOINED,)), beside.rules))
+    return report._replace(verdict=judge(Case(report, (JOINED,)), others.rules))
 
 
 def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset, kick: Kick | None = None) -> Event:
@@ -399,7 +399,7 @@ def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset, kick:
         stages[share.stage] = stages.get(share.stage, 0) + share.ns
     fields = {
         **ours.fields,
-        "host": {**_told(last, how), **({} if kick is None else {"kick": _told_kick(kick)})},
+        "host": {**_host_fields(last, how), **({} if kick is None else {"kick": _kick_fields(kick)})},
         "clocks": {"least_ns": bound.least, "most_ns": bound.most},
     }
     group = JOINED.group(*ours.group.values)
@@ -437,7 +437,7 @@ def _work(event: Event) -> Work:
     return Work(event.fields["image"]["path"], end - event.total_ns, end, event.fields["tid"])
 
 
-def _told_kick(kick: Kick) -> dict[str, Any]:
+def _kick_fields(kick: Kick) -> dict[str, Any]:
     """By the host's clock."""
     return {"tid": kick.tid, "kicked_ns": kick.kicked or None, "picked_ns": kick.picked, "given_ns": kick.given or None}
 
@@ -463,7 +463,7 @@ def known(offset: Offset, count: int) -> str:
     )
 
 
-def told_of_anchors(agree: int, contradict: int) -> Iterable[str]:
+def anchor_notes(agree: int, contradict: int) -> Iterable[str]:
     if agree:
         yield f"the clocks of both machines say the same: {agree} looks at them are used as well"
     if contradict:
@@ -599,7 +599,7 @@ def _matched(
     return [(name, found.get(name, ""), events) for name, events in asked.values()]
 
 
-def _told(event: Event, how: str) -> dict[str, Any]:
+def _host_fields(event: Event, how: str) -> dict[str, Any]:
     """Of the host."""
     fields = event.fields
     return {

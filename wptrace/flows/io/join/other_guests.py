@@ -56,7 +56,7 @@ class _Busy:
     """How much of a device somebody had until a moment; several at once count as often."""
 
     def __init__(self, stays: Sequence[Stay]) -> None:
-        self._begins, self._begun = _summed(one.begin for one in stays)
+        self._begins, self._begin_sums = _summed(one.begin for one in stays)
         self._ends, self._ended = _summed(one.end for one in stays)
 
     def between(self, begin: int, end: int) -> int:
@@ -64,7 +64,7 @@ class _Busy:
 
     def _until(self, at: int) -> int:
         begun, ended = bisect_left(self._begins, at), bisect_left(self._ends, at)
-        return begun * at - self._begun[begun] - (ended * at - self._ended[ended])
+        return begun * at - self._begin_sums[begun] - (ended * at - self._ended[ended])
 
 
 def _summed(times: Iterable[int]) -> tuple[list[int], list[int]]:
@@ -105,7 +105,7 @@ class OtherGuests:
         """How many nobody has looked at yet."""
         return sum(map(len, self._waits.values()))
 
-    def look(self) -> None:
+    def add_up(self) -> None:
         """Add what others had during the waits since the last look."""
         if self._others and self._waits:
             every = {

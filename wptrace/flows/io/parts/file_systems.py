@@ -41,7 +41,7 @@ class FileSystems(Part):
     def notes(self, loaded: Loaded) -> list[str]:
         return notes(loaded.way(hooks.OPERATION), self.watched, self._places)
 
-    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         if not self._changes and not devices_changed:
             return
         now = devices.below_files()

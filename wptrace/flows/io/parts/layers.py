@@ -46,7 +46,7 @@ class Layers(Part):
     def rename(self, slot: int, name: str) -> None:
         """They have slots of their own."""
 
-    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         if not devices_changed:
             return
         self._there = self._devices.layers()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from wptrace.analysis.neighbours import COUNT, HAD, KINDS, MET, NS, WAITED, Owner, folded
+from wptrace.analysis.neighbours import COUNT, HAD, KINDS, MEANWHILE, NS, WAITED, Owner, folded
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.causes import OWNER_FULL
 from wptrace.flows.io.part import Distributions, Part, Tracing
@@ -83,7 +83,7 @@ class Neighbours(Part):
         if what == self._kinds.index("waited"):
             group = WAITED.group(dev, self.name(waiter))
         elif what == self._kinds.index("met"):
-            group = MET.group(dev, self.name(waiter), self.name(holder))
+            group = MEANWHILE.group(dev, self.name(waiter), self.name(holder))
         elif what - had < len(self._ops):
             group = HAD.group(dev, self._ops[what - had], self.name(holder))
         else:

@@ -186,7 +186,7 @@ class Owners(Part):
                 if group is not None:
                     self.cells[one.table].regroup(one.number, group)
 
-    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         """Rows come into being in the kernel: whose they are is in their keys."""
         self._follow_new()
         if not self.kept:

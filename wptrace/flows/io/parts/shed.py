@@ -12,7 +12,7 @@ from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
 from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.flows.io.state import give_up, operations
-from wptrace.model.budget import EACH, TOLD_ONE_IN, Step, ladder, rate_before
+from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before
 
 # Operations that are in flight when their hooks go get so long to end; the others are given up.
 _LAST_MOMENT_S = 0.1
@@ -34,11 +34,11 @@ class PathShedder:
         save_records: Callable[[int], None] | None,
         interference: bool,
         tick_ns: int,
-        look: Callable[[], object],
+        read_cells: Callable[[], object],
     ) -> None:
         self._loaded = loaded
         self._save_records, self._tick_ns = save_records, tick_ns
-        self._look = look
+        self._read_cells = read_cells
         self._off: set[str] = set()
         self.given_up = 0
         self.given_up_requests = 0
@@ -55,7 +55,7 @@ class PathShedder:
     def shed(self, step: Step) -> None:
         {
             INTERFERENCE: self._shed_interference,
-            EACH: lambda step: self._save(TOLD_ONE_IN),
+            EACH: lambda step: self._save(KEPT_ONE_IN),
             FS: self._shed_operations,
             SAMPLE: self._shed_times,
         }[step.kind](step)
@@ -113,11 +113,11 @@ class PathShedder:
     # --- Times of requests --------------------------------------------------------------------------------------------
 
     def _shed_times(self, step: Step) -> None:
-        self._look()
+        self._read_cells()
         self._loaded.obj.bss.request_sample = step.one_in
 
     def _add_times(self, step: Step) -> None:
-        self._look()
+        self._read_cells()
         self._loaded.obj.bss.request_sample = rate_before(self.steps, step)
 
     # --- Hooks --------------------------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ class Singles(Part):
     def start(self, tracing: Tracing) -> None:
         obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
         self._obj = obj
-        met = None if self._neighbours is None else self._neighbours.decode
-        self._stories = Stories(obj, names, self._cgroups, met, self._layout.end)
+        decode_neighbours = None if self._neighbours is None else self._neighbours.decode
+        self._stories = Stories(obj, names, self._cgroups, decode_neighbours, self._layout.end)
         stacks: Callable[[], dict[int, WaitStack]] = dict
         if self._waits is not None:
             self._stories.stack_of = self._waits.stacks.__getitem__

@@ -56,7 +56,7 @@ class Process(Part):
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
         if self._watched is None:
             return {}
-        if self._watched.look():
+        if self._watched.has_just_ended():
             obj.bss.filter_tgid = _NO_PROCESS
         return {EXITED: int(self._watched.ended)}
 

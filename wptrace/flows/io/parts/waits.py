@@ -108,7 +108,7 @@ class Waits(Part):
 
     # --- A look ---------------------------------------------------------------------------------------------------
 
-    def look(self, obj: BpfObject, devices_changed: bool) -> None:
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         self._follow_new()
         self._make_room()
 
