@@ -21,10 +21,10 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.engine.flow import Flow
+from wptrace.flows.io.books import GRACE_NS
 from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
-from wptrace.flows.io.skipped import GRACE_NS
 from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
@@ -208,7 +208,7 @@ def test_under_load_nothing_is_taken_for_one(disk: Disk) -> None:
         done = 0
         while not done:
             done, status = os.waitpid(pid, os.WNOHANG)
-            flow._stale.sweep(50_000_000)
+            flow._books.stale.sweep(50_000_000)
             flow.snapshot()
             time.sleep(0.01)
         assert status == 0

@@ -174,7 +174,7 @@ class Running:
     def _is_busy(self) -> bool:
         if isinstance(self.flow, PathFlow) and next(in_use(self.flow._running.obj), None) is not None:
             # As each look does: a request whose end no program saw is not under way for ever.
-            self.flow._stale.sweep()
+            self.flow._books.stale.sweep()
             return True
         found = self.flow.snapshot()
         return any(book.in_flight > 0 for book in found.books.values())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`wptrace io`: the whole path of reads and writes, from the system call to the device and back to the task.
 
-What an option adds is a part (wptrace/flows/io/part.py). Here is what holds them together, and the books.
+What an option adds is a part (wptrace/flows/io/part.py). Here is what holds them together.
 """
 
 from __future__ import annotations
@@ -23,40 +23,28 @@ from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow
-from wptrace.engine.hooks import END, Field, Hook, Way
+from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
-from wptrace.flows.io import rules
-from wptrace.flows.io.causes import (
-    BIO_FULL,
-    CAUSES,
-    NOTED,
-    OP_FULL,
-    OP_UNENDED,
-    SHED,
-    STALE,
-    UNSEEN,
-)
+from wptrace.flows.io import parts, rules
+from wptrace.flows.io.books import Books, Unseen
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
-from wptrace.flows.io.options import CGROUP, DEVICE, FILTERS, Options
+from wptrace.flows.io.options import FILTERS, Options
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.request_events import timed_out_bit
-from wptrace.flows.io.skipped import StaleRequests, Unseen
-from wptrace.flows.io.state import in_use, started, unplaced, values_in_flight, waiting
+from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
-from wptrace.kernel.cgroup_names import CgroupNames
-from wptrace.model.book import INCONSISTENT, RECURSION, UNMATCHED_START, Book
+from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.budget import KEPT_ONE_IN
 from wptrace.model.diagnosis import DEGRADED, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATIONS as OF_OPERATIONS
-from wptrace.model.kind import REQUESTS, TOTAL, Group, Kind, names
+from wptrace.model.kind import TOTAL, Group, Kind, names
 from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, Start
 
 if TYPE_CHECKING:
@@ -91,7 +79,11 @@ class PathFlow(Flow):
             devices.check_file(options.filter[FILE.name], self._devices.extents)
         self._counts = Counts()
         self._file_systems = FileSystems(self._devices, places, every=bool(options.spare))
-        self._parts: list[Part] = [self._counts, self._file_systems, *_chosen(options, self._devices, self._counts)]
+        self._parts: list[Part] = [
+            self._counts,
+            self._file_systems,
+            *parts.chosen(options, self._devices, self._counts),
+        ]
         self.kinds = (*KINDS, *(kind for part in self._parts for kind in part.kinds))
         if options.guest is not None:
             self.name = "host"
@@ -145,8 +137,7 @@ class PathFlow(Flow):
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
-        self._causes = [CAUSES[name] for name in obj.enum("path_cause")]
-        self._stale = StaleRequests(obj)
+        self._books = Books(loaded, self._counts, self._devices.everything)
         tracing = Tracing(loaded, self._devices.names, reader, self.recorder)
         for part in self._parts:
             part.start(tracing)
@@ -169,7 +160,7 @@ class PathFlow(Flow):
         obj.bss.since_ns = time.monotonic_ns()
         obj.bss.settled_ns = obj.bss.since_ns + _SETTLES_NS
         obj.bss.tracing = True
-        self._unseen = Unseen(self._watched_whole())
+        self._books.unseen = Unseen(self._watched_whole())
         return start
 
     def _notes(self, loaded: Loaded) -> list[str]:
@@ -197,7 +188,7 @@ class PathFlow(Flow):
         """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
         filters.apply(self._obj.bss, wanted, self.filters)
         self._options = self._options._replace(filter=wanted)
-        self._unseen = Unseen(self._watched_whole())
+        self._books.unseen = Unseen(self._watched_whole())
         for part in self._parts:
             part.retarget(self._obj, wanted)
 
@@ -219,7 +210,7 @@ class PathFlow(Flow):
         """Read the cells, and what they say about all, including those that were only counted."""
         changed = self._devices.refresh(self._obj, self._rename, self._slots_in_flight)
         if changed:
-            self._unseen.compare(self._watched_whole())
+            self._books.unseen.compare(self._watched_whole())
         timed: Distributions = {}
         untimed = Counter[Group]()
         for part in self._parts:
@@ -251,62 +242,21 @@ class PathFlow(Flow):
         return found
 
     def snapshot(self) -> Snapshot:
-        loaded, shed, counts = self._running, self._shedder, self._counts
-        obj = loaded.obj
+        books, shed = self._books, self._shedder
         if not self._stopped:
-            self._stale.sweep()
-            self._unseen.read_disks()
-        # Read before the ends: what begins and ends in between is not taken for being in flight.
-        requests_started, operations_started = started(obj, "bios"), started(obj, "ops")
-        # Of these most are of other devices, and the book has none of them until they are known to be of ours.
-        elsewhere = 0 if self._devices.everything else unplaced(obj)
-        held = self._stale.held()
-        discarded = sum(cpu.discarded for cpu in obj.maps["op_counters"][0])
+            books.stale.sweep()
+            books.unseen.read_disks()
+        starts = books.starts()
         found = self.read_cells()
-        ran = loaded.statistics()
-        causes = dict(zip(self._causes, obj.bss.loss))
-        ends_missed = loaded.misses(ran, END, io_hooks.ENDING)
-        noted = {cause: causes[cause] for cause in NOTED}
-        # A request whose end was skipped is in flight, until another one takes its memory.
-        noted[RECURSION] = sum(found.recursion_misses for found in ran.values()) - ends_missed
+        ran = self._running.statistics()
+        noted: dict[Cause, int] = {}
         for part in self._parts:
-            noted.update(part.noted(obj))
+            noted.update(part.noted(self._obj))
         noted[INCONSISTENT] = sum(cells.shrunk for part in self._parts for cells in part.cells.values())
-        requests_ended, requests_failed = counts.requests_ended
-        operations_ended, operations_failed = counts.operations_ended
-        given_up_requests = 0 if shed is None else shed.given_up_requests
-        given_up = causes[UNMATCHED_START] + given_up_requests
-        self._stale.note(requests_started, held, requests_ended + given_up, self._stopped)
-        if shed is None:
-            self._unseen.note(counts.requests(), requests_started + obj.bss.elsewhere + causes[BIO_FULL])
-        requests = Book.read(
-            requests_started + causes[BIO_FULL] + self._unseen.count,
-            requests_ended,
-            {
-                BIO_FULL: causes[BIO_FULL],
-                UNMATCHED_START: causes[UNMATCHED_START],
-                STALE: self._stale.count,
-                UNSEEN: self._unseen.count,
-                SHED: given_up_requests,
-            },
-            noted,
-            requests_failed,
-        )
-        operations = Book.read(
-            operations_started + causes[OP_FULL] - discarded - elsewhere,
-            operations_ended,
-            {
-                OP_FULL: causes[OP_FULL],
-                OP_UNENDED: causes[OP_UNENDED],
-                RECURSION: ends_missed,
-                SHED: 0 if shed is None else shed.given_up,
-            },
-            {},
-            operations_failed,
-        )
-        books = {REQUESTS: requests, OF_OPERATIONS: operations}
+        given_up = None if shed is None else (shed.given_up, shed.given_up_requests)
+        read = books.read(starts, ran, noted, given_up, self._stopped)
         folded = {group: count for part in self._parts for group, count in part.folded.items()}
-        return self._taken(books, found, self._counters(), ran.values(), folded=folded)
+        return self._taken(read, found, self._counters(), ran.values(), folded=folded)
 
     def folded(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
         for part in self._parts:
@@ -320,7 +270,7 @@ class PathFlow(Flow):
         return found
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
-        self._stale.sweep()
+        self._books.stale.sweep()
         return waiting(
             self._obj, self._devices.names, time.monotonic_ns(), at_least_ns, anywhere=self._devices.everything
         )
@@ -351,13 +301,13 @@ class PathFlow(Flow):
     def stop(self) -> None:
         """Takes no new ones, gives those in flight a moment to end, and detaches."""
         loaded = self._running
-        self._unseen.read_disks()
+        self._books.unseen.read_disks()
         loaded.obj.bss.tracing = False
-        self._stale.sweep()
+        self._books.stale.sweep()
         end = time.monotonic() + _LAST_MOMENT_S
         while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:
             time.sleep(_LAST_MOMENT_S / 20)
-        self._stale.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
+        self._books.stale.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
         loaded.detach()
         self._stopped = True
 
@@ -365,62 +315,3 @@ class PathFlow(Flow):
         for part in self._parts:
             part.close()
         super().close()
-
-
-def _chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
-    """The parts that are asked for, each imported for that alone. What builds on another one comes behind it."""
-    found: list[Part] = []
-    cgroups, owners, neighbours, waits = CgroupNames(), None, None, None
-    pid, layers = options.filter.get(PID.name), of.layers()
-    if pid or options.children:
-        from wptrace.flows.io.parts.tasks import Process
-
-        found.append(Process(pid, options.children, options.command, watched=options.guest is None))
-    if options.interference:
-        from wptrace.flows.io.parts.interference import Interference
-
-        found.append(Interference())
-    if options.writeback:
-        from wptrace.flows.io.parts.writeback import Writeback
-
-        found.append(Writeback())
-    if layers or options.spare:
-        from wptrace.flows.io.parts.layers import Layers
-
-        found.append(Layers(of, layers, options.spare))
-    if options.by == DEVICE:
-        from wptrace.flows.io.parts.owners import ByDevice
-
-        found.append(ByDevice(options.top))
-    elif options.by:
-        from wptrace.flows.io.parts.owners import Owners
-
-        owners = Owners(options.by, cgroups, options.top, options.owner_rows)
-        found.append(owners)
-        if options.neighbours:
-            from wptrace.flows.io.parts.neighbours import Neighbours
-
-            neighbours = Neighbours(owners, options.top)
-            found.append(neighbours)
-    if options.waits_ns is not None:
-        from wptrace.flows.io.parts.waits import Waits
-
-        waits = Waits(options.waits_ns, counts, owners, ticks=options.interference)
-        found.append(waits)
-    if options.by == CGROUP or options.emits_records:
-        from wptrace.flows.io.parts.tasks import Cgroups
-
-        found.append(Cgroups(cgroups))
-    if options.emits_records:
-        from wptrace.flows.io.parts.singles import Singles
-
-        found.append(Singles(options, cgroups, neighbours, waits))
-    if options.guest is not None:
-        from wptrace.flows.io.parts.images import Images
-
-        found.append(Images(options.guest))
-    if options.kicks:
-        from wptrace.flows.io.parts.kicks import Kicks
-
-        found.append(Kicks(options.ring_bytes))
-    return found

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.flows.io.test_records import DELIVERED, HEAD, OP, QUEUED, Tables
-from wptrace.flows.io import skipped as io_skipped
-from wptrace.flows.io.skipped import GRACE_NS, StaleRequests
+from wptrace.flows.io import books as io_books
+from wptrace.flows.io.books import GRACE_NS, StaleRequests
 from wptrace.flows.io.state import give_up
 from wptrace.kernel.blockdev import kernel_dev
 
@@ -26,7 +26,7 @@ class World:
         self.tables = Tables(obj)
         self.sys = sys
         self.now = 10 * GRACE_NS
-        monkeypatch.setattr(io_skipped, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
+        monkeypatch.setattr(io_books, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
         for number in ("8:0", "8:16"):
             (sys / "dev/block" / number / "queue").mkdir(parents=True)
             (sys / "dev/block" / number / "queue/iostats").write_text("1\n")

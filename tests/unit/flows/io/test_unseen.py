@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from wptrace.flows.io.books import Unseen
 from wptrace.flows.io.kinds import OPERATION, REQUEST
-from wptrace.flows.io.skipped import Unseen
 from wptrace.kernel.blockdev import Extent
 from wptrace.model.kind import Group
 

@@ -1,2 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of `wptrace io`: each is what one option adds, and only those that are asked for are imported."""
+"""What an option adds to the path flow: a module for each, in the shape of wptrace/flows/io/part.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wptrace.engine.filters.task import PID
+from wptrace.flows.io.options import CGROUP, DEVICE, Options
+from wptrace.flows.io.part import Part
+from wptrace.kernel.cgroup_names import CgroupNames
+
+if TYPE_CHECKING:
+    from wptrace.engine.devices import Devices
+    from wptrace.flows.io.parts.counts import Counts
+
+
+def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
+    """The parts that are asked for, each imported for that alone. What builds on another one comes behind it."""
+    found: list[Part] = []
+    cgroups, owners, neighbours, waits = CgroupNames(), None, None, None
+    pid, layers = options.filter.get(PID.name), of.layers()
+    if pid or options.children:
+        from wptrace.flows.io.parts.tasks import Process
+
+        found.append(Process(pid, options.children, options.command, watched=options.guest is None))
+    if options.interference:
+        from wptrace.flows.io.parts.interference import Interference
+
+        found.append(Interference())
+    if options.writeback:
+        from wptrace.flows.io.parts.writeback import Writeback
+
+        found.append(Writeback())
+    if layers or options.spare:
+        from wptrace.flows.io.parts.layers import Layers
+
+        found.append(Layers(of, layers, options.spare))
+    if options.by == DEVICE:
+        from wptrace.flows.io.parts.owners import ByDevice
+
+        found.append(ByDevice(options.top))
+    elif options.by:
+        from wptrace.flows.io.parts.owners import Owners
+
+        owners = Owners(options.by, cgroups, options.top, options.owner_rows)
+        found.append(owners)
+        if options.neighbours:
+            from wptrace.flows.io.parts.neighbours import Neighbours
+
+            neighbours = Neighbours(owners, options.top)
+            found.append(neighbours)
+    if options.waits_ns is not None:
+        from wptrace.flows.io.parts.waits import Waits
+
+        waits = Waits(options.waits_ns, counts, owners, ticks=options.interference)
+        found.append(waits)
+    if options.by == CGROUP or options.emits_records:
+        from wptrace.flows.io.parts.tasks import Cgroups
+
+        found.append(Cgroups(cgroups))
+    if options.emits_records:
+        from wptrace.flows.io.parts.singles import Singles
+
+        found.append(Singles(options, cgroups, neighbours, waits))
+    if options.guest is not None:
+        from wptrace.flows.io.parts.images import Images
+
+        found.append(Images(options.guest))
+    if options.kicks:
+        from wptrace.flows.io.parts.kicks import Kicks
+
+        found.append(Kicks(options.ring_bytes))
+    return found

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of which programs did not see everything: some kernels skip programs (docs/decisions/recursion.md).
+"""The books of operations and requests, and requests of which programs did not see everything: some kernels skip
+programs (docs/decisions/recursion.md).
 
 StaleRequests: what the program at the end did not see would be in flight for ever. One that ended while its operation
 did, which had not waited for it, may be left for that to count. It is found as well. The kernel itself counts what is
@@ -22,9 +23,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wptrace.bpf.object import BpfObject
-from wptrace.flows.io.state import used
+from wptrace.bpf.programs import Statistics
+from wptrace.engine.hooks import END
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.causes import BIO_FULL, CAUSES, NOTED, OP_FULL, OP_UNENDED, SHED, STALE, UNSEEN
+from wptrace.flows.io.hooks import ENDING
+from wptrace.flows.io.parts.counts import Counts
+from wptrace.flows.io.state import started, unplaced, used
 from wptrace.kernel import blockdev
-from wptrace.model.kind import Group
+from wptrace.model.book import RECURSION, UNMATCHED_START, Book, Cause
+from wptrace.model.kind import OPERATIONS, REQUESTS, Group
 
 # From the end of a request to the program that sees it, the kernel may take its time.
 GRACE_NS = 1_000_000_000
@@ -213,3 +221,77 @@ class Unseen:
             self._counted[dev] += counts["events.asked"] if flush else counts["finished"]
         if self._now:
             self.count = max(self.count, unseen)
+
+
+class Starts(NamedTuple):
+    """What is read before the ends, so that what begins and ends in between is not taken for being in flight."""
+
+    requests: int
+    held: int
+    operations: int
+
+
+class Books:
+    """Made of what the programs count, once the cells are read."""
+
+    def __init__(self, loaded: Loaded, counts: Counts, everything: bool) -> None:
+        """Unless `everything` is traced, operations count once they are known to be of traced devices."""
+        self._loaded, self._obj, self._counts, self._everything = loaded, loaded.obj, counts, everything
+        self._causes = [CAUSES[name] for name in self._obj.enum("path_cause")]
+        self.stale = StaleRequests(self._obj)
+        self.unseen = Unseen(())
+
+    def starts(self) -> Starts:
+        obj = self._obj
+        requests, operations = started(obj, "bios"), started(obj, "ops")
+        elsewhere = 0 if self._everything else unplaced(obj)
+        held = self.stale.held()
+        return Starts(requests, held, operations - elsewhere - sum(cpu.discarded for cpu in obj.maps["op_counters"][0]))
+
+    def read(
+        self,
+        starts: Starts,
+        ran: Mapping[str, Statistics],
+        noted: Mapping[Cause, int],
+        shed: tuple[int, int] | None,
+        at_rest: bool,
+    ) -> dict[str, Book]:
+        """`shed` are operations and requests that a budget gave up; None where there is none."""
+        causes = dict(zip(self._causes, self._obj.bss.loss))
+        ends_missed = self._loaded.misses(ran, END, ENDING)
+        # A request whose end was skipped is in flight, until another one takes its memory.
+        skipped = sum(found.recursion_misses for found in ran.values()) - ends_missed
+        noted = {**{cause: causes[cause] for cause in NOTED}, RECURSION: skipped, **noted}
+        requests_ended, requests_failed = self._counts.requests_ended
+        operations_ended, operations_failed = self._counts.operations_ended
+        shed_operations, shed_requests = shed or (0, 0)
+        given_up = causes[UNMATCHED_START] + shed_requests
+        self.stale.note(starts.requests, starts.held, requests_ended + given_up, at_rest)
+        if shed is None:
+            self.unseen.note(self._counts.requests(), starts.requests + self._obj.bss.elsewhere + causes[BIO_FULL])
+        requests = Book.read(
+            starts.requests + causes[BIO_FULL] + self.unseen.count,
+            requests_ended,
+            {
+                BIO_FULL: causes[BIO_FULL],
+                UNMATCHED_START: causes[UNMATCHED_START],
+                STALE: self.stale.count,
+                UNSEEN: self.unseen.count,
+                SHED: shed_requests,
+            },
+            noted,
+            requests_failed,
+        )
+        operations = Book.read(
+            starts.operations + causes[OP_FULL],
+            operations_ended,
+            {
+                OP_FULL: causes[OP_FULL],
+                OP_UNENDED: causes[OP_UNENDED],
+                RECURSION: ends_missed,
+                SHED: shed_operations,
+            },
+            {},
+            operations_failed,
+        )
+        return {REQUESTS: requests, OPERATIONS: operations}
