@@ -80,7 +80,7 @@ class Part:
     def begin(self, obj: BpfObject) -> None:
         """From now on the programs trace."""
 
-    # --- A look ---------------------------------------------------------------------------------------------------
+    # --- Reading --------------------------------------------------------------------------------------------------
 
     def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         """Before the cells are read."""

@@ -204,7 +204,7 @@ class PathFlow(Flow):
         for part in self._parts:
             part.save(one_in)
 
-    # --- A look ---------------------------------------------------------------------------------------------------
+    # --- Reading --------------------------------------------------------------------------------------------------
 
     def read_cells(self) -> dict[Group, dict[str, Distribution]]:
         """Read the cells, and what they say about all, including those that were only counted."""
