@@ -7,15 +7,19 @@ import argparse
 import io
 import re
 import sys
+from collections.abc import Sequence
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.unit.docs.pages import blocks, text
+from wptrace.engine import run as engine
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
+from wptrace.engine.run import RunOptions
 from wptrace.model.distribution import SLOTS
 from wptrace.model.kind import REQUESTS, names
 from wptrace.model.report import Output
@@ -118,8 +122,13 @@ def test_the_flow_reads_its_cells(flow: ModuleType, monkeypatch: pytest.MonkeyPa
 def test_the_command_hands_the_flow_to_the_runner(
     flow: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], kind: type[Output]
 ) -> None:
-    ran: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: ran.append(arguments))
+    ran: list[Any] = []
+
+    def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
+        ran.append((*pairs, options))
+
+    assert signature(run) == signature(engine.run)
+    monkeypatch.setattr(engine, "run", run)
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
@@ -127,10 +136,10 @@ def test_the_command_hands_the_flow_to_the_runner(
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     assert command.run(parser.parse_args([*words, "1", "2"])) == 0
-    ((made, output, seconds, count, *_),) = ran
+    (((made, output), how),) = ran
     assert isinstance(made, flow.IrqFlow)
     assert isinstance(output, kind)
-    assert (seconds, count) == (1.0, 2)
+    assert (how.interval_s, how.reports, how.watch_fd) == (1.0, 2, 1)
 
 
 def test_the_test_imports_what_there_is(flow: ModuleType) -> None:
