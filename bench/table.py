@@ -212,10 +212,12 @@ def _paired(results: Sequence[Found]) -> str:
 
 def _reader(results: Sequence[Found]) -> str:
     rows = [
-        [f"`{one['name']}`", f"{one['record_bytes']}", f"{one['decode_per_s']:,.0f}", f"{one['joined_per_s']:,.0f}"]
+        [f"`{one['name']}`", f"{one['record_bytes']}"]
+        + [f"{rate:,.0f}" for rate in (one["decode_per_s"], one["joined_per_s"], *one["lines_per_s"].values())]
         for one in results
     ]
-    return _rows(["records of", "bytes", "decoded a second", "decoded and joined a second"], rows, 1)
+    forms = [f"`{form}`{how}" for form in ("-j", "--line", "--csv") for how in ("", " by events")]
+    return _rows(["records of", "bytes", "decoded a second", "decoded and joined a second", *forms], rows, 1)
 
 
 def _start(results: Sequence[Found]) -> str:

@@ -117,9 +117,9 @@ class Flow:
         """Fold what was counted in an interval into the rows that a report has."""
         return cells, counters
 
-    def events(self) -> list[Event]:
+    def events(self) -> Sequence[Event]:
         """The records that came since the last call; a flow without records has none."""
-        return []
+        return ()
 
     @property
     def rules(self) -> Rules:

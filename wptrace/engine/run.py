@@ -19,6 +19,7 @@ from wptrace.engine.signals import Stop
 from wptrace.engine.workload import GRACE_S, Workload
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
+from wptrace.model.rows import taken
 
 # Without an interval, stuck requests are looked for so often.
 _STUCK_EVERY = 1.0
@@ -80,8 +81,9 @@ class Reports:
         self.count = 0
 
     def events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._output.event(event)
+        if not taken(self._output, events):
+            for event in events:
+                self._output.event(event)
         self._output.flush()
 
     def list_in_flight(self) -> None:

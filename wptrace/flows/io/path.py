@@ -300,8 +300,8 @@ class PathFlow(Flow):
             cells, counters = part.fold(cells, counters)
         return cells, counters
 
-    def events(self) -> list[Event]:
-        found: list[Event] = []
+    def events(self) -> Sequence[Event]:
+        found: Sequence[Event] = ()
         for part in self._parts:
             found = part.events(found)
         return found

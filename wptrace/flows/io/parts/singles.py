@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.object import BpfObject
@@ -18,6 +18,7 @@ from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import Cause
 from wptrace.model.kind import Group
 from wptrace.model.report import Event
+from wptrace.model.rows import Rows
 
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.neighbours import Neighbours
@@ -32,7 +33,7 @@ class Singles(Part):
         super().__init__()
         self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
         self._layout = as_asked(options.interference, neighbours is not None, options.segments)
-        self._events: list[Event] = []
+        self._records: list[Record] = []
         self._in_the_way = InTheWay()
 
     @property
@@ -66,9 +67,9 @@ class Singles(Part):
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
 
     def take(self, records: list[Record]) -> None:
-        events = list(self._stories.decode(records))
-        self._events += events
-        for one in events:
+        self._records += records
+        self._stories.meet(records)
+        for one in self._stories.decode(self._stories.told(records)):
             self._in_the_way.add(one)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
@@ -77,6 +78,9 @@ class Singles(Part):
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
         return {} if self.ring is None else {FOREIGN: self.ring.foreign}
 
-    def events(self, found: list[Event]) -> list[Event]:
-        taken, self._events = self._events, []
-        return [*found, *taken]
+    def events(self, found: Sequence[Event]) -> Sequence[Event]:
+        taken, self._records = self._records, []
+        if not taken:
+            return found
+        rows = Rows(taken, self._stories)
+        return [*found, *rows] if found else rows
