@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.ring import RATE, RAW_RATE, Record, Ring
+from wptrace.bpf.ring import LINE_RATE, RATE, RAW_RATE, Record, Ring
 from wptrace.flows.io.causes import FOREIGN
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.part import Part, Tracing
@@ -63,7 +63,7 @@ class Singles(Part):
             stacks = self._waits.stacks.all
         sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of, stacks)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
-        rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
+        rate = RATE if self._options.slow_ns != 0 else LINE_RATE if sink is None else RAW_RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
 
     def take(self, records: list[Record]) -> None:
