@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs import path
-from tests.unit.outputs.export.test_html import END, owned, page, stacks, summary
+from tests.unit.outputs.export.test_html import END, owned, page, stacks, summary, waited
 from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
+from wptrace.analysis.waits import WAIT
 from wptrace.model import units
 from wptrace.model.report import Report, Resource, arranged
 
@@ -126,6 +127,19 @@ def test_a_range_has_figures_of_its_own(opened: Open) -> None:
     assert sum(shares) == pytest.approx(100, abs=0.5)
     found.click("#reset")
     assert row(found, 0, "total") == whole
+
+
+def test_a_stage_has_what_it_was_made_of_in_the_whole(opened: Open) -> None:
+    *others, whole = trace()
+    more = waited()
+    cells = {**whole.cells, **{group: found for group, found in more.cells.items() if group.kind is WAIT}}
+    found = opened(*others, whole._replace(cells=cells, counters={**whole.counters, **more.counters}))
+    (made,) = found.locator("p.made").all_inner_texts()
+    assert re.fullmatch(r"of fs: [\d.]+% on the CPU, [\d.]+% lock of the file <b> \(1,234\)", made)
+    found.focus("#heat")
+    found.keyboard.press("ArrowRight")
+    found.keyboard.press("Enter")
+    assert found.locator("p.made").count() == 0
 
 
 def test_a_range_has_no_neighbouring_columns(opened: Open) -> None:

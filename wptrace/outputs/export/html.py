@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wptrace import __version__
-from wptrace.analysis import neighbours
+from wptrace.analysis import neighbours, waits
 from wptrace.analysis.owners import owner, place
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import segments
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import STACK, TOTAL, UNATTRIBUTED, Group, Kind
+from wptrace.model.kind import OPERATION, STACK, TOTAL, UNATTRIBUTED, Group, Kind
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, arranged
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.file import Export, ExportFile
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import budget, header, verdict, words
+from wptrace.outputs.text import budget, header, tables, verdict, words
 from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import printable
 
@@ -348,7 +348,9 @@ def _series(
     for group, counts in report.counters.items():
         if place(group.kind) is None and sums.whole(group) in counters:
             counters[sums.whole(group)].update(counts)
+    everywhere = waits.of(report.everywhere())
     for group, counts in counters.items():
+        made = everywhere.get(group.values, []) if group.kind.name == OPERATION else []
         yield {
             "kind": kinds.index(group.kind),
             "name": sums.name(group),
@@ -356,6 +358,7 @@ def _series(
             "untimed": counts[UNTIMED],
             "events": [[name, count] for name, count in counts.items() if name not in (BYTES, UNTIMED) and count],
             "cells": {name: _cell(one) for name, one in found[group].items()},
+            "made": [f"of {one.stage}: {', '.join(parts)}" for one in made if (parts := tables.made_of(one))],
         }
 
 

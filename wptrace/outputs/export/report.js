@@ -124,7 +124,7 @@ const seconds = () => (state.range ? (state.range[1] - state.range[0]) / 1000 : 
 
 // A device or an owner alone, behind the sums, which the tables are of.
 const sums = [...D.series];
-D.series.push(...D.apart.map((one) => ({ ...one, bytes: 0, untimed: 0, events: [] })));
+D.series.push(...D.apart.map((one) => ({ ...one, bytes: 0, untimed: 0, events: [], made: [] })));
 
 // Kinds in their order, and of each those with the most time first.
 const ranked = sums.map((one, at) => at).sort((a, b) =>
@@ -476,7 +476,9 @@ function stages() {
 				interference.length ? el("tr", { class: "none" }, el("td", { colspan: 10 }, "of that, inside the stages above:")) : null,
 				interference.map(([metric, found]) => row(metric, found)),
 				el("tr", { class: "whole" }, el("td", {}, "total"), el("td", { class: "num" }, number(total.count)), figureCells(total, kind.unit), el("td", { class: "num" }, ""), el("td", { class: "least" }))))),
-			idle.length || extra.length ? el("p", { class: "hint" }, [idle.length ? `took no time: ${idle.join(", ")}` : "", ...extra].filter(Boolean).join("; ")) : null].filter(Boolean);
+			// Of a range nobody knows it.
+			state.range ? [] : series.made.map((one) => el("p", { class: "made" }, one)),
+			idle.length || extra.length ? el("p", { class: "hint" }, [idle.length ? `took no time: ${idle.join(", ")}` : "", ...extra].filter(Boolean).join("; ")) : null].flat().filter(Boolean);
 	}
 }
 

@@ -102,17 +102,20 @@ def one(
 
 
 def _made_of(found: waits.Waits, width: int) -> Iterator[str]:
+    if parts := made_of(found):
+        yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], width, "  ", ", ")
+
+
+def made_of(found: waits.Waits) -> list[str]:
     """What operations waited for in a stage, and how often."""
     more = {one.reason: f"{one.waits:,}" for one in found.reasons}
     busy = [f"{share:.0%} {words.printable(what)}" for what, share in found.work[:_WORKS] if share >= _LEAST_WORK]
     more[waits.RUNNING] = ", ".join(busy)
-    parts = [
+    return [
         f"{share:.1%} {words.printable(name)}{f' ({more[name]})' if more.get(name) else ''}"
         for name, share in found.parts
         if share >= _LEAST_PART
     ]
-    if parts:
-        yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], width, "  ", ", ")
 
 
 def name(group: Group, report: Report) -> str:

@@ -16,6 +16,7 @@ import pytest
 from tests.unit.outputs import path, samples
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, play
 from wptrace.analysis.neighbours import HAD, MET, WAITED, Owner
+from wptrace.analysis.waits import ASLEEP, COUNT, NS, WAIT, WAITS
 from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.flows.stacks import IO
 from wptrace.model.kind import TOTAL, Task
@@ -241,3 +242,22 @@ def test_values_that_no_flow_has_do_not_end_it(tmp_path: Path) -> None:
     event = path.operation(error=-5, sector=None, path="")._replace(total_ns=0, stages={"strange": -1})
     (one,) = told(tmp_path, path.start(), event, summary())["events"]["rows"]
     assert (one["stages"], one["failed"]) == ([], "")
+
+
+def waited() -> Report:
+    """Operations of one device that waited for half of a stage."""
+    report, group = summary(), path.OPERATION.group("nvme0n1", "read")
+    took = report.cells[group]["fs"].sum
+    waits = WAIT.group(*group.values, "fs", "lock of the file <b>")
+    counters = {
+        WAITS.group(*waits.values): Counter({COUNT: 1234}),
+        ASLEEP.group(*group.values, "fs"): Counter({NS: took // 2}),
+    }
+    cells = {**report.cells, waits: {TOTAL: samples.distribution([took // 4] * 2)}}
+    return report._replace(cells=cells, counters={**report.counters, **counters})
+
+
+def test_a_stage_has_what_it_was_made_of(tmp_path: Path) -> None:
+    found = told(tmp_path, path.start(), waited())
+    made = {series["name"]: series["made"] for series in found["series"] if series["made"]}
+    assert made == {"read operations": ["of fs: 50.0% lock of the file <b> (1,234), 50.0% on the CPU"]}
