@@ -30,7 +30,7 @@ from wptrace.analysis.waits import RUNNABLE
 from wptrace.engine.hooks import Hook
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import wait_reasons
-from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION, TICK_NS
+from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION, READS_STACKS, TICK_NS
 from wptrace.flows.io.operations import FILES
 from wptrace.flows.io.options import PROCESS, Options
 from wptrace.flows.io.parts import waits as waits_part
@@ -540,6 +540,7 @@ def test_a_journal_is_known_where_no_function_can_be_observed(tmp_path: Path) ->
         assert found, (sum_of_stages(syncs), waits(trace, "sync"))
         assert {wait["reason"] for wait in found} == {"journal commit"}
         assert not [note for note in trace.lines[0]["notes"] if "journal is part of fs" in note]
+        assert [note for note in trace.lines[0]["notes"] if "instructions for each sleep" in note]
         (how,) = [one["how"] for one in trace.lines[0]["stages"] if one["stage"] == "journal"]
         assert how
 
@@ -647,6 +648,31 @@ def test_hidden_symbols_leave_addresses(tmp_path: Path) -> None:
     found = [row["reason"] for row in trace.summary["rows"] if row["kind"] == "wait"]
     assert found
     assert all(re.fullmatch(r"unknown \(0x[0-9a-f]{16}\)|dirty limit|several", reason) for reason in found), found
+
+
+def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a kernel that lets no program read them."""
+
+    def without(hook: Hook) -> Hook:
+        return hook._replace(programs=tuple(way for way in hook.ways if READS_STACKS not in way.programs))
+
+    monkeypatch.setattr(io_hooks, "HOOKS", tuple(map(without, io_hooks.HOOKS)))
+    with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
+        flow = Running(lambda: PathFlow(Options(devices=(disk.name,), slow_ns=0, waits_ns=ALWAYS)), [disk])
+        try:
+            assert isinstance(flow.flow, PathFlow)
+            (part,) = (part for part in flow.flow._parts if isinstance(part, waits_part.Waits))
+            (note,) = part.notes(flow.flow._running)
+            assert note.startswith("waits have no reasons: this kernel lets no program read")
+            with flow.window() as told:
+                sync_together(folder, 3, 4)
+        finally:
+            flow.flow.close()
+    exact(told)
+    found = waits(told, "sync")
+    assert found
+    assert {wait["reason"] for _, wait in found} == {"unknown"}
+    assert not [wait for _, wait in found if wait["stack"]]
 
 
 # --- Limits ---------------------------------------------------------------------------------------------------------
