@@ -74,6 +74,7 @@ def _alone(disk: Disk, rate: int) -> Found:
     told = 0
     reader = Reader()
     flow.start(reader)
+    flow.begin()
     made: list[tuple[int, float]] = []
 
     def offer() -> None:

@@ -65,6 +65,7 @@ class _Consumer(Reader):
 def _record(flow: Flow, disk: Disk, direct: int) -> Image:
     reader = _Consumer()
     flow.start(reader)
+    flow.begin()
     ring = flow._ring
     assert ring is not None
     fio(disk.path, number_ios=_RECORDS, io_size=_RECORDS * 4096, direct=direct, invalidate=0)

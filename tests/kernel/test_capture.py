@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ from wptrace.capture.channel import Channel
 from wptrace.capture.frames import Kind, Reader
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
+from wptrace.kernel import blockdev
 from wptrace.outputs.export import FORMATS
 
 pytestmark = pytest.mark.one_kernel
@@ -114,6 +116,32 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     )
     # Intervals add up to the whole.
     assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
+
+
+@contextmanager
+def reads_without_end(disk: Disk) -> Iterator[None]:
+    words = ["fio", "--name=job", f"--filename={disk.path}", "--rw=randrw", "--bs=4k", "--direct=1", "--size=32M"]
+    load = subprocess.Popen([*words, "--time_based", "--runtime=1h", "--rate_iops=500", "--output=/dev/null"])
+    try:
+        wait_until(lambda: blockdev.completed(disk.name, blockdev.SYS), "a request of the load")
+        yield
+    finally:
+        load.terminate()
+        load.wait()
+
+
+def test_what_is_told_is_counted_under_a_load(disk: Disk, tmp_path: Path) -> None:
+    """That is there before the trace and after it."""
+    file = tmp_path / "trace.wpt"
+    with reads_without_end(disk), Trace("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
+        wait_until(lambda: file.stat().st_size > 20_000, "some operations")
+        trace.stop()
+    assert lossless(trace.summary)
+    *_, summary = told = replayed(file)
+    ends = {op: [one["ts_ns"] for one in told[1:-1] if one["op"] == op] for op in ("read", "write")}
+    assert {op: len(found) for op, found in ends.items()} == {
+        op: rows(summary, "operation", op, disk.name)["total"]["count"] for op in ends
+    }
 
 
 # An emulated CPU takes a minute for their libraries. Captures of all views are written in them by tests/unit/capture.

@@ -35,6 +35,7 @@ def tracing(disk: Disk) -> Iterator[PathFlow]:
     flow = PathFlow(Options((disk.path,)))
     try:
         flow.start(Reader())
+        flow.begin()
         yield flow
     finally:
         flow.close()

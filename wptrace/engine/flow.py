@@ -104,6 +104,9 @@ class Flow:
         """Loads, attaches, and adds its rings to the reader."""
         raise NotImplementedError
 
+    def begin(self) -> None:
+        """From now on things are counted, where programs take nothing before; else since they attached."""
+
     def snapshot(self) -> Snapshot:
         raise NotImplementedError
 

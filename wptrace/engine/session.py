@@ -91,7 +91,9 @@ class Trace:
 
     def begin(self, reader: Reader, budget: float | None) -> None:
         start = self.flow.start(reader)
+        # Before anything is taken: what events tell is in the figures as well.
         self.first = self.snapshot()
+        self.flow.begin()
         shedder = self.flow.shedder() if budget is not None else None
         if budget is not None and shedder is not None:
             self._keeper = Keeper(budget, shedder, time.monotonic())

@@ -162,14 +162,17 @@ class PathFlow(Flow):
         for part in self._parts:
             chosen.update(part.chosen)
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
-        start = self._started(chosen, sources, self._notes(loaded))
+        self._unseen = Unseen([])
+        return self._started(chosen, sources, self._notes(loaded))
+
+    def begin(self) -> None:
+        obj = self._obj
         for part in self._parts:
             part.begin(obj)
         obj.bss.since_ns = time.monotonic_ns()
         obj.bss.settled_ns = obj.bss.since_ns + _SETTLES_NS
         obj.bss.tracing = True
         self._unseen = Unseen(self._watched_whole())
-        return start
 
     def _notes(self, loaded: Loaded) -> list[str]:
         found = self._devices.notes() + loaded.attempts.notes()
