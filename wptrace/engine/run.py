@@ -104,6 +104,22 @@ class Reports:
         self._output.summary(report._replace(lists=trace.flow.lists()))
 
 
+class _End:
+    """Of a run: a signal; with a workload its own end, for which a signal leaves it a moment."""
+
+    def __init__(self, stop: Stop, workload: Workload | None) -> None:
+        self._stop, self._workload = stop, workload
+        self.at_latest = math.inf
+
+    def has_come(self) -> bool:
+        if self._workload is None:
+            return self._stop.asked
+        now = time.monotonic()
+        if self._stop.asked:
+            self.at_latest = min(self.at_latest, now + GRACE_S)
+        return self._workload.ended or now >= self.at_latest
+
+
 def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
     """One or several at once, each with reports of its own."""
     with Stop() as stop, ExitStack() as cleanup:
@@ -137,21 +153,14 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
             trace.subscribe(Stuck(trace, output, options.interval_s or _STUCK_EVERY, options.stuck_ns, now))
         shown.append(Reports(trace, output, options, now))
         trace.subscribe(shown[-1])
-    until = math.inf
+    end = _End(stop, workload)
     if workload is not None:
         session.reader.listen(workload.fd)
         workload.begin()
-    while not session.reader.hung_up and shown[0].count != options.reports:
-        if workload is None and stop.asked:
-            break
-        if workload is not None:
-            if stop.asked:
-                until = min(until, time.monotonic() + GRACE_S)
-            if workload.ended or time.monotonic() >= until:
-                break
+    while not session.reader.hung_up and shown[0].count != options.reports and not end.has_come():
         if controls is not None:
             session.reader.listen(controls.fd)
-        session.wait(until)
+        session.wait(end.at_latest)
         if controls is not None and session.reader.heard and not controls.take():
             controls.leave()
             break
