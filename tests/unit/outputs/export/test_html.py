@@ -23,7 +23,7 @@ from wptrace.model.kind import TOTAL, Task
 from wptrace.model.report import Report, Start, arranged
 from wptrace.model.stack import Stack
 from wptrace.outputs import export
-from wptrace.outputs.export import html
+from wptrace.outputs.export import html, over_time
 from wptrace.outputs.registry import Wanted
 
 END = "</script><script>alert(1)</script><!--"
@@ -134,8 +134,8 @@ def test_the_slowest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "COLUMNS", 16)
-    reports = [path.report(ts_ns=NOON + at * SECOND) for at in range(html.COLUMNS + 5)]
+    monkeypatch.setattr(over_time, "COLUMNS", 16)
+    reports = [path.report(ts_ns=NOON + at * SECOND) for at in range(over_time.COLUMNS + 5)]
     last = reports[-1].ts_ns
     cells = {group: {name: one.copy() for name, one in found.items()} for group, found in path.cells().items()}
     for _ in reports[1:]:
@@ -144,7 +144,7 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
                 cells[group][name].merge(one)
     whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
     columns = told(tmp_path, path.start(), *reports, whole)["columns"]
-    assert html.COLUMNS / 2 <= len(columns) <= html.COLUMNS
+    assert over_time.COLUMNS / 2 <= len(columns) <= over_time.COLUMNS
     assert sum(cells["0"]["total"][0] for _, _, cells, _ in columns) == 500 * len(reports)
     edges = [edge for begin, end, _, _ in columns for edge in (begin, end)]
     assert edges == sorted(edges)
