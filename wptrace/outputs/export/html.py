@@ -30,7 +30,7 @@ from wptrace.model.kind import OPERATION, STACK, TOTAL, UNATTRIBUTED, Group, Kin
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, arranged
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.file import Export, ExportFile
-from wptrace.outputs.export.over_time import LONGEST, Places, Times, flat, ms
+from wptrace.outputs.export.over_time import LONGEST, Places, Singles, Times, flat, ms
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import budget, header, tables, verdict, words
@@ -50,7 +50,7 @@ class HtmlExport(Export):
     def __init__(self, file: ExportFile, view: View) -> None:
         super().__init__(file)
         self._view = view
-        self._times, self._places = Times(), Places()
+        self._times, self._singles, self._places = Times(), Singles(), Places()
         self._slowest: list[tuple[int, int, Event]] = []
         self._events = 0
         self._stuck: tuple[list[InFlight], int] = ([], 0)
@@ -58,12 +58,14 @@ class HtmlExport(Export):
 
     def start(self, start: Start) -> None:
         self._start = start
+        self._singles.owners = str(start.filters.get("by", ""))
         self._introduction = list(self._view.begin(start))
 
     def event(self, event: Event) -> None:
         self._events += 1
         self._view.meet(event)
         self._places.add(event)
+        self._singles.add(event)
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, (event.total_ns, self._events, event))
         elif event.total_ns > self._slowest[0][0]:
@@ -97,6 +99,7 @@ class HtmlExport(Export):
         wholes, apart = self._times.end(report)
         series = list(arranged(wholes, kinds))
         places = {group: at for at, group in enumerate((*series, *apart))}
+        found = {**wholes, **{group: {TOTAL: one} for group, one in apart.items()}}
         events = sorted(self._slowest, key=lambda one: (-one[0], one[1]))
         stuck, stuck_ns = self._stuck
         return {
@@ -128,6 +131,7 @@ class HtmlExport(Export):
                 for group, one in apart.items()
             ],
             "columns": self._times.plain(places, since_ns),
+            "singles": self._singles.plain(found, places, since_ns),
             "places": self._places.plain(since_ns),
             "tables": list(_tables(report, kinds)),
             "by": printable(str(start.filters.get("by", ""))),

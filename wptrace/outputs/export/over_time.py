@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page of a report draws over time: columns of intervals, and places on the device."""
+"""What the page of a report draws over time: columns of intervals, finer ones of events, and places on the device."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from wptrace.model.distribution import Distribution
-from wptrace.model.kind import TOTAL, Group
+from wptrace.analysis.owners import place
+from wptrace.model.distribution import Distribution, index
+from wptrace.model.kind import TOTAL, Group, Task
 from wptrace.model.report import Event, Report
 from wptrace.outputs.export import sums
 from wptrace.outputs.text.words import printable
@@ -17,6 +18,8 @@ from wptrace.outputs.text.words import printable
 COLUMNS = 256
 """Of time; two become one where there are more, or where they hold more than so many filled buckets."""
 BUCKETS = 200_000
+# Columns of events are no shorter than that.
+_SHORTEST_NS = 10_000_000
 # So many devices and owners have times of their own, of so many that came first.
 _APART, _CANDIDATES = 24, 400
 # Points of a map, some 25 bytes each.
@@ -48,7 +51,10 @@ class _Sparse:
         return [self.count, self.sum, flat(self.buckets)]
 
 
-_Stages = dict[Group, dict[str, _Sparse]]
+_Stages = dict[Any, dict[str, _Sparse]]
+"""By groups, and of single ones by their owners as well."""
+# Which field of an event says whose it is, by what owners are told apart.
+_OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path"}
 
 
 class _Column(NamedTuple):
@@ -136,6 +142,81 @@ class Times:
         ]
 
 
+class Singles:
+    """The same of events, in columns finer than an interval. They tell all of a kind where none of it is missing."""
+
+    owners = ""
+    """By what rows of owners are told apart."""
+
+    def __init__(self) -> None:
+        self._width_ns = _SHORTEST_NS
+        self._columns: dict[int, _Stages] = {}
+        self._filled = 0
+        self._known: set[Hashable] = set()
+
+    def add(self, event: Event) -> None:
+        at = event.end_ns // self._width_ns
+        if at not in self._columns:
+            self._columns[at] = {}
+            at = self._fitting(at)
+        self._count(at, event.group, {**event.stages, TOTAL: event.total_ns})
+        if self.owners in _OWNERS:
+            self._count(at, _owner(event.group, event.fields.get(_OWNERS[self.owners])), {TOTAL: event.total_ns})
+
+    def _count(self, at: int, group: Hashable, stages: Mapping[str, int]) -> None:
+        if group not in self._known:
+            if len(self._known) >= _CANDIDATES:
+                return
+            self._known.add(group)
+        cells = self._columns[at].setdefault(group, {})
+        for name, ns in stages.items():
+            # Of a stage without time there is nothing: those are as many as are lacking.
+            if ns > 0 or name == TOTAL:
+                one = cells.get(name)
+                if one is None:
+                    one = cells[name] = _Sparse()
+                slot = index(max(ns, 0))
+                self._filled += slot not in one.buckets
+                one.count += 1
+                one.sum += ns
+                one.buckets[slot] += 1
+
+    def _fitting(self, at: int) -> int:
+        """Of columns twice as wide, and again, until they are few enough; where this one is then."""
+        while max(self._columns) - min(self._columns) >= COLUMNS or (self._filled > BUCKETS and len(self._columns) > 1):
+            columns: dict[int, _Stages] = {}
+            for number, cells in self._columns.items():
+                _merge(columns.setdefault(number // 2, {}), cells)
+            self._columns, self._width_ns, at = columns, 2 * self._width_ns, at // 2
+            self._filled = sum(map(_size, columns.values()))
+        return at
+
+    def plain(self, found: Cells, places: Mapping[Group, int], since_ns: int) -> dict[str, Any]:
+        """The columns, in ms how wide one is, and which metrics of which places they tell: all of what was counted."""
+        columns = [(at * self._width_ns - since_ns, _with_sums(cells)) for at, cells in sorted(self._columns.items())]
+        told: _Stages = {}
+        for _, cells in columns:
+            _merge(told, cells)
+        keys = {group: _key(group) for group in places}
+        whole = {group: _told(told[key], found[group]) for group, key in keys.items() if key in told}
+        return {
+            "width": ms(self._width_ns),
+            "of": {places[group]: names for group, names in whole.items() if names},
+            "columns": [
+                [
+                    ms(begin_ns),
+                    ms(begin_ns + self._width_ns),
+                    {
+                        places[group]: {name: _padded(cells[keys[group]], name, found[group]).plain() for name in names}
+                        for group, names in whole.items()
+                        if names and keys[group] in cells
+                    },
+                ]
+                for begin_ns, cells in columns
+            ],
+        }
+
+
 class Places:
     """Where on its device each one was: of all of them, or one in so many where there are more."""
 
@@ -188,6 +269,53 @@ def _both(one: _Column, other: _Column) -> _Column:
     one.bytes.update(other.bytes)
     _merge(one.cells, other.cells)
     return one._replace(end_ns=other.end_ns)
+
+
+def _with_sums(cells: _Stages) -> _Stages:
+    """What is of one device, and the sums over devices as well."""
+    found: _Stages = {}
+    for group, stages in cells.items():
+        for one in {group, sums.whole(group)} if isinstance(group, Group) else {group}:
+            _merge(found, {one: stages})
+    return found
+
+
+def _owner(group: Group, whose: Hashable) -> Hashable:
+    """What an owner did on all devices."""
+    return group.kind.noun, *group.values[1:], whose
+
+
+def _key(group: Group) -> Hashable:
+    at = place(group.kind)
+    if at is None:
+        return group
+    value = group.values[at]
+    whose = (value.tid or value.pid) if isinstance(value, Task) else str(value)
+    return _owner(group._replace(values=(*group.values[:at], *group.values[at + 1 :])), whose)
+
+
+def _told(told: Mapping[str, _Sparse], found: Mapping[str, Distribution]) -> list[str]:
+    """The metrics of which nothing is missing."""
+    count = found[TOTAL].count
+    if told[TOTAL].count != count:
+        return []
+    return [name for name, one in told.items() if name in found and _agree(one, found[name], count)]
+
+
+def _agree(one: _Sparse, other: Distribution, count: int) -> bool:
+    # Some are counted only where they took time.
+    return one.sum == other.sum and other.count in (one.count, count)
+
+
+def _padded(stages: Mapping[str, _Sparse], name: str, found: Mapping[str, Distribution]) -> _Sparse:
+    """With those that took no time, where they are counted."""
+    made = _Sparse()
+    if name in stages:
+        made.merge(stages[name])
+    if found[name].count == found[TOTAL].count and stages[TOTAL].count > made.count:
+        made.buckets[0] += stages[TOTAL].count - made.count
+        made.count = stages[TOTAL].count
+    return made
 
 
 def _plain(cells: _Stages, places: Mapping[Group, int]) -> dict[int, dict[str, list[Any]]]:

@@ -19,8 +19,9 @@ from wptrace.analysis.neighbours import HAD, MET, WAITED, Owner
 from wptrace.analysis.waits import ASLEEP, COUNT, NS, WAIT, WAITS
 from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.flows.stacks import IO
+from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Task
-from wptrace.model.report import Report, Start, arranged
+from wptrace.model.report import Event, Report, Start, arranged
 from wptrace.model.stack import Stack
 from wptrace.outputs import export
 from wptrace.outputs.export import html, over_time
@@ -148,6 +149,61 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(cells["0"]["total"][0] for _, _, cells, _ in columns) == 500 * len(reports)
     edges = [edge for begin, end, _, _ in columns for edge in (begin, end)]
     assert edges == sorted(edges)
+
+
+def singles(count: int) -> list[Event]:
+    """Each takes 1 ms more than the one before it, and two of three are of one process."""
+    found = []
+    for at in range(count):
+        stages = {**path.USUAL, "device": (at + 1) * MS}
+        event = path.operation(pid=1 if at % 3 else 2, comm="db")
+        found.append(event._replace(end_ns=NOON - at * 7 * MS, total_ns=sum(stages.values()), stages=stages))
+    return found
+
+
+def summed(events: list[Event]) -> Report:
+    """Of these alone, with rows by process."""
+    (kind, *_) = BY["process"]
+    cells: dict[Any, Any] = {}
+    for event in events:
+        owned = kind.group(*event.group.values, Task("db", event.fields["pid"]))
+        for group, stages in ((event.group, event.stages), (owned, {})):
+            into = cells.setdefault(group, {})
+            for name, ns in {**stages, TOTAL: event.total_ns}.items():
+                into.setdefault(name, Distribution()).add(ns)
+    return summary()._replace(cells=arranged(cells, (*path.KINDS, kind)))
+
+
+def test_events_are_columns_where_every_one_is_there(tmp_path: Path) -> None:
+    """Of the operations, of each of their stages, and of each process; not once one of them is missing."""
+    start, events = path.start()._replace(filters={"by": "process"}), singles(300)
+    found = told(tmp_path, start, *events, summed(events))
+    parts, columns = [*found["series"], *found["apart"]], found["singles"]["columns"]
+    assert [part["name"] for part in parts] == ["read operations", "read db[1] operations", "read db[2] operations"]
+    assert set(found["singles"]["of"]) == {"0", "1", "2"}
+    assert "device" in found["singles"]["of"]["0"]
+    assert 300 * 7 / found["singles"]["width"] <= len(columns) <= 300 * 7 / found["singles"]["width"] + 1
+    for at, names in found["singles"]["of"].items():
+        for name in names:
+            cells = [cells[at][name] for _, _, cells in columns if at in cells]
+            count, total, *_, flat = parts[int(at)]["cells"][name]
+            assert (sum(cell[0] for cell in cells), sum(cell[1] for cell in cells)) == (count, total)
+            buckets: Counter[int] = Counter()
+            for cell in cells:
+                buckets.update(dict(zip(cell[2][::2], cell[2][1::2])))
+            assert buckets == dict(zip(flat[::2], flat[1::2])), name
+    # That one is of the second process.
+    fewer = told(tmp_path, start, *events[1:], summed(events))["singles"]
+    assert set(fewer["of"]) == {"1"}
+
+
+def test_columns_of_events_become_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_time, "COLUMNS", 16)
+    events = singles(300)
+    found = told(tmp_path, path.start(), *events, summed(events))["singles"]
+    assert found["width"] == 160
+    assert 8 <= len(found["columns"]) <= 16
+    assert sum(cells["0"]["total"][0] for _, _, cells in found["columns"]) == 300
 
 
 def test_a_trace_without_anything(tmp_path: Path) -> None:
