@@ -84,6 +84,9 @@ def one(
     """The table of one; what stages were `made` of is the same for all of a report."""
     many = wide(report) and style.width >= _ROOM_FOR_MORE
     yield _title(group, rows, report)
+    # Of those that were only asked for, as flushes.
+    if not any(row.distribution.count for row in rows):
+        return
     names_width = max(_STAGE, *(len(row.metric) for row in rows))
     yield f"  {'stage':<{names_width}} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
     names = {metric.name for metric in group.kind.interference}
