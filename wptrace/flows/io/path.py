@@ -268,7 +268,8 @@ class PathFlow(Flow):
         given_up = causes[UNMATCHED_START] + given_up_requests
         self._stale.note(requests_begun, held, requests_ended + given_up, self._stopped)
         if shed is None:
-            self._unseen.note(counts.requests(), requests_begun + obj.bss.elsewhere + causes[BIO_FULL])
+            # Once more: a flush that began since then may have ended before its row was read.
+            self._unseen.note(counts.requests(), begun(obj, "bios") + obj.bss.elsewhere + causes[BIO_FULL])
         requests = Book.read(
             requests_begun + causes[BIO_FULL] + self._unseen.count,
             requests_ended,
