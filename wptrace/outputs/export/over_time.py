@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from wptrace.analysis.owners import place
 from wptrace.model.distribution import Distribution, index
-from wptrace.model.kind import TOTAL, Group, Task
+from wptrace.model.kind import TOTAL, Group, Kind, Task
 from wptrace.model.report import Event, Report
 from wptrace.outputs.export import sums
 from wptrace.outputs.text.words import printable
@@ -159,11 +159,13 @@ class Singles:
         if at not in self._columns:
             self._columns[at] = {}
             at = self._fitting(at)
-        self._count(at, event.group, {**event.stages, TOTAL: event.total_ns})
+        group = event.group
+        self._count(at, group, group.kind, {**event.stages, TOTAL: event.total_ns})
         if self.owners in _OWNERS:
-            self._count(at, _owner(event.group, event.fields.get(_OWNERS[self.owners])), {TOTAL: event.total_ns})
+            owner = _owner(group, event.fields.get(_OWNERS[self.owners]))
+            self._count(at, owner, group.kind, {TOTAL: event.total_ns})
 
-    def _count(self, at: int, group: Hashable, stages: Mapping[str, int]) -> None:
+    def _count(self, at: int, group: Hashable, kind: Kind, stages: Mapping[str, int]) -> None:
         if group not in self._known:
             if len(self._known) >= _CANDIDATES:
                 return
@@ -174,6 +176,9 @@ class Singles:
             if ns > 0 or name == TOTAL:
                 one = cells.get(name)
                 if one is None:
+                    # Names are those of a file, and may be any number.
+                    if name not in kind:
+                        continue
                     one = cells[name] = _Sparse()
                 slot = index(max(ns, 0))
                 self._filled += slot not in one.buckets

@@ -206,6 +206,13 @@ def test_columns_of_events_become_wider(tmp_path: Path, monkeypatch: pytest.Monk
     assert sum(cells["0"]["total"][0] for _, _, cells in found["columns"]) == 300
 
 
+def test_stages_that_the_kind_does_not_have_are_not_kept() -> None:
+    found = over_time.Singles()
+    for event in singles(300):
+        found.add(event._replace(stages={f"{event.end_ns}": MS}))
+    assert {name for cells in found._columns.values() for stages in cells.values() for name in stages} == {TOTAL}
+
+
 def test_a_trace_without_anything(tmp_path: Path) -> None:
     found = told(tmp_path, path.start(), summary({}))
     assert (found["series"], found["columns"], found["tables"], found["stacks"]) == ([], [], [], None)
