@@ -10,16 +10,18 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.engine.flow import Flow
 from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
-from wptrace.engine.workload import GRACE_S, Workload
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
 from wptrace.model.rows import taken
+
+if TYPE_CHECKING:
+    from wptrace.engine.workload import Workload
 
 # Without an interval, stuck requests are looked for so often.
 _STUCK_EVERY = 1.0
@@ -116,7 +118,7 @@ class _End:
             return self._stop.asked
         now = time.monotonic()
         if self._stop.asked:
-            self.at_latest = min(self.at_latest, now + GRACE_S)
+            self.at_latest = min(self.at_latest, now + self._workload.grace_s)
         return self._workload.ended or now >= self.at_latest
 
 
