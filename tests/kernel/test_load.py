@@ -49,6 +49,17 @@ def test_tables_of_zeros_take_no_memory_of_this_process() -> None:
         assert not any(table[0] or table[-1] for table in tables)
 
 
+def test_what_tables_take_is_known_before_the_load() -> None:
+    with trial.open_here("io_path") as obj:
+        for one in obj.progs.values():
+            one.autoload = False
+        obj.maps["op_cells"].max_entries = 64
+        planned = {name: found.planned_bytes for name, found in obj.maps.items()}
+        obj.load()
+        for name in ("op_cells", "wait_cells", "records"):
+            assert planned[name] == pytest.approx(obj.maps[name].memory(), rel=0.1, abs=1 << 15), name
+
+
 def _shared_kib() -> int:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssShmem:"))
     return int(line.split()[1])

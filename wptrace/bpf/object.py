@@ -185,6 +185,11 @@ class BpfObject:
             self._structs[name] = codec(self.btf, found.id)
         return self._structs[name]
 
+    @property
+    def planned_bytes(self) -> int:
+        """How much memory its tables and variables will take in the kernel, as far as they are made at the load."""
+        return sum(found.planned_bytes for found in self.maps.values()) + sum(one.size for one in self._sections)
+
     def load(self) -> None:
         """Creates the maps and loads the programs whose autoload is on."""
         require_kernel_btf()

@@ -90,6 +90,10 @@ class Section:
         """The map in which a variable is, and its offset there, as instructions have them once all is loaded."""
         return int(libbpf().lib.bpf_map__fd(self._handle)), self._find(name)[0]
 
+    @property
+    def size(self) -> int:
+        return len(self._bytes(self._name))
+
     def view(self, name: str) -> memoryview:
         """The bytes of a variable in place: no copy, and the programs go on writing them until the object is closed."""
         memory = self._bytes(name)

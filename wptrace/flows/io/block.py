@@ -216,7 +216,7 @@ class BlockFlow(Flow):
             f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._devices.extents
         ]
         hooks = self._hooks()
-        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
+        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks), self.planned_memory(self._prepare)]
 
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._devices.stateful else _STAMPS

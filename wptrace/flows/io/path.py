@@ -123,7 +123,7 @@ class PathFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return self._devices.plan(self._hooks())
+        return [*self._devices.plan(self._hooks()), self.planned_memory(self._prepare)]
 
     def _hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
