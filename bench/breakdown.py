@@ -70,6 +70,7 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
         flow = mode.flow(_options(mode, disks))
         try:
             flow.start(Reader())
+            flow.begin()
             running = flow._running
             if keep is not None:
                 for program in running.programs:
@@ -84,6 +85,7 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
     flow = mode.flow(_options(mode, disks))
     try:
         flow.start(Reader())
+        flow.begin()
         attempts = flow._running.attempts
         hooks = {hook.name: attempts.chosen[hook.id].programs for hook in attempts.hooks if hook.id in attempts.chosen}
         with run_statistics():

@@ -53,6 +53,7 @@ def main() -> None:
     with run_statistics(), subprocess.Popen(load, stdout=subprocess.DEVNULL) as fio:
         try:
             flow.start(reader)
+            flow.begin()
             shedder = flow.shedder()
             time.sleep(SECONDS)
             for _ in range(rounds):

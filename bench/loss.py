@@ -74,6 +74,7 @@ def _alone(disk: Disk, rate: int) -> Found:
     reported = 0
     reader = Reader()
     flow.start(reader)
+    flow.begin()
     made: list[tuple[int, float]] = []
 
     def offer() -> None:
@@ -89,11 +90,11 @@ def _alone(disk: Disk, rate: int) -> Found:
         while not over.is_set():
             reader.wait(1.0)
             reader.drain()
-            reported += len(flow.events())
+            reported += sum(1 for _ in flow.events())
         offering.join()
         flow.stop()
         reader.drain()
-        reported += len(flow.events())
+        reported += sum(1 for _ in flow.events())
         busy = time.thread_time() - busy
         found = flow.snapshot()
         ring = flow._ring

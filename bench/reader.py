@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records a second that the reader decodes and joins on one core, from rings that were recorded on a loop device.
 
-What is timed is what `wptrace io --each` does before it writes: the headers of the ring, the fields of each record, and
-the request with its names made of them.
+What is timed is what `wptrace io --each` does: the headers of the ring, the fields of each record, and the request with
+its names made of them; or, instead of that, lines of JSON, of --line and of --csv, as rows and event by event.
 """
 
 from __future__ import annotations
 
 import cProfile
 import mmap
+import os
 import pstats
 import statistics
 import struct
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Union
 
@@ -24,6 +27,9 @@ from wptrace.engine.run import collect_seldom
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
+from wptrace.model.report import Start
+from wptrace.model.rows import taken
+from wptrace.outputs.registry import CSV, LINES, NDJSON, Wanted, make
 
 Found = dict[str, Any]
 Flow = Union[io_path.PathFlow, io_block.BlockFlow]
@@ -31,6 +37,7 @@ _RING = 64 << 20
 # The ring of the default size is read when a quarter of it is full.
 _BATCH = 1 << 20
 _RECORDS = 50_000
+FORMS = (NDJSON, LINES, CSV)
 
 
 class Image(NamedTuple):
@@ -58,6 +65,7 @@ class _Consumer(Reader):
 def _record(flow: Flow, disk: Disk, direct: int) -> Image:
     reader = _Consumer()
     flow.start(reader)
+    flow.begin()
     ring = flow._ring
     assert ring is not None
     fio(disk.path, number_ios=_RECORDS, io_size=_RECORDS * 4096, direct=direct, invalidate=0)
@@ -75,23 +83,39 @@ def _replayed(image: Image) -> tuple[Ring, memoryview]:
     return Ring(pages, image.layout), producer[:8].cast("Q")
 
 
-def _once(image: Image) -> tuple[int, float, float]:
-    """Records, and seconds to decode and to join them."""
+def _once(image: Image) -> tuple[int, dict[str, float]]:
+    """Records, and seconds to decode and to join them, and to write them."""
     ring, producer = _replayed(image)
     stride = (8 + image.layout.size + 7) & ~7
     step = _BATCH // stride * stride
-    count, decode, join = 0, 0.0, 0.0
-    for position in range(step, image.produced + step, step):
-        producer[0] = min(position, image.produced)
-        begin = time.process_time()
-        records = ring.read()
-        middle = time.process_time()
-        image.take(records)
-        made = image.flow.events()
-        end = time.process_time()
-        decode, join, count = decode + middle - begin, join + end - middle, count + len(made)
+    count, took = 0, defaultdict[str, float](float)
+    # Reports of --line and --csv go to standard error.
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+        outputs = {form: make(form, nowhere, image.flow.view, Wanted()) for form in FORMS}
+        for output in outputs.values():
+            output.start(Start("io", "", "", {}, [], image.flow.kinds, []))
+        for position in range(step, image.produced + step, step):
+            producer[0] = min(position, image.produced)
+            begin = time.process_time()
+            records = ring.read()
+            took["decode"] += time.process_time() - begin
+            begin = time.process_time()
+            image.take(records)
+            events = image.flow.events()
+            took["take"] += time.process_time() - begin
+            begin = time.process_time()
+            count += len(list(events))
+            took["join"] += time.process_time() - begin
+            for form, output in outputs.items():
+                begin = time.process_time()
+                assert taken(output, events)
+                took[form] += time.process_time() - begin
+                begin = time.process_time()
+                for event in events:
+                    output.event(event)
+                took[f"{form}, by events"] += time.process_time() - begin
     assert count == ring.records
-    return count, decode, join
+    return count, took
 
 
 def measure(repeats: int, profile: bool = False) -> list[Found]:
@@ -110,18 +134,22 @@ def measure(repeats: int, profile: bool = False) -> list[Found]:
                 image = _record(flow, disk, direct)
                 runs = [_once(image) for _ in range(repeats)]
                 count = runs[0][0]
-                decode, join = (statistics.median(run[place] for run in runs) for place in (1, 2))
+                took = {step: statistics.median(run[1][step] for run in runs) / count for step in runs[0][1]}
+                before = took["decode"] + took["take"]
+                rates = {how: 1 / (before + took[how]) for form in FORMS for how in (form, f"{form}, by events")}
                 one = {
                     "name": name,
                     "records": count,
                     "record_bytes": image.produced // max(count, 1),
-                    "decode_per_s": count / decode,
-                    "joined_per_s": count / (decode + join),
+                    "decode_per_s": 1 / took["decode"],
+                    "joined_per_s": 1 / (before + took["join"]),
+                    "lines_per_s": rates,
                 }
                 found.append(one)
                 print(
                     f"{name}: {one['joined_per_s']:,.0f} records/s decoded and joined"
-                    f" ({one['decode_per_s']:,.0f}/s decoded alone; {count} records of {one['record_bytes']} bytes)",
+                    f" ({one['decode_per_s']:,.0f}/s decoded alone; {count} records of {one['record_bytes']} bytes)"
+                    + "".join(f"; {how} {rate:,.0f}" for how, rate in rates.items()),
                     flush=True,
                 )
                 if profile:

@@ -26,6 +26,8 @@ _COSTS = (KERNEL_STAMPS, "io", "io --interference", "io --slow 1s", "io --each -
 
 Found = dict[str, Any]
 
+# A program that is verified in less is not shown.
+_SHORTEST_MS = 1.0
 # Hooks that these loads do not reach.
 _NOTHING = 15.0
 
@@ -212,23 +214,36 @@ def _paired(results: Sequence[Found]) -> str:
 
 def _reader(results: Sequence[Found]) -> str:
     rows = [
-        [f"`{one['name']}`", f"{one['record_bytes']}", f"{one['decode_per_s']:,.0f}", f"{one['joined_per_s']:,.0f}"]
+        [f"`{one['name']}`", f"{one['record_bytes']}"]
+        + [f"{rate:,.0f}" for rate in (one["decode_per_s"], one["joined_per_s"], *one["lines_per_s"].values())]
         for one in results
     ]
-    return _rows(["records of", "bytes", "decoded a second", "decoded and joined a second"], rows, 1)
+    forms = [f"`{form}`{how}" for form in ("-j", "--line", "--csv") for how in ("", " by events")]
+    return _rows(["records of", "bytes", "decoded a second", "decoded and joined a second", *forms], rows, 1)
 
 
-def _start(results: Sequence[Found]) -> str:
-    rows = [
+def _start(results: Found) -> str:
+    starts = [
         [
             f"`wptrace {one['mode']}`",
             f"{one['median_s']:.3f} s",
             f"{one['worst_s']:.3f} s",
-            f"{one['resident_mib']:.1f} MiB",
+            f"{one['cpu_s']:.3f} s",
+            f"{one['peak_mib']:.1f} MiB",
         ]
-        for one in results
+        for one in results["starts"]
     ]
-    return _rows(["", "median", "worst", "resident"], rows, 1)
+    programs = [
+        [f"`{one['program']}`", f"{one['verified']:,}", f"{one['cpu_ms']:.1f} ms"]
+        for one in results["programs"]
+        if one["cpu_ms"] >= _SHORTEST_MS
+    ]
+    return "\n\n".join(
+        [
+            _rows(["", "median", "worst", "CPU", "memory"], starts, 1),
+            _rows(["verifying, for `wptrace io`", "instructions", "CPU"], programs, 1),
+        ]
+    )
 
 
 def _loss(results: Sequence[Found]) -> str:

@@ -53,6 +53,7 @@ def _run(disk: str, file: Path, least_ns: int) -> tuple[int, int]:
     flow = PathFlow(Options(devices=(disk,), waits_ns=least_ns))
     try:
         flow.start(Reader())
+        flow.begin()
         with run_statistics():
             threads = [threading.Thread(target=read) for _ in range(2)]
             for one in threads:

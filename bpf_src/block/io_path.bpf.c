@@ -14,6 +14,7 @@
 #include "block/path/children.h"
 #include "block/path/drivers.h"
 #include "block/path/entry.h"
+#include "block/path/frozen.h"
 #include "block/path/request.h"
 #include "block/path/signals.h"
 #include "block/path/task.h"
@@ -221,6 +222,13 @@ FILE_SYSTEM(blkdev)
 FILE_SYSTEM(ext4_file)
 FILE_SYSTEM(xfs_file)
 FILE_SYSTEM(btrfs_file)
+
+/* Its second argument: not to wait. */
+SEC("fentry/__percpu_down_read")
+int frozen_fentry(__u64 *ctx)
+{
+	return (__u8)ctx[1] ? 0 : on_shared_lock(ctx, ctx[0]);
+}
 
 /* Operations by the functions that all their system calls go through, of whatever file system. */
 #define OPERATION(function, kind, vectored, arguments) \

@@ -213,6 +213,7 @@ def flow_of(options: io_options.Options) -> Iterator[io_path.PathFlow]:
     reader = Reader()
     try:
         flow.start(reader)
+        flow.begin()
         yield flow
     finally:
         flow.close()

@@ -7,13 +7,15 @@ import csv
 import io
 import json
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,7 @@ from wptrace.capture.channel import Channel
 from wptrace.capture.frames import Kind, Reader
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
+from wptrace.kernel import blockdev
 from wptrace.outputs.export import FORMATS
 
 pytestmark = pytest.mark.one_kernel
@@ -116,6 +119,46 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     )
     # Intervals add up to the whole.
     assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
+
+
+class Beside(Trace):
+    """A trace of what others do, also before and after it: what of that the kernel skipped is not asked for."""
+
+    adds_skipped = True
+
+
+@contextmanager
+def reads_without_end(disk: Disk) -> Iterator[None]:
+    words = ["fio", "--name=job", f"--filename={disk.path}", "--rw=randrw", "--bs=4k", "--direct=1", "--size=32M"]
+    load = subprocess.Popen([*words, "--time_based", "--runtime=1h", "--rate_iops=500", "--output=/dev/null"])
+    try:
+        wait_until(lambda: blockdev.completed(disk.name, blockdev.SYS), "a request of the load")
+        yield
+    finally:
+        load.terminate()
+        load.wait()
+
+
+def test_what_is_told_is_counted_and_drawn_under_a_load(disk: Disk, tmp_path: Path) -> None:
+    """The load is there before the trace and after it; columns of the page are those of the events."""
+    file, page = tmp_path / "trace.wpt", tmp_path / "trace.html"
+    with reads_without_end(disk), Beside("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
+        wait_until(lambda: file.stat().st_size > 20_000, "some operations")
+        trace.stop()
+    *_, summary = told = replayed(file)
+    ends = {op: [one["ts_ns"] for one in told[1:-1] if one["op"] == op] for op in ("read", "write")}
+    assert {op: len(found) for op, found in ends.items()} == {
+        op: rows(summary, "operation", op, disk.name)["total"]["count"] for op in ends
+    }
+    assert wptrace("report", str(file), "-o", str(page)).returncode == 0
+    found = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text())[0])
+    singles, width_ns = found["singles"], round(found["singles"]["width"] * 1e6)
+    drawn = {series["name"]: str(at) for at, series in enumerate(found["series"])}
+    for op, told_ns in ends.items():
+        at = drawn[f"{op} operations"]
+        assert "total" in singles["of"][at]
+        counts = [cells[at]["total"][0] for _, _, cells in singles["columns"] if at in cells]
+        assert counts == [count for _, count in sorted(Counter(ns // width_ns for ns in told_ns).items())]
 
 
 # An emulated CPU takes a minute for their libraries. Captures of all views are written in them by tests/unit/capture.

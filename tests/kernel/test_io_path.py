@@ -311,6 +311,7 @@ def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
     flow = PathFlow(Options((disks[0].path,), filter=Filter(op="read")))
     try:
         flow.start(Reader())
+        flow.begin()
         fio(disks[0].path, rw="randrw", number_ios=60)
         first = flow.snapshot()
         flow.retarget(Filter(op="write", size=(8192, None)))

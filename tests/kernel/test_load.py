@@ -36,6 +36,35 @@ def _file_systems() -> None:
         subprocess.run(["modprobe", "--quiet", module], check=False)
 
 
+def test_tables_of_zeros_take_no_memory_of_this_process() -> None:
+    """libbpf alone writes them into their maps, and has all of their pages then."""
+    with trial.open_here("io_path") as obj:
+        for one in obj.progs.values():
+            one.autoload = False
+        before = _shared_kib()
+        obj.load()
+        tables = obj.view("bios"), obj.view("dones"), obj.view("ops")
+        assert sum(map(len, tables)) > 8 << 20
+        assert _shared_kib() - before < 1 << 10
+        assert not any(table[0] or table[-1] for table in tables)
+
+
+def test_what_tables_take_is_known_before_the_load() -> None:
+    with trial.open_here("io_path") as obj:
+        for one in obj.progs.values():
+            one.autoload = False
+        obj.maps["op_cells"].max_entries = 64
+        planned = {name: found.planned_bytes for name, found in obj.maps.items()}
+        obj.load()
+        for name in ("op_cells", "wait_cells", "records"):
+            assert planned[name] == pytest.approx(obj.maps[name].memory(), rel=0.1, abs=1 << 15), name
+
+
+def _shared_kib() -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssShmem:"))
+    return int(line.split()[1])
+
+
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
 def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""

@@ -185,6 +185,7 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
     flow = PathFlow(Options((disk.name,), by=THREAD, top=0, owner_rows=16))
     try:
         flow.start(Reader())
+        flow.begin()
         subprocess.run([sys.executable, "-c", THREADS, disk.path, "300"], check=True)
         flow.stop()
         found = flow.snapshot()

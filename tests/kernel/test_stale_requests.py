@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device
+from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.trace import KernelSkippedError, unskipped, wait_until
 from tests.kernel.window import Running, path_of
@@ -35,6 +37,7 @@ def tracing(disk: Disk) -> Iterator[PathFlow]:
     flow = PathFlow(Options((disk.path,)))
     try:
         flow.start(Reader())
+        flow.begin()
         yield flow
     finally:
         flow.close()
@@ -154,6 +157,32 @@ def test_a_request_of_which_only_the_end_is_seen_is_in_its_row(disk: Disk, hooks
 
 def lost(flow: PathFlow) -> dict[str, int]:
     return {cause.name: count for cause, count in flow.snapshot().books[REQUESTS].lost.items()}
+
+
+@pytest.mark.one_kernel
+def test_flushes_of_a_commit_during_a_reading_are_seen(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin once those that began were counted, and are over when the rows are read."""
+    with mounted(disk, "ext4", tmp_path / "files") as folder, tracing(disk) as flow:
+        with (folder / "log").open("wb", buffering=0) as file:
+
+            def commit() -> None:
+                file.write(b"x" * 4096)
+                os.fsync(file.fileno())
+
+            commit()
+            read_cells = flow.read_cells
+
+            def busy() -> Any:
+                for _ in range(10):
+                    commit()
+                return read_cells()
+
+            monkeypatch.setattr(flow, "read_cells", busy)
+            book = flow.snapshot().books[REQUESTS]
+        assert book.finished >= 10
+        assert "unseen" not in {cause.name for cause in book.lost}
 
 
 def test_a_request_of_which_nothing_is_seen_is_lost(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -19,18 +20,19 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import tracefs
+from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, loop_device, null_device, setting
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
 from tests.kernel.test_io_path import sums_up
-from tests.kernel.trace import Line, Lines, Trace, lossless, wptrace
+from tests.kernel.trace import Line, Lines, Trace, lossless, wait_until, wptrace
 from tests.kernel.window import Running
 from wptrace.analysis.waits import RUNNABLE
 from wptrace.engine.hooks import Hook
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import wait_reasons
-from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION, TICK_NS
+from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, OPERATION, READS_STACKS, TICK_NS
 from wptrace.flows.io.operations import FILES
 from wptrace.flows.io.options import PROCESS, Options
 from wptrace.flows.io.parts import waits as waits_part
@@ -168,17 +170,18 @@ def opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
         os.close(fd)
 
 
-@pytest.mark.guest
 def test_each_reason_has_functions_in_this_kernel() -> None:
     """Or it would never be found here."""
-    for module in ("ext4", "xfs", "btrfs", "fuse", "nfsv4", "dm-mod", "raid456"):
-        subprocess.run(["modprobe", "--quiet", module], check=False)  # built in here and there
+    if GUEST:
+        for module in ("ext4", "xfs", "btrfs", "fuse", "nfsv4", "dm-mod", "raid456"):
+            subprocess.run(["modprobe", "--quiet", module], check=False)  # built in here and there
     lines = Path("/proc/kallsyms").read_text().splitlines()
     functions = {wait_reasons.plain(line.split()[2]) for line in lines if line.split()[1] in "tT"}
-    missing = [
+    missing = {
         reason.name for reason in wait_reasons.REASONS if not any(reason.has(function) for function in functions)
-    ]
-    assert missing == []
+    }
+    # The running kernel may be without what is a module elsewhere.
+    assert missing <= (set() if GUEST else {"NFS call", "stacked device"})
 
 
 # --- Locks and pages ------------------------------------------------------------------------------------------------
@@ -542,6 +545,7 @@ def test_a_journal_is_known_where_no_function_can_be_observed(tmp_path: Path) ->
         assert found, (sum_of_stages(syncs), waits(trace, "sync"))
         assert {wait["reason"] for wait in found} == {"journal commit"}
         assert not [note for note in trace.lines[0]["notes"] if "journal is part of fs" in note]
+        assert [note for note in trace.lines[0]["notes"] if "instructions for each sleep" in note]
         (how,) = [one["how"] for one in trace.lines[0]["stages"] if one["stage"] == "journal"]
         assert how
 
@@ -651,6 +655,31 @@ def test_hidden_symbols_leave_addresses(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"unknown \(0x[0-9a-f]{16}\)|dirty limit|several", reason) for reason in found), found
 
 
+def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a kernel that lets no program read them."""
+
+    def without(hook: Hook) -> Hook:
+        return hook._replace(programs=tuple(way for way in hook.ways if READS_STACKS not in way.programs))
+
+    monkeypatch.setattr(io_hooks, "HOOKS", tuple(map(without, io_hooks.HOOKS)))
+    with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
+        flow = Running(lambda: PathFlow(Options(devices=(disk.name,), slow_ns=0, waits_ns=ALWAYS)), [disk])
+        try:
+            assert isinstance(flow.flow, PathFlow)
+            (part,) = (part for part in flow.flow._parts if isinstance(part, waits_part.Waits))
+            (note,) = part.notes(flow.flow._running)
+            assert note.startswith("waits have no reasons: this kernel lets no program read")
+            with flow.window() as told:
+                sync_together(folder, 3, 4)
+        finally:
+            flow.flow.close()
+    exact(told)
+    found = waits(told, "sync")
+    assert found
+    assert {wait["reason"] for _, wait in found} == {"unknown"}
+    assert not [wait for _, wait in found if wait["stack"]]
+
+
 # --- Limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -671,6 +700,14 @@ def throttled() -> Iterator[Disk]:
     """8 MB/s."""
     with null_device("wptd", memory_backed=1, size=128, mbps=8) as disk:
         yield disk
+
+
+def told_whose(told: Lines, words: str) -> None:
+    """In the verdict, unless a busy machine made the way to the page cache longer than the pauses."""
+    stages = {row["stage"]: row["sum_ns"] for row in told.summary["rows"] if row["kind"] == "operation"}
+    verdict = told.summary["verdict"]
+    assert verdict["findings"][0]["stage"] == max(stages.keys() - {"total"}, key=stages.__getitem__)
+    assert (words in verdict["text"]) == (verdict["findings"][0]["stage"] == "dirty_limit")
 
 
 @pytest.mark.guest
@@ -703,9 +740,7 @@ def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk,
     (row,) = [row for row in reported.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
     assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
     assert 0 < row["limit_bytes"] <= 4 << 20
-    finding = reported.summary["verdict"]["findings"][0]
-    assert finding["stage"] == "dirty_limit"
-    assert "the machine may have" in reported.summary["verdict"]["text"]
+    told_whose(reported, "the machine may have")
     assert any("balance_dirty_pages" in name for names in sleeper.seen for name in names)
 
 
@@ -734,50 +769,137 @@ def test_who_filled_the_dirty_limit_is_named(throttled: Disk, v2: Path, tmp_path
     assert "; /wptbatch made most of what is written back dirty" in trace.summary["verdict"]["text"]
 
 
-@pytest.mark.guest
-def test_a_writer_above_its_cgroups_limit_waits_for_memory(
-    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
-) -> None:
+@contextmanager
+def memory_limited(v2: Path, file: str, count: int) -> Iterator[Path]:
     group = v2 / "wptwaits"
     group.mkdir()
     try:
         if "memory" not in (v2 / "cgroup.subtree_control").read_text().split():
             (v2 / "cgroup.subtree_control").write_text("+memory")
-        (group / "memory.high").write_text(str(8 << 20))
-        with mounted(throttled, "ext4", tmp_path / "mounted") as top:
-            flow = path_flow.aim(throttled)
-            with opened(top / "file") as fd, flow.window() as reported, joined(group):
-                for number in range(16):
-                    os.pwrite(fd, b"x" * (1 << 20), number << 20)
-        exact(reported)
-        reasons = {wait["reason"] for _, wait in waits(reported, "write")}
-        assert reasons & {"memory", "dirty limit"}, reasons
+        (group / file).write_text(str(count))
+        yield group
     finally:
         group.rmdir()
 
 
 @pytest.mark.guest
+def test_a_cgroup_has_a_dirty_limit_of_its_own(path_flow: Running, slow: Disk, v2: Path, tmp_path: Path) -> None:
+    """A fifth of its memory, of which it may have much less than the machine has. The disk takes nothing before."""
+    limit, is_made, is_held = 64 << 20, threading.Event(), threading.Event()
+
+    def is_paused() -> bool:
+        every = Path("/proc/self/task").iterdir()
+        return any("balance_dirty_pages" in (task / "stack").read_text() for task in every)
+
+    def hold() -> None:
+        is_made.wait()
+        with suspended(slow):
+            is_held.set()
+            wait_until(is_paused, "a pause")
+
+    def write() -> None:
+        # Who makes the file has it written back as his own.
+        with opened(top / "file") as fd:
+            is_made.set()
+            is_held.wait()
+            for number in range(24):
+                os.pwrite(fd, b"x" * (1 << 20), number << 20)
+
+    with (
+        memory_limited(v2, "memory.max", limit) as group,
+        mounted(slow, "ext4", tmp_path / "mounted") as top,
+        tracefs.traced("writeback/balance_dirty_pages") as pauses,
+    ):
+        flow = path_flow.aim(slow)
+        with flow.window() as told, joined(group):
+            run(hold, write)
+        events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
+    exact(told)
+    made = [int(one["pause"]) for one in events if int(one["pause"]) > 0]
+    assert made
+    (row,) = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
+    assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
+    assert row["sum_ns"] >= sum(made) * MS * 3 // 4
+    assert 0 < row["limit_bytes"] <= limit // 4 < row["machine_bytes"]
+    told_whose(told, "its cgroup may have")
+
+
+@pytest.mark.guest
+def test_a_writer_above_its_cgroups_limit_waits_for_memory(
+    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
+) -> None:
+    """Since 5.18 within the write, before that when it is over. Nothing can be reclaimed, as nothing is swapped."""
+    with (
+        memory_limited(v2, "memory.high", 64 << 20) as group,
+        mounted(throttled, "ext4", tmp_path / "mounted") as top,
+    ):
+        flow = path_flow.aim(throttled)
+
+        def write() -> None:
+            os.pwrite(fd, b"x" * (1 << 20), 0)
+
+        with opened(top / "file") as fd, flow.window() as told, joined(group), mmap.mmap(-1, 16 << 20) as held:
+            for place in range(0, len(held), PAGE):
+                held[place] = 1
+            had = int((group / "memory.current").read_text())
+            # The more of it is too much, the longer everybody sleeps: some 160 ms for each 64 pages.
+            (group / "memory.high").write_text(str(had - had // 20))
+            (sleeper,) = run(write)
+            (group / "memory.high").write_text("max")
+    exact(told)
+    slept = [names for names in sleeper.seen if names[:1] and names[0].endswith("mem_cgroup_handle_over_high")]
+    within = [names for names in slept if "vfs_write" in names]
+    assert slept
+    assert bool(within) == (GUEST != "5.10"), slept
+    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "memory"]
+    assert bool(found) == bool(within), waits(told, "write")
+    # The kernel lets nobody sleep there for less than a hundredth of a second.
+    assert all(wait["ns"] >= 10 * MS * wait["count"] for wait in found)
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_a_frozen_file_system_holds_up_a_write(flow: Running, folder: Path) -> None:
-    """Where an operation begins when the file system gets it, it begins behind that."""
+    """Whatever it is written with; a directory that waits as well makes none of the writes after it longer."""
     written(folder / "file", 1)
-    frozen_s = 0.5
+    frozen_s, is_frozen = 0.5, threading.Event()
+    stuck: list[Line] = []
 
     def freeze() -> None:
         subprocess.run(["fsfreeze", "--freeze", str(folder)], check=True)
-        is_frozen.set()
-        time.sleep(frozen_s)
-        subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
+        try:
+            is_frozen.set()
+            time.sleep(frozen_s)
+            stuck.extend(flow.stuck(1))
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
 
     def write() -> None:
         is_frozen.wait()
         os.pwrite(fd, b"y", 0)
 
-    is_frozen = threading.Event()
-    with opened(folder / "file") as fd, flow.window() as reported:
-        run(freeze, write)
-    exact(reported)
-    (one,) = [one for one in reported.operations if one["op"] == "write"]
-    found = [wait for wait in one.get("waits", ()) if wait["reason"] == "freeze"]
-    assert bool(found) == (flow.flow._running.way(OPERATION).name != FILES)
-    for wait in found:
-        assert wait["ns"] >= frozen_s * 1e9 / 2
+    def write_vector() -> None:
+        is_frozen.wait()
+        os.writev(fd, [b"y"])
+
+    def make() -> None:
+        is_frozen.wait()
+        (folder / "made").mkdir()
+        os.pwrite(fd, b"y", 2)
+
+    with opened(folder / "file") as fd, flow.window() as told:
+        _, *sleepers = run(freeze, write, write_vector, make)
+    exact(told)
+    writes = [one for one in told.operations if one["op"] == "write"]
+    assert sorted(one["offset"] for one in writes) == [0, 0, 2]
+    assert {one["path"] for one in writes} == {str(folder / "file")}
+    if flow.flow._running.way(OPERATION).name == FILES:
+        # Others know the device at the end.
+        assert [(one["dev"], one["op"], one["stage"]) for one in stuck] == [(writes[0]["dev"], "write", "fs")] * 2
+    held = [one for one in writes if one["offset"] == 0]
+    for one in held:
+        (wait,) = [wait for wait in one["waits"] if wait["reason"] == "freeze"]
+        assert frozen_s * 1e9 / 2 <= wait["ns"] <= one["stages"]["fs_ns"]
+        assert is_witnessed(wait, sleepers), (wait, sleepers)
+    (after,) = [one for one in writes if one["offset"] == 2]
+    assert not [wait for wait in after.get("waits", ()) if wait["reason"] == "freeze"]

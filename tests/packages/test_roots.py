@@ -257,7 +257,9 @@ def test_wheel(dist: Path, tmp_path: Path, version: str) -> None:
     assert (tmp_path / "opt/venvs/wptrace/share/man/man1/wptrace-io.1").is_file()
     where = " ".join(word for word in line.split() if word.startswith("PIPX_"))
     succeeds_slowly("sh", "-c", f"cd / && {path} && {where} pipx uninstall wptrace")
-    assert not list((tmp_path / "opt/venvs").rglob("*wptrace*"))
+    # A lock of its own stays, which is empty.
+    left = {path.name for path in (tmp_path / "opt/venvs").rglob("*wptrace*")}
+    assert left <= {".wptrace.lock"}
     assert not Path(wptrace).exists()
 
 

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs import path
-from tests.unit.outputs.export.test_html import END, owned, page, stacks, summary
+from tests.unit.outputs.export.test_html import END, owned, page, singles, stacks, summary, summed, waited
 from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
+from wptrace.analysis.waits import WAIT
+from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.model import units
 from wptrace.model.report import Report, Resource, arranged
 
@@ -126,6 +128,51 @@ def test_a_range_has_figures_of_its_own(opened: Open) -> None:
     assert sum(shares) == pytest.approx(100, abs=0.5)
     found.click("#reset")
     assert row(found, 0, "total") == whole
+
+
+def test_a_stage_has_what_it_was_made_of_in_the_whole(opened: Open) -> None:
+    *others, whole = trace()
+    more = waited()
+    cells = {**whole.cells, **{group: found for group, found in more.cells.items() if group.kind is WAIT}}
+    found = opened(*others, whole._replace(cells=cells, counters={**whole.counters, **more.counters}))
+    (made,) = found.locator("p.made").all_inner_texts()
+    assert re.fullmatch(r"of fs: [\d.]+% on the CPU, [\d.]+% lock of the file <b> \(1,234\)", made)
+    found.focus("#heat")
+    found.keyboard.press("ArrowRight")
+    found.keyboard.press("Enter")
+    assert found.locator("p.made").count() == 0
+
+
+def test_a_range_of_events_is_finer_than_an_interval(opened: Open) -> None:
+    """Every one of 300 operations is told; of the requests below them only intervals are known."""
+    events = singles(300)
+    whole = summed(events)
+    requests = {path.REQUEST.group("nvme0n1", "read"): path.requests(300)}
+    cells = arranged({**whole.cells, **requests}, (*path.KINDS, *BY["process"]))
+    whole = whole._replace(cells=cells, duration_ns=3 * SECOND)
+    start = path.start()._replace(filters={"by": "process"})
+    found = opened(start, *events, whole._replace(kind="interval"), whole)
+    assert (
+        found.inner_text("#grain")
+        == "Each column is 10.0 ms: all 300 operations are there one by one, where they ended."
+    )
+    found.focus("#heat")
+    found.keyboard.press("End")
+    # They end 7 ms apart, the last one at noon.
+    ends = Counter((event.end_ns // (10 * MS)) for event in events)
+    last = max(ends)
+    assert f": {ends[last]} operation" in found.inner_text("#told")
+    for _ in range(4):
+        found.keyboard.press("Shift+ArrowLeft")
+    found.keyboard.press("Enter")
+    assert row(found, 0, "total")[0] == str(sum(ends[last - at] for at in range(5)))
+    assert row(found, 1, "total")[0] == "300"
+    found.keyboard.press("Escape")
+    assert row(found, 0, "total")[0] == "300"
+    found.select_option("#what", label="read block requests")
+    assert found.inner_text("#grain").startswith("Each column is an interval")
+    found.select_option("#what", label="read db[2] operations")
+    assert "all 100 operations" in found.inner_text("#grain")
 
 
 def test_a_range_has_no_neighbouring_columns(opened: Open) -> None:

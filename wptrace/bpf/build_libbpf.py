@@ -74,6 +74,19 @@ __u32 bpf_map__btf_key_type_id(const struct bpf_map *map);
 __u32 bpf_map__btf_value_type_id(const struct bpf_map *map);
 _Bool bpf_map__is_internal(const struct bpf_map *map);
 void *bpf_map__initial_value(struct bpf_map *map, size_t *size);
+int bpf_map__reuse_fd(struct bpf_map *map, int fd);
+
+struct bpf_map_create_opts {
+    size_t sz;
+    __u32 btf_fd;
+    __u32 btf_key_type_id;
+    __u32 btf_value_type_id;
+    __u32 btf_vmlinux_value_type_id;
+    __u32 inner_map_fd;
+    __u32 map_flags;
+};
+int bpf_map_create(int type, const char *name, __u32 key_size, __u32 value_size, __u32 max_entries,
+                   const struct bpf_map_create_opts *opts);
 
 struct bpf_map_batch_opts {
     size_t sz;

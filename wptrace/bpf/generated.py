@@ -56,28 +56,11 @@ class Generated:
         self.target = target
         self.section = target.section
         self._link = -1
-        kind, attach_type = _TYPES[target.way]
-        lib = libbpf()
-        ffi = lib.ffi
-        options: Any = ffi.new("struct bpf_prog_load_opts *")
-        options.sz = ffi.sizeof("struct bpf_prog_load_opts")
-        options.expected_attach_type = attach_type
-        options.attach_btf_id = target.btf_id
-        options.attach_btf_obj_fd = target.btf_fd
-        short = ffi.new("char[]", _ODD.sub("_", name).encode()[:_NAME])
-        license_ = ffi.new("char[]", b"Dual BSD/GPL")
-        instructions = ffi.from_buffer(code)
-
-        def load() -> int:
-            return int(lib.lib.bpf_prog_load(kind, short, license_, instructions, len(code) // INSTRUCTION, options))
-
-        lib.recent.clear()
-        self._fd = load()
+        self._fd = _load(name, target, code)
         if self._fd < 0:
-            number = -self._fd
+            number, ffi = -self._fd, libbpf().ffi
             log = ffi.new("char[]", _LOG)
-            options.log_buf, options.log_size, options.log_level = log, _LOG, 1
-            self._fd = load()
+            self._fd = _load(name, target, code, log)
             if self._fd < 0:
                 raise _refusal(name, bytes(ffi.string(log)).decode("utf-8", "replace"), number)
 
@@ -113,6 +96,33 @@ class Generated:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def is_taken(target: Target, code: bytes) -> bool:
+    """Whether the kernel takes such a program; it is gone again on return."""
+    fd = _load(target.name, target, code)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
+def _load(name: str, target: Target, code: bytes, log: Any = None) -> int:
+    """A descriptor, or the number of an error, negative."""
+    kind, attach_type = _TYPES[target.way]
+    lib = libbpf()
+    ffi = lib.ffi
+    options: Any = ffi.new("struct bpf_prog_load_opts *")
+    options.sz = ffi.sizeof("struct bpf_prog_load_opts")
+    options.expected_attach_type = attach_type
+    options.attach_btf_id = target.btf_id
+    options.attach_btf_obj_fd = target.btf_fd
+    if log is not None:
+        options.log_buf, options.log_size, options.log_level = log, _LOG, 1
+    short = ffi.new("char[]", _ODD.sub("_", name).encode()[:_NAME])
+    license_ = ffi.new("char[]", b"Dual BSD/GPL")
+    lib.recent.clear()
+    count = len(code) // INSTRUCTION
+    return int(lib.lib.bpf_prog_load(kind, short, license_, ffi.from_buffer(code), count, options))
 
 
 def _refusal(name: str, said: str, number: int) -> VerifierError | NotPermittedError | LibbpfError:

@@ -23,7 +23,7 @@ import operator
 import struct as packing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Callable, Final, NamedTuple
 
 from wptrace.bpf.btf import (
     MAX_DEPTH,
@@ -65,11 +65,21 @@ def text(data: bytes) -> str:
     return data.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-class Flat(NamedTuple):
-    """A layout as a struct format without byte order, and the names of the values that the format gives."""
+class Flat:
+    """A layout as a struct format without byte order, how many values the format gives, and their names: a cell has
+    thousands, of which few are asked for, so an array of numbers is one name and how many there are; 0 is no array."""
 
-    format: str
-    fields: tuple[str, ...]
+    def __init__(
+        self, layout: str, count: int = 1, spans: Callable[[], Iterator[tuple[str, int]]] = lambda: iter([("", 0)])
+    ) -> None:
+        self.format, self.count, self.spans = layout, count, spans
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        found: list[str] = []
+        for name, length in self.spans():
+            found += [f"{name}[{place}]" for place in range(length)] if length else [name]
+        return tuple(found)
 
 
 class Codec:
@@ -100,10 +110,14 @@ class Codec:
         """One format for the whole type, padding included; None with unions, bit fields, too many fields."""
         return packing.Struct("<" + self.flat.format) if self.flat else None
 
-    @property
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """The names of the values that `struct` gives: `times.start`, `stages[3]`; empty for a lone value."""
         return self.flat.fields if self.flat else ()
+
+    def spans(self) -> Iterator[tuple[str, int]]:
+        """The same, but an array of numbers is one name, and how many there are; 0 is no array."""
+        return self.flat.spans() if self.flat else iter(())
 
     def read(self, buffer: Any, offset: int) -> Any:
         """`unpack` for callers that know the length of the buffer."""
@@ -160,7 +174,7 @@ class Integer(Codec):
 
     @cached_property
     def flat(self) -> Flat | None:
-        return Flat(self.code, ("",)) if self.code else None
+        return Flat(self.code) if self.code else None
 
 
 class Boolean(Integer):
@@ -192,7 +206,7 @@ class Enumeration(Integer):
 class Real(Codec):
     @cached_property
     def flat(self) -> Flat | None:
-        return Flat(_FLOATS[self.size], ("",))
+        return Flat(_FLOATS[self.size])
 
     def read(self, buffer: Any, offset: int) -> float:
         return float(_certain(self.struct).unpack_from(buffer, offset)[0])
@@ -221,7 +235,7 @@ class Bytes(Codec):
 
     @cached_property
     def flat(self) -> Flat | None:
-        return Flat(f"{self.size}s", ("",))
+        return Flat(f"{self.size}s")
 
 
 class Text(Bytes):
@@ -269,10 +283,16 @@ class Tuple(Codec):
     @cached_property
     def flat(self) -> Flat | None:
         inner = self.element.flat
-        if not inner or self.count * len(inner.fields) > MAX_FLAT_FIELDS:
+        if not inner or self.count * inner.count > MAX_FLAT_FIELDS:
             return None
-        layout = f"{self.count}{inner.format}" if len(inner.format) == 1 else inner.format * self.count
-        return Flat(layout, tuple(_join(f"[{i}]", field) for i in range(self.count) for field in inner.fields))
+        if isinstance(self.element, (Integer, Real)):
+            whole = [("", self.count)] if self.count else []
+            return Flat(f"{self.count}{inner.format}", self.count, lambda: iter(whole))
+        places = range(self.count)
+        spans = lambda: (  # noqa: E731
+            (_join(f"[{place}]", name), length) for place in places for name, length in inner.spans()
+        )
+        return Flat(inner.format * self.count, self.count * inner.count, spans)
 
 
 class Record:
@@ -383,17 +403,28 @@ class Structure(Aggregate):
         end = next((place.offset for place in self.places if place.name == name), self.size)
         return Structure(self.name, end, [place for place in self.places if place.offset < end])
 
+    def shortened(self, count: int) -> Structure:
+        """With no more elements in the array that is its last member."""
+        *places, (name, offset, array) = self.places
+        if not isinstance(array, Tuple):
+            raise UnsupportedError(f"{self.name} does not end with an array")
+        last = Tuple(array.name, array.element, min(count, array.count))
+        return Structure(self.name, offset + last.size, [*places, Place(name, offset, last)])
+
     def _flat(self, whole: Collection[str]) -> Flat | None:
-        layout, end = "", 0
-        fields: list[str] = []
+        layout, end, count = "", 0, 0
+        members: list[tuple[str, Flat]] = []
         for name, start, inner in self.places:
-            flat = Flat(f"{inner.size}s", ("",)) if name in whole else inner.flat
-            if not flat or start < end or len(fields) + len(flat.fields) > MAX_FLAT_FIELDS:
+            flat = Flat(f"{inner.size}s") if name in whole else inner.flat
+            if not flat or start < end or count + flat.count > MAX_FLAT_FIELDS:
                 return None
             layout += _padding(start - end) + flat.format
-            fields += [_join(name, field) for field in flat.fields]
-            end = start + inner.size
-        return Flat(layout + _padding(self.size - end), tuple(fields))
+            members.append((name, flat))
+            end, count = start + inner.size, count + flat.count
+        spans = lambda: (  # noqa: E731
+            (_join(outer, name), length) for outer, flat in members for name, length in flat.spans()
+        )
+        return Flat(layout + _padding(self.size - end), count, spans)
 
 
 class Overlay(Aggregate):

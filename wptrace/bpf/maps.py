@@ -242,6 +242,13 @@ class Map:
         values = self[key]
         return _add(values) if self.per_cpu else values
 
+    @property
+    def planned_bytes(self) -> int:
+        """Of its elements, as they will be made at the load: the values of all CPUs that there may ever be."""
+        value = (self.value_size + 7 & ~7) * self._cpus
+        # Those of a ring are bytes, without keys and values.
+        return self.max_entries * (self._lib.bpf_map__key_size(self._handle) * (self.type not in ARRAYS) + value or 1)
+
     def memory(self) -> int:
         """Bytes of kernel memory, as the kernel accounts for them."""
         with open(f"/proc/self/fdinfo/{self.fd}") as info:  # noqa: PTH123

@@ -79,6 +79,8 @@ class BpfObject:
             raise self._unreadable()
         self.btf = self._own_btf()
         self._sections: list[Section] = []
+        self._tables: list[Section] = []
+        """Those of the sections that hold one variable each, which begins as zeros."""
         self._structs: dict[str, Any] = {}
         maps: dict[str, Map] = {}
         handle = self._lib.bpf_object__next_map(self._handle, ffi.NULL)
@@ -128,7 +130,9 @@ class BpfObject:
         # libbpf calls it by the section's name, or by the object's name before it, cut to the kernel's 15 characters.
         name = self._libbpf.ffi.string(self._lib.bpf_map__name(handle)).decode()
         if name.startswith(".bss."):
-            self._sections.append(Section(self._whole(name), handle, self.btf))
+            table = Section(self._whole(name), handle, self.btf)
+            self._sections.append(table)
+            self._tables.append(table)
             return
         name = "." + name.rpartition(".")[2]
         if name in (".bss", ".data", ".rodata"):
@@ -181,10 +185,17 @@ class BpfObject:
             self._structs[name] = codec(self.btf, found.id)
         return self._structs[name]
 
+    @property
+    def planned_bytes(self) -> int:
+        """How much memory its tables and variables will take in the kernel, as far as they are made at the load."""
+        return sum(found.planned_bytes for found in self.maps.values()) + sum(one.size for one in self._sections)
+
     def load(self) -> None:
         """Creates the maps and loads the programs whose autoload is on."""
         require_kernel_btf()
         self._libbpf.recent.clear()
+        for section in self._tables:
+            section._make()
         with targets.given(program for program in self.progs.values() if program.autoload):
             result = self._lib.bpf_object__load(self._handle)
         self._libbpf.trim()

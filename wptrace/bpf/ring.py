@@ -26,9 +26,10 @@ HEADER = 8
 BUSY = 1 << 31
 DISCARD = 1 << 30
 _LENGTH = DISCARD - 1
-# So many records a second are read without a loss, from a ring of a few megabytes on; and so many of who only keeps
-# their bytes.
+# So many records a second are read without a loss, from a ring of a few megabytes on; so many where each is a line;
+# and so many of who only keeps their bytes.
 RATE = 100_000
+LINE_RATE = 250_000
 RAW_RATE = 400_000
 # poll(2) takes milliseconds in an int.
 _LONGEST_POLL = 3600.0
@@ -110,7 +111,9 @@ class Ring:
         self.discarded = 0
         # Records of a size that this ring should not carry: a fault of the programs, counted as lost.
         self.foreign = 0
-        # How full the ring was at the last read, and ever: what the pace of reading follows.
+        self.behind = False
+        """The last read left some."""
+        # How full the ring was at the last read, or the first of several, and ever: what the pace of reading follows.
         self.fill = 0.0
         self.peak = 0.0
 
@@ -130,18 +133,24 @@ class Ring:
         with self._fence:
             pass
 
-    def read(self) -> list[Record]:
-        """All records that are ready, oldest first; their room is free for the kernel again on return."""
+    def read(self, most: int = 0) -> list[Record]:
+        """All records that are ready, or so many that are decoded, oldest first; their room is free for the kernel
+        again on return."""
         found: list[Record] = []
         start = self._position
-        end = int(self._producer[0])
-        self.fill = (end - start) / self._size
+        ready = end = int(self._producer[0])
+        fill = (end - start) / self._size
+        self.fill = max(self.fill, fill) if self.behind else fill
         self.peak = max(self.peak, self.fill)
+        if most and self._sink is None:
+            end = min(end, start + most * self._entries.stride)
+        blocked = False
         while end > start:
             batch, start, blocked = self._batch(start, end)
             found += batch
             if blocked:
                 break
+        self.behind = start < ready and not blocked
         if start != self._position:
             self._order()
             self._position = start
@@ -263,15 +272,20 @@ class Reader:
         if rare:
             self._poll.register(ring.fd, select.POLLIN)
 
-    def drain(self) -> int:
-        """Reads every ring once; returns how many records there were."""
+    def drain(self, most: int = 0) -> int:
+        """Reads every ring once, so many of its records where that is more than 0; returns how many there were."""
         total = 0
         for ring, handle in self._rings:
-            records = ring.read()
+            records = ring.read(most)
             if records:
                 total += len(records)
                 handle(records)
         return total
+
+    @property
+    def behind(self) -> bool:
+        """Some ring has more."""
+        return any(ring.behind for ring, _ in self._rings)
 
     def wait(self, at_most: float) -> None:
         """Waits for the next look: until the pace says so, `at_most` seconds, a rare event or a signal."""

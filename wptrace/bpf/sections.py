@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from wptrace.errors import WptraceError
 
 if TYPE_CHECKING:
     from wptrace.bpf.btf import Btf
+
+_ARRAY = 2  # enum bpf_map_type
+_MMAPABLE = 1 << 10
 
 
 class Section:
@@ -86,6 +90,10 @@ class Section:
         """The map in which a variable is, and its offset there, as instructions have them once all is loaded."""
         return int(libbpf().lib.bpf_map__fd(self._handle)), self._find(name)[0]
 
+    @property
+    def size(self) -> int:
+        return len(self._bytes(self._name))
+
     def view(self, name: str) -> memoryview:
         """The bytes of a variable in place: no copy, and the programs go on writing them until the object is closed."""
         memory = self._bytes(name)
@@ -100,6 +108,20 @@ class Section:
 
     def __dir__(self) -> list[str]:
         return sorted(self._fields)
+
+    def _make(self) -> None:
+        """Makes the map of a section that begins as zeros. libbpf would write them into it, and so have all of its
+        pages in this process twice: for tables that was 17 MiB."""
+        lib = libbpf()
+        opts = lib.ffi.new("struct bpf_map_create_opts *", {"map_flags": _MMAPABLE})
+        opts.sz = lib.ffi.sizeof("struct bpf_map_create_opts")
+        what = f"the map of section {self._name} cannot be made"
+        name = lib.lib.bpf_map__name(self._handle)
+        fd = lib.check(lib.lib.bpf_map_create(_ARRAY, name, 4, len(self._bytes(self._name)), 1, opts), what)
+        try:
+            lib.check(lib.lib.bpf_map__reuse_fd(self._handle, fd), what)
+        finally:
+            os.close(fd)
 
     def _loaded(self) -> None:
         """Switches to the memory that the kernel shares with the programs."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 from collections.abc import Collection
 from typing import Callable, NamedTuple
 
 from wptrace.bpf import atomics
+from wptrace.bpf.generated import Target, is_taken
+from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject, find
 from wptrace.errors import NotPermittedError, VerifierError, WptraceError
 
@@ -20,6 +23,14 @@ class Trial(NamedTuple):
     reason: str
     """Why not."""
 
+
+# On every kernel.
+_FUNCTION = "vfs_fsync_range"
+# An object would do as well, but libbpf would read all types of the kernel for each.
+_ZERO, _EXIT = struct.pack("<Q", 0xB7), struct.pack("<Q", 0x95)
+_NOTHING = _ZERO + _EXIT
+# A word of the stack becomes 0, and then, if it is 0, it does so once more.
+_EXCHANGE = _ZERO + struct.pack("<BBhiBBhi", 0x7B, 10, -8, 0, 0xDB, 10, -8, 0xF1) + _EXIT
 
 FEATURES = "features"
 """The object of single ways to observe the kernel; each of its programs does nothing."""
@@ -37,7 +48,14 @@ def _fitting(data: bytes) -> bytes:
 @functools.lru_cache(maxsize=1)
 def exchanges() -> bool:
     """Whether programs may compare and exchange; where not, a global says so (bpf_src/lib/place.h)."""
-    return attempt(FEATURES, "exchange", without_maps=("ring", "storage"), attach=False).works
+    return is_taken(Target("raw_tp", "exchange"), _EXCHANGE)
+
+
+@functools.lru_cache(maxsize=1)
+def functions() -> bool:
+    """Whether there may be fentry and fexit programs: not on a kernel without trampolines, or with a policy."""
+    function = vmlinux().function(_FUNCTION)
+    return bool(function) and is_taken(Target("fentry", _FUNCTION, function), _NOTHING)
 
 
 def attempt(

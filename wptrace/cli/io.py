@@ -75,8 +75,9 @@ def run(options: argparse.Namespace) -> int:
             code, _ = path.run(options, {"": _block(options, events)}, events)
             return code
         while True:
-            flow = _path(options, events)
-            code, again = path.run(options, {"": flow}, events, workload=workload, owners=_owners(options))
+            by = _by(options)
+            flow = _path(options, events, by)
+            code, again = path.run(options, {"": flow}, events, workload=workload, owners=_owners(options, by))
             if not again:
                 return code
             options.by = again
@@ -130,25 +131,23 @@ def _by(options: argparse.Namespace) -> str:
     return options.by or (CGROUP if options.neighbours else PROCESS if is_live else "")
 
 
-def _owners(options: argparse.Namespace) -> tuple[str, ...]:
+def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     """The owners that a key leads to, the present one first."""
     from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
 
     order = [PROCESS, CGROUP, FILE, THREAD, COMM, DIR]
     order += [one for one in BY if one not in order and not (one == DEVICE and options.neighbours)]
-    by = _by(options)
     at = order.index(by) if by else 0
     return (*order[at:], *order[:at]) if by else ()
 
 
-def _path(options: argparse.Namespace, events: common.EventOptions) -> PathFlow:
+def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> PathFlow:
     from wptrace.engine import filters
     from wptrace.flows.io.options import DEVICE, FILTERS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
         raise UsageError("--times needs --level block: the whole path always takes its own times")
-    by = _by(options)
     if options.top is not None and not by:
         raise UsageError("--top needs --by: it says how many owners are shown")
     if options.neighbours and by == DEVICE:

@@ -203,15 +203,15 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
         "--budget", metavar="PERCENT", help="do less before tracing costs more than this share of busy CPU time (5%%)"
     )
     parser.add_argument(
-        "--ring-size", metavar="SIZE", help="size of the ring for records (default: 4M, for --each --capture 16M)"
+        "--ring-size", metavar="SIZE", help="size of the ring for records (default: 4M, for --each 16M)"
     )
 
 
 def ring(options: argparse.Namespace, events: EventOptions) -> int:
-    """A capture of all keeps up with several times as many as other readers: it has room for them from the start."""
+    """Where all are shown or captured there may be many: there is room for them from the start."""
     if options.ring_size is not None:
         return size(options.ring_size)
-    return 16 << 20 if events.every and options.capture is not None else 4 << 20
+    return 16 << 20 if events.every else 4 << 20
 
 
 def budget(options: argparse.Namespace) -> float | None:
@@ -276,10 +276,11 @@ def exported(options: argparse.Namespace, shown: Output, view: str, how: Wanted)
 def as_text(output: Output) -> TextOutput | None:
     """Return the output to the terminal, where it is text."""
     from wptrace.outputs.fanout import FanOut
-    from wptrace.outputs.text.output import TextOutput
 
     shown = output.first if isinstance(output, FanOut) else output
-    return shown if isinstance(shown, TextOutput) else None
+    # What nobody has imported yet no output is made of.
+    text = sys.modules.get("wptrace.outputs.text.output")
+    return shown if text is not None and isinstance(shown, text.TextOutput) else None
 
 
 def controls(output: Output) -> Controls | None:

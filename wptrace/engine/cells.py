@@ -7,6 +7,7 @@ are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap,
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -121,15 +122,25 @@ class Cells:
         """Those whose copy is no other object."""
         layout = cells.value_codec
         self._struct = layout.struct
-        places = {name: place for place, name in enumerate(layout.fields)}
-        if f"stages[{len(stages) - 1}].slots[{SLOTS - 1}]" not in places:
-            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
-        self._counters = {name: place for name, place in places.items() if not name.startswith("stages[")}
-        self._hists = {
-            name: ([places[f"stages[{number}].{field}"] for field in _HIST], places[f"stages[{number}].slots[0]"])
-            for number, name in enumerate(stages)
-        }
         self._changes = Changes(cells, compact)
+        # One behind the other, and one like the other.
+        places: dict[str, int] = {}
+        self._counters: dict[str, int] = {}
+        end = slots = 0
+        for name, length in itertools.takewhile(lambda span: not span[0].startswith("stages[1]"), layout.spans()):
+            if name.startswith("stages["):
+                places[name] = end
+            else:
+                self._counters.update({f"{name}[{at}]": end + at for at in range(length)} if length else {name: end})
+            end, slots = end + (length or 1), length
+        # The slots are what a stage ends with.
+        first = end - (len(places) - 1 + slots)
+        if slots != SLOTS or len(self._changes.zeros) < first + len(stages) * (end - first):
+            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        self._hists = {
+            name: ([places[f"stages[0].{field}"] + at for field in _HIST], places["stages[0].slots"] + at)
+            for name, at in zip(stages, itertools.count(0, end - first))
+        }
         self._compact = compact
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}

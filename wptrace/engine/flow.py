@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from resource import RUSAGE_SELF, getrusage
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from wptrace.analysis.verdict import TIMED, Rules
+from wptrace.bpf import trial
+from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Statistics
 from wptrace.bpf.ring import Reader, Ring
@@ -18,6 +20,7 @@ from wptrace.engine.filters import Predicates
 from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import WptraceError
+from wptrace.model import units
 from wptrace.model.book import Book
 from wptrace.model.budget import Saving, Step
 from wptrace.model.diagnosis import Check
@@ -100,9 +103,18 @@ class Flow:
         """Return further checks for `wptrace doctor`, where a start takes these ways."""
         return []
 
+    def planned_memory(self, prepare: Callable[[BpfObject], None]) -> str:
+        """Say what a start would take of the kernel's memory, without doing it; `prepare` is what it does before."""
+        with trial.open_here(self.object) as obj:
+            prepare(obj)
+            return f"take {units.size(obj.planned_bytes)} of the kernel's memory, for {libbpf().cpus} CPUs"
+
     def start(self, reader: Reader) -> Start:
         """Loads, attaches, and adds its rings to the reader."""
         raise NotImplementedError
+
+    def begin(self) -> None:
+        """From now on things are counted, where programs take nothing before; else since they attached."""
 
     def snapshot(self) -> Snapshot:
         raise NotImplementedError
@@ -117,9 +129,9 @@ class Flow:
         """Fold what was counted in an interval into the rows that a report has."""
         return cells, counters
 
-    def events(self) -> list[Event]:
+    def events(self) -> Sequence[Event]:
         """The records that came since the last call; a flow without records has none."""
-        return []
+        return ()
 
     @property
     def rules(self) -> Rules:

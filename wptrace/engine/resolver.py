@@ -139,17 +139,15 @@ def resolve(name: str, attempts: Attempts, prepare: Callable[[BpfObject], None])
     for: all those programs are refused together, after a long time in which the others were verified in vain.
     """
     refused = attempts.refused
-    asked = False
     while True:
         obj = trial.open_here(name)
         attempts.sections = {program.name: program.section for program in obj.progs.values()}
         try:
+            # Before their targets are looked for.
+            offered = {program for hook in attempts.hooks for way in hook.ways for program in way.programs}
+            if any(_of_function(attempts.sections[program]) for program in offered) and not trial.functions():
+                _refuse_functions(attempts)
             chosen = _choose(attempts)
-            if not asked and any(_of_function(attempts.sections[program]) for program in _programs(chosen)):
-                asked = True
-                if not trial.attempt("features", "fentry", _alone, attach=False).works:
-                    _refuse_functions(attempts)
-                    chosen = _choose(attempts)
             wanted = _programs(chosen)
             for program in obj.progs.values():
                 program.autoload = program.name in wanted

@@ -10,15 +10,18 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.engine.flow import Flow
 from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
-from wptrace.engine.workload import GRACE_S, Workload
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
+from wptrace.model.rows import taken
+
+if TYPE_CHECKING:
+    from wptrace.engine.workload import Workload
 
 # Without an interval, stuck requests are looked for so often.
 _STUCK_EVERY = 1.0
@@ -80,8 +83,9 @@ class Reports:
         self.count = 0
 
     def events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._output.event(event)
+        if not taken(self._output, events):
+            for event in events:
+                self._output.event(event)
         self._output.flush()
 
     def list_in_flight(self) -> None:
@@ -100,6 +104,22 @@ class Reports:
         for cause, count in self._output.losses().items():
             report.book.note(cause, count)
         self._output.summary(report._replace(lists=trace.flow.lists()))
+
+
+class _End:
+    """Of a run: a signal; with a workload its own end, for which a signal leaves it a moment."""
+
+    def __init__(self, stop: Stop, workload: Workload | None) -> None:
+        self._stop, self._workload = stop, workload
+        self.at_latest = math.inf
+
+    def has_come(self) -> bool:
+        if self._workload is None:
+            return self._stop.asked
+        now = time.monotonic()
+        if self._stop.asked:
+            self.at_latest = min(self.at_latest, now + self._workload.grace_s)
+        return self._workload.ended or now >= self.at_latest
 
 
 def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
@@ -135,21 +155,14 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
             trace.subscribe(Stuck(trace, output, options.interval_s or _STUCK_EVERY, options.stuck_ns, now))
         shown.append(Reports(trace, output, options, now))
         trace.subscribe(shown[-1])
-    until = math.inf
+    end = _End(stop, workload)
     if workload is not None:
         session.reader.listen(workload.fd)
         workload.begin()
-    while not session.reader.hung_up and shown[0].count != options.reports:
-        if workload is None and stop.asked:
-            break
-        if workload is not None:
-            if stop.asked:
-                until = min(until, time.monotonic() + GRACE_S)
-            if workload.ended or time.monotonic() >= until:
-                break
+    while not session.reader.hung_up and shown[0].count != options.reports and not end.has_come():
         if controls is not None:
             session.reader.listen(controls.fd)
-        session.wait(until)
+        session.wait(end.at_latest)
         if controls is not None and session.reader.heard and not controls.take():
             controls.leave()
             break

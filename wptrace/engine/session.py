@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from typing import Protocol
 
 from wptrace.analysis.history import History
@@ -22,6 +23,9 @@ from wptrace.model.report import Event, Report, Snapshot, Start, arranged, since
 
 # The 32-bit buckets of cells are added up at least this often, far below the time in which a CPU can make them wrap.
 _LONGEST_WAIT = 60.0
+# So many records at a time are decoded and made lines of: caches of a CPU hold no more.
+_PIECE = 2048
+_MOST_PIECES = 16
 
 
 class HistoryPace:
@@ -87,7 +91,9 @@ class Trace:
 
     def begin(self, reader: Reader, budget: float | None) -> None:
         start = self.flow.start(reader)
+        # Before anything is taken: what events tell is in the figures as well.
         self.first = self.snapshot()
+        self.flow.begin()
         shedder = self.flow.shedder() if budget is not None else None
         if budget is not None and shedder is not None:
             self._keeper = Keeper(budget, shedder, time.monotonic())
@@ -224,16 +230,20 @@ class Session:
         for trace in self.traces:
             trace.turn(now)
 
-    def _deliver(self) -> None:
-        self.reader.drain()
-        for trace in self.traces:
-            trace.deliver()
+    def _deliver(self, pieces: int = _MOST_PIECES) -> None:
+        """Others have their turn after so many pieces; 0: there is nothing else any more."""
+        for number in count(1):
+            self.reader.drain(_PIECE)
+            for trace in self.traces:
+                trace.deliver()
+            if not self.reader.behind or number == pieces:
+                return
 
     def end(self) -> None:
         """Detaches all flows, delivers what is left, and ends the consumers."""
         for trace in self.traces:
             trace.flow.stop()
-        self._deliver()
+        self._deliver(pieces=0)
         for trace in self.traces:
             trace.finish()
 

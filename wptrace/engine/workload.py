@@ -12,8 +12,6 @@ from contextlib import suppress
 
 from wptrace.errors import UsageError, WptraceError
 
-GRACE_S = 1.0
-"""So long it may take the command to end after a signal; then the trace ends without it."""
 # What a terminal sends to the command as well is not sent once more.
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 # As a shell has it: a command that a signal ended.
@@ -22,6 +20,9 @@ _BY_SIGNAL = 128
 
 class Workload:
     """A child that waits at a pipe until `begin`, so that its process is known before anything is attached."""
+
+    grace_s = 1.0
+    """So long it may take the command to end after a signal; then the trace ends without it."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)

@@ -85,7 +85,7 @@ class SizeFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return self._devices.plan(self.hooks)
+        return [*self._devices.plan(self.hooks), self.planned_memory(self._prepare)]
 
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 KALLSYMS = Path("/proc/kallsyms")
@@ -19,8 +20,10 @@ _FUNCTIONS = b"tTwW"
 _LONGEST = 1 << 20
 # Variables of CPUs stand first, at 0 and behind; functions of the kernel itself are not far.
 _HEAD = 1 << 18
+_FUNCTION = re.compile(rb"(?!0{16})([0-9a-f]{16}) [tT] ([^\t\n]+)(\t\[\w+\])?\n")
 # What surely has the next symbol that is no other name of the same function.
 _LINES = 1 << 12
+_PIECE = 1 << 20
 
 
 class KernelSymbols:
@@ -68,17 +71,48 @@ class KernelSymbols:
         return (name, module, offset) if offset < _LONGEST else ("", "", 0)
 
 
-def code(names: Iterable[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
+def code(names: Collection[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
     """Where functions of the kernel and its modules begin, and their bytes; of those that are there, and are shown."""
-    text = _read(kallsyms)
-    wanted = "|".join(names).encode()
     found: dict[str, tuple[int, int]] = {}
-    for match in re.finditer(rb"^(?!0{16})([0-9a-f]{16}) [tT] (%s)(\t\[\w+\])?\n" % wanted, text, re.MULTILINE):
-        # The kernel's own symbols come by address, those of a module do not.
-        behind = _of_module(text, match[3]) if match[3] else _addresses(text[match.end() : match.end() + _LINES])
-        end = next((address for address in behind if address > match[1]), match[1])
-        found.setdefault(match[2].decode(), (int(match[1], 16), int(end, 16) - int(match[1], 16)))
+    for text, whole in _pieces(kallsyms):
+        for name in names:
+            if name not in found and (place := _code(text, name, whole)):
+                found[name] = place
+        # The kernel spends most of the time here on names: its own functions come first.
+        if len(found) == len(names):
+            break
     return found
+
+
+def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """More and more of a file, from its beginning, and whether that is all."""
+    text = b""
+    with suppress(OSError), path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            text += piece
+            if len(piece) == _PIECE:
+                yield text, False
+        yield text, True
+
+
+def _code(text: bytes, name: str, whole: bool) -> tuple[int, int] | None:
+    word = b" %s" % name.encode()
+    place = text.find(word)
+    # An expression for whole lines takes four times as long as looking for the word.
+    while place >= 0:
+        match = _FUNCTION.match(text, text.rfind(b"\n", 0, place) + 1)
+        # What stands behind it may not be there yet.
+        if match and match.start(2) == place + 1 and match[2] == word[1:] and (whole or _is_followed(match, text)):
+            # The kernel's own symbols come by address, those of a module do not.
+            behind = _of_module(text, match[3]) if match[3] else _addresses(text[match.end() : match.end() + _LINES])
+            end = next((address for address in behind if address > match[1]), match[1])
+            return int(match[1], 16), int(end, 16) - int(match[1], 16)
+        place = text.find(word, place + 1)
+    return None
+
+
+def _is_followed(match: re.Match[bytes], text: bytes) -> bool:
+    return not match[3] and match.end() + _LINES <= len(text)
 
 
 def _addresses(text: bytes) -> list[bytes]:

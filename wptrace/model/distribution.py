@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from functools import lru_cache
 from itertools import compress
 from operator import add, sub
 
@@ -282,6 +282,13 @@ def _apportioned(parts: Sequence[int], total: int) -> list[int]:
 
 def rank_of(percent: float, count: int) -> int:
     """The nearest rank, from 1, of a percentile among `count` values."""
-    # 99.9 means 999 of 1000, not the binary fraction just above it, which would be one rank too high.
-    numerator, denominator = Decimal(repr(percent)).as_integer_ratio()
+    numerator, denominator = _ratio(percent)
     return max(1, -(-numerator * count // (100 * denominator)))
+
+
+@lru_cache
+def _ratio(percent: float) -> tuple[int, int]:
+    """99.9 means 999 of 1000, not the binary fraction just above it, which would be one rank too high."""
+    from decimal import Decimal
+
+    return Decimal(repr(percent)).as_integer_ratio()

@@ -4,24 +4,32 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from functools import lru_cache
+from typing import Any, Callable, TextIO
 
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model.kind import NOBODY, UNATTRIBUTED, Kind, fields_of
 from wptrace.model.report import Event, Output, Start
+from wptrace.model.rows import Number
 from wptrace.outputs import lines
+from wptrace.outputs.forms import Form
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import is_nobody, printable
 
 _FORMULAS = ("=", "+", "-", "@")
+# The place of the time of day.
+_TIME = 1
+_KNOWN = 1024
 
 
 class CsvLines(lines.LineOutput):
     def __init__(self, stream: TextIO, rest: Output, wanted: Wanted) -> None:
         super().__init__(stream, rest, wanted)
         # Tools that read lines take the carriage return of RFC 4180 for a part of the last cell.
-        self._rows = csv.writer(stream, lineterminator="\n")
+        self._line = io.StringIO(newline="")
+        self._rows = csv.writer(self._line, lineterminator="\n")
         self._labels: Sequence[str] = ()
         self._fields: Sequence[str] = ()
         self._stages: Sequence[str] = ()
@@ -35,9 +43,12 @@ class CsvLines(lines.LineOutput):
         # A flow by definition may name its labels and stages as it likes.
         labels = self._labels if is_io else [f"label:{name}" for name in self._labels]
         stages = [f"{name}_ns" for name in self._stages]
-        self._write(["ts_ns", "time", "kind", *labels, *self._fields, "total_ns", "largest", *stages])
+        self._stream.write(self._row(["ts_ns", "time", "kind", *labels, *self._fields, "total_ns", "largest", *stages]))
 
-    def write(self, event: Event) -> None:
+    def line(self, event: Event) -> str:
+        return self._row(self._cells(event))
+
+    def _cells(self, event: Event) -> list[Any]:
         group, fields, stages = event.group, event.fields, event.stages
         place = group.kind.place
         cells: list[Any] = [event.end_ns, clock_time(event.end_ns, True), group.kind.name]
@@ -47,10 +58,58 @@ class CsvLines(lines.LineOutput):
         cells += (NOBODY if name == "comm" and is_nobody(fields) else fields.get(name) for name in self._fields)
         cells += (event.total_ns, lines.largest(event)[0])
         cells += (stages.get(name) for name in self._stages)
-        self._write(cells)
+        return cells
 
-    def _write(self, cells: Iterable[Any]) -> None:
+    def form(self, event: Event, form: Form) -> Form | None:
+        first_field, largest = 3 + len(self._labels), 4 + len(self._labels) + len(self._fields)
+        names, took = lines.largest_of(event)
+        for place, cell in enumerate(self._cells(event)):
+            form.text("," if place else "")
+            field = self._fields[place - first_field] if first_field <= place < largest - 1 else ""
+            if place == _TIME:
+                lines.add_time(event, form)
+            elif place == largest and names:
+                form.add("%s", f"{form.constant(_largest(names))}({took})")
+            elif field in event.fields and (code := form.part(field)):
+                form.add("%s", code)
+            elif isinstance(cell, Number):
+                form.add("%d", cell.code)
+            else:
+                form.text(_quoted(cell))
+        form.text("\n")
+        return form
+
+    def part(self, name: str, value: Any) -> str:
+        return _quoted(value)
+
+    def seconds(self, second: int) -> str:
+        return clock_seconds(second * 1_000_000_000, True)
+
+    def _row(self, cells: Iterable[Any]) -> str:
         self._rows.writerow([_text(one) if isinstance(one, str) else one for one in cells])
+        line = self._line.getvalue()
+        self._line.seek(0)
+        self._line.truncate()
+        return line
+
+
+@lru_cache(_KNOWN)
+def _largest(names: Sequence[str]) -> Callable[[tuple[int, ...]], str]:
+    """Return the name of the largest stage, by what each took."""
+    cells = [_quoted(name) for name in names]
+
+    def largest(took: tuple[int, ...]) -> str:
+        most = max(took)
+        return cells[took.index(most)] if most else ""
+
+    return largest
+
+
+def _quoted(cell: Any) -> str:
+    """Return a cell among others."""
+    row = io.StringIO()
+    csv.writer(row, lineterminator="").writerow([_text(cell) if isinstance(cell, str) else cell, 0])
+    return row.getvalue()[:-2]
 
 
 def _text(cell: str) -> str:

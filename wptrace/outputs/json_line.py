@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 # Of all lines: a new encoder for each, which json.dumps makes, takes a fifth of the time.
@@ -15,8 +14,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 
 
-def encoded(line: Mapping[str, Any]) -> str:
-    """Control characters and all that is not ASCII are escaped; of bytes that are no UTF-8 the names are: `\\xff`."""
+def encoded(line: Any) -> str:
+    """Return a line, or a part of one.
+
+    Control characters and all that is not ASCII are escaped; of bytes that are no UTF-8 the names are: `\\xff`.
+    """
     text = _ENCODER.encode(line)
     # Also what takes two of them, beyond U+FFFF, and is sound.
     return _ENCODER.encode(_sound(line)) if "\\ud" in text else text

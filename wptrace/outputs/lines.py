@@ -6,20 +6,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Callable, NamedTuple, TextIO
+from functools import lru_cache
+from typing import Any, Callable, NamedTuple, TextIO
 
 from wptrace.kernel import blkstatus
-from wptrace.kernel.clock import clock_time
+from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import units
 from wptrace.model.book import Cause
 from wptrace.model.kind import Kind
 from wptrace.model.report import Event, InFlight, Output, Report, Start
+from wptrace.model.rows import Number, Rows, code_of
 from wptrace.outputs import text
+from wptrace.outputs.forms import Form, Forms, Texts
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import ends, group, padded, printable, task
 
 # Names are cut to their columns; a task or a figure that is too wide for one makes its line wider.
 _TIME, _DATED = 15, 26
+_LARGEST = 13
+_NOTHING = "-"
 _KNOWN = 4096
 _DECIMALS = {"us": 1, "ms": 3}
 
@@ -31,6 +36,7 @@ class LineOutput:
         self._stream = stream
         self._rest = rest
         self._wanted = wanted
+        self._forms = Forms(self.form, self.line, self.part, seconds=Texts(self.seconds))
         self.gone = False
         """The lines have no reader any more: the rest is printed all the same."""
 
@@ -38,8 +44,23 @@ class LineOutput:
         """Writes what stands above the lines."""
         raise NotImplementedError
 
-    def write(self, event: Event) -> None:
+    def line(self, event: Event) -> str:
         raise NotImplementedError
+
+    def form(self, event: Event, form: Form) -> Form | None:
+        """The form of such lines (wptrace/outputs/forms.py)."""
+        raise NotImplementedError
+
+    def part(self, name: str, value: Any) -> str:
+        """The text of a field in these lines."""
+        raise NotImplementedError
+
+    def seconds(self, second: int) -> str:
+        """A time of day to the second."""
+        raise NotImplementedError
+
+    def write(self, event: Event) -> None:
+        self._stream.write(self.line(event))
 
     def start(self, start: Start) -> None:
         self._rest.start(start)
@@ -51,6 +72,14 @@ class LineOutput:
         if not self.gone:
             with self._reader():
                 self.write(event)
+
+    def rows(self, rows: Rows) -> bool:
+        lines = "" if self.gone else self._forms.lines(rows)
+        if lines is None:
+            return False
+        with self._reader():
+            self._stream.write(lines)
+        return True
 
     def flush(self) -> None:
         if not self.gone:
@@ -87,12 +116,16 @@ class Column(NamedTuple):
     title: str
     width: int
     """Names are cut to it, figures stand at its right."""
-    cell: Callable[[Event], str]
+    cell: Callable[[Event], str | int]
     right: bool = False
     whole: bool = False
     """It is not cut."""
     fixed: bool = False
     """It fills its column, and is another one each time."""
+    field: str = ""
+    """The field that it shows, and that may be made of a part of a row."""
+    form: Callable[[Event, Form], None] | None = None
+    """Where it shows what is computed of numbers: how."""
 
 
 class TextLines(LineOutput):
@@ -106,24 +139,57 @@ class TextLines(LineOutput):
         titles = (f"{one.title:>{one.width}}" if one.right else padded(one.title, one.width) for one in self._columns)
         self._stream.write(" ".join(titles).rstrip() + "\n")
 
-    def write(self, event: Event) -> None:
+    def line(self, event: Event) -> str:
         cells = []
         for one, known in zip(self._columns, self._known):
-            text = one.cell(event)
+            text = str(one.cell(event))
             if one.right or one.fixed:
                 cells.append(f"{text:>{one.width}}")
                 continue
             cell = known.get(text)
             if cell is None:
-                cell = printable(text)
-                cell = padded(cell if one.whole else ends(cell, one.width), one.width)
+                cell = _cell(text, one.width, one.whole)
                 if len(known) >= _KNOWN:
                     known.clear()
                 known[text] = cell
             cells.append(cell)
         line = " ".join(cells).rstrip()
         error = event.fields.get("error", 0)
-        self._stream.write(printable(f"{line}  failed ({blkstatus.name(error)})" if error else line) + "\n")
+        return (printable(f"{line}  failed ({blkstatus.name(error)})") if error else line) + "\n"
+
+    def form(self, event: Event, form: Form) -> Form | None:
+        if event.fields.get("error", 0):
+            return None
+        for place, one in enumerate(self._columns):
+            form.text(" " if place else "")
+            if one.form is not None:
+                one.form(event, form)
+            elif one.field in event.fields and (code := form.part(one.field)):
+                form.add("%s", code)
+            elif isinstance(text := one.cell(event), Number):
+                form.add(f"%{one.width}d", text.code)
+            else:
+                form.text(f"{text:>{one.width}}" if one.right else _cell(str(text), one.width, one.whole))
+        form.text("\n")
+        return form
+
+    def part(self, name: str, value: Any) -> str:
+        # It is the last one, of which nothing is left but what is no blank: a path begins with none.
+        return _cell(value or _NOTHING, 0, True).rstrip()
+
+    def seconds(self, second: int) -> str:
+        dates = self._wanted.dates
+        return f"{clock_seconds(second * 1_000_000_000, dates):>{(_DATED if dates else _TIME) - len('.000000')}}"
+
+
+def _cell(text: str, width: int, whole: bool) -> str:
+    cell = printable(text)
+    return padded(cell if whole else ends(cell, width), width)
+
+
+def add_time(event: Event, form: Form) -> None:
+    end = code_of(event.end_ns)
+    form.add("%s.%06d", f"seconds[{end} // 1000000000]", f"{end} % 1000000000 // 1000")
 
 
 def is_io(kinds: Sequence[Kind]) -> bool:
@@ -138,10 +204,23 @@ def largest(event: Event) -> tuple[str, int]:
     return (name, stages[name]) if name and stages[name] and kind.stages else ("", 0)
 
 
+def largest_of(event: Event) -> tuple[tuple[str, ...], str]:
+    """Of events like this one: the stages of which one is the largest, and the code of what each of them took."""
+    kind = event.group.kind
+    names = tuple(name for name in event.stages if name in kind) if kind.stages else ()
+    return names, f"({''.join(f'{code_of(event.stages[name])}, ' for name in names)})"
+
+
 def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
     dates, unit = wanted.dates, wanted.unit
     who = (
-        Column("TIME", _DATED if dates else _TIME, lambda event: clock_time(event.end_ns, dates), fixed=True),
+        Column(
+            "TIME",
+            _DATED if dates else _TIME,
+            lambda event: clock_time(event.end_ns, dates),
+            fixed=True,
+            form=add_time,
+        ),
         Column("TASK", 24, lambda event: task(event.fields) if "comm" in event.fields else "-", whole=True),
     )
     took = (
@@ -150,8 +229,11 @@ def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
             10,
             lambda event: f"{event.total_ns / units.NS_PER[unit]:.{_DECIMALS[unit]}f}",
             right=True,
+            form=lambda event, form: form.add(
+                f"%10.{_DECIMALS[unit]}f", f"{code_of(event.total_ns)} / {units.NS_PER[unit]}"
+            ),
         ),
-        Column("LARGEST", 13, _largest),
+        Column("LARGEST", _LARGEST, _largest, form=_add_largest),
     )
     if not is_io(kinds):
         return (*who, *took, Column("WHAT", 24, lambda event: group(event.group)))
@@ -160,24 +242,56 @@ def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
         Column("DEV", 9, lambda event: event.group.label("dev")),
         Column("OP", 9, lambda event: event.group.label("op")),
         Column("OFFSET/SECTOR", 13, _place, right=True),
-        Column("BYTES", 8, lambda event: str(size(event)), right=True),
+        Column("BYTES", 8, size, right=True),
     )
     # Last, so that it need not be cut.
-    return (*who, *what, *took, Column("FILE", 0, lambda event: event.fields.get("path") or "-", whole=True))
+    return (
+        *who,
+        *what,
+        *took,
+        Column("FILE", 0, lambda event: event.fields.get("path") or _NOTHING, whole=True, field="path"),
+    )
 
 
 def _largest(event: Event) -> str:
     name, ns = largest(event)
     if not name:
-        return "page cache" if event.group.kind.name == "hit" else "-"
+        return "page cache" if event.group.kind.name == "hit" else _NOTHING
     return f"{name} {ns / event.total_ns:.0%}" if event.total_ns else name
 
 
-def _place(event: Event) -> str:
+def _add_largest(event: Event, form: Form) -> None:
+    names, took = largest_of(event)
+    if names:
+        form.add("%s", f"{form.constant(_shares(names))}({took}, {code_of(event.total_ns)})")
+    else:
+        form.text(_cell(_largest(event), _LARGEST, False))
+
+
+@lru_cache(_KNOWN)
+def _shares(names: Sequence[str]) -> Callable[[tuple[int, ...], int], str]:
+    """Return the same by what each stage took, and the total."""
+    cells = Texts(lambda key: _cell(f"{names[key[0]]} {key[1]}%", _LARGEST, False))
+    nothing = _cell(_NOTHING, _LARGEST, False)
+
+    def largest(took: tuple[int, ...], total: int) -> str:
+        most = max(took)
+        if not most:
+            return nothing
+        at = took.index(most)
+        if total <= 0:
+            return _cell(f"{names[at]} {most / total:.0%}" if total else names[at], _LARGEST, False)
+        # To the even one of two, as a format does.
+        return cells[at, round(most / total * 100)]
+
+    return largest
+
+
+def _place(event: Event) -> str | int:
     """In the file for what is of one, on the disk for a request."""
     fields = event.fields
     place = fields.get("offset" if "length" in fields else "sector")
-    return "-" if place is None else str(place)
+    return _NOTHING if place is None else place
 
 
 def size(event: Event) -> int:

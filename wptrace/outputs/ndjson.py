@@ -13,7 +13,9 @@ from wptrace.analysis import load, neighbours, waits
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start
+from wptrace.model.rows import Number, Rows
 from wptrace.model.tally import Tally
+from wptrace.outputs.forms import Form, Forms
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import budget, verdict
@@ -40,6 +42,7 @@ class NdjsonOutput:
         self._title = {"flow": wanted.title} if wanted.title else {}
         # Of all events of a group the same; of threads there is no end.
         self._labels = lru_cache(_KNOWN)(self._labels_of)
+        self._forms = Forms(self._form, self._line, lambda _, value: encoded(value))
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._stream.write(encoded(line) + "\n")
@@ -65,7 +68,44 @@ class NdjsonOutput:
         )
 
     def event(self, event: Event) -> None:
-        self._stream.write(encoded(line_of(event, self._labels(event.group))) + "\n")
+        self._stream.write(self._line(event))
+
+    def rows(self, rows: Rows) -> bool:
+        lines = self._forms.lines(rows)
+        if lines is None:
+            return False
+        self._stream.write(lines)
+        return True
+
+    def _line(self, event: Event) -> str:
+        return encoded(line_of(event, self._labels(event.group))) + "\n"
+
+    def _form(self, event: Event, form: Form) -> Form | None:
+        codes: list[tuple[str, str]] = []
+
+        def marked(value: Any) -> Any:
+            if isinstance(value, Number):
+                return mark("%d", value.code)
+            return {name: marked(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+        def mark(how: str, code: str) -> str:
+            codes.append((how, code))
+            return f"\0{len(codes) - 1}\0"
+
+        line = {
+            name: mark("%s", code) if (code := form.part(name)) else marked(value)
+            for name, value in line_of(event, self._labels(event.group)).items()
+        }
+        text = encoded(line) + "\n"
+        for place, (how, code) in enumerate(codes):
+            before, found, text = text.partition(f'"\\u0000{place}\\u0000"')
+            # Some name may be called so.
+            if not found or found in text:
+                return None
+            form.text(before)
+            form.add(how, code)
+        form.text(text)
+        return form
 
     def _labels_of(self, group: Group) -> dict[str, Any]:
         return {**self._title, **group.fields}

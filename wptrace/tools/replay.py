@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Callable, NamedTuple
@@ -21,6 +21,7 @@ from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES, Event, Output, Report, Start
+from wptrace.model.rows import taken
 from wptrace.tools import owned
 from wptrace.tools.owned import Owned
 from wptrace.tools.pace import ReplayPace
@@ -126,7 +127,7 @@ class _Replay:
                 if self._neighbours is not None:
                     with self._read():
                         self._neighbours.take(item, self._window.has if self._window.bounded else None)
-                if emits_records:
+                if emits_records and not self._all_taken(item):
                     self._take(self._of(item))
             elif isinstance(item, list):
                 self._take((event, None) for event in item)
@@ -201,6 +202,27 @@ class _Replay:
                 spans = chain(self._decoded.spans(found, options.COMM), spans)
             yield from zip(self._decoded.of(found), spans)
 
+    def _batches(self, found: Records) -> Iterator[Sequence[Event]]:
+        with self._read():
+            yield from self._decoded.batches(found)
+
+    def _each(self, rows: Sequence[Event]) -> Iterator[tuple[Event, None]]:
+        with self._read():
+            yield from zip(rows, repeat(None))
+
+    def _all_taken(self, found: Records) -> bool:
+        """Whether the output took them as rows: where all are shown, and no figures are made of them."""
+        wanted, window = self._wanted, self._window
+        if not wanted.singles or wanted.slow_ns or self._selection or self._owned is not None or window.bounded:
+            return False
+        if self._pace is not None:
+            return False
+        for rows in self._batches(found):
+            if not taken(self._output, rows):
+                self._take(self._each(rows))
+        self._output.flush()
+        return True
+
     def _take(self, events: Iterator[tuple[Event, Span | None]]) -> None:
         wanted, selection = self._wanted, self._selection
         shown = False
@@ -220,7 +242,7 @@ class _Replay:
             if self._of_singles or self._owned is not None:
                 with self._read():
                     self._count(event, list(self._request(event, span)))
-            if wanted.singles and (event.total_ns >= wanted.slow_ns or self._is_sampled()):
+            if wanted.singles and (not wanted.slow_ns or event.total_ns >= wanted.slow_ns or self._is_sampled()):
                 shown = True
                 self._output.event(event)
         if shown:

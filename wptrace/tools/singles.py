@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Callable, Union
 
 from wptrace.analysis.overlap import Span
@@ -16,6 +17,7 @@ from wptrace.flows.io.parts import images, kicks
 from wptrace.flows.io.spans import Spans
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.report import Event
+from wptrace.model.rows import Rows
 
 NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
 """Errors raised by names and numbers that no program writes."""
@@ -23,7 +25,7 @@ NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
 # Rows are decoded so many at a time.
 _AT_ONCE = 2048
 
-_Decoder = Callable[[Records], Iterator[Event]]
+_Decoder = Callable[[Records], Iterator[Sequence[Event]]]
 _From = Union[Capture, Arriving]
 
 
@@ -55,13 +57,17 @@ class Singles:
             yield from spans.of(list(rows.iter_unpack(piece)))
 
     def of(self, found: Records) -> Iterator[Event]:
+        return chain.from_iterable(self.batches(found))
+
+    def batches(self, found: Records) -> Iterator[Sequence[Event]]:
+        """The same as rows, where they are not looked at before."""
         made = self._decoders.get(found.number)
         if made is None:
             name = self._capture.layouts[found.number].record
             if name not in _DECODERS:
                 raise WptraceError(f"the capture has records of a {name}, which this version does not know")
             made = self._decoders[found.number] = _DECODERS[name](self._capture, found.number, self._whole)
-        return made(found) if self._images is None else self._images.of(made(found))
+        return made(found) if self._images is None else map(self._images.events, made(found))
 
 
 def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
@@ -76,12 +82,12 @@ def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
     stories.stack_of = lambda of: capture.stacks.get(of, records.NO_STACK)
     rows = layout.rows(stories.layout)
 
-    def decode(found: Records) -> Iterator[Event]:
+    def decode(found: Records) -> Iterator[Sequence[Event]]:
         stories.cgroups = CgroupNames(known=capture.cgroups)
         stories.wall_offset_ns = found.wall_offset_ns
         for piece in _pieces(found, layout.stride):
             found_rows = list(rows.iter_unpack(piece))
-            yield from stories.decode(found_rows) if whole else stories.decode_short(found_rows)
+            yield Rows(found_rows, stories) if whole else list(stories.decode_short(found_rows))
 
     return decode
 
@@ -96,9 +102,10 @@ def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
     requests = block.Requests(layout, layout.names)
     rows = layout.rows(requests.layout)
 
-    def decode(found: Records) -> Iterator[Event]:
+    def decode(found: Records) -> Iterator[Sequence[Event]]:
+        requests.wall_offset_ns = found.wall_offset_ns
         for piece in _pieces(found, layout.stride):
-            yield from requests.decode(list(rows.iter_unpack(piece)), found.wall_offset_ns)
+            yield Rows(list(rows.iter_unpack(piece)), requests)
 
     return decode
 

@@ -97,7 +97,11 @@ static __noinline int place_remote(struct op_state *op, struct file *file)
 static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
 				    loff_t *position, bool trusted)
 {
-	op->begun++;
+	/* A frozen file system had held it up before it got it. */
+	if (op->frozen)
+		op->frozen = false;
+	else
+		op->begun++;
 	op->file = file;
 	op->length = length;
 	op->position = position;
@@ -115,8 +119,8 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 static __always_inline int begin(struct file *file, enum op_kind kind, __u64 length, loff_t *position, bool trusted)
 {
 	__u64 task = bpf_get_current_task();
+	bool wanted = true, frozen;
 	struct op_state *op;
-	bool wanted = true;
 
 	if (!tracing || no_operations)
 		return 0;
@@ -131,13 +135,18 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 			COUNT(loss[PATH_CAUSE_OP_FULL]);
 		return 0;
 	}
+	frozen = kind == OP_KIND_WRITE && op->kind == OP_TRACED && op->frozen;
 	op->kind = OP_IGNORED;
-	begin_anew(op);
+	if (!frozen)
+		begin_anew(op);
+	else if (!wanted)
+		count_discarded();
 	if (!wanted)
 		return 0;
 	open_op(op, file, kind, length, position, trusted);
 	/* Last, so that our own work is not charged; and once it is seen as traced, its start is there. */
-	op->start_ns = bpf_ktime_get_ns();
+	if (!frozen)
+		op->start_ns = bpf_ktime_get_ns();
 	barrier();
 	op->kind = OP_TRACED;
 	return 0;

@@ -159,6 +159,7 @@ struct op_state {
 	bool in_dirty_limit; /* its task is about to sleep in it */
 	bool limited; /* it slept in it */
 	bool remote; /* another machine or process serves its file */
+	bool frozen; /* it waits for its file system to thaw, and its file is not known yet */
 	__u8 waits; /* how many of its op_waits it has */
 	__u8 works; /* the same of works */
 

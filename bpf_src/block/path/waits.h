@@ -207,10 +207,15 @@ static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learn
 	return number_of_stack(key, frames);
 }
 
-/* Whether its place is not that of another one. */
+/* Instead of its key (wptrace/flows/io/wait_stacks.py): it leaves, and the next walk finds another place for it. */
+#define WAIT_STACK_GONE (1ULL << 63)
+
+/* Whether its place is not that of another one, or about to be. */
 static __always_inline bool is_current(__u32 stack)
 {
-	return wait_stack_at(stack - 1)->generation == (stack - 1) >> WAIT_STACK_BITS;
+	struct wait_stack *found = wait_stack_at(stack - 1);
+
+	return found->generation == (stack - 1) >> WAIT_STACK_BITS && found->key != WAIT_STACK_GONE;
 }
 
 /* The same, mostly without walking it. Operations of one kind sleep in few ways. */

@@ -133,10 +133,14 @@ def test_a_table_by_owner_has_the_reason_and_the_stage() -> None:
 
 def test_stacks_are_shown_where_they_are_asked_for() -> None:
     one = {"dev": "sda", "op": "write", "in_stage": "fs", "reason": "memory", "waits": 1200, "sum_ns": 5 * MS}
-    report = LOCKED.report._replace(lists={"wait_stacks": [{**one, "stack": ["shrink_node\x1b", "vfs_write"]}]})
-    assert list(stages.wait_stacks(report, 80)) == [
+    stack = {"stack": ["shrink_node\x1b", "vfs_write"]}
+    found = [{**one, **stack}, {**one, **stack, "waits": 1, "owner": "/app\x1b"}]
+    assert list(stages.wait_stacks(LOCKED.report._replace(lists={"wait_stacks": found}), 80)) == [
         "",
         "sda write fs: memory, 1,200 times, 5.00 ms",
+        "    shrink_node\\x1b <- vfs_write",
+        "",
+        "sda write fs: memory, once, 5.00 ms of /app\\x1b",
         "    shrink_node\\x1b <- vfs_write",
     ]
 

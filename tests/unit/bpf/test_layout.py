@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.bpf.blob import Blob
 from wptrace.bpf.btf import Btf
-from wptrace.bpf.layout import MAX_FLAT_FIELDS, Codec, Enumeration, Record, codec, text
+from wptrace.bpf.layout import MAX_FLAT_FIELDS, Codec, Enumeration, Record, Structure, codec, text
 from wptrace.errors import UnsupportedError, UsageError, WptraceError
 
 
@@ -198,6 +198,20 @@ def test_flat_structs_are_one_format(types: Types) -> None:
     )
     assert record.struct.unpack(data) == (1, 2, 3, 4, 5, 6, b"fio\0\0\0\0\0", 7, 8, True)
     assert list(record.struct.iter_unpack(data * 3)) == [record.struct.unpack(data)] * 3
+
+
+def test_a_struct_may_end_with_fewer_elements(types: Types) -> None:
+    pair = types.blob.composite("pair", 8, [("a", types.u32, 0), ("b", types.u8, 32)])
+    cell = types.codec(types.struct(32, [("count", types.u64, 0), ("pairs", types.blob.array(pair, 3), 64)]))
+    assert isinstance(cell, Structure)
+    short = cell.shortened(2)
+    assert short.fields == ("count", "pairs[0].a", "pairs[0].b", "pairs[1].a", "pairs[1].b")
+    assert short.struct
+    assert short.size == short.struct.size == 24
+    assert short.struct.unpack(cell.pack({"count": 7, "pairs": [{"a": 1}, {"b": 2}, {"a": 3}]})[:24]) == (7, 1, 0, 0, 2)
+    assert cell.shortened(9).fields == cell.fields
+    with pytest.raises(UnsupportedError, match="does not end with an array"):
+        cell.before("pairs").shortened(1)
 
 
 def test_large_layouts_are_not_flattened(types: Types) -> None:

@@ -417,6 +417,25 @@ def test_reader_drains_all_its_rings() -> None:
     assert got == [(0, [record(0, 24)]), (2, [record(1, 24), record(2, 24)])]
 
 
+def test_so_many_at_a_time() -> None:
+    kernel = Producer(4096)
+    got: list[Record] = []
+    reader, ring = Reader(), make_ring(kernel)
+    reader.add(ring, got.extend)
+    for number in range(5):
+        kernel.put(payload(number, 24))
+    place = kernel.reserve(payload(5, 24))
+    kernel.put(payload(6, 24))
+    assert place is not None
+    # How often it is looked at is said by all that was there at first.
+    for count, behind, there in ((2, True, 7), (2, True, 7), (1, False, 7), (0, False, 2)):
+        assert (reader.drain(2), reader.behind) == (count, behind)
+        assert ring.fill == there * 32 / 4096
+    kernel.finish(place, 24)
+    assert (reader.drain(2), reader.behind) == (2, False)
+    assert got == [record(number, 24) for number in range(7)]
+
+
 def test_reader_is_woken_by_its_wake_descriptor(signal: Signal) -> None:
     reader = Reader(signal.fd)
     signal.send()

@@ -286,7 +286,8 @@ def test_a_dry_run_tells_the_plan_and_loads_nothing(
     monkeypatch.setattr("wptrace.flows.io.block.load", lambda *given: pytest.fail("BPF was loaded"))
     assert main(["io", "--dry-run", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(("trace ", "observe ")) for line in lines)
+    assert all(line.startswith(("trace ", "observe ")) for line in lines[:-1])
+    assert re.fullmatch(r"take [\d.]+ [KM]iB of the kernel's memory, for \d+ CPUs", lines[-1])
     assert "observe completion of a request (C) by complete_tp_btf or else complete_raw_tp" in lines
 
 

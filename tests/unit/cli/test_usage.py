@@ -304,7 +304,8 @@ def test_what_is_reported_one_by_one(
 @pytest.mark.parametrize(
     ("words", "ring_bytes"),
     [
-        (["--each"], 4 << 20),
+        (["--each"], 16 << 20),
+        (["--slow", "5ms"], 4 << 20),
         (["--each", "--capture"], 16 << 20),
         (["--each", "--limit", "9", "--capture"], 4 << 20),
         (["--slow", "5ms", "--capture"], 4 << 20),
@@ -312,7 +313,7 @@ def test_what_is_reported_one_by_one(
     ],
     ids=name,
 )
-def test_a_capture_of_all_has_a_larger_ring(
+def test_who_wants_all_has_a_larger_ring(
     words: list[str], ring_bytes: int, flows: list[Handed], tmp_path: Path
 ) -> None:
     file = [str(tmp_path / "trace.wpt")] if words[-1] == "--capture" else []

@@ -61,6 +61,10 @@ def test_what_a_browser_shows_is_a_picture_of_its_size(name: str, size: tuple[in
     assert f"pictures/{name})" in (DOCS / "reports.md").read_text()
 
 
+def test_the_timeline_has_the_caption_that_was_checked_when_it_was_drawn() -> None:
+    assert PICTURES.CAPTION in (DOCS / "reports.md").read_text()
+
+
 @pytest.mark.parametrize("picture", FILES, ids=lambda path: path.name)
 def test_a_picture_is_whole_in_itself_and_on_a_page(picture: Path) -> None:
     source = picture.read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,10 @@ FIELDS = ("finished", *(f"stages[0].{name}" for name in _HIST), *(f"stages[0].sl
 
 class Layout:
     struct = struct.Struct(f"<6Q{SLOTS}I")
-    fields = FIELDS
+
+    @staticmethod
+    def spans() -> Iterator[tuple[str, int]]:
+        return iter([*((name, 0) for name in FIELDS[:-SLOTS]), ("stages[0].slots", SLOTS)])
 
 
 class FakeMap:

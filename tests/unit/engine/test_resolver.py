@@ -100,6 +100,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(trial, "open_here", kernel.open)
         monkeypatch.setattr(targets, "vmlinux", lambda: Btf(functions, tracepoints))
         monkeypatch.setattr(targets, "module", lambda name: None)
+        monkeypatch.setattr(trial, "functions", lambda: fentry(False))
         monkeypatch.setattr(trial, "attempt", lambda *_, attach=True: SimpleNamespace(works=fentry(attach)))
         return kernel
 

@@ -109,3 +109,25 @@ def test_all_consumers_get_all_events(session: Session, clock: Time) -> None:
     clock.at(0.5, lambda: flow.pending.append(request(dev="sda")))
     play(session, clock, 3.0)
     assert [consumer.seen for consumer in consumers] == [["sda", "last"]] * 2
+
+
+def test_what_came_is_delivered_in_pieces(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, delivered = [40], []
+
+    class Behind:
+        def drain(self, most: int) -> None:
+            left[0] -= 1
+
+        @property
+        def behind(self) -> bool:
+            return left[0] > 0
+
+        def wait(self, at_most: float) -> None: ...
+
+    monkeypatch.setattr(session, "reader", Behind())
+    monkeypatch.setattr(session.traces[0], "deliver", lambda: delivered.append(left[0]))
+    session.wait()
+    # Others have their turn meanwhile.
+    assert len(delivered) == 16
+    session.end()
+    assert delivered == list(range(39, -1, -1))

@@ -30,14 +30,13 @@ class CellMap:
     def __init__(self, counters: tuple[str, ...], stages: tuple[str, ...]) -> None:
         self.stages = stages
         self.counters = counters
-        fields = [*counters]
+        spans = [(name, 0) for name in counters]
         for number in range(len(stages)):
-            fields += [f"stages[{number}].{name}" for name in _HIST]
-            fields += [f"stages[{number}].slots[{slot}]" for slot in range(SLOTS)]
-        self.cell = [0] * len(fields)
+            spans += [*((f"stages[{number}].{name}", 0) for name in _HIST), (f"stages[{number}].slots", SLOTS)]
+        self.cell = [0] * (len(counters) + (len(_HIST) + SLOTS) * len(stages))
         layout = struct.Struct("<" + f"{len(counters)}Q" + f"{len(_HIST)}Q{SLOTS}I" * len(stages))
 
-        self.value_codec = SimpleNamespace(struct=layout, fields=tuple(fields))
+        self.value_codec = SimpleNamespace(struct=layout, spans=lambda: iter(spans))
 
     def raw(self, key: int) -> memoryview | None:
         return memoryview(self.value_codec.struct.pack(*self.cell)) if key == 0 else None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wptrace.kernel import symbols as module
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols, code, shown
 
 # In no order, as modules stand behind the kernel, with data between the functions.
@@ -113,3 +114,14 @@ def test_functions_of_modules_lie_anywhere_in_the_list(tmp_path: Path) -> None:
     }
     (tmp_path / "kallsyms").write_text("0000000000000000 t wait_commit\t[jbd2]\n0000000000000000 t behind\t[jbd2]\n")
     assert code(["wait_commit"], tmp_path / "kallsyms") == {}
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+def test_a_list_is_read_until_all_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(module, "_PIECE", piece)
+    monkeypatch.setattr(module, "_LINES", 32)
+    kernel = "".join(f"ffffffff81000{at:03x} t function_{at}\n" for at in range(0, 256, 16))
+    (tmp_path / "kallsyms").write_text(f"{kernel}ffffffffc0002000 t late\t[jbd2]\nffffffffc0002010 t behind\t[jbd2]\n")
+    found = {"function_16": (0xFFFFFFFF81000010, 0x10), "late": (0xFFFFFFFFC0002000, 0x10)}
+    assert code(["function_16"], tmp_path / "kallsyms") == {"function_16": found["function_16"]}
+    assert code(["late", "function_16", "function"], tmp_path / "kallsyms") == found

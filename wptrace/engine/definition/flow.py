@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import errno
 import mmap
-import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.bpf import trial
 from wptrace.bpf.generated import Generated
@@ -35,6 +34,9 @@ from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before, t
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, Group, Noun
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Snapshot, Source, Start
+
+if TYPE_CHECKING:
+    from wptrace.bpf.layout import Structure
 
 _REPLACED = Cause("replaced", "another one was handed over to its key: its own end was never seen")
 _UNSEEN_END = Cause("unseen_end", "its key began again before an end was seen")
@@ -429,34 +431,18 @@ class Slots:
             self._mapped.close()
 
 
-class _Layout(NamedTuple):
-    """As much of a cell as there is for so many stages."""
-
-    fields: tuple[str, ...]
-    struct: struct.Struct
-
-    @property
-    def size(self) -> int:
-        return self.struct.size
-
-
 class _Sized:
     """The map of cells, whose values are shorter than their type."""
 
     def __init__(self, obj: BpfObject, stages: int) -> None:
         self._map: Map = obj.maps["cells"]
-        self._layout = self.layout(obj, stages)
-
-    @property
-    def value_codec(self) -> _Layout:
-        return self._layout
+        self.value_codec = self.layout(obj, stages)
 
     @staticmethod
-    def layout(obj: BpfObject, stages: int) -> _Layout:
-        fields = obj.struct("cell").fields
-        end = next((at for at, name in enumerate(fields) if name.startswith(f"stages[{stages + 1}].")), len(fields))
-        kept = fields[:end]
-        return _Layout(kept, struct.Struct("=" + "".join("I" if ".slots[" in name else "Q" for name in kept)))
+    def layout(obj: BpfObject, stages: int) -> Structure:
+        """The total, and so many stages."""
+        whole: Structure = obj.struct("cell")
+        return whole.shortened(stages + 1)
 
     def raw(self, key: int) -> memoryview | None:
         return self._map.raw(key.to_bytes(4, "little"))

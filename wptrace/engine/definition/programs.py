@@ -202,7 +202,7 @@ class Programs:
         if len(every) < 2:
             return every
         returns = any(point.spec.targets[0].kind == RETURN for _, point in every)
-        backwards = {FUNCTION, RETURN} if returns and _takes_functions() else {FUNCTION}
+        backwards = {FUNCTION, RETURN} if returns and trial.functions() else {FUNCTION}
         last_first = [one for one in every if one[1].spec.targets[0].kind in backwards]
         return [*(one for one in every if one not in last_first), *reversed(last_first)]
 
@@ -214,7 +214,7 @@ class Programs:
                 program = self._generated(name, point.spec, attachment, numbering, found, asks)
             except (LibbpfError, NotPermittedError, UnsupportedError) as error:
                 self.attempts.refused[name] = trial.reason("refused at load", error)
-                if attachment.way in (FENTRY, FEXIT) and not self._tracing_refused and not _takes_functions():
+                if attachment.way in (FENTRY, FEXIT) and not self._tracing_refused and not trial.functions():
                     self._tracing_refused = "this kernel takes no fentry and fexit programs"
                 continue
             self.attempts.sections[name] = program.section
@@ -275,14 +275,5 @@ def generated(name: str, attachment: Attachment, code: bytes) -> Generated:
 def resolve_here(definition: Definition) -> Resolution:
     """On the running kernel. Where it observes functions by probes alone, a key that those do not have is none."""
     several = any(len(point.keys) > 1 for point in definition.points)
-    without = (FENTRY, FEXIT) if several and not _takes_functions() else ()
+    without = (FENTRY, FEXIT) if several and not trial.functions() else ()
     return resolve(definition, RunningKernel(), without)
-
-
-def _takes_functions() -> bool:
-    return trial.attempt("features", "fentry", _alone, attach=False).works
-
-
-def _alone(features: BpfObject) -> None:
-    for unused in features.maps.values():
-        unused.disable()

@@ -34,6 +34,7 @@ from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, UNTIMED_FIELD, Group, Kind, Noun, Point, Stage
 from wptrace.model.report import Event, Snapshot, Source, Start
+from wptrace.model.rows import Number, Rows, Shape, items, numbered
 
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
@@ -167,7 +168,7 @@ class BlockFlow(Flow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._devices = Devices(options.devices, stateful=self._unstamped)
-        self._events: list[Event] = []
+        self._records: list[Record] = []
         self._sampling = Sampling()
 
     @staticmethod
@@ -216,7 +217,7 @@ class BlockFlow(Flow):
             f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._devices.extents
         ]
         hooks = self._hooks()
-        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
+        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks), self.planned_memory(self._prepare)]
 
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._devices.stateful else _STAMPS
@@ -253,11 +254,11 @@ class BlockFlow(Flow):
         return notes
 
     def _take(self, records: list[Record]) -> None:
-        self._events += self._requests.decode(records, wall_offset_ns())
+        self._records += records
 
-    def events(self) -> list[Event]:
-        taken, self._events = self._events, []
-        return taken
+    def events(self) -> Sequence[Event]:
+        taken, self._records = self._records, []
+        return Rows(taken, self._requests) if taken else ()
 
     @property
     def rules(self) -> Rules:
@@ -330,6 +331,29 @@ class Requests:
         layout: Structure = obj.struct("block_record")
         self._events = Events(layout.member("events"))
         self.layout, self._fields = layout.packed("events")
+        self.wall_offset_ns: int | None = None
+        """The offset from monotonic times to the time of day; None is that of now."""
+        at = {name: place for place, name in enumerate(self._fields)}
+        self._numbers = frozenset(at[name] for name in ("end_ns", "sector", "queue_ns", "device_ns", "bytes", "cpu"))
+        alike = items(at[name] for name in ("dev", "flags", "error", "op"))
+        self.shape = Shape(
+            ("wall", "names"),
+            {"nothing": bytes(layout.member("events").size)},
+            f"r[{at['events']}] == nothing",
+            f"names[r[{at['slot']}]], {alike}",
+            {},
+        )
+
+    def variables(self) -> tuple[Any, ...]:
+        wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
+        return wall, self._names
+
+    def made(self, rows: Sequence[Record], variables: tuple[Any, ...]) -> Iterator[Event]:
+        return self.decode(rows, variables[0])
+
+    def numbered(self, row: Record, variables: tuple[Any, ...]) -> Event:
+        (found,) = self.decode([numbered(row, self._numbers)], Number.of(variables[0], "wall"))
+        return found
 
     def decode(self, records: Sequence[Record], wall_offset_ns: int) -> Iterator[Event]:
         ops = self._ops

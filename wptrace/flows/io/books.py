@@ -268,7 +268,9 @@ class Books:
         given_up = causes[UNMATCHED_START] + shed_requests
         self.stale.note(starts.requests, starts.held, requests_ended + given_up, at_rest)
         if shed is None:
-            self.unseen.note(self._counts.requests(), starts.requests + self._obj.bss.elsewhere + causes[BIO_FULL])
+            # Once more: a flush that began since then may have ended before its row was read.
+            begun = started(self._obj, "bios")
+            self.unseen.note(self._counts.requests(), begun + self._obj.bss.elsewhere + causes[BIO_FULL])
         requests = Book.read(
             starts.requests + causes[BIO_FULL] + self.unseen.count,
             requests_ended,

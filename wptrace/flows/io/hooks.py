@@ -17,7 +17,7 @@ from wptrace.kernel.mounts import Remote
 
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
-OPERATION, SYNC, SWITCH = "operation", "sync", "switch"
+OPERATION, SYNC, SWITCH, FROZEN = "operation", "sync", "switch", "frozen"
 # Those whose ends are ends of operations.
 ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
 # Modules of journals, and the file systems that have one of them.
@@ -34,10 +34,12 @@ _WAITS = {
     "btrfs_sync_log": ("btrfs", "wait for btrfs's log tree", "wait for btrfs's log tree"),
 }
 JOURNAL_WAITS = tuple(_WAITS)
+# The kernel's functions for writes, from which a file system surely gets what waits there.
+WRITES = ("vfs_write", "vfs_writev", "do_iter_write", "vfs_iter_write")
 # They are attached only where records are shown.
 _COMMITS = ("journal.commit", "journal.change")
 # What has no other use than to see operations; all but the first and the switch only add to them.
-OPERATIONS = (*ENDING, SWITCH, "dirty_limit", "bio.throttle", *(f"wait.{function}" for function in _WAITS))
+OPERATIONS = (*ENDING, SWITCH, "dirty_limit", FROZEN, "bio.throttle", *(f"wait.{function}" for function in _WAITS))
 
 # Whose hooks are attached where they are asked for; layers, where a traced device is stacked.
 _OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
@@ -162,6 +164,15 @@ HOOKS = (
         "dirty_limit",
         ("dirty_limit",),
         "the dirty limit is part of fs",
+        required=False,
+    ),
+    Hook(
+        FROZEN,
+        "write to a frozen file system",
+        # Where functions cannot be observed, operations begin before that, and their stack says so.
+        (Way((), ("frozen_fentry",)), Way((READS_STACKS,), (READS_STACKS,), BY_STACK)),
+        ("fs",),
+        "what a frozen file system holds up is part of fs, or not seen",
         required=False,
     ),
     Hook(

@@ -127,7 +127,7 @@ class Part:
         """Make the rows that a report has."""
         return cells, counters
 
-    def events(self, found: list[Event]) -> list[Event]:
+    def events(self, found: Sequence[Event]) -> Sequence[Event]:
         """Those that came since the last call, of the parts before this one as well."""
         return found
 

@@ -116,7 +116,7 @@ class PathFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return self._devices.plan(self._hooks())
+        return [*self._devices.plan(self._hooks()), self.planned_memory(self._prepare)]
 
     def _hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
@@ -154,14 +154,16 @@ class PathFlow(Flow):
         for part in self._parts:
             chosen.update(part.chosen)
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
-        start = self._started(chosen, sources, self._notes(loaded))
+        return self._started(chosen, sources, self._notes(loaded))
+
+    def begin(self) -> None:
+        obj = self._obj
         for part in self._parts:
             part.begin(obj)
         obj.bss.since_ns = time.monotonic_ns()
         obj.bss.settled_ns = obj.bss.since_ns + _SETTLES_NS
         obj.bss.tracing = True
         self._books.unseen = Unseen(self._watched_whole())
-        return start
 
     def _notes(self, loaded: Loaded) -> list[str]:
         found = self._devices.notes() + loaded.attempts.notes()
@@ -263,8 +265,8 @@ class PathFlow(Flow):
             cells, counters = part.fold(cells, counters)
         return cells, counters
 
-    def events(self) -> list[Event]:
-        found: list[Event] = []
+    def events(self) -> Sequence[Event]:
+        found: Sequence[Event] = ()
         for part in self._parts:
             found = part.events(found)
         return found

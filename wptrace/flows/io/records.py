@@ -19,6 +19,7 @@ from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
 from wptrace.kernel.tasks import comm
 from wptrace.model.report import Child, Event, Segment
+from wptrace.model.rows import Number, Part, Row, Shape, items, numbered
 
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
@@ -37,10 +38,20 @@ _INTERFERENCE = ("interference", "noise")
 NO_STACK = WaitStack(SEVERAL, ())
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 
-Record = tuple[Any, ...]
+Record = Row
 
 WHOLE = (*_INTERFERENCE, "before_wakeup", "commit", "events", "met", "trail", "waits")
 """Members that are read only where there is something in them."""
+_RARE = (*WHOLE, "flush_before", "flush_behind", "held")
+"""Few records have anything in these."""
+
+# Numbers of usual records, which are shown as they are.
+_NUMBERS = (
+    *("start_ns", "end_ns", "handed_ns", "seen_ns", "offset", "length", "inode", "sector", "bytes", "user_data"),
+    *("requests", "readahead", "dirty_ns"),
+)
+# What decides how a record is shown, beside its names.
+_ALIKE = ("dev", "flags", "tgid", "tid", "kind", "op", "deleted", "interface", "request_op", "comm")
 
 RECORDS = Raw(
     "io_record",
@@ -108,8 +119,71 @@ class Stories:
         self.cgroups = CgroupNames() if cgroups is None else cgroups
         self.wall_offset_ns: int | None = None
         """The offset from monotonic times to the time of day; None is that of now."""
+        self.shape = self._shape()
 
-    def decode(self, records: Sequence[Record]) -> Iterator[Event]:
+    # --- Without an event for each (wptrace/model/rows.py) --------------------------------------------------------
+
+    def _shape(self) -> Shape | None:
+        at = self._at
+        requests = [number for number, kind in enumerate(self._kinds) if kind is REQUEST]
+        if self._trails is not None or len(requests) != 1 or not {*_NUMBERS, *_ALIKE} <= at.keys():
+            return None
+        first, empty = at["stages[0]"], self.layout.unpack(bytes(self.layout.size))
+        rare = [place for name, place in at.items() if name.partition("[")[0] in _RARE]
+        whole = {f"nothing_{place}": empty[place] for place in rare if isinstance(empty[place], bytes)}
+        usual = [f"r[{name.rpartition('_')[2]}] == {name}" for name in whole]
+        usual.append(f"not ({' or '.join(f'r[{place}]' for place in rare if not isinstance(empty[place], bytes))})")
+        result, sector = f"r[{at['result']}]", f"r[{at['sector']}]"
+        usual += [f"{result} >= 0", f"r[{at['offset']}] >= 0", f"{sector} != {_NO_SECTOR}"]
+        # Of these it matters whether there was any time, and of a request which error it has.
+        times = [first + place for place, name in enumerate(self._stages) if name in SPARSE] + [at["dirty_ns"]]
+        some = [f"r[{place}]" for place in times]
+        key = [f"names[r[{at['slot']}]], cgroups[r[{at['cgroup']}]]", items(at[name] for name in _ALIKE)]
+        key.append(f"({' or '.join(some)}) and ({', '.join(f'{one} > 0' for one in some)})")
+        key.append(f"r[{at['kind']}] == {requests[0]} and {result}")
+        chain, path_end = at[_CHAIN + self._chain[0]], f"r[{at['path_end']}]"
+        return Shape(
+            ("wall", "names", "cgroups"),
+            whole,
+            " and ".join(usual),
+            ", ".join(key),
+            {
+                "path": Part(
+                    f"r[{at['path']}][:{path_end}], r[{at['path_cut']}]", lambda key: path(key[0], key[1] > 0)
+                ),
+                "cpus": Part(f"r[{chain}:{chain + len(self._chain)}]", self._cpus),
+            },
+        )
+
+    def variables(self) -> tuple[Any, ...]:
+        return self._wall_ns(), self.names, _Made(self.cgroups.of)
+
+    def made(self, rows: Sequence[Record], variables: tuple[Any, ...]) -> Iterator[Event]:
+        return self.decode(rows, variables[0])
+
+    def numbered(self, row: Record, variables: tuple[Any, ...]) -> Event:
+        at, first = self._at, self._at["stages[0]"]
+        places = {at[name] for name in (*_NUMBERS, "result")} | set(range(first, first + len(self._stages)))
+        (found,) = self.decode([numbered(row, frozenset(places))], Number.of(variables[0], "wall"))
+        return found
+
+    def meet(self, records: Sequence[Record]) -> None:
+        """Look names up while those whose they are are likely to be there."""
+        cgroup = self._at["cgroup"]
+        for number in {record[cgroup] for record in records}:
+            self.cgroups.of(number)
+
+    def told(self, records: Sequence[Record]) -> list[Record]:
+        """Those that say who was in the way."""
+        commit, nothing = self._at["commit"], self._no_commit
+        interference, before, silence = self._interference_at, self._at.get("before_wakeup", 0), self._silence
+        if interference is None:
+            return [one for one in records if one[commit] != nothing]
+        return [one for one in records if one[commit] != nothing or one[interference] + one[before] != silence]
+
+    # --- An event for each ----------------------------------------------------------------------------------------
+
+    def decode(self, records: Sequence[Record], wall_ns: int | None = None) -> Iterator[Event]:
         # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
@@ -139,7 +213,7 @@ class Stories:
         comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
         groups = _Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
         letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(self._cpus)
-        wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
+        wall = self._wall_ns() if wall_ns is None else wall_ns
         happened = self._events.fields
         for record in records:
             kind = kinds[record[kind_at]]
@@ -221,6 +295,9 @@ class Stories:
                 segments, more, children = trails.decode(record[trail], record[start_ns])
                 yield event._replace(segments=segments, more=more, children=children)
 
+    def _wall_ns(self) -> int:
+        return wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
+
     def decode_short(self, records: Sequence[Record]) -> Iterator[Event]:
         """As much of them as figures are made of and filters ask for, in a part of the time."""
         at = self._at.__getitem__
@@ -234,7 +311,7 @@ class Stories:
         last, names, kinds, ops = first + len(self._stages), self.names, self._kinds, self._ops
         comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
         groups = _Made(lambda key: kinds[key[0]].group(names[key[1]], ops[kinds[key[0]]][key[2]]))
-        wall = wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
+        wall = self._wall_ns()
         for record in records:
             group = groups[record[kind_at], record[slot], record[op]]
             stages: dict[str, int] = dict(zip(self._stages, record[first:last]))

@@ -42,6 +42,8 @@ class WaitStack(NamedTuple):
 DIRTY_LIMIT = "dirty limit"
 SEVERAL = "several"
 """Waits of stacks that found no place of their own."""
+NOT_KNOWN = "unknown"
+"""All waits, where no program may read a stack."""
 
 REASONS = (
     Reason(

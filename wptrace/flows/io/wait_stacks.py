@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from wptrace.bpf.object import BpfObject
-from wptrace.flows.io.wait_reasons import DIRTY_LIMIT, SEVERAL, WaitStack, cleaned, reason_of
+from wptrace.flows.io.wait_reasons import DIRTY_LIMIT, NOT_KNOWN, SEVERAL, WaitStack, cleaned, reason_of
 from wptrace.kernel import cpus
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
 
@@ -24,7 +24,8 @@ class WaitStacks:
     A stack that leaves takes its number along, as the next one at its place is of another generation.
     """
 
-    def __init__(self, obj: BpfObject) -> None:
+    def __init__(self, obj: BpfObject, readable: bool = True) -> None:
+        """Where none can be read, no wait has one."""
         self._obj = obj
         layout = self._layout = obj.struct("wait_stack")
         self.places = obj.length("wait_stacks")
@@ -33,7 +34,7 @@ class WaitStacks:
         self._is_known, self._generation = (layout.fields.index(name) for name in ("known", "generation"))
         self._at = {one.name: one.offset for one in layout.places}
         self._symbols: KernelSymbols | None = None
-        several = WaitStack(SEVERAL, ())
+        several = WaitStack(SEVERAL if readable else NOT_KNOWN, ())
         self._found = {
             obj.constants["WAIT_DIRTY_LIMIT"]: WaitStack(DIRTY_LIMIT, ()),
             obj.constants["WAIT_OTHER"]: several,

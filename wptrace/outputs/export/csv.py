@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from wptrace.model.report import Event, Report, Start
+from wptrace.model.rows import Rows
 from wptrace.outputs.csv_lines import CsvLines
 from wptrace.outputs.export.file import Export, ExportFile, text
 from wptrace.outputs.registry import Wanted
@@ -20,6 +21,9 @@ class CsvExport(Export):
 
     def event(self, event: Event) -> None:
         self._lines.write(event)
+
+    def rows(self, rows: Rows) -> bool:
+        return self._lines.rows(rows)
 
     def finish(self, report: Report) -> None:
         """Lines are whole at once."""

@@ -12,214 +12,45 @@ import hashlib
 import heapq
 import html
 import importlib
-import itertools
 import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from wptrace import __version__
-from wptrace.analysis import neighbours
+from wptrace.analysis import neighbours, waits
 from wptrace.analysis.owners import owner, place
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import segments
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import STACK, TOTAL, UNATTRIBUTED, Group, Kind
+from wptrace.model.kind import OPERATION, STACK, TOTAL, UNATTRIBUTED, Group, Kind
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, arranged
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.file import Export, ExportFile
+from wptrace.outputs.export.over_time import LONGEST, Places, Singles, Times, flat, ms
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import budget, header, verdict, words
+from wptrace.outputs.text import budget, header, tables, verdict, words
 from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import printable
 
 SLOWEST = 1000
 """Single ones that are kept."""
-COLUMNS = 256
-"""Of time; two become one where there are more, or where they hold more than so many filled buckets."""
-BUCKETS = 200_000
 _ROWS = 500
 _STACKS = 2000
 _LINES = 2000
 _WIDTH = 100
-# Nobody reads more of a name.
-_LONGEST = 4096
 _UNDER_WAY = "under_way"
-# So many devices and owners have times of their own, of so many that came first.
-_APART, _CANDIDATES = 24, 400
-# Points of a map, some 25 bytes each.
-_PLACES = 16_000
-
-Cells = Mapping[Group, Mapping[str, Distribution]]
-
-
-class _Sparse:
-    """A distribution as count, sum, and the filled buckets."""
-
-    __slots__ = ("buckets", "count", "sum")
-
-    def __init__(self, found: Distribution) -> None:
-        self.count, self.sum = found.count, found.sum
-        self.buckets = Counter({slot: count for slot, count in enumerate(found.buckets) if count})
-
-    def merge(self, other: _Sparse) -> None:
-        self.count += other.count
-        self.sum += other.sum
-        self.buckets.update(other.buckets)
-
-    def plain(self) -> list[Any]:
-        return [self.count, self.sum, _flat(self.buckets)]
-
-
-class _Column(NamedTuple):
-    begin_ns: int
-    end_ns: int
-    cells: dict[Group, dict[str, _Sparse]]
-    bytes: Counter[Group]
-
-    @property
-    def size(self) -> int:
-        return sum(len(found.buckets) for stages in self.cells.values() for found in stages.values())
-
-
-class Times:
-    """Counts over time of each kind and operation, in columns whose sums are those of the summary.
-
-    Of devices and of owners there are as many as have a row of their own here.
-    """
-
-    def __init__(self) -> None:
-        self._columns: list[_Column] = []
-        self._added: dict[Group, dict[str, Distribution]] = {}
-        self._added_bytes: Counter[Group] = Counter()
-        self._apart: dict[Group, int] = {}
-        self._last_ns = 0
-
-    def apart(self) -> list[Group]:
-        """Devices and owners with the most time."""
-        return sorted(self._apart, key=lambda group: -self._apart[group])[:_APART]
-
-    def _cells(self, report: Report) -> dict[Group, dict[str, Distribution]]:
-        cells = sums.wholes(report)
-        for group, found in sums.apart(report).items():
-            if group in self._apart or len(self._apart) < _CANDIDATES:
-                self._apart[group] = self._apart.get(group, 0) + found.sum
-                cells[group] = {TOTAL: found}
-        return cells
-
-    def interval(self, report: Report) -> None:
-        cells, moved = self._cells(report), sums.moved(report)
-        self._added_bytes += moved
-        for group, found in cells.items():
-            into = self._added.setdefault(group, {})
-            for name, one in found.items():
-                if name in into:
-                    into[name].merge(one)
-                else:
-                    into[name] = one.copy()
-        self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells, moved)
-
-    def end(self, report: Report) -> None:
-        """Add what came after the last interval."""
-        rest: dict[Group, dict[str, Distribution]] = {}
-        for group, found in self._cells(report).items():
-            before = self._added.get(group, {})
-            rest[group] = {name: one.delta(before[name]) if name in before else one for name, one in found.items()}
-        begin_ns = self._last_ns or report.ts_ns - report.duration_ns
-        self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._added_bytes)
-        if len(self._columns) > 1:
-            *earlier, last, short = self._columns
-            # What is left of a second at the end would be drawn as a fall.
-            if short.end_ns - short.begin_ns < (last.end_ns - last.begin_ns) / 2:
-                self._columns = [*earlier, _both(last, short)]
-
-    def _add(self, begin_ns: int, end_ns: int, cells: Cells, moved: Counter[Group]) -> None:
-        self._last_ns = end_ns
-        filled = {
-            group: {name: _Sparse(one) for name, one in found.items() if one.count}
-            for group, found in cells.items()
-            if any(one.count for one in found.values())
-        }
-        # A column in which nothing happened is seen as a gap.
-        if filled:
-            self._columns.append(_Column(begin_ns, end_ns, filled, moved))
-        while len(self._columns) > 1 and (
-            len(self._columns) > COLUMNS or sum(column.size for column in self._columns) > BUCKETS
-        ):
-            pairs = itertools.zip_longest(self._columns[::2], self._columns[1::2])
-            self._columns = [one if other is None else _both(one, other) for one, other in pairs]
-
-    def plain(self, places: Mapping[Group, int], since_ns: int) -> list[list[Any]]:
-        return [
-            [
-                _ms(column.begin_ns - since_ns),
-                _ms(column.end_ns - since_ns),
-                {
-                    places[group]: {name: one.plain() for name, one in found.items()}
-                    for group, found in column.cells.items()
-                    if group in places
-                },
-                {places[group]: count for group, count in column.bytes.items() if group in places and count},
-            ]
-            for column in self._columns
-        ]
-
-
-class Places:
-    """Where on its device each one was: of all of them, or one in so many where there are more."""
-
-    def __init__(self) -> None:
-        self.step = 1
-        self._seen = 0
-        self._rows: list[tuple[int, str, str, int, int]] = []
-
-    def add(self, event: Event) -> None:
-        sector, size = event.fields.get("sector"), event.fields.get("bytes")
-        if not isinstance(sector, int) or not isinstance(size, int) or size <= 0 or "dev" not in event.group.kind.place:
-            return
-        self._seen += 1
-        if self._seen % self.step:
-            return
-        self._rows.append((event.end_ns, str(event.group.label("dev")), str(event.group.label("op")), sector, size))
-        if len(self._rows) > _PLACES:
-            self._rows, self.step = self._rows[1::2], 2 * self.step
-
-    def plain(self, since_ns: int) -> dict[str, Any]:
-        devices = list(dict.fromkeys(dev for _, dev, _, _, _ in self._rows))
-        ops = list(dict.fromkeys(op for _, _, op, _, _ in self._rows))
-        return {
-            "step": self.step,
-            "devices": [printable(one)[:_LONGEST] for one in devices],
-            "ops": [printable(one)[:_LONGEST] for one in ops],
-            "rows": [
-                [round((end_ns - since_ns) / 1e6, 1), devices.index(dev), ops.index(op), sector, size // 512]
-                for end_ns, dev, op, sector, size in self._rows
-            ],
-        }
-
-
-def _both(one: _Column, other: _Column) -> _Column:
-    one.bytes.update(other.bytes)
-    for group, found in other.cells.items():
-        into = one.cells.setdefault(group, {})
-        for name, sparse in found.items():
-            if name in into:
-                into[name].merge(sparse)
-            else:
-                into[name] = sparse
-    return one._replace(end_ns=other.end_ns)
 
 
 class HtmlExport(Export):
     def __init__(self, file: ExportFile, view: View) -> None:
         super().__init__(file)
         self._view = view
-        self._times = Times()
-        self._places = Places()
+        self._times, self._singles, self._places = Times(), Singles(), Places()
         self._slowest: list[tuple[int, int, Event]] = []
         self._events = 0
         self._stuck: tuple[list[InFlight], int] = ([], 0)
@@ -227,12 +58,14 @@ class HtmlExport(Export):
 
     def start(self, start: Start) -> None:
         self._start = start
+        self._singles.owners = str(start.filters.get("by", ""))
         self._introduction = list(self._view.begin(start))
 
     def event(self, event: Event) -> None:
         self._events += 1
         self._view.add(event)
         self._places.add(event)
+        self._singles.add(event)
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, (event.total_ns, self._events, event))
         elif event.total_ns > self._slowest[0][0]:
@@ -245,7 +78,6 @@ class HtmlExport(Export):
         self._times.interval(report)
 
     def finish(self, report: Report) -> None:
-        self._times.end(report)
         text = self._text(report)
         self._file.write(page(self._title(report), self._data(report, text), text))
 
@@ -264,11 +96,10 @@ class HtmlExport(Export):
     def _data(self, report: Report, text: Sequence[str]) -> dict[str, Any]:
         start, since_ns = self._start, report.ts_ns - report.duration_ns
         kinds = list(dict.fromkeys((*start.kinds, *(group.kind for group in report.cells))))
-        found = sums.wholes(report)
-        series = list(arranged(found, kinds))
-        apart = self._times.apart()
-        found.update((group, {TOTAL: one}) for group, one in sums.apart(report).items() if group in apart)
-        apart = [group for group in apart if group in found]
+        wholes, apart = self._times.end(report)
+        series = list(arranged(wholes, kinds))
+        places = {group: at for at, group in enumerate((*series, *apart))}
+        found = {**wholes, **{group: {TOTAL: one} for group, one in apart.items()}}
         events = sorted(self._slowest, key=lambda one: (-one[0], one[1]))
         stuck, stuck_ns = self._stuck
         return {
@@ -293,13 +124,14 @@ class HtmlExport(Export):
             "since": since_ns // 1_000_000,
             "offset": _zone_s(since_ns),
             "kinds": [_kind(kind) for kind in kinds],
-            "series": list(_series(report, kinds, series, found)),
+            "series": list(_series(report, kinds, series, wholes)),
             # Behind the others in columns: each alone is no part of a sum.
             "apart": [
-                {"kind": kinds.index(one.kind), "name": _alone(one), "cells": {TOTAL: _cell(found[one][TOTAL])}}
-                for one in apart
+                {"kind": kinds.index(group.kind), "name": _alone(group), "cells": {TOTAL: _cell(one)}}
+                for group, one in apart.items()
             ],
-            "columns": self._times.plain({group: at for at, group in enumerate((*series, *apart))}, since_ns),
+            "columns": self._times.plain(places, since_ns),
+            "singles": self._singles.plain(found, places, since_ns),
             "places": self._places.plain(since_ns),
             "tables": list(_tables(report, kinds)),
             "by": printable(str(start.filters.get("by", ""))),
@@ -327,16 +159,16 @@ class HtmlExport(Export):
         error = fields.get("error", 0)
         return {
             "series": series.index(whole) if whole in series else -1,
-            "what": f"{words.group(event.group)} {kind.noun.one}".strip()[:_LONGEST],
-            "end": _ms(event.end_ns - since_ns),
+            "what": f"{words.group(event.group)} {kind.noun.one}".strip()[:LONGEST],
+            "end": ms(event.end_ns - since_ns),
             "clock": clock_time(event.end_ns, False),
             "total": event.total_ns,
             "stages": [[name, ns] for name, ns in _in_order(event) if ns],
             **_spans(event),
-            "who": words.task(fields)[:_LONGEST] if "comm" in fields else "",
-            "where": printable(_where(fields))[:_LONGEST],
+            "who": words.task(fields)[:LONGEST] if "comm" in fields else "",
+            "where": printable(_where(fields))[:LONGEST],
             "failed": blkstatus.name(error) if isinstance(error, int) and error > 0 else "",
-            "story": [printable(line)[:_LONGEST] for line in self._view.event(event, _WIDTH, True)],
+            "story": [printable(line)[:LONGEST] for line in self._view.event(event, _WIDTH, True)],
         }
 
 
@@ -348,7 +180,9 @@ def _series(
     for group, counts in report.counters.items():
         if place(group.kind) is None and sums.whole(group) in counters:
             counters[sums.whole(group)].update(counts)
+    everywhere = waits.of(report.everywhere())
     for group, counts in counters.items():
+        made = everywhere.get(group.values, []) if group.kind.name == OPERATION else []
         yield {
             "kind": kinds.index(group.kind),
             "name": sums.name(group),
@@ -356,12 +190,13 @@ def _series(
             "untimed": counts[UNTIMED],
             "events": [[name, count] for name, count in counts.items() if name not in (BYTES, UNTIMED) and count],
             "cells": {name: _cell(one) for name, one in found[group].items()},
+            "made": [f"of {one.stage}: {', '.join(parts)}" for one in made if (parts := tables.made_of(one))],
         }
 
 
 def _alone(group: Group) -> str:
     """A device or an owner with its operation, and what it did."""
-    return f"{words.group(group)} {group.kind.noun.plural}"[:_LONGEST]
+    return f"{words.group(group)} {group.kind.noun.plural}"[:LONGEST]
 
 
 def _in_order(event: Event) -> Iterator[tuple[str, int]]:
@@ -437,12 +272,7 @@ def _figures(found: Distribution) -> list[float]:
 
 def _cell(found: Distribution) -> list[Any]:
     filled = {slot: count for slot, count in enumerate(found.buckets) if count}
-    return [*_figures(found), found.min, _flat(filled)]
-
-
-def _flat(buckets: Mapping[int, int]) -> list[int]:
-    """Slot, count, slot, count ..."""
-    return [number for slot in sorted(buckets) for number in (slot, buckets[slot])]
+    return [*_figures(found), found.min, flat(filled)]
 
 
 def _kind(kind: Kind) -> dict[str, Any]:
@@ -490,10 +320,6 @@ def _neighbour(one: neighbours.Neighbour) -> dict[str, Any]:
             if ns >= 0.01 * meanwhile
         ],
     }
-
-
-def _ms(ns: int) -> float:
-    return round(ns / 1e6, 6)
 
 
 def _zone_s(wall_ns: int) -> int:

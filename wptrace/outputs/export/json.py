@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.model.rows import Rows
 from wptrace.outputs.export.file import Export, ExportFile, text
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
@@ -19,6 +20,9 @@ class JsonExport(Export):
 
     def event(self, event: Event) -> None:
         self._lines.event(event)
+
+    def rows(self, rows: Rows) -> bool:
+        return self._lines.rows(rows)
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._lines.in_flight(found, at_ns)

@@ -101,12 +101,20 @@ function summed(series, metric, columns) {
 
 const state = { series: 0, metric: "total", range: null };
 const drawn = [];
-// By their numbers: the times of two that are side by side may overlap by what rounding leaves.
-const columnsOf = (range) => (range ? D.columns.slice(range[2], range[3] + 1) : D.columns);
+// Of events, where each of them is known; else of intervals.
+const single = (series, metric) => (D.singles.of[series] || []).includes(metric);
+// By their middles: the times of two that are side by side may overlap by what rounding leaves. Of an interval that is
+// longer than the range there is no part.
+function within(columns) {
+	if (!state.range) return columns;
+	const [from, to] = state.range, middle = (from + to) / 2;
+	return columns.filter(([begin, end]) => ((begin + end) / 2 >= from && (begin + end) / 2 <= to) || (begin <= middle && middle < end));
+}
+const columnsOf = (series, metric) => within(single(series, metric) ? D.singles.columns : D.columns);
 function figures(series, metric) {
 	const cell = D.series[series].cells[metric];
 	if (!cell) return null;
-	return state.range ? summed(series, metric, columnsOf(state.range)) : whole(cell);
+	return state.range ? summed(series, metric, columnsOf(series, metric)) : whole(cell);
 }
 function look(change) {
 	Object.assign(state, change);
@@ -120,11 +128,16 @@ for (const series of D.series) for (const metric of D.kinds[series.kind].metrics
 for (const one of D.events.rows) for (const [name] of one.stages) if (!took.has(name)) took.set(name, 0);
 const names = [...took.keys()].sort((a, b) => took.get(b) - took.get(a));
 const colour = (name) => `var(--s${name === "unattributed" ? 9 : Math.max(names.indexOf(name), 0) % 12})`;
-const seconds = () => (state.range ? (state.range[1] - state.range[0]) / 1000 : D.duration / 1e9);
+// The time that the figures of a range are of.
+function seconds(series) {
+	if (!state.range) return D.duration / 1e9;
+	const found = columnsOf(series, "total"), [from, to] = state.range;
+	return Math.max(to - from, found.length ? found[found.length - 1][1] - found[0][0] : 0) / 1000;
+}
 
 // A device or an owner alone, behind the sums, which the tables are of.
 const sums = [...D.series];
-D.series.push(...D.apart.map((one) => ({ ...one, bytes: 0, untimed: 0, events: [] })));
+D.series.push(...D.apart.map((one) => ({ ...one, bytes: 0, untimed: 0, events: [], made: [] })));
 
 // Kinds in their order, and of each those with the most time first.
 const ranked = sums.map((one, at) => at).sort((a, b) =>
@@ -199,11 +212,12 @@ function heat() {
 		id: "heat", tabindex: 0, role: "group", height: HIGH,
 		"aria-label": "Heat map over time. Arrows move, with shift they select, Enter zooms, Escape shows all.",
 	});
+	const grain = el("p", { class: "hint", id: "grain" });
 	section(bytes ? "Sizes over time" : "Latency over time",
-		"Each column is an interval; the darker a field, the more there were. Drag over a range to zoom into it: the tables below "
-		+ "then cover that range. With the keyboard: arrows, shift and arrows, Enter, Escape.",
+		"The darker a field, the more there were. Drag over a range to zoom into it: the tables below then cover that range. "
+		+ "With the keyboard: arrows, shift and arrows, Enter, Escape.",
 		el("div", { class: "bar" }, el("label", { for: "what" }, "of"), which, el("label", { for: "stage" }, "stage"), metric, reset),
-		el("figure", {}, chart),
+		el("figure", {}, chart), grain,
 		el("div", { class: "legend" },
 			el("span", {}, el("i", { class: "line", style: { background: "var(--fg)" } }), "p50"),
 			el("span", {}, el("i", { class: "line", style: { background: "var(--over)" } }), "p99"),
@@ -228,15 +242,15 @@ function heat() {
 	function zoom() {
 		if (cursor < 0) return;
 		const from = Math.min(cursor, anchor), to = Math.max(cursor, anchor);
-		const first = D.columns.indexOf(view[from]);
-		const range = [view[from][0], view[to][1], first, first + to - from];
+		const range = [view[from][0], view[to][1]];
 		cursor = anchor = -1;
 		look({ range });
 	}
 	chart.addEventListener("keydown", (event) => {
 		const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
 		if (step && view.length) {
-			cursor = Math.min(Math.max(cursor < 0 ? (step > 0 ? 0 : view.length - 1) : cursor + step, 0), view.length - 1);
+			if (cursor < 0) cursor = step > 0 ? -1 : view.length;
+			cursor = Math.min(Math.max(cursor + step, 0), view.length - 1);
 			if (!event.shiftKey || anchor < 0) anchor = cursor;
 			mark();
 		} else if (event.key === "Enter") zoom();
@@ -277,7 +291,10 @@ function heat() {
 		if (![...metric.options].some((one) => one.value === state.metric)) state.metric = "total";
 		metric.value = state.metric;
 		reset.disabled = !state.range;
-		view = columnsOf(state.range);
+		view = columnsOf(state.series, state.metric);
+		grain.textContent = single(state.series, state.metric)
+			? `Each column is ${duration(D.singles.width * 1e6)}: all ${many(series.cells.total[0], kind)} are there one by one, where they ended.`
+			: "Each column is an interval, or several: not every one is known by itself.";
 		const time = axis(chart, HIGH), { wide, span, scale } = time;
 		x = time.x;
 		// Four buckets are a row: half a power of two.
@@ -324,13 +341,14 @@ function heat() {
 				svg("text", { x: Math.min(Math.max(place, LEFT + (fine ? 36 : 22)), wide - (fine ? 46 : 30)), y: HIGH - 6, "text-anchor": "middle" }, text));
 		}
 		const line = (share) => {
-			let path = "", pen = false;
+			let path = "", last = -Infinity;
 			view.forEach(([begin, end, cells]) => {
 				const cell = cells[state.series] && cells[state.series][state.metric];
-				if (!cell || !cell[0]) { pen = false; return; }
-				const value = percentile(share, cell[0], [...pairs(cell[2])]);
-				path += `${pen ? "L" : "M"}${x((begin + end) / 2).toFixed(1)} ${y(place(value) / 4).toFixed(1)}`;
-				pen = true;
+				if (!cell || !cell[0]) return;
+				const value = y(place(percentile(share, cell[0], [...pairs(cell[2])])) / 4).toFixed(1);
+				// Where there was nothing is no line.
+				path += `${begin - last < (end - begin) / 2 ? "L" : `M${x(begin).toFixed(1)} ${value}L`}${x((begin + end) / 2).toFixed(1)} ${value}`;
+				last = end;
 			});
 			return path;
 		};
@@ -380,11 +398,11 @@ function rates() {
 	// A flow may know no bytes.
 	if (!D.columns.some((one) => mine.some((at) => one[3][at]))) lines.splice(1, 2);
 	const charts = lines.map(([name]) => svg("svg", { class: "rate", role: "img", "aria-label": `${D.kinds[kind].many} ${name} over time` }));
-	section("Rates over time", `${D.kinds[kind].many[0].toUpperCase()}${D.kinds[kind].many.slice(1)} a second, their bytes and sizes, and how many there were at a time.`,
+	section("Rates over time", `${D.kinds[kind].many[0].toUpperCase()}${D.kinds[kind].many.slice(1)} a second, their bytes and sizes, and how many there were at a time, in each interval.`,
 		charts.map((chart) => el("figure", {}, chart)), el("div", { class: "legend" }, mine.map((at, place) => key(D.series[at].name, place))));
 	charts.forEach((chart, place) => redrawn(chart, () => {
 		const [name, value, words] = lines[place], { wide, x } = axis(chart, 96);
-		const found = per(columnsOf(state.range), value);
+		const found = per(within(D.columns), value);
 		const most = Math.max(...found.flat().map((one) => one[2]), 1e-9);
 		const y = (one) => 78 - (68 * one) / most;
 		chart.replaceChildren(svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 78, y2: 78 }), svg("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: 10, y2: 10 }),
@@ -443,7 +461,7 @@ function stages() {
 			const series = D.series[at];
 			const found = figures(at, "total"), unit = unitOf(at, "total");
 			return el("tr", {}, el("td", { class: "name" }, series.name), el("td", { class: "num" }, number(found.count)),
-				el("td", { class: "num" }, seconds() ? rate(found.count / seconds()) : ""),
+				el("td", { class: "num" }, seconds(at) ? rate(found.count / seconds(at)) : ""),
 				el("td", { class: "num less" }, series.bytes && !state.range ? size(series.bytes) : ""), figureCells(found, unit));
 		})));
 		const parts = [el("div", { class: "wide" }, whole)];
@@ -476,7 +494,9 @@ function stages() {
 				interference.length ? el("tr", { class: "none" }, el("td", { colspan: 10 }, "of that, inside the stages above:")) : null,
 				interference.map(([metric, found]) => row(metric, found)),
 				el("tr", { class: "whole" }, el("td", {}, "total"), el("td", { class: "num" }, number(total.count)), figureCells(total, kind.unit), el("td", { class: "num" }, ""), el("td", { class: "least" }))))),
-			idle.length || extra.length ? el("p", { class: "hint" }, [idle.length ? `took no time: ${idle.join(", ")}` : "", ...extra].filter(Boolean).join("; ")) : null].filter(Boolean);
+			// Of a range nobody knows it.
+			state.range ? [] : series.made.map((one) => el("p", { class: "made" }, one)),
+			idle.length || extra.length ? el("p", { class: "hint" }, [idle.length ? `took no time: ${idle.join(", ")}` : "", ...extra].filter(Boolean).join("; ")) : null].flat().filter(Boolean);
 	}
 }
 

@@ -217,8 +217,10 @@ def wait_stacks(report: Report, width: int) -> Iterator[str]:
         what = (
             f"{printable(one['dev'])} {printable(one['op'])} {printable(one['in_stage'])}: {printable(one['reason'])}"
         )
+        whose = f" of {printable(one['owner'])}" if one.get("owner") else ""
+        times = "once" if one["waits"] == 1 else f"{one['waits']:,} times"
         yield ""
-        yield f"{what}, {one['waits']:,} times, {units.duration(one['sum_ns'])}"
+        yield f"{what}, {times}, {units.duration(one['sum_ns'])}{whose}"
         yield from words.wrapped(map(printable, one["stack"]), width, "    ", " <- ")
 
 

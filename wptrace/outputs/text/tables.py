@@ -84,6 +84,9 @@ def one(
     """The table of one; what stages were `made` of is the same for all of a report."""
     many = wide(report) and style.width >= _ROOM_FOR_MORE
     yield _title(group, rows, report)
+    # Of those that were only asked for, as flushes.
+    if not any(row.distribution.count for row in rows):
+        return
     names_width = max(_STAGE, *(len(row.metric) for row in rows))
     yield f"  {'stage':<{names_width}} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
     names = {metric.name for metric in group.kind.interference}
@@ -102,17 +105,20 @@ def one(
 
 
 def _made_of(found: waits.Waits, width: int) -> Iterator[str]:
+    if parts := made_of(found):
+        yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], width, "  ", ", ")
+
+
+def made_of(found: waits.Waits) -> list[str]:
     """What operations waited for in a stage, and how often."""
     more = {one.reason: f"{one.waits:,}" for one in found.reasons}
     busy = [f"{share:.0%} {words.printable(what)}" for what, share in found.work[:_WORKS] if share >= _LEAST_WORK]
     more[waits.RUNNING] = ", ".join(busy)
-    parts = [
+    return [
         f"{share:.1%} {words.printable(name)}{f' ({more[name]})' if more.get(name) else ''}"
         for name, share in found.parts
         if share >= _LEAST_PART
     ]
-    if parts:
-        yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], width, "  ", ", ")
 
 
 def name(group: Group, report: Report) -> str:

@@ -10,10 +10,12 @@ import pytest
 
 from tests.unit.docs.pages import ROOT
 from wptrace.bpf import trial
+from wptrace.bpf.lib import Libbpf
 from wptrace.bpf.object import open_object
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.options import Options
+from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
@@ -79,6 +81,7 @@ def test_parts_that_nobody_asks_for_are_not_imported() -> None:
     code = """
 import sys
 from wptrace.flows.io.options import Options
+from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
 blockdev.layers = list
@@ -89,3 +92,23 @@ print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.
     assert set(done.stdout.split()) == {
         f"wptrace.flows.io.parts.{name}" for name in ("counts", "file_systems", "waits")
     }
+
+
+def test_rows_of_a_large_machine_are_known_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 disks, and 128 CPUs that it might have: on paper."""
+    disks = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, at), 0, EVERYTHING) for at in range(60)]
+
+    monkeypatch.setattr(Libbpf, "cpus", 128)
+
+    def planned(count: int) -> int:
+        monkeypatch.setattr(devices, "extents", lambda wanted, hidden: disks[:count])
+        with open_object("io_path") as obj:
+            PathFlow(Options())._prepare(obj)
+            return obj.planned_bytes
+
+    with open_object("io_path") as obj:
+        row = Counts().row_bytes(obj)
+    few, many = planned(1), planned(60)
+    assert 59 * 128 * row <= many - few <= 59 * 128 * row * 1.01
+    flow = PathFlow(Options())
+    assert flow.planned_memory(flow._prepare) == "take 1.39 GiB of the kernel's memory, for 128 CPUs"

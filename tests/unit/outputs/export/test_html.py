@@ -16,13 +16,15 @@ import pytest
 from tests.unit.outputs import path, samples
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, play
 from wptrace.analysis.neighbours import HAD, MEANWHILE, WAITED, Owner
+from wptrace.analysis.waits import ASLEEP, COUNT, NS, WAIT, WAITS
 from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.flows.stacks import IO
+from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Task
-from wptrace.model.report import Report, Start, arranged
+from wptrace.model.report import Event, Report, Start, arranged
 from wptrace.model.stack import Stack
 from wptrace.outputs import export
-from wptrace.outputs.export import html
+from wptrace.outputs.export import html, over_time
 from wptrace.outputs.registry import Wanted
 
 END = "</script><script>alert(1)</script><!--"
@@ -133,8 +135,8 @@ def test_the_slowest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "COLUMNS", 16)
-    reports = [path.report(ts_ns=NOON + at * SECOND) for at in range(html.COLUMNS + 5)]
+    monkeypatch.setattr(over_time, "COLUMNS", 16)
+    reports = [path.report(ts_ns=NOON + at * SECOND) for at in range(over_time.COLUMNS + 5)]
     last = reports[-1].ts_ns
     cells = {group: {name: one.copy() for name, one in found.items()} for group, found in path.cells().items()}
     for _ in reports[1:]:
@@ -143,10 +145,72 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
                 cells[group][name].merge(one)
     whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
     columns = reported(tmp_path, path.start(), *reports, whole)["columns"]
-    assert html.COLUMNS / 2 <= len(columns) <= html.COLUMNS
+    assert over_time.COLUMNS / 2 <= len(columns) <= over_time.COLUMNS
     assert sum(cells["0"]["total"][0] for _, _, cells, _ in columns) == 500 * len(reports)
     edges = [edge for begin, end, _, _ in columns for edge in (begin, end)]
     assert edges == sorted(edges)
+
+
+def singles(count: int) -> list[Event]:
+    """Each takes 1 ms more than the one before it, and two of three are of one process."""
+    found = []
+    for at in range(count):
+        stages = {**path.USUAL, "device": (at + 1) * MS}
+        event = path.operation(pid=1 if at % 3 else 2, comm="db")
+        found.append(event._replace(end_ns=NOON - at * 7 * MS, total_ns=sum(stages.values()), stages=stages))
+    return found
+
+
+def summed(events: list[Event]) -> Report:
+    """Of these alone, with rows by process."""
+    (kind, *_) = BY["process"]
+    cells: dict[Any, Any] = {}
+    for event in events:
+        owned = kind.group(*event.group.values, Task("db", event.fields["pid"]))
+        for group, stages in ((event.group, event.stages), (owned, {})):
+            into = cells.setdefault(group, {})
+            for name, ns in {**stages, TOTAL: event.total_ns}.items():
+                into.setdefault(name, Distribution()).add(ns)
+    return summary()._replace(cells=arranged(cells, (*path.KINDS, kind)))
+
+
+def test_events_are_columns_where_every_one_is_there(tmp_path: Path) -> None:
+    """Of the operations, of each of their stages, and of each process; not once one of them is missing."""
+    start, events = path.start()._replace(filters={"by": "process"}), singles(300)
+    found = reported(tmp_path, start, *events, summed(events))
+    parts, columns = [*found["series"], *found["apart"]], found["singles"]["columns"]
+    assert [part["name"] for part in parts] == ["read operations", "read db[1] operations", "read db[2] operations"]
+    assert set(found["singles"]["of"]) == {"0", "1", "2"}
+    assert "device" in found["singles"]["of"]["0"]
+    assert 300 * 7 / found["singles"]["width"] <= len(columns) <= 300 * 7 / found["singles"]["width"] + 1
+    for at, names in found["singles"]["of"].items():
+        for name in names:
+            cells = [cells[at][name] for _, _, cells in columns if at in cells]
+            count, total, *_, flat = parts[int(at)]["cells"][name]
+            assert (sum(cell[0] for cell in cells), sum(cell[1] for cell in cells)) == (count, total)
+            buckets: Counter[int] = Counter()
+            for cell in cells:
+                buckets.update(dict(zip(cell[2][::2], cell[2][1::2])))
+            assert buckets == dict(zip(flat[::2], flat[1::2])), name
+    # That one is of the second process.
+    fewer = reported(tmp_path, start, *events[1:], summed(events))["singles"]
+    assert set(fewer["of"]) == {"1"}
+
+
+def test_columns_of_events_become_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_time, "COLUMNS", 16)
+    events = singles(300)
+    found = reported(tmp_path, path.start(), *events, summed(events))["singles"]
+    assert found["width"] == 160
+    assert 8 <= len(found["columns"]) <= 16
+    assert sum(cells["0"]["total"][0] for _, _, cells in found["columns"]) == 300
+
+
+def test_stages_that_the_kind_does_not_have_are_not_kept() -> None:
+    found = over_time.Singles()
+    for event in singles(300):
+        found.add(event._replace(stages={f"{event.end_ns}": MS}))
+    assert {name for cells in found._columns.values() for stages in cells.values() for name in stages} == {TOTAL}
 
 
 def test_a_trace_without_anything(tmp_path: Path) -> None:
@@ -241,3 +305,22 @@ def test_values_that_no_flow_has_do_not_end_it(tmp_path: Path) -> None:
     event = path.operation(error=-5, sector=None, path="")._replace(total_ns=0, stages={"strange": -1})
     (one,) = reported(tmp_path, path.start(), event, summary())["events"]["rows"]
     assert (one["stages"], one["failed"]) == ([], "")
+
+
+def waited() -> Report:
+    """Operations of one device that waited for half of a stage."""
+    report, group = summary(), path.OPERATION.group("nvme0n1", "read")
+    took = report.cells[group]["fs"].sum
+    waits = WAIT.group(*group.values, "fs", "lock of the file <b>")
+    counters = {
+        WAITS.group(*waits.values): Counter({COUNT: 1234}),
+        ASLEEP.group(*group.values, "fs"): Counter({NS: took // 2}),
+    }
+    cells = {**report.cells, waits: {TOTAL: samples.distribution([took // 4] * 2)}}
+    return report._replace(cells=cells, counters={**report.counters, **counters})
+
+
+def test_a_stage_has_what_it_was_made_of(tmp_path: Path) -> None:
+    found = reported(tmp_path, path.start(), waited())
+    made = {series["name"]: series["made"] for series in found["series"] if series["made"]}
+    assert made == {"read operations": ["of fs: 50.0% lock of the file <b> (1,234), 50.0% on the CPU"]}

@@ -201,6 +201,15 @@ def test_only_requests_count_for_the_bytes_of_all() -> None:
     assert of_path(found)[1].endswith("1,024 page-cache hits, 700 requests (4 in flight, 1 failed), 16 KiB")
 
 
+def test_what_was_only_asked_for_has_no_figures() -> None:
+    """A flush that the disk did with a write."""
+    flush = REQUEST.group("sda", "flush")
+    found = path.report({flush: {name: Distribution() for name in (*path.BLOCK, "total")}})
+    shown = of_path(found._replace(counters={flush: {"asked": 369}}))
+    assert "sda flush: 0 block requests, 0 /s, 0 B/s; asked 369" in shown
+    assert not [line for line in shown if line.startswith("  stage")]
+
+
 def test_stages_without_time_are_shown() -> None:
     assert sum(line.startswith("  throttle ") and line.split()[2:] == ["-"] * 5 for line in of_path(path.report())) == 5
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wptrace.engine.resolver import Loaded
@@ -56,7 +56,7 @@ class Images(Part):
             if _INTERFACES.get(image.aio) in unseen
         ]
 
-    def events(self, found: list[Event]) -> list[Event]:
+    def events(self, found: Sequence[Event]) -> Sequence[Event]:
         return list(self.of(found))
 
     def of(self, events: Iterable[Event]) -> Iterator[Event]:

@@ -34,7 +34,7 @@ class Interference(Part):
         obj.maps["held_request_cells"].max_entries = slots * len(obj.enum("block_op"))
         obj.rodata.interference = obj.bss.interference_on = True
         obj.bss.tick_ns = TICK_NS
-        found = symbols.code(FUNCTIONS.values())
+        found = symbols.code(set(FUNCTIONS.values()))
         code = [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")]
         obj.bss.code_begin = [begin for begin, _ in code]
         obj.bss.code_bytes = [length for _, length in code]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.ring import RATE, RAW_RATE, Record, Ring
+from wptrace.bpf.ring import LINE_RATE, RATE, RAW_RATE, Record, Ring
 from wptrace.engine.flow import NEVER_NS
 from wptrace.flows.io.causes import FOREIGN
 from wptrace.flows.io.options import Options
@@ -21,6 +21,7 @@ from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import Cause
 from wptrace.model.kind import Group
 from wptrace.model.report import Event
+from wptrace.model.rows import Rows
 
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.neighbours import Neighbours
@@ -35,7 +36,7 @@ class Singles(Part):
         super().__init__()
         self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
         self._layout = as_asked(options.interference, neighbours is not None, options.segments)
-        self._events: list[Event] = []
+        self._records: list[Record] = []
         self._slow_ns, self._sample, self._limit = options.slow_ns, options.sample, options.limit
         self._one_in = 0
         """A budget has at most one in so many; 0: it does not."""
@@ -65,7 +66,7 @@ class Singles(Part):
             stacks = self._waits.stacks.all
         sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of, stacks)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
-        rate = RAW_RATE if sink is not None and self._options.slow_ns == 0 else RATE
+        rate = RATE if self._options.slow_ns != 0 else LINE_RATE if sink is None else RAW_RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)
 
     def begin(self, obj: BpfObject) -> None:
@@ -99,9 +100,9 @@ class Singles(Part):
         obj.data.slow_ns = NEVER_NS if slow_ns is None or (saved and slow_ns == 0) else slow_ns
 
     def take(self, records: list[Record]) -> None:
-        events = list(self._stories.decode(records))
-        self._events += events
-        for one in events:
+        self._records += records
+        self._stories.meet(records)
+        for one in self._stories.decode(self._stories.told(records)):
             self._in_the_way.add(one)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
@@ -110,6 +111,9 @@ class Singles(Part):
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
         return {} if self.ring is None else {FOREIGN: self.ring.foreign}
 
-    def events(self, found: list[Event]) -> list[Event]:
-        taken, self._events = self._events, []
-        return [*found, *taken]
+    def events(self, found: Sequence[Event]) -> Sequence[Event]:
+        taken, self._records = self._records, []
+        if not taken:
+            return found
+        rows = Rows(taken, self._stories)
+        return [*found, *rows] if found else rows

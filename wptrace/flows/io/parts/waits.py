@@ -86,7 +86,7 @@ class Waits(Part):
     def start(self, tracing: Tracing) -> None:
         obj = self._obj = tracing.obj
         self._names, self._kinds, self._stages = tracing.names, obj.enum("op_kind"), obj.enum("op_stage")
-        self.stacks, self._runs = WaitStacks(obj), obj.constants["WAIT_RUNS"]
+        self.stacks, self._runs = WaitStacks(obj, _reads_stacks(tracing.loaded)), obj.constants["WAIT_RUNS"]
         self._waits = Cells(obj.maps["wait_cells"], [], [TOTAL])
         self.cells = {"wait": self._waits}
         by_stack = _journals_by_stack(tracing.loaded)
@@ -98,13 +98,14 @@ class Waits(Part):
             obj.bss.journal_by_stack = any(obj.bss.journal_begin)
 
     def notes(self, loaded: Loaded) -> list[str]:
-        if READS_STACKS not in loaded.way(SWITCH).programs:
+        if not _reads_stacks(loaded):
             return ["waits have no reasons: this kernel lets no program read the stack of a task that is switched in"]
+        found = [] if self._least_ns else ["all waits are told apart: some 1,600 instructions for each sleep"]
         if not symbols.shown():
             fs = ", and those for a journal are part of fs" if _journals_by_stack(loaded) else ""
             hidden = f"/proc/kallsyms shows no addresses ({privileges.hidden_addresses()})"
-            return [f"waits have addresses instead of reasons{fs}: {hidden}"]
-        return []
+            found.append(f"waits have addresses instead of reasons{fs}: {hidden}")
+        return found
 
     # --- A look ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +232,10 @@ class Waits(Part):
             cell = self._obj.maps["wait_cells"][row]
             times = {"count": cell.finished, "waits": cell.waits, "sum_ns": cell.stages[0].sum}
             found.setdefault((one.group, one.functions), Counter()).update(times)
+
+
+def _reads_stacks(loaded: Loaded) -> bool:
+    return READS_STACKS in loaded.way(SWITCH).programs
 
 
 def _journals_by_stack(loaded: Loaded) -> list[str]:
