@@ -110,6 +110,7 @@ WPTRACE = (
     _io("io --by file", "and for each file", "--by", "file"),
     _io("io --by cgroup --neighbours", "and who had the device meanwhile", "--neighbours"),
     _io("io --slow 1s", "the same as io, and the story of each slow one (here: none)", "--slow", "1s"),
+    _io("io --recorder", "the same as io, and a record of each of the last ones", "--recorder", "16M"),
     _io("io --each", "the story of every one: stages, file, CPUs; to a file", "--each", *_ROOM, streams=True),
     _io(
         "io --each --capture",

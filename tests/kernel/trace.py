@@ -141,6 +141,8 @@ class Trace(Lines):
     command = "io"
     before: tuple[str, ...] = ()
     """A command that runs it."""
+    says = ""
+    """A pattern of what it may write to standard error."""
     adds_skipped = False
     """The test adds what the kernel skipped of this trace to what it counted."""
 
@@ -245,7 +247,7 @@ class Trace(Lines):
     def wait(self) -> list[Line]:
         self._ended()
         assert self.process.returncode == 0, self._complaint
-        assert self._complaint == ""
+        assert re.fullmatch(self.says, self._complaint), self._complaint
         self.lines = [json.loads(line) for line in self._written]
         for line in self.lines:
             check(line)

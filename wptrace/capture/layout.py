@@ -134,7 +134,7 @@ def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
         "record": what.record,
         "struct": description(obj.struct(what.record).before(what.end), what.without),
         "enums": {name: obj.enum(name) for name in what.enums},
-        "constants": {name: obj.constants[name] for name in what.constants},
+        "constants": {**{name: obj.constants[name] for name in what.constants}, **what.more},
         "names": list(names),
     }
 

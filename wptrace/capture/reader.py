@@ -40,6 +40,8 @@ from wptrace.model.report import Event, InFlight, Report, Start, arranged
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
 _STACK_NUMBERS, _MOST_FUNCTIONS = 1 << 16, 128
 _MOST_CGROUPS = 1 << 18
+# In the tables of a flight recorder.
+_MOST_TASKS, _MOST_FILES = 1 << 16, 1 << 14
 _MOST_ANCHORS = 1 << 10
 # Characters of all names that are known at a time, and of one layout.
 _MOST_TEXT = 1 << 25
@@ -99,6 +101,8 @@ class Head(NamedTuple):
     """So many were put one behind the other."""
     partial: Collection[int] = ()
     """Those of them of which segments are missing."""
+    of_events: bool = False
+    """Its figures are those of its events."""
 
 
 class _Frames:
@@ -114,6 +118,10 @@ class _Frames:
         self.cgroups: OrderedDict[int, str] = OrderedDict()
         self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
         """Of waits: the reason and functions, by the number in records."""
+        self.tasks: dict[int, tuple[int, str, str]] = {}
+        """By thread: process, cgroup, name."""
+        self.files: dict[tuple[int, int], str] = {}
+        """By device and inode."""
         self.anchors: list[Anchor] = []
         self._boot = ""
         self._learnt = self._named = self._stack_text = 0
@@ -143,6 +151,7 @@ class _Frames:
             has_events=False,
             whole=False,
             began_ns=began_ns,
+            of_events=spec.flag(has.get("of_events", False)),
         )
 
     def _item(self, frame: Frame, parts: _Parts, records: bool, intervals: bool = False) -> Item | None:
@@ -192,6 +201,14 @@ class _Frames:
             if any(len(name) > _LONGEST_NAME for name in (reason, *functions)):
                 raise ValueError("no function has this name")
             self.stacks[key] = reason, functions
+        for number, task in spec.mapping(has.get("tasks", {})).items():
+            pid, cgroup, comm = spec.sequence(task)
+            self.tasks[spec.integer(int(number))] = spec.integer(pid), spec.path(cgroup), spec.path(comm)
+        for file, path in spec.mapping(has.get("files", {})).items():
+            dev, _, inode = file.partition(":")
+            self.files[spec.integer(int(dev)), spec.integer(int(inode))] = spec.path(path)
+        if len(self.tasks) > _MOST_TASKS or len(self.files) > _MOST_FILES:
+            raise ValueError("there are too many names")
         for number, devices in spec.mapping(has.get("devices", {})).items():
             # Whoever decodes records of the layout has this list.
             names = self.layouts[self._numbers[spec.integer(int(number))]].names

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 HEADER = struct.Struct("<IIq")
@@ -37,3 +37,5 @@ class Raw(NamedTuple):
     tail: Tail | None = None
     cgroup: str = ""
     """The member that has the id of a cgroup."""
+    more: Mapping[str, int] = {}
+    """Constants of the kernel, and not of the object."""

@@ -39,7 +39,7 @@ _MOST_KINDS = 64
 # Of a kind: stages, and metrics.
 _MOST_MEASURED, _MOST_LABELS = 128, 32
 # Characters of a name, and of any other text.
-_LONGEST_NAME, _LONGEST_TEXT = 256, 1 << 16
+_LONGEST_NAME, _LONGEST_PATH, _LONGEST_TEXT = 256, 1 << 13, 1 << 16
 LATEST_NS = 1 << 62
 """No time of day is later: it is in the year 2116, and every format has room for it."""
 _MOST_GROUPS = 1 << 16
@@ -68,6 +68,13 @@ def text(value: Any) -> str:
 def name(value: Any) -> str:
     if len(text(value)) > _LONGEST_NAME:
         raise ValueError("the name is too long")
+    return str(value)
+
+
+def path(value: Any) -> str:
+    """Of a file or a cgroup: it has 4096 bytes at most."""
+    if len(text(value)) > _LONGEST_PATH:
+        raise ValueError("too long a path")
     return str(value)
 
 

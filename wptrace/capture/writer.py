@@ -34,6 +34,8 @@ _LISTED = 4096
 _SEGMENT_BYTES, _SEGMENT_S = 64 << 20, 600.0
 _PART = LONGEST_TEXT // 4
 _MOST_NAMES = 1 << 16
+# Of tasks or files, in one frame.
+_NAMED = 512
 _MACHINE_ID = Path("/etc/machine-id")
 
 
@@ -52,6 +54,8 @@ class About(NamedTuple):
     """Wanted parts of tables, by the names of outputs.registry.Wanted."""
     began_ns: int | None = None
     """The time of day at its begin, where it is made of what was traced before."""
+    of_events: bool = False
+    """Its figures are those of its events: there are no reports but the last one, which has the books."""
 
 
 class CaptureOutput:
@@ -66,6 +70,7 @@ class CaptureOutput:
         self._since = time.monotonic()
         self._anchored = 0.0
         self._started = self._ended = False
+        self._table_names: list[Mapping[str, Any]] = []
         self._trace, self._segment = os.urandom(8).hex(), 0
 
     # --- What an output is --------------------------------------------------------------------------------------------
@@ -90,9 +95,12 @@ class CaptureOutput:
             "each": self.about.each,
             "intervals": self.about.intervals,
             "shown": dict(self.about.shown),
+            **({"of_events": True} if self.about.of_events else {}),
         }
         self._write_new_names()
         self._json(Kind.START, fields)
+        for names in self._table_names:
+            self._json(Kind.NAMES, names)
         for number, one in enumerate(self._raw):
             self._json(Kind.LAYOUT, {"number": number, **one.facts, "names": list(one.names)})
             one.known.clear()
@@ -196,6 +204,16 @@ class CaptureOutput:
 
         made.number, made.learn = number, name
         return take
+
+    def name(self, tasks: Mapping[int, Sequence[Any]], files: Mapping[tuple[int, int], str]) -> None:
+        """After the start: names of what records have numbers for, as recorded.Names has them."""
+        some = list(tasks.items())
+        frames: list[dict[str, Any]] = [{"tasks": dict(some[at : at + _NAMED])} for at in range(0, len(some), _NAMED)]
+        paths = [(f"{dev}:{inode}", path) for (dev, inode), path in files.items()]
+        frames += [{"files": dict(paths[at : at + _NAMED])} for at in range(0, len(paths), _NAMED)]
+        for names in frames:
+            self._json(Kind.NAMES, names)
+        self._table_names += frames
 
     # --- Frames -------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
@@ -15,14 +16,16 @@ from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
+    from wptrace.engine.dumps import DumpOptions
     from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
+    from wptrace.flows.io.options import RecorderSize
     from wptrace.flows.io.path import PathFlow
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
-_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits")
-_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
+_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits", "recorder", "on_slow", "dump_dir")
+_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments", "recorder_at_end")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +62,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
     path.add_output(parser, show)
+    recorder = parser.add_argument_group("the flight recorder")
+    recorder.add_argument(
+        "--recorder",
+        metavar="TIME|SIZE",
+        help="keep every operation and request of this time (30s), or in this much memory (64M), until wptrace dump or "
+        "SIGUSR2 asks for a file of them",
+    )
+    recorder.add_argument("--recorder-at-end", action="store_true", help="write a dump when the trace ends")
+    recorder.add_argument(
+        "--on-slow", metavar="DURATION", help="write a dump a second after an operation that took at least this long"
+    )
+    recorder.add_argument("--dump-dir", metavar="DIR", help="where dumps are written (default: the current directory)")
     parser.set_defaults(workload=None)
     parser.epilog = (
         "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "
@@ -74,10 +89,12 @@ def run(options: argparse.Namespace) -> int:
         if options.level == "block":
             code, _ = path.run(options, {"": _block(options, events)}, events)
             return code
+        dumps = _dumps(options)
         while True:
             by = _by(options)
             flow = _path(options, events, by)
-            code, again = path.run(options, {"": flow}, events, workload=workload, owners=_owners(options, by))
+            owners = _owners(options, by)
+            code, again = path.run(options, {"": flow}, events, workload=workload, owners=owners, dumps=dumps)
             if not again:
                 return code
             options.by = again
@@ -115,7 +132,8 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     unknown = [name for name in (*absent, *_PATH_ONLY) if getattr(options, name) is not None]
     unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:
-        raise UsageError(f"--{unknown[0]} needs --level path: the block layer alone does not show it")
+        name = unknown[0].replace("_", "-")
+        raise UsageError(f"--{name} needs --level path: the block layer alone does not show it")
     wanted = filters.parse(vars(options), BlockFlow.filters)
     if wanted and options.times == "kernel":
         raise UsageError("--pid needs wptrace's own times: the kernel's stamps do not name a process")
@@ -139,6 +157,46 @@ def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     order += [one for one in BY if one not in order and not (one == DEVICE and options.neighbours)]
     at = order.index(by) if by else 0
     return (*order[at:], *order[:at]) if by else ()
+
+
+def _recorder(text: str) -> RecorderSize:
+    """A time such as 30s, or a size such as 64M."""
+    from wptrace.flows.io.options import (
+        LONGEST_NS,
+        RECORD_BYTES,
+        RECORDER_LARGEST,
+        RECORDER_RATE,
+        RECORDER_SMALLEST,
+        RecorderSize,
+    )
+    from wptrace.model.units import parse_bytes
+
+    count, window_ns = parse_bytes(text), LONGEST_NS
+    if count is None:
+        window_ns = parse_duration(text)
+        count = window_ns * RECORDER_RATE * RECORD_BYTES // 1_000_000_000
+    if not RECORDER_SMALLEST <= count <= RECORDER_LARGEST:
+        raise UsageError(f"--recorder takes a time such as 30s or a size between 1M and 4G, not {text!r}")
+    return RecorderSize(window_ns, count)
+
+
+def _dumps(options: argparse.Namespace) -> DumpOptions | None:
+    wanted = {
+        "--recorder-at-end": options.recorder_at_end,
+        "--on-slow": options.on_slow,
+        "--dump-dir": options.dump_dir,
+    }
+    if options.recorder is None:
+        for name, value in wanted.items():
+            if value:
+                raise UsageError(f"{name} needs --recorder: it is about what that keeps", hint="--recorder 30s")
+        return None
+    from wptrace.engine.dumps import DumpOptions
+
+    folder = Path(options.dump_dir or ".")
+    if not folder.is_dir():
+        raise UsageError(f"--dump-dir names {folder}, which is no folder")
+    return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None)
 
 
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> PathFlow:
@@ -169,6 +227,8 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> 
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),
+        recorder=None if options.recorder is None else _recorder(options.recorder),
+        recorder_slow_ns=None if options.on_slow is None else parse_duration(options.on_slow),
         ring_bytes=common.ring(options, events),
     )
     return PathFlow(wanted)

@@ -11,6 +11,7 @@ from wptrace.cli import options as common
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from wptrace.engine.dumps import DumpOptions
     from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
     from wptrace.flows.io.path import PathFlow
@@ -64,6 +65,7 @@ def run(
     captures: Sequence[str] = (),
     workload: Workload | None = None,
     owners: tuple[str, ...] = (),
+    dumps: DumpOptions | None = None,
 ) -> tuple[int, str]:
     """Flows by their titles; one alone needs none. `plan` is what a dry run says besides.
 
@@ -87,6 +89,8 @@ def run(
         if not live or options.capture is not None or common.exports(options):
             owners = ()
         shown = {"per_device": options.per_device, "hist": options.hist or "", "owners": owners}
+        if dumps is not None:
+            shown["recorder"] = True
         outputs = [
             common.output(options, stream, flow.view, live=live, title=title if several else "", **shown)
             for title, flow in flows.items()
@@ -97,6 +101,9 @@ def run(
             outputs[at], seconds = common.captured(own, flow, outputs[at], seconds, events.every, **shown)
         if not several:
             outputs[0], seconds = common.captured(options, first, outputs[0], seconds, events.every, **shown)
+        text = common.as_text(outputs[0])
+        if dumps is not None and text is not None:
+            dumps = dumps._replace(asked=text.take_dump, say=text.note)
         run_options = RunOptions(
             seconds,
             count,
@@ -107,8 +114,8 @@ def run(
             keys,
             live,
             workload,
+            dumps,
         )
         trace(list(zip(flows.values(), outputs)), run_options)
-    text = common.as_text(outputs[0])
     again = "" if text is None else text.next_owner
     return 0 if workload is None else workload.exit_code(), again

@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
             slow_ns,
             since_ns,
             until_ns,
-            singles=not options.summary and not options.folded,
+            singles=_shows_events(options, head),
             intervals=head.intervals or options.live or bool(common.exports(options) or options.to),
             sample=sample,
             neighbours=owners,
@@ -125,6 +125,14 @@ def run(options: argparse.Namespace) -> int:
     finally:
         capture.close()
     return _checked(capture)
+
+
+def _shows_events(options: argparse.Namespace, head: Head) -> bool:
+    """Of a dump, which has every event there was, nobody reads all as text: it shows those that are asked for."""
+    if options.summary or options.folded:
+        return False
+    asked = options.slow is not None or options.sample or options.json or options.line or options.csv or options.to
+    return not head.of_events or bool(asked or common.exports(options))
 
 
 def _checked(capture: Capture) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
@@ -56,6 +57,31 @@ class Shedder(Protocol):
     def shed(self, step: Step) -> None: ...
     def restore(self, step: Step) -> None:
         """Raises where the kernel does not let it come back; then it is shed as before."""
+
+
+class Dumped(Protocol):
+    """What was written of a flight recorder."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def since_ns(self) -> int:
+        """The time of day from which on it has all of them."""
+
+    @property
+    def until_ns(self) -> int: ...
+
+
+class FlightRecorder(Protocol):
+    """What ended of late, each one, in the kernel's memory."""
+
+    @property
+    def slow_seen_ns(self) -> int:
+        """When something was slow last, by the monotonic clock; 0: nothing was."""
+
+    def dump(self, path: Path, start: Start, view: str) -> Dumped: ...
 
 
 class Flow:
@@ -148,6 +174,11 @@ class Flow:
 
     def shedder(self) -> Shedder | None:
         """After the start: what a budget may take off this flow; None where it has nothing of the kind."""
+        return None
+
+    @property
+    def flight_recorder(self) -> FlightRecorder | None:
+        """None where there is none, or none was asked for."""
         return None
 
     def stop(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.programs import run_statistics
+from wptrace.engine.dumps import DumpOptions, Dumps
 from wptrace.engine.flow import Flow
 from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
@@ -48,6 +49,8 @@ class RunOptions(NamedTuple):
     """Each interval has a verdict as well."""
     workload: Workload | None = None
     """Begins once all are attached, and ends the run."""
+    dumps: DumpOptions | None = None
+    """Of flows with a flight recorder."""
 
 
 class Stuck:
@@ -145,7 +148,9 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
 
 
 def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOptions) -> None:
-    controls, workload, shown = options.controls, options.workload, []
+    controls, workload = options.controls, options.workload
+    shown: list[Reports] = []
+    dumps: list[Dumps] = []
     # Once all are attached, so that whoever reads of a start knows that nothing is missed.
     for trace, output in zip(session.traces, outputs):
         output.start(trace.start)
@@ -155,6 +160,11 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
             trace.subscribe(Stuck(trace, output, options.interval_s or _STUCK_EVERY, options.stuck_ns, now))
         shown.append(Reports(trace, output, options, now))
         trace.subscribe(shown[-1])
+        recorder = trace.flow.flight_recorder
+        if options.dumps is not None and recorder is not None:
+            dumps.append(Dumps(trace, recorder, options.dumps))
+            trace.subscribe(dumps[-1])
+            stop.expect_dumps()
     end = _End(stop, workload)
     if workload is not None:
         session.reader.listen(workload.fd)
@@ -169,6 +179,9 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
         if stop.take_list():
             for reports in shown:
                 reports.list_in_flight()
+        if stop.take_dump() or (options.dumps is not None and options.dumps.asked()):
+            for one in dumps:
+                one.dump()
         session.turn()
     session.end()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals to a running trace: to end, and to list what is in flight."""
+"""Signals to a running trace: to end, to list what is in flight, and to write the flight recorder to a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, Callable
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LIST = signal.SIGUSR1
+_LIST, _DUMP = signal.SIGUSR1, signal.SIGUSR2
 
 
 def _nothing(number: int) -> None:
@@ -21,7 +21,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
-        self._list_asked = False
+        self._list_asked = self._dump_asked = False
         self._asked_by: set[int] = set()
         self.ending: Callable[[int], None] = _nothing
         """Called at once with the first signal that ends: the second one ends without another word."""
@@ -38,6 +38,10 @@ class Stop:
         self._before[_LIST] = signal.signal(_LIST, self._list)
         return self
 
+    def expect_dumps(self) -> None:
+        """Without a recorder the signal ends the process, as anywhere."""
+        self._before[_DUMP] = signal.signal(_DUMP, self._dump)
+
     def _end(self, number: int, frame: FrameType | None) -> None:
         # A second signal means not to wait for the summary; it may come before this is over.
         again = number in self._asked_by
@@ -50,6 +54,14 @@ class Stop:
 
     def _list(self, number: int, frame: FrameType | None) -> None:
         self._list_asked = True
+
+    def _dump(self, number: int, frame: FrameType | None) -> None:
+        self._dump_asked = True
+
+    def take_dump(self) -> bool:
+        """Whether there was a request, since the last call, to write the recorder."""
+        asked, self._dump_asked = self._dump_asked, False
+        return asked
 
     def take_list(self) -> bool:
         """Whether there was a request, since the last call, to list what is in flight."""

@@ -34,6 +34,8 @@ class Wanted(NamedTuple):
     """With the stacks of waits."""
     owners: tuple[str, ...] = ()
     """By whom there may be rows, in a trace that begins anew for them; the first one is as it is."""
+    recorder: bool = False
+    """There is a flight recorder, of which a key writes a dump."""
     unit: str = "us"
     """Of the times of `--line`."""
 

@@ -92,7 +92,7 @@ class _Replay:
         self._singles = sums.Singles(self._kinds)
         self._in_the_way = rules.InTheWay()
         self._lately = sums.Singles(self._kinds)
-        self._of_singles = bool(selection) and not self._by_rows
+        self._of_singles = head.of_events or (bool(selection) and not self._by_rows)
         self._decoded = Singles(capture, capture.head, wanted.singles)
         self._first_ns = self._last_ns = self._skipped = self._unlisted = 0
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
@@ -168,7 +168,7 @@ class _Replay:
         start, wanted, notes = self._head.start, self._wanted, []
         if self._window.bounded:
             notes.append("figures are those of the intervals that end in the chosen time")
-        if self._of_singles:
+        if self._of_singles and not self._head.of_events:
             notes.append("figures are those of the events of the capture, and not of its rows")
             if not self._head.each:
                 notes.append("that is not each of them: the others are in no figure")
@@ -215,7 +215,7 @@ class _Replay:
         wanted, window = self._wanted, self._window
         if not wanted.singles or wanted.slow_ns or self._selection or self._owned is not None or window.bounded:
             return False
-        if self._pace is not None:
+        if self._pace is not None or self._of_singles:
             return False
         for rows in self._batches(found):
             if not taken(self._output, rows):
@@ -267,7 +267,12 @@ class _Replay:
             stages = {stage.name: event.stages.get(stage.name, 0) for stage in kinds.REQUEST.stages}
             total = span.completed_ns - span.queued_ns
             yield Event(kinds.REQUEST.group(span.dev, span.op), event.end_ns, total, stages, {BYTES: span.bytes})
-        elif event.group.kind is kinds.OPERATION and event.fields.get("requests", 0) > event.fields.get("readahead", 0):
+        elif (
+            event.group.kind is kinds.OPERATION
+            and event.fields.get("requests", 0) > event.fields.get("readahead", 0)
+            # In a recorder they have records of their own.
+            and not self._head.of_events
+        ):
             self._unlisted += 1
 
     def _is_due(self, ts_ns: int) -> bool:

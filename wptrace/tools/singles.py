@@ -12,9 +12,9 @@ from wptrace.analysis.overlap import Span
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Arriving, Capture, Head, Records
 from wptrace.errors import WptraceError
-from wptrace.flows.io import block, records
+from wptrace.flows.io import block, recorded, records
 from wptrace.flows.io.parts import images, kicks
-from wptrace.flows.io.spans import Spans
+from wptrace.flows.io.spans import OwnerNames, Spans
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.report import Event
 from wptrace.model.rows import Rows
@@ -42,10 +42,14 @@ class Singles:
         self._images = images.of_filters(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
         self._spans: dict[int, tuple[Spans, struct.Struct]] = {}
+        self._recorded: tuple[recorded.Recorded, OwnerNames] | None = None
 
     def spans(self, found: Records, by: str) -> Iterator[Span | None]:
         """For each of them the request that it tells of, by such owners; None where it tells of none, or several."""
         layout = self._capture.layouts[found.number]
+        if layout.record == recorded.RECORDED.record:
+            yield from self._recorded_spans(found, layout, by)
+            return
         if layout.record != records.RECORDS.record:
             return
         made = self._spans.get(found.number)
@@ -55,6 +59,15 @@ class Singles:
         spans.cgroups = CgroupNames(known=self._capture.cgroups)
         for piece in _pieces(found, layout.stride):
             yield from spans.of(list(rows.iter_unpack(piece)))
+
+    def _recorded_spans(self, found: Records, layout: Described, by: str) -> Iterator[Span | None]:
+        if self._recorded is None:
+            self._recorded = recorded.Recorded(layout), OwnerNames(by, str, str)
+        made, owners = self._recorded
+        made.names = recorded.Names(self._capture.tasks, self._capture.files)
+        rows = layout.rows(made.rows)
+        for piece in _pieces(found, layout.stride):
+            yield from made.spans(list(rows.iter_unpack(piece)), owners)
 
     def of(self, found: Records) -> Iterator[Event]:
         return chain.from_iterable(self.batches(found))
@@ -110,6 +123,19 @@ def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
     return decode
 
 
+def _recorded_events(capture: _From, number: int, whole: bool) -> _Decoder:
+    layout: Described = capture.layouts[number]
+    made = recorded.Recorded(layout)
+    rows = layout.rows(made.rows)
+
+    def decode(found: Records) -> Iterator[Sequence[Event]]:
+        made.names = recorded.Names(capture.tasks, capture.files)
+        for piece in _pieces(found, layout.stride):
+            yield list(made.decode(list(rows.iter_unpack(piece)), found.wall_offset_ns))
+
+    return decode
+
+
 def _nothing(capture: _From, number: int, whole: bool) -> _Decoder:
     """Decode nothing: only a join uses such records."""
     return lambda found: iter(())
@@ -117,6 +143,7 @@ def _nothing(capture: _From, number: int, whole: bool) -> _Decoder:
 
 _DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
+    recorded.RECORDED.record: _recorded_events,
     block.RECORDS.record: _requests,
     kicks.RECORDS.record: _nothing,
 }

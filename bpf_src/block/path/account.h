@@ -7,6 +7,7 @@
 #include "block/path/interference.h"
 #include "block/path/owner.h"
 #include "block/path/neighbours.h"
+#include "block/path/recorder.h"
 #include "block/path/segments.h"
 
 /* --- Cells: what is counted here ------------------------------------------------------------------------------------ */
@@ -285,6 +286,8 @@ static __noinline int count_request(struct bio_state *state)
 	}
 	hist_add_counted(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
 	COUNT(cell->finished);
+	if (recording)
+		recorder_request(state);
 	return 0;
 }
 

@@ -86,6 +86,8 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 		bpf_get_current_comm(submitter->comm, sizeof(submitter->comm));
 	}
 	submission->start_ns = bpf_ktime_get_ns();
+	if (recording)
+		note_recorded_task(submission->start_ns);
 	return 0;
 }
 

@@ -163,7 +163,9 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		note_submitter(state);
 	if (watches_interference())
 		take_in_hand(state);
-	if (!op)
+	if (recording)
+		state->tid = note_recorded_task(state->done.times.queued);
+	else if (!op)
 		state->tid = bpf_get_current_pid_tgid();
 	if (following)
 		follow(state, bio);

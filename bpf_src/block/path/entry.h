@@ -31,6 +31,9 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 		free_op(op);
 		return 0;
 	}
+	/* It was moved by what was done, and before that to the end of a file that is only appended to. */
+	if (recording && op->made && op->offset < 0 && result >= 0)
+		op->offset = iocb->ki_pos - result;
 	return finish(op, iocb->ki_filp, result, now, true);
 }
 

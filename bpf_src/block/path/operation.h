@@ -8,6 +8,7 @@
 #include "block/path/controllers.h"
 #include "block/path/record.h"
 #include "block/path/owned.h"
+#include "block/path/recorded.h"
 #include "block/path/waits.h"
 #include "lib/filter.h"
 
@@ -201,6 +202,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 	if (only) {
 		hit = false;
 		count_with_request(op, only, result);
+		if (recording)
+			recorder_both(op, only, known, result, trusted);
 		if (watches_interference())
 			add_irq_delay(op, only);
 	} else {
@@ -222,6 +225,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			count_hit(op->place, result);
 		else
 			count_alone(op->place, result);
+		if (recording && (!hit || minus(now, op->start_ns) >= recorded_hit_ns))
+			recorder_operation(op->place, hit ? RECORDED_KIND_HIT : RECORDED_KIND_OPERATION, result);
 	}
 	if (watches_interference() && !hit) {
 		count_interference(op->place);

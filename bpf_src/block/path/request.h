@@ -254,8 +254,9 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		meet_neighbours(state);
 		leave_with(state, rq);
 	}
-	if (keeps_records()) {
+	if (keeps_records())
 		done->cpus.complete = bpf_get_smp_processor_id();
+	if (keeps_records() || recording) {
 		if (!done->events.parts)
 			done->sector = FIELD(trusted, rq, __sector);
 		done->flags = FIELD(trusted, rq, cmd_flags);

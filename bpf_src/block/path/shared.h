@@ -95,6 +95,8 @@ enum path_cause {
 	PATH_CAUSE_CHILD_FULL,
 	PATH_CAUSE_SILENT,
 	PATH_CAUSE_WAIT_FULL,
+	PATH_CAUSE_UNRECORDED,
+	PATH_CAUSE_UNNAMED_FILE,
 	PATH_CAUSES,
 };
 EXPORT_ENUM(path_cause);
@@ -291,6 +293,59 @@ struct io_record {
 _Static_assert((8 + __builtin_offsetof(struct io_record, interference)) % 64 == 0, "records are not of whole lines");
 
 const struct io_record *export_io_record __attribute__((unused));
+
+/* What the flight recorder keeps of one that ended; all that its kind does not have is 0. */
+enum recorded_kind {
+	RECORDED_KIND_BOTH, /* an operation and the only request that it made and waited for */
+	RECORDED_KIND_OPERATION, /* its requests have records of their own */
+	RECORDED_KIND_HIT,
+	RECORDED_KIND_REQUEST, /* one that no record of the first kind has */
+};
+EXPORT_ENUM(recorded_kind);
+
+/* The times of the first and the last kind: lower halves. What was not seen is the one before it. */
+enum recorded_time {
+	RECORDED_TIME_START,
+	RECORDED_TIME_ISSUED_TO_FS, /* of an asynchronous one; else when its task ran again */
+	RECORDED_TIME_QUEUED,
+	RECORDED_TIME_GOT,
+	RECORDED_TIME_ISSUED,
+	RECORDED_TIME_HANDED,
+	RECORDED_TIME_SEEN,
+	RECORDED_TIME_COMPLETED,
+	RECORDED_TIMES,
+};
+EXPORT_ENUM(recorded_time);
+
+struct recorded {
+	__u64 end_ns;
+	/* Of an operation alone, from here on: what was charged to those of its stages that took time, in their order. */
+	__u32 times[RECORDED_TIMES];
+	__u64 sector;
+	__u32 dev; /* of the request's disk */
+	__u32 unused;
+	__u64 inode;
+	__s64 offset; /* -1: not known */
+	__u32 file_dev; /* of its superblock */
+	__u32 tid;
+	__u32 bytes; /* of the request; of an operation without one how many it made */
+	__s32 result; /* bytes done or a negative errno; of a request its error */
+	__u32 length;
+	__u16 slot;
+	__u16 stages; /* of an operation without a request: a bit for each op_stage with a time; else 0 if none is known */
+	__u16 flags; /* of the request, without its operation: the kernel's own */
+	__u8 kind; /* recorded_kind, and the bits below */
+	__u8 op; /* op_kind, of a request block_op */
+	__u32 number; /* 1 + how many came before it in its area; written last */
+};
+CONSTANT(RECORDED_CHARGES, 12); /* four more words behind the times */
+CONSTANT(RECORDED_KIND_BITS, 2);
+CONSTANT(RECORDED_INTERFACE_SHIFT, 2);
+CONSTANT(RECORDED_COARSE, 0x80); /* times in units of 1,024 ns: it took longer than a lower half tells */
+CONSTANT(RECORDED_COARSE_SHIFT, 10);
+CONSTANT(RECORDED_FLAGS_SHIFT, 8);
+
+const struct recorded *export_recorded __attribute__((unused));
 
 /* An eventfd of the process was written or read. */
 struct signal {

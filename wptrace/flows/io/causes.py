@@ -25,6 +25,12 @@ SILENT = Cause(
     "silent", "a read or write of io_uring that posts no completion (CQE_SKIP_SUCCESS): seen as requests only"
 )
 WAIT_FULL = Cause("wait_full", "there were more different waits than are tracked: the time of one is in no reason")
+UNRECORDED = Cause("unrecorded", "the recorder lost a record: an interrupt came while one was begun")
+UNNAMED_FILE = Cause("unnamed_file", "the recorder knows no path of a file: it had records of too many at once")
+OVERWRITTEN = Cause("overwritten", "in a dump: the recorder had room for newer records alone")
+TORN = Cause("torn", "in a dump: a record was being written while the recorder was read")
+EARLIER = Cause("earlier", "in a dump: a record is older than its begin, from which on nothing is missing")
+UNNAMED = Cause("unnamed", "in a dump: the name of a thread or the path of a file is not known")
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
@@ -56,6 +62,8 @@ COUNTED = (
     CHILD_FULL,
     SILENT,
     WAIT_FULL,
+    UNRECORDED,
+    UNNAMED_FILE,
 )
 """By the programs."""
 NOTED = (
@@ -72,9 +80,16 @@ NOTED = (
     SIGNAL_FULL,
     CHILD_FULL,
     SILENT,
+    UNRECORDED,
+    UNNAMED_FILE,
 )
 """Of these, what costs neither an operation nor a request."""
+DUMPED = (OVERWRITTEN, TORN, EARLIER, UNNAMED)
+"""Of a dump of the recorder."""
 CAUSES = {
     cause.name: cause
-    for cause in (*COUNTED, UNWATCHED, STALE, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED)
+    for cause in (
+        *(*COUNTED, UNWATCHED, STALE, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED),
+        *DUMPED,
+    )
 }

@@ -38,6 +38,18 @@ SAMPLE = times_of("requests")
 SAVINGS = (INTERFERENCE, EACH, FS, SAMPLE)
 
 
+# What `--recorder 30s` has room for; at a higher rate its window is shorter.
+RECORDER_RATE, RECORD_BYTES = 20_000, 104
+RECORDER_SMALLEST, RECORDER_LARGEST = 1 << 20, 1 << 32
+# Where a size was named, records are as old as they may be.
+LONGEST_NS = 1 << 62
+
+
+class RecorderSize(NamedTuple):
+    window_ns: int
+    bytes: int
+
+
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()
     """As the user named them; none means all disks."""
@@ -75,6 +87,10 @@ class Options(NamedTuple):
     ring_bytes: int = 1 << 22
     guest: Guest | None = None
     """Told are those of the images of its disks alone."""
+    recorder: RecorderSize | None = None
+    """What ended of late is kept in the kernel's memory: for so long, or in so many bytes."""
+    recorder_slow_ns: int | None = None
+    """Who dumps the recorder hears of operations that took as long."""
     kicks: bool = False
     """Which threads write and read the eventfds of the process."""
 

@@ -22,7 +22,7 @@ from wptrace.engine.devices import Devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
-from wptrace.engine.flow import Flow
+from wptrace.engine.flow import FlightRecorder, Flow
 from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
@@ -287,6 +287,14 @@ class PathFlow(Flow):
         filtered = bool(self._options.filter)
         partial = not self._devices.everything and any(one.name != one.disk for one in self._devices.extents)
         return rules.path(children, filtered, bool(self._options.interference), partial)
+
+    @property
+    def flight_recorder(self) -> FlightRecorder | None:
+        if self._options.recorder is None:
+            return None
+        from wptrace.flows.io.parts.recorder import Recorder
+
+        return next(part for part in self._parts if isinstance(part, Recorder))
 
     def shedder(self) -> PathShedder:
         from wptrace.flows.io.parts.shed import PathShedder

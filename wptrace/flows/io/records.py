@@ -212,7 +212,7 @@ class Stories:
         held_end = held + len(controllers)
         comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
         groups = _Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
-        letters, numbers, chains = _Made(self._letters), _Made(_maj_min), _Made(self._cpus)
+        letters, numbers, chains = _Made(self._letters), _Made(maj_min), _Made(self._cpus)
         wall = self._wall_ns() if wall_ns is None else wall_ns
         happened = self._events.fields
         for record in records:
@@ -340,7 +340,7 @@ class Stories:
             obj.constants["SEGMENT_STAGE_BITS"],
             self._stages,
             lambda op, flags: self._letters((ops[op], flags)),
-            _maj_min,
+            maj_min,
         )
 
     def _letters(self, key: tuple[str, int]) -> str:
@@ -420,7 +420,7 @@ def _interferences(obj: BpfObject | Described) -> list[str]:
         return obj.enum("noise_stage")
 
 
-def _maj_min(number: int) -> str:
+def maj_min(number: int) -> str:
     return f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
 
 

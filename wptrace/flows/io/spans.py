@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
@@ -39,7 +39,7 @@ class Spans:
         """`fields` are those of the records in the order in which they come."""
         self.cgroups = CgroupNames(known={})
         self._at = {name: place for place, name in enumerate(fields)}
-        self._names, self._by = layout.names, by
+        self._names = layout.names
         self._ops = layout.enum("block_op")
         self._request = layout.enum("record_kind").index("request")
         self._operation = layout.enum("record_kind").index("operation")
@@ -47,9 +47,7 @@ class Spans:
         self._stages = [f"stages[{stages.index(name)}]" for name in (_FIRST, _ISSUED, *_LAST)]
         member = layout.struct(layout.record).member("events")
         self._events, self._quiet = Events(member), bytes(member.size)
-        self._owners: dict[tuple[Any, ...], Owner] = {}
-        self._leaders: dict[int, bytes] = {}
-        self._tasks: dict[tuple[bytes, int, int, int], Owner] = {}
+        self._owners = OwnerNames(by, comm, lambda cgroup: self.cgroups.of(cgroup))
         self._reported: dict[tuple[int, int], None] = {}
 
     def of(self, records: Sequence[Record]) -> Iterator[Span | None]:
@@ -61,7 +59,7 @@ class Spans:
         first, driver, device, complete = map(at, self._stages)
         # Captures of versions before these have none.
         handed, seen = self._at.get("handed_ns"), self._at.get("seen_ns")
-        names, ops, tasks = self._names, self._ops, self._tasks
+        names, ops, owners = self._names, self._ops, self._owners
         task_of = itemgetter(*map(at, ("comm", "tgid", "tid", "cgroup")))
         quiet, request, alone = self._quiet, self._request, self._operation
         for record in records:
@@ -86,8 +84,7 @@ class Spans:
             else:
                 yield None
                 continue
-            task = task_of(record)
-            owner = tasks.get(task) or self._owner(task)
+            owner = owners.of(task_of(record))
             yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
 
     def _is_reported(self, events: bytes, slot: int, seen_ns: int) -> bool:
@@ -101,9 +98,21 @@ class Spans:
             del self._reported[next(iter(self._reported))]
         return False
 
-    def _owner(self, task: tuple[bytes, int, int, int]) -> Owner:
+
+class OwnerNames:
+    """Owners of one sort, by the name, process, thread and cgroup of tasks, as records have them."""
+
+    def __init__(self, by: str, name: Callable[[Any], str], cgroup: Callable[[Any], str]) -> None:
+        self._by, self._name, self._cgroup = by, name, cgroup
+        self._owners: dict[tuple[Any, ...], Owner] = {}
+        self._leaders: dict[int, Any] = {}
+        self._tasks: dict[tuple[Any, ...], Owner] = {}
+
+    def of(self, task: tuple[Any, ...]) -> Owner:
+        return self._tasks.get(task) or self._new(*task)
+
+    def _new(self, name: Any, pid: int, tid: int, cgroup: Any) -> Owner:
         """That of a task seen for the first time, or not for long."""
-        name, pid, tid, cgroup = task
         if len(self._tasks) >= _MOST_OWNERS:
             self._tasks.clear()
             self._owners.clear()
@@ -126,13 +135,13 @@ class Spans:
         if found is None:
             found = self._owners[key] = self._named(key)
         if self._by == CGROUP and key:
-            found.seen = comm(name)
-        self._tasks[task] = found
+            found.seen = self._name(name)
+        self._tasks[name, pid, tid, cgroup] = found
         return found
 
     def _named(self, key: tuple[Any, ...]) -> Owner:
         if not key:
             return Owner(NOBODY)
         if self._by == CGROUP:
-            return Owner(self.cgroups.of(key[0]))
-        return Owner(comm(key[0]) if self._by == COMM else Task(comm(key[0]), *key[1:]))
+            return Owner(self._cgroup(key[0]))
+        return Owner(self._name(key[0]) if self._by == COMM else Task(self._name(key[0]), *key[1:]))

@@ -12,7 +12,7 @@ from wptrace.outputs.export.file import ExportFile
 from wptrace.outputs.registry import Wanted
 
 # What several of them share.
-_SHARED = {"extra", "file", "folder", "lanes", "sums"}
+_SHARED = {"extra", "file", "folder", "lanes", "over_time", "sums"}
 FORMATS = tuple(sorted({one.stem for one in Path(__file__).parent.glob("[a-z]*.py")} - _SHARED))
 """Their names."""
 

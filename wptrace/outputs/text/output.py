@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple, TextIO
 
 from wptrace.model.book import Cause
+from wptrace.model.kind import Kind
 from wptrace.model.report import Controls, Event, InFlight, Report, Start
 from wptrace.outputs.text import budget, header, inflight, keyboard, pages, screen, words
 from wptrace.outputs.text.keyboard import Keyboard
@@ -58,7 +59,7 @@ class TextOutput:
         """Rows of stages that took no time were left out at the last time."""
         live = view.wanted.live and can_be_live(stream)
         self._live = Live(stream, self._compose) if live else None
-        self._state = ScreenState((), view.wanted.per_device, view.arranges, view.wanted.owners)
+        self._state = self._new_state(())
         self._keyboard: Keyboard | None = None
         if self._live is not None and keyboard.there_is_one(sys.stdin):
             self._keyboard = Keyboard(stream, self._press, self._live.resume)
@@ -78,6 +79,23 @@ class TextOutput:
         """By whom the user wants rows instead; the trace has ended for that."""
         return self._state.next_owner
 
+    def _new_state(self, kinds: Sequence[Kind]) -> ScreenState:
+        wanted = self._view.wanted
+        return ScreenState(kinds, wanted.per_device, self._view.arranges, wanted.owners, wanted.recorder)
+
+    def take_dump(self) -> bool:
+        """Whether the user asked, since the last call, for a dump of the flight recorder."""
+        asked, self._state.dump_asked = self._state.dump_asked, False
+        return asked
+
+    def note(self, words: str) -> None:
+        """Something that is no result: on the last line of a live screen, or on standard error."""
+        if self._live is not None:
+            self._state.message = words
+            self._draw()
+        else:
+            print(f"wptrace: {words}", file=sys.stderr, flush=True)
+
     @property
     def paused(self) -> bool:
         """The user holds the screen."""
@@ -88,8 +106,7 @@ class TextOutput:
     def start(self, start: Start) -> None:
         self._introduction = list(self._view.begin(start))
         self._introduce()
-        wanted = self._view.wanted
-        self._state = ScreenState(self._view.kinds, wanted.per_device, self._view.arranges, wanted.owners)
+        self._state = self._new_state(self._view.kinds)
         if self._live is not None:
             self._live.start()
         if self._keyboard is not None:

@@ -20,6 +20,7 @@ HELP = (
     "p Space    pause: the screen stands still, counting goes on",
     "b          group by other labels: each alone, none, all",
     "o          begin anew with rows by process, cgroup, file, thread, ...",
+    "D          write what the flight recorder has to a file (--recorder)",
     "d          devices apart, or added up",
     "s          sort by time, count, bytes, mean, p99, max; then as it was",
     "< >        an interval back, and forward; Esc: the last one",

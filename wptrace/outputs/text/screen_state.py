@@ -37,10 +37,17 @@ class ScreenState:
     """`press` takes keys, `arranged` makes of a report the one to be drawn."""
 
     def __init__(
-        self, kinds: Sequence[Kind], per_device: bool, groups: bool = True, owners: Sequence[str] = ()
+        self,
+        kinds: Sequence[Kind],
+        per_device: bool,
+        groups: bool = True,
+        owners: Sequence[str] = (),
+        recorder: bool = False,
     ) -> None:
         """Where the tables cannot be grouped anew (`groups`), only the list of rows follows the keys."""
-        self._owners = owners
+        self._owners, self._recorder = owners, recorder
+        self.dump_asked = False
+        """The user wants what the flight recorder has."""
         self.next_owner = ""
         """By whom the user wants rows, which ends this trace."""
         self.page = TABLES
@@ -121,6 +128,9 @@ class ScreenState:
         elif key == "b":
             self._grouping = (self._grouping + 1) % len(self._groupings)
             self.message = "" if len(self._groupings) > 1 else "there is nothing else to group by"
+        elif key == "D":
+            self.dump_asked = self._recorder
+            self.message = "" if self._recorder else "there is no flight recorder: --recorder 30s"
         elif key == "d":
             self.per_device = self.per_device != bool(self._place)
             self.message = "" if self._place else "its rows have no devices"

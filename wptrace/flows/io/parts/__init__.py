@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wptrace.engine.filters.task import PID
+from wptrace.flows.io.kinds import KINDS
 from wptrace.flows.io.options import CGROUP, DEVICE, Options
 from wptrace.flows.io.part import Part
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -55,7 +56,11 @@ def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
 
         waits = Waits(options.waits_ns, counts, owners, ticks=options.interference)
         found.append(waits)
-    if options.by == CGROUP or options.emits_records:
+    if options.recorder is not None:
+        from wptrace.flows.io.parts.recorder import Recorder
+
+        found.append(Recorder(options.recorder, options.recorder_slow_ns, cgroups, KINDS))
+    if options.by == CGROUP or options.emits_records or options.recorder is not None:
         from wptrace.flows.io.parts.tasks import Cgroups
 
         found.append(Cgroups(cgroups))

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The flight recorder: a record of each operation and request that ended of late, in the kernel's memory. Nobody reads
+ * them until somebody asks (wptrace/flows/io/parts/recorder.py).
+ *
+ * Each CPU has an area, in which the newest record overwrites the oldest one. A record is whole once its number is there:
+ * a reader takes none whose number is another one, or which was overwritten while it read.
+ */
+#ifndef WPT_PATH_RECORDER_H
+#define WPT_PATH_RECORDER_H
+
+#include "block/path/state.h"
+#include "lib/comm.h"
+#include "lib/dentry.h"
+
+const volatile bool recording;
+
+/* Page-cache hits that took at least as long have a record. */
+__u64 recorded_hit_ns = 1000000;
+/* When an operation took that long last; the reader looks here. */
+__u64 recorder_slow_ns = NEVER;
+__u64 recorder_slow_seen;
+
+/* A line of a cache for each possible CPU. What has more shares them. */
+#define RECORDER_HEADS 1024
+struct recorder_head {
+	__u64 number; /* of the next record */
+	__u32 first; /* of the area */
+	__u32 mask;
+	__u64 unused[6];
+};
+
+struct recorder_head recorder_heads[RECORDER_HEADS] SEC(".bss.recorder");
+
+/* Maps of one element, unless there is a recorder. */
+#define RECORDER_MAP(name, type_) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_ARRAY); \
+		__uint(map_flags, BPF_F_MMAPABLE); \
+		__uint(max_entries, 1); \
+		__type(key, __u32); \
+		__type(value, struct type_); \
+	} name SEC(".maps")
+
+RECORDER_MAP(recorded, recorded);
+
+/* --- Names: of tasks by their number, of files by inode and device; caches, in which what was not seen of late gives way */
+
+#define RECORDED_TASK_BITS 14
+#define RECORDED_FILE_BITS 12
+#define RECORDED_PROBES 4
+/* A task is looked at again after so long: it may have another name by then. */
+#define RECORDED_TASK_NS 1000000000ULL
+#define RECORDED_FILE_NS 250000000ULL
+const volatile __u64 recorder_window_ns = 30000000000ULL;
+
+struct recorded_task {
+	__u64 tid; /* 0: free */
+	__u64 seen_ns;
+	__u64 cgroup;
+	__u64 tgid;
+	char comm[NAME_BYTES];
+};
+
+struct recorded_file {
+	__u64 key; /* of inode and device; 0: free */
+	__u64 seen_ns;
+	__u64 inode;
+	__u64 dev;
+};
+
+RECORDER_MAP(recorded_tasks, recorded_task);
+RECORDER_MAP(recorded_files, recorded_file);
+
+/* Reads the path of a file into its place (recorded.h). */
+__noinline int name_recorded_file(__u32 place, __u64 dentry, __u64 mount);
+
+static __always_inline __u32 recorded_home(__u64 key, __u32 bits)
+{
+	return (__u32)(key * 0x9e3779b97f4a7c15ULL >> 32) >> (32 - bits);
+}
+
+/* The place of a task that is not in its home, or was not looked at for long. */
+__noinline int look_at_recorded_task(__u64 now)
+{
+	__u64 ids = bpf_get_current_pid_tgid();
+	__u32 home = recorded_home((__u32)ids, RECORDED_TASK_BITS), probe;
+	struct recorded_task *task = NULL;
+
+	if (!recording)
+		return 0;
+	for (probe = 0; probe < RECORDED_PROBES; probe++) {
+		__u32 place = (home + probe) & ((1 << RECORDED_TASK_BITS) - 1);
+
+		task = bpf_map_lookup_elem(&recorded_tasks, &place);
+		if (!task || !task->tid || task->tid == (__u32)ids || now - task->seen_ns > recorder_window_ns)
+			break;
+		/* All were seen of late: the last one gives way. */
+	}
+	if (!task || (task->tid == (__u32)ids && now - task->seen_ns <= RECORDED_TASK_NS))
+		return 0;
+	task->tid = 0;
+	barrier();
+	task->tgid = ids >> 32;
+	task->cgroup = bpf_get_current_cgroup_id();
+	bpf_get_current_comm(task->comm, sizeof(task->comm));
+	task->seen_ns = now;
+	barrier();
+	task->tid = (__u32)ids;
+	return 0;
+}
+
+/* Of the current task, whose number it returns. */
+static __always_inline __u32 note_recorded_task(__u64 now)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	__u32 place = recorded_home(tid, RECORDED_TASK_BITS);
+	struct recorded_task *task = bpf_map_lookup_elem(&recorded_tasks, &place);
+
+	if (!task || task->tid != tid || now - task->seen_ns > RECORDED_TASK_NS)
+		look_at_recorded_task(now);
+	return tid;
+}
+
+static __always_inline __u64 recorded_file_key(__u64 inode, __u32 dev)
+{
+	return (inode ^ (__u64)dev << 32) * 0xff51afd7ed558ccdULL | 1;
+}
+
+/* The place of a file that is not in its home, or was not seen of late; with a path, if it is new. */
+__noinline int look_at_recorded_file(__u64 address, __u64 now)
+{
+	struct file *known = (void *)address;
+	struct inode *inode = BPF_CORE_READ(known, f_inode);
+	__u64 number = BPF_CORE_READ(inode, i_ino), key, before;
+	__u32 dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	struct recorded_file *file = NULL;
+	__u32 home, place = 0, probe;
+	struct place leaf;
+
+	if (!recording)
+		return 0;
+	key = recorded_file_key(number, dev);
+	home = recorded_home(key, RECORDED_FILE_BITS);
+	for (probe = 0; probe < RECORDED_PROBES; probe++) {
+		place = (home + probe) & ((1 << RECORDED_FILE_BITS) - 1);
+		file = bpf_map_lookup_elem(&recorded_files, &place);
+		if (!file)
+			return 0;
+		if (file->key == key) {
+			file->seen_ns = now;
+			return 0;
+		}
+		if (!file->key || now - file->seen_ns > recorder_window_ns)
+			break;
+	}
+	/* All are of files that records have. */
+	if (!file || probe == RECORDED_PROBES) {
+		COUNT(loss[PATH_CAUSE_UNNAMED_FILE]);
+		return 0;
+	}
+	before = file->key;
+	/* It is another one's until its path is there; of two that want it one tries again with its next record. */
+	file->seen_ns = now;
+	if (!take_place(&file->key, before, 1 << 1))
+		return 0;
+	file->inode = number;
+	file->dev = dev;
+	leaf = place_of(known);
+	name_recorded_file(place, number_of((__u64)leaf.dentry), number_of((__u64)leaf.mount));
+	barrier();
+	file->key = key;
+	return 0;
+}
+
+static __always_inline void note_recorded_file(__u64 inode, __u32 dev, struct file *known, __u64 now)
+{
+	__u64 key = recorded_file_key(inode, dev);
+	__u32 place = recorded_home(key, RECORDED_FILE_BITS);
+	struct recorded_file *file = bpf_map_lookup_elem(&recorded_files, &place);
+
+	if (!file || file->key != key || now - file->seen_ns > RECORDED_FILE_NS)
+		look_at_recorded_file(number_of((__u64)known), now);
+}
+
+/* --- Records ------------------------------------------------------------------------------------------------------ */
+
+static __always_inline struct recorded *claim_recorded(__u32 *number)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), place;
+	struct recorder_head *head;
+	struct recorded *record;
+	__u64 next;
+
+	asm volatile("%0 &= %1" : "+w"(cpu) : "i"(RECORDER_HEADS - 1));
+	head = &recorder_heads[cpu];
+	next = *(volatile __u64 *)&head->number;
+	/* An interrupt may have come in between. */
+	if (!take_place(&head->number, next, next + 1)) {
+		COUNT(loss[PATH_CAUSE_UNRECORDED]);
+		return NULL;
+	}
+	place = head->first + ((__u32)next & head->mask);
+	record = bpf_map_lookup_elem(&recorded, &place);
+	if (record)
+		*number = next + 1;
+	return record;
+}
+
+static __always_inline void publish_recorded(struct recorded *record, __u32 number)
+{
+	barrier();
+	record->number = number;
+}
+
+static __always_inline void note_slow(__u64 total, __u64 now)
+{
+	if (total >= recorder_slow_ns)
+		recorder_slow_seen = now;
+}
+
+#define COARSE_FROM 0xfff00000ULL /* the clocks of two CPUs may differ */
+
+static __always_inline __u8 recorded_kind_of(enum recorded_kind kind, enum interface interface, bool coarse)
+{
+	return kind | interface << RECORDED_INTERFACE_SHIFT | (coarse ? RECORDED_COARSE : 0);
+}
+
+static __always_inline void record_times(struct recorded *record, struct times *times, __u32 shift)
+{
+	record->times[RECORDED_TIME_QUEUED] = times->queued >> shift;
+	record->times[RECORDED_TIME_GOT] = times->got >> shift;
+	record->times[RECORDED_TIME_ISSUED] = times->issued >> shift;
+	record->times[RECORDED_TIME_HANDED] = times->handed >> shift;
+	record->times[RECORDED_TIME_SEEN] = times->seen >> shift;
+	record->times[RECORDED_TIME_COMPLETED] = times->completed >> shift;
+}
+
+/* A request of which no operation's record tells. */
+static __noinline int recorder_request(struct bio_state *state)
+{
+	struct recorded *record;
+	struct times *times;
+	bool coarse;
+	__u32 number;
+
+	if (!state)
+		return 0;
+	record = claim_recorded(&number);
+	if (!record)
+		return 0;
+	times = &state->done.times;
+	coarse = times->completed - times->queued >= COARSE_FROM;
+	record->end_ns = times->completed;
+	record->times[RECORDED_TIME_START] = record->times[RECORDED_TIME_ISSUED_TO_FS] = 0;
+	if (coarse)
+		record_times(record, times, RECORDED_COARSE_SHIFT);
+	else
+		record_times(record, times, 0);
+	record->sector = state->done.sector;
+	record->inode = 0;
+	record->offset = -1;
+	record->file_dev = 0;
+	record->tid = state->tid;
+	record->bytes = state->done.bytes;
+	record->result = state->done.error;
+	record->length = 0;
+	record->dev = state->done.dev;
+	record->slot = state->done.slot;
+	/* Or its stages are not known. */
+	record->stages = !(state->done.events.below & EVENT_UNDIVIDED);
+	record->kind = recorded_kind_of(RECORDED_KIND_REQUEST, INTERFACE_CALL, coarse);
+	record->op = state->op_kind;
+	record->flags = state->done.flags >> RECORDED_FLAGS_SHIFT;
+	publish_recorded(record, number);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --recorder`: the last operations and requests, each one, in a file when somebody asks."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.disks import Disk, fio
+from tests.kernel.loads import mounted
+from tests.kernel.trace import Line, Trace, check, wait_until, wptrace
+
+_HIT_NS = 1_000_000
+_TASK = ("comm", "pid", "tid", "cgroup")
+_OPERATION = (*_TASK, "path", "inode", "offset", "length", "result", "error", "requests", "readahead")
+_REQUEST = ("sector", "bytes", "rwbs")
+
+
+class Recording(Trace):
+    says = r"(wptrace: the recorder [^\n]*\n)*"
+
+
+def dumps(folder: Path) -> list[Path]:
+    return sorted(folder.glob("wptrace-*.wpt"))
+
+
+def replayed(file: Path, *options: str) -> list[Line]:
+    done = wptrace("replay", str(file), "--json", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in lines:
+        check(line)
+    return lines
+
+
+def of(lines: Iterable[Line], *kinds: str) -> list[Line]:
+    return [line for line in lines if line["kind"] in kinds]
+
+
+def facts(line: Line, *fields: str) -> tuple[Any, ...]:
+    stages = tuple(sorted((name, ns) for name, ns in line["stages"].items() if ns))
+    return line["kind"], line["dev"], line["op"], line["total_ns"], stages, *(line[name] for name in fields)
+
+
+@pytest.mark.guest
+def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
+    """The same trace also has every event by a record of the ring: operations of any shape, and requests of nobody."""
+    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
+    folder.mkdir()
+    options = ["--each", f"--capture={every}", "--recorder=8M", "--recorder-at-end", f"--dump-dir={folder}"]
+    with mounted(disk, "ext4", tmp_path / "mnt") as top, Recording(*options, f"--dev={disk.name}") as trace:
+        file = str(top / "file")
+        fio(file, size="4M", rw="randrw", bs="16k", number_ios=60)
+        fio(file, size="4M", rw="write", bs="64k", direct=0, fsync=16)
+        (Path("/proc/sys/vm/drop_caches")).write_text("1\n")
+        fio(file, size="4M", rw="read", bs="64k", direct=0)
+        # Larger than a request may be: several of one operation.
+        fio(file, size="4M", rw="read", bs="2M")
+        fio(file, size="4M", rw="randread", ioengine="libaio", iodepth=8, number_ios=60)
+        trace.stop()
+    (dump,) = dumps(folder)
+    told, found = replayed(every), replayed(dump)
+    slow_enough = [one for one in of(told, "operation", "hit") if one["kind"] != "hit" or one["total_ns"] >= _HIT_NS]
+    assert Counter(facts(one, *_OPERATION) for one in slow_enough) == Counter(
+        facts(one, *_OPERATION) for one in of(found, "operation", "hit")
+    )
+    assert any(one["requests"] > 1 for one in slow_enough)
+    # With its request where it made one alone, which then has no record of its own.
+    single = [one for one in of(found, "operation") if "sector" in one]
+    assert Counter(facts(one, *_REQUEST) for one in single) <= Counter(
+        facts(one, *_REQUEST) for one in of(told, "operation") if "sector" in one
+    )
+    requests = of(found, "request")
+    assert Counter(facts(one, *_REQUEST, *_TASK) for one in of(told, "request")) <= Counter(
+        facts(one, *_REQUEST, *_TASK) for one in requests
+    )
+    # So each operation and request that was counted has one.
+    assert len(single) + len(requests) == trace.summary["requests"]["finished"]
+    assert len(of(found, "operation")) + len(of(told, "hit")) == trace.summary["operations"]["finished"]
+
+    # And rows that are made of them are those that programs counted.
+    def figures(lines: list[Line], kind: str) -> list[Any]:
+        rows = [one for one in lines[-1]["rows"] if one["kind"] == kind]
+        return [
+            [row[name] for name in ("op", "stage", "count", "sum_ns", "min_ns", "max_ns", "p99_ns")] for row in rows
+        ]
+
+    for kind in ("operation", "request"):
+        assert figures(found, kind) == figures(told, kind)
+
+
+@pytest.mark.parametrize("engine", ["psync", "libaio", "io_uring"])
+def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> None:
+    with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+        job = fio(disk.path, rw="randread", number_ios=300, ioengine=engine, iodepth=1 if engine == "psync" else 4)
+        trace.stop()
+    count = job["read"]["total_ios"]
+    assert trace.summary["requests"]["finished"] == count
+    (dump,) = dumps(tmp_path)
+    found = replayed(dump)
+    assert sum("sector" in one for one in of(found, "operation", "request")) == count
+    # Where asynchronous operations are not seen, a request is of the worker that sent it.
+    assert {one["comm"].partition("-")[0] for one in of(found, "operation", "request")} <= {"fio", "iou"}
+    assert found[-1]["requests"]["finished"] == count
+    assert found[-1]["loss"] == {}
+
+
+@pytest.mark.one_kernel
+def test_what_has_no_room_is_counted(disk: Disk, tmp_path: Path) -> None:
+    options = ["--recorder=1M", "--recorder-at-end", f"--dump-dir={tmp_path}", "--comm=fio"]
+    with Recording(*options, f"--dev={disk.name}") as trace:
+        job = fio(disk.path, rw="randread", bs="512", number_ios=24_000)
+        trace.stop()
+    (dump,) = dumps(tmp_path)
+    found = replayed(dump)
+    loss = found[-1]["loss"]
+    there = len(of(found, "operation", "request"))
+    assert loss["overwritten"] > 0
+    # One whose task did not wait for its request has a record, and so has that.
+    records = there + loss["overwritten"] + loss.get("earlier", 0)
+    assert 0 <= records - job["read"]["total_ios"] < 100
+    # The last ones are there, in order.
+    ends = [one["clock"]["end_ns"] for one in of(found, "operation")]
+    assert ends == sorted(ends)
+
+
+@pytest.mark.one_kernel
+def test_a_running_trace_is_asked_for_dumps(disk: Disk, tmp_path: Path) -> None:
+    with Recording("--recorder=30s", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=100)
+        trace.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: len(dumps(tmp_path)) == 1, "the first dump")
+        fio(disk.path, rw="randread", number_ios=50)
+        asked = wptrace("dump", str(trace.process.pid))
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert str(tmp_path) in asked.stdout
+        wait_until(lambda: len(dumps(tmp_path)) == 2, "the second dump")
+        trace.stop()
+    counts = [len(of(replayed(file), "operation")) for file in dumps(tmp_path)]
+    assert sorted(counts) == [100, 150]
+    assert trace.summary["requests"]["finished"] == 150
+    assert {oct(file.stat().st_mode & 0o777) for file in dumps(tmp_path)} == {"0o600"}
+    again = wptrace("dump", str(trace.process.pid))
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "is not the process of a trace with a recorder" in again.stderr
+
+
+@pytest.mark.one_kernel
+def test_a_dump_that_cannot_be_written_harms_nothing(disk: Disk, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=100)
+        folder.rmdir()
+        trace.process.send_signal(signal.SIGUSR2)
+        fio(disk.path, rw="randread", number_ios=100)
+        trace.stop()
+    assert trace.summary["requests"]["finished"] == 200
+    assert not folder.exists()
+    assert "could not be written" in trace._complaint
+
+
+@pytest.mark.one_kernel
+def test_something_slow_is_followed_by_a_dump(disk: Disk, tmp_path: Path) -> None:
+    options = ["--recorder=4M", "--on-slow=1ns", f"--dump-dir={tmp_path}"]
+    with Recording(*options, f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=20)
+        wait_until(lambda: dumps(tmp_path), "a dump")
+        trace.stop()
+    assert len(of(replayed(dumps(tmp_path)[0]), "operation")) == 20
+    with Recording("--recorder=4M", "--on-slow=1h", f"--dump-dir={tmp_path / '.'}", f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=20)
+        trace.stop()
+    assert len(dumps(tmp_path)) == 1
+
+
+@pytest.mark.one_kernel
+def test_neighbours_of_a_dump_are_those_of_each(disk: Disk, tmp_path: Path) -> None:
+    every = tmp_path / "each.wpt"
+    options = ["--each", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
+    with Recording(*options, f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=200, ioengine="libaio", iodepth=4, numjobs=2, group_reporting=1)
+        trace.stop()
+    (dump,) = dumps(tmp_path)
+
+    def neighbours(file: Path) -> Any:
+        return replayed(file, "--neighbours", "--by=thread", "--summary")[-1].get("neighbours")
+
+    assert neighbours(dump)
+    assert neighbours(dump) == neighbours(every)
+
+
+@pytest.mark.one_kernel
+def test_wrong_wishes_are_one_sentence(tmp_path: Path) -> None:
+    for words, said in (
+        (["--recorder=1K"], "between 1M and 4G"),
+        (["--recorder=soon"], "soon"),
+        (["--on-slow=1ms"], "--on-slow needs --recorder"),
+        (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is no folder"),
+        (["--level=block", "--recorder=4M"], "--recorder needs --level path"),
+    ):
+        done = wptrace("io", *words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

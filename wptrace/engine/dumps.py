@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dumps of a flight recorder: when somebody asks, when something was slow, at the end."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from wptrace.engine.flow import FlightRecorder
+from wptrace.engine.session import Trace
+from wptrace.errors import WptraceError
+from wptrace.model.report import Event
+
+_LOOKED_S = 0.25
+# What follows something slow is of interest as well.
+_BEHIND_NS = 1_000_000_000
+_HOUR_S = 3600.0
+_MOST_OF_A_NAME = 1000
+
+
+def _print(words: str) -> None:
+    print(f"wptrace: {words}", file=sys.stderr, flush=True)
+
+
+class DumpOptions(NamedTuple):
+    folder: Path
+    at_end: bool = False
+    on_slow: bool = False
+    hourly: int = 6
+    """Of those for something slow, at most so many an hour."""
+    asked: Callable[[], bool] = bool
+    """Whether somebody asked for one since the last call, by a key."""
+    say: Callable[[str], None] = _print
+
+
+class Dumps:
+    """A consumer that writes the recorder of a trace to files."""
+
+    def __init__(self, trace: Trace, recorder: FlightRecorder, options: DumpOptions) -> None:
+        self._trace, self._recorder, self._options, self._say = trace, recorder, options, options.say
+        self._done_ns = 0
+        """What was slow up to then is in a dump, or was left out."""
+        self._made: deque[float] = deque(maxlen=options.hourly)
+        self.due = time.monotonic() + _LOOKED_S if options.on_slow else math.inf
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        self.due = now + _LOOKED_S
+        seen = self._recorder.slow_seen_ns
+        if seen <= self._done_ns or time.monotonic_ns() < seen + _BEHIND_NS:
+            return
+        self._done_ns = seen
+        if len(self._made) == self._options.hourly and now - self._made[0] < _HOUR_S:
+            self._say(f"something was slow, and the recorder was written {self._options.hourly} times in the last hour")
+            return
+        self._made.append(now)
+        self.dump()
+
+    def dump(self) -> None:
+        """A failure is said, and nothing else happens."""
+        try:
+            made = self._recorder.dump(_free(self._options.folder), self._trace.start, self._trace.flow.view)
+        except (WptraceError, OSError) as error:
+            self._say(f"the recorder could not be written: {error}")
+            return
+        seconds = (made.until_ns - made.since_ns) / 1e9
+        self._say(f"the recorder is in {made.path}: {made.records:,} records of {max(seconds, 0):.1f} s")
+
+    def end(self) -> None:
+        if self._options.at_end:
+            self.dump()
+
+
+def _free(folder: Path) -> Path:
+    """A name that no file has."""
+    stem = time.strftime("wptrace-%Y%m%d-%H%M%S")
+    for number in range(_MOST_OF_A_NAME):
+        path = folder / (f"{stem}-{number}.wpt" if number else f"{stem}.wpt")
+        if not path.exists() and not path.is_symlink():
+            return path
+    raise WptraceError(f"{folder} has {_MOST_OF_A_NAME:,} dumps of this second", "remove some of them")

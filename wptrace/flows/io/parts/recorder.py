@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--recorder`: the last operations and requests, which nobody reads until a dump (bpf_src/block/path/recorder.h)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wptrace.bpf.btf import Enum
+from wptrace.bpf.kernel_types import vmlinux
+from wptrace.bpf.lib import libbpf
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import HEADER as ENTRY
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.engine.resolver import Loaded
+from wptrace.errors import UsageError
+from wptrace.flows.io.causes import EARLIER, OVERWRITTEN, TORN, UNNAMED
+from wptrace.flows.io.options import RecorderSize
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.recorded import FLAGS, RECORDED
+from wptrace.flows.io.state import path
+from wptrace.kernel import cpus, memory
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.tasks import comm
+from wptrace.model.book import Book
+from wptrace.model.kind import Kind
+from wptrace.model.report import Overhead, Report, Start
+from wptrace.model.units import size as human
+
+# Names that were not seen for so long give way to others.
+_NAMED_NS = 60_000_000_000
+# Records of a CPU, and of one that is not online now.
+_FEWEST = _OFFLINE = 1 << 10
+# Tables beside the records (recorder.h).
+_TASKS, _FILES = 1 << 14, 1 << 12
+_WORD, _HALF = 8, 4
+_HEAD_BYTES = 64
+# What must be left of the memory that there is.
+_SPARE = 1 / 4
+
+
+class Area(NamedTuple):
+    """Of a CPU, in records."""
+
+    first: int
+    room: int
+
+
+class Copied(NamedTuple):
+    """The records of one area that are whole, the oldest first."""
+
+    rows: bytes
+    written: int
+    torn: int
+    wrapped: bool
+    """There were older ones."""
+
+
+class Dump(NamedTuple):
+    """What a dump has."""
+
+    path: Path
+    records: int
+    since_ns: int
+    """The time of day from which on it has all of them."""
+    until_ns: int
+    notes: Sequence[str]
+
+
+class Recorder(Part):
+    def __init__(self, size: RecorderSize, slow_ns: int | None, cgroups: CgroupNames, kinds: Sequence[Kind]) -> None:
+        super().__init__()
+        self._size, self._slow_ns, self._cgroups, self._kinds = size, slow_ns, cgroups, kinds
+
+    # --- The start ------------------------------------------------------------------------------------------------
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        self._record = obj.struct(RECORDED.record)
+        self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, len(cpus.online()))
+        count = sum(area.room for area in self._areas)
+        self._bytes = count * self._record.size
+        room = memory.room()
+        if self._bytes > room.bytes * (1 - _SPARE):
+            raise UsageError(
+                f"a recorder of {human(self._bytes)} does not fit: {room.whose} has {human(room.bytes)} free",
+                "name a smaller size with --recorder, such as 16M",
+            )
+        obj.rodata.recording = True
+        obj.rodata.recorder_window_ns = min(self._size.window_ns, _NAMED_NS)
+        obj.maps["recorded"].max_entries = count
+        obj.maps["recorded_tasks"].max_entries = _TASKS
+        obj.maps["recorded_files"].max_entries = obj.maps["recorded_paths"].max_entries = _FILES
+        if self._slow_ns is not None:
+            obj.data.recorder_slow_ns = self._slow_ns
+
+    def start(self, tracing: Tracing) -> None:
+        self._obj, self._devices = tracing.obj, tracing.names
+        heads = self._obj.view("recorder_heads")
+        for cpu, area in enumerate(self._areas):
+            words = heads[cpu * _HEAD_BYTES : (cpu + 1) * _HEAD_BYTES].cast("I")
+            words[2], words[3] = area.first, area.room - 1
+        self._begun_ns = time.monotonic_ns()
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        online = max(len(cpus.online()), 1)
+        self._notes = [
+            f"the recorder takes {human(self._bytes)}: the last {self._areas[0].room:,} operations and requests of "
+            f"each of {online} CPUs; wptrace dump {os.getpid()} writes them to a file"
+        ]
+        return self._notes
+
+    # --- A dump ---------------------------------------------------------------------------------------------------
+
+    @property
+    def slow_seen_ns(self) -> int:
+        """When an operation was slow last; 0: none was."""
+        return int(self._obj.bss.recorder_slow_seen)
+
+    def dump(self, path: Path, start: Start, view: str) -> Dump:
+        """Write what is there to a capture; raises where that cannot be written, and the recorder goes on."""
+        copied = self._copy()
+        begin_ns = max([self._begun_ns, *(_first_end(one.rows) for one in copied if one.wrapped)])
+        now = time.monotonic_ns()
+        begin_ns = max(begin_ns, now - self._size.window_ns)
+        entries, earlier = _ordered(copied, self._record.size, begin_ns)
+        tasks, files = dict(self._tasks()), dict(self._files())
+        unnamed = _unnamed(entries, self._record, tasks, files)
+        offset = time.time_ns() - now
+        count = len(entries) // (ENTRY + self._record.size)
+        notes = [f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records"]
+        notes.append("page-cache hits of less than 1 ms are not recorded")
+        about = About(view, self._kinds, each=True, of_events=True, began_ns=None)
+        output = CaptureOutput(path, about)
+        try:
+            sink = output.raw(self._obj, RECORDED._replace(more=_flags()), self._devices)
+            output.start(start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes]))
+            output.name(tasks, files)
+            sink(memoryview(entries))
+            output.flush()
+            noted = {
+                OVERWRITTEN: sum(one.written - len(one.rows) // self._record.size - one.torn for one in copied),
+                TORN: sum(one.torn for one in copied),
+                EARLIER: earlier,
+                UNNAMED: unnamed,
+            }
+            books = {kind.book: Book() for kind in self._kinds if kind.book}
+            for cause, number in noted.items():
+                if number:
+                    next(iter(books.values())).note(cause, number)
+            nothing = Overhead(0, 0, 0, 0, self._bytes, count)
+            output.summary(Report("summary", now + offset, now - begin_ns, books, {}, {}, nothing))
+        finally:
+            output.close()
+        return Dump(path, count, begin_ns + offset, now + offset, notes)
+
+    def _copy(self) -> list[Copied]:
+        """The areas of all CPUs, while programs go on writing them."""
+        size = self._record.size
+        heads = self._obj.view("recorder_heads").cast("Q")
+        total = sum(area.room for area in self._areas) * size
+        length = -(-total // mmap.PAGESIZE) * mmap.PAGESIZE
+        found = []
+        # Mapped for this moment alone: it counts as memory of this process.
+        with mmap.mmap(self._obj.maps["recorded"].fd, length, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+            for cpu, area in enumerate(self._areas):
+                place = cpu * _HEAD_BYTES // _WORD
+                before = heads[place]
+                used = min(before, area.room)
+                raw = mapped[area.first * size : (area.first + used) * size]
+                found.append(_whole(raw, size, area.room, before, heads[place]))
+        return found
+
+    def _tasks(self) -> Iterator[tuple[int, tuple[int, str, str]]]:
+        layout = self._obj.struct("recorded_task")
+        for values in _used(self._obj.maps["recorded_tasks"], layout, "tid"):
+            yield values["tid"], (values["tgid"], self._cgroups.of(values["cgroup"]), comm(values["comm"]))
+
+    def _files(self) -> Iterator[tuple[tuple[int, int], str]]:
+        names = self._obj.struct("io_record").before("interference")
+        paths = self._obj.maps["recorded_paths"]
+        for values in _used(self._obj.maps["recorded_files"], self._obj.struct("recorded_file"), "key"):
+            memory = paths.raw(values["place"])
+            # Its path is being read just now, where the key is even.
+            if memory is None or not values["key"] & 1:
+                continue
+            found = dict(zip(names.fields, names.struct.unpack_from(memory)))
+            made = path(bytes(found["path"])[: found["path_end"]], bool(found["path_cut"])) or "/"
+            yield (values["dev"], values["inode"]), made
+
+
+def _areas(records: int, possible: int, online: int) -> list[Area]:
+    """A power of two for each CPU; those that are not online have little room."""
+    each = _FEWEST
+    while 2 * each * online <= records:
+        each *= 2
+    found, first = [], 0
+    there = set(cpus.online())
+    for cpu in range(possible):
+        count = each if cpu in there or online == possible else _OFFLINE
+        found.append(Area(first, count))
+        first += count
+    return found
+
+
+def _whole(raw: bytes, size: int, room: int, before: int, after: int) -> Copied:
+    """Those that were not written meanwhile; so many there had been `before` the copy, and `after` it."""
+    numbers = memoryview(raw).cast("I")[size // _HALF - 1 :: size // _HALF].tolist()
+    used = len(numbers)
+    at = before & (room - 1) if before > room else 0
+    order = chain(range(at, used), range(at))
+    oldest = before - used
+    # A slot that may have been taken again since the first look has had another record.
+    first = max(oldest, after - room)
+    good, torn, pieces, begin = 0, 0, [], None
+    for number, place in enumerate(order, oldest):
+        if number < first:
+            continue
+        if numbers[place] == (number + 1) & 0xFFFFFFFF:
+            good += 1
+            if begin is None:
+                begin = place
+            elif place == 0:
+                pieces.append(raw[begin * size : used * size])
+                begin = 0
+            last = place
+        else:
+            torn += 1
+            if begin is not None:
+                pieces.append(raw[begin * size : (last + 1) * size])
+                begin = None
+    if begin is not None:
+        pieces.append(raw[begin * size : (last + 1) * size])
+    return Copied(b"".join(pieces), before, torn, after > room)
+
+
+def _first_end(rows: bytes) -> int:
+    return int.from_bytes(rows[:_WORD], "little")
+
+
+def _ordered(copied: Sequence[Copied], size: int, since_ns: int) -> tuple[bytearray, int]:
+    """All of them by their end, as a ring has them; and how many were older."""
+    rows = b"".join(one.rows for one in copied)
+    ends = memoryview(rows).cast("Q")[:: size // _WORD].tolist()
+    order = [number for number in sorted(range(len(ends)), key=ends.__getitem__) if ends[number] >= since_ns]
+    head = size.to_bytes(4, "little") + bytes(ENTRY - 4)
+    found = bytearray(head.join([b"", *(rows[number * size : (number + 1) * size] for number in order)]))
+    return found, len(ends) - len(order)
+
+
+def _unnamed(entries: bytearray, layout: Any, tasks: Any, files: Any) -> int:
+    """How many have no name of their thread, or of their file."""
+    places = {one.name: one.offset for one in layout.places}
+    step = (ENTRY + layout.size) // _HALF
+    words = memoryview(entries).cast("I")
+    threads = words[(ENTRY + places["tid"]) // _HALF :: step].tolist()
+    lacking = {tid for tid in set(threads) if tid and tid not in tasks}
+    devices = words[(ENTRY + places["file_dev"]) // _HALF :: step].tolist()
+    inodes = memoryview(entries).cast("Q")[(ENTRY + places["inode"]) // _WORD :: step // 2].tolist()
+    pairs = {one for one in set(zip(devices, inodes)) if one[1] and one not in files}
+    if not lacking and not pairs:
+        return 0
+    return sum(tid in lacking or pair in pairs for tid, pair in zip(threads, zip(devices, inodes)))
+
+
+def _used(table: Any, layout: Any, key: str) -> Iterator[dict[str, Any]]:
+    size = layout.size
+    length = -(-table.max_entries * size // mmap.PAGESIZE) * mmap.PAGESIZE
+    with mmap.mmap(table.fd, length, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+        raw = mapped[: table.max_entries * size]
+    for place, values in enumerate(layout.struct.iter_unpack(raw)):
+        found = dict(zip(layout.fields, values))
+        if found[key]:
+            yield {**found, "place": place}
+
+
+def _flags() -> dict[str, int]:
+    """The bits of requests in this kernel."""
+    found = vmlinux().find("req_flag_bits", Enum)
+    bits = {} if found is None else {one.name: one.value for one in found.values}
+    return {f"REQ_{name}": bits[f"__REQ_{name}"] for name in FLAGS if f"__REQ_{name}" in bits}

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the flight recorder: operations and requests in few bytes (bpf_src/block/path/shared.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wptrace.analysis.overlap import Span
+from wptrace.capture.records import Raw
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
+from wptrace.flows.io.records import maj_min
+from wptrace.flows.io.spans import OwnerNames
+from wptrace.kernel.blkstatus import to_errno
+from wptrace.kernel.rwbs import rwbs
+from wptrace.model.report import Event
+
+if TYPE_CHECKING:
+    from wptrace.capture.layout import Described
+
+_HALF = (1 << 32) - 1
+_NO_SECTOR = (1 << 64) - 1
+_NO_CPUS = dict.fromkeys(("submit", "issue", "irq", "complete", "wake"))
+# Of the kernel's own flags (enum req_flag_bits), by the names that letters are made of.
+FLAGS = {"SYNC": "sync", "META": "meta", "FUA": "fua", "PREFLUSH": "preflush", "RAHEAD": "rahead"}
+# From one of these times to the next. Of a call that waited the last but one is when its task ran again.
+_OF_CALL = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup")
+_ASYNCHRONOUS = ("submit", "fs", "throttle", "queue", "driver", "device", "complete")
+_OF_REQUEST = ("throttle", "queue", "driver", "device", "complete")
+
+RECORDED = Raw(
+    "recorded",
+    enums=("op_stage", "op_kind", "block_op", "recorded_kind", "recorded_time", "interface"),
+    constants=(
+        "RECORDED_KIND_BITS",
+        "RECORDED_INTERFACE_SHIFT",
+        "RECORDED_COARSE",
+        "RECORDED_COARSE_SHIFT",
+        "RECORDED_FLAGS_SHIFT",
+    ),
+)
+
+
+class Names(NamedTuple):
+    """What records have numbers for."""
+
+    tasks: Mapping[int, tuple[int, str, str]] = {}
+    """By thread: process, cgroup, name."""
+    files: Mapping[tuple[int, int], str] = {}
+    """By device and inode."""
+
+
+class Recorded:
+    """Makes events, and spans of requests, of such records."""
+
+    def __init__(self, layout: Described) -> None:
+        self.rows, fields = layout.struct(layout.record).packed()
+        self._at = {name: place for place, name in enumerate(fields)}
+        self._names = layout.names
+        self._stages = layout.enum("op_stage")[:-1]
+        self._op_kinds, self._block_ops = layout.enum("op_kind"), layout.enum("block_op")
+        self._kinds, self._interfaces = layout.enum("recorded_kind"), layout.enum("interface")
+        constant = layout.constants.__getitem__
+        self._kind_mask = (1 << constant("RECORDED_KIND_BITS")) - 1
+        self._interface_shift, self._coarse = constant("RECORDED_INTERFACE_SHIFT"), constant("RECORDED_COARSE")
+        self._coarse_shift, flags = constant("RECORDED_COARSE_SHIFT"), constant("RECORDED_FLAGS_SHIFT")
+        bits = {name: layout.constants.get(f"REQ_{name}") for name in FLAGS}
+        self._bits = {name: bit - flags for name, bit in bits.items() if bit is not None and bit >= flags}
+        order = layout.enum("recorded_time")
+        self._times = [order.index(name) for name in ("queued", "got", "issued", "handed", "seen", "completed")]
+        self._start, self._other = order.index("start"), order.index("issued_to_fs")
+        self._first = self._at["times[0]"]
+        self._count = len(order)
+        self.names = Names()
+
+    # --- Times --------------------------------------------------------------------------------------------------------
+
+    def _ages(self, record: Sequence[Any], which: Sequence[int], unit: int) -> list[int]:
+        """How long before the end each of them was."""
+        end, first = record[self._at["end_ns"]] >> unit, self._first
+        # What seems to come after the end, by the clocks of two CPUs, comes with it.
+        return [
+            0 if age >= _HALF - 0xFFFFF else age << unit
+            for age in ((end - record[first + one]) & _HALF for one in which)
+        ]
+
+    def _both(self, record: Sequence[Any], interface: int) -> tuple[dict[str, int], int]:
+        """Stages and the whole time of an operation with its request."""
+        start, other, *ages = self._ages(record, (self._start, self._other, *self._times), 0)
+        names = _ASYNCHRONOUS if interface else _OF_CALL
+        points = [other, *ages] if interface else [*ages, other]
+        stages: dict[str, int] = {}
+        at = start
+        for name, age in zip(names, points):
+            stages[name] = at - age if age < at else 0
+            at = min(at, age)
+        # The end of an asynchronous one is when it is reported: nobody runs again and returns.
+        stages["wakeup" if interface else "return"] = at
+        return stages, start
+
+    def _request(self, record: Sequence[Any], unit: int) -> tuple[dict[str, int], int]:
+        ages = self._ages(record, self._times, unit)
+        found = {name: begin - end for name, begin, end in zip(_OF_REQUEST, ages, ages[1:])}
+        return found, ages[0]
+
+    def _charged(self, record: Sequence[Any], unit: int) -> dict[str, int]:
+        at, first = self._at, self._first
+        mask, sector = record[at["stages"]], record[at["sector"]]
+        there = [name for place, name in enumerate(self._stages) if mask >> place & 1]
+        words = (*record[first : first + self._count], sector & _HALF, sector >> 32, record[at["dev"]])
+        return {name: ns << unit for name, ns in zip(there, (*words, record[at["unused"]]))}
+
+    # --- Events -------------------------------------------------------------------------------------------------------
+
+    def decode(self, records: Sequence[Sequence[Any]], wall_offset_ns: int) -> Iterator[Event]:
+        at = self._at
+        kind_at, end_at, slot_at, op_at, tid_at = at["kind"], at["end_ns"], at["slot"], at["op"], at["tid"]
+        inode_at, dev_at, offset_at, sector_at = at["inode"], at["file_dev"], at["offset"], at["sector"]
+        bytes_at, result_at, length_at, flags_at = at["bytes"], at["result"], at["length"], at["flags"]
+        stages_at = at["stages"]
+        disk_at = at["dev"]
+        tasks, files, letters = self.names.tasks, self.names.files, _Letters(self._letters)
+        for record in records:
+            bits = record[kind_at]
+            kind, interface = self._kinds[bits & self._kind_mask], bits >> self._interface_shift & 3
+            unit = self._coarse_shift if bits & self._coarse else 0
+            done = record[result_at]
+            tid = record[tid_at]
+            pid, cgroup, comm = tasks.get(tid, (0, "", ""))
+            fields: dict[str, Any] = {"pid": pid, "tid": tid, "comm": comm, "cgroup": cgroup}
+            if kind == "request":
+                group = REQUEST.group(self._names[record[slot_at]], self._block_ops[record[op_at]])
+                stages, total = self._request(record, unit)
+                if not record[stages_at]:
+                    stages = dict.fromkeys(_OF_REQUEST, 0)
+                fields["error"] = to_errno(done)
+            else:
+                group = (HIT if kind == "hit" else OPERATION).group(
+                    self._names[record[slot_at]], self._op_kinds[record[op_at]]
+                )
+                if kind == "both":
+                    found, total = self._both(record, interface)
+                else:
+                    found = self._charged(record, unit)
+                    total = sum(found.values())
+                stages = {name: found.get(name, 0) for name in self._stages if found.get(name) or name not in SPARSE}
+                if interface:
+                    fields["interface"] = self._interfaces[interface]
+                inode, place = record[inode_at], record[offset_at]
+                fields["path"] = files.get((record[dev_at], inode)) or _unnamed(record[dev_at], inode)
+                fields["inode"] = inode
+                fields["offset"] = place if place >= 0 else None
+                fields["length"] = record[length_at]
+                fields["result"] = done
+                fields["error"] = -done if -4096 < done < 0 else 0
+                fields["requests"] = 1 if kind == "both" else record[bytes_at]
+                fields["readahead"] = 0 if kind == "both" else record[flags_at]
+                fields["deleted"], fields["interference"] = None, []
+            if kind in ("both", "request"):
+                where = record[sector_at]
+                # A flush has none.
+                fields["sector"] = where if where != _NO_SECTOR else 0
+                fields["bytes"] = record[bytes_at]
+                op = self._block_ops[record[op_at]]
+                fields["rwbs"] = letters[op, record[flags_at]]
+                fields["maj_min"] = maj_min(record[disk_at])
+            fields["cpus"] = _NO_CPUS
+            fields["clock"] = {"end_ns": record[end_at]}
+            yield Event(group, record[end_at] + wall_offset_ns, total, stages, fields)
+
+    def _letters(self, op: str, flags: int) -> str:
+        return rwbs(op, [FLAGS[name] for name, bit in self._bits.items() if flags >> bit & 1])
+
+    # --- Requests -----------------------------------------------------------------------------------------------------
+
+    def spans(self, records: Sequence[Sequence[Any]], owners: OwnerNames) -> Iterator[Span | None]:
+        """One for each record that tells of a request."""
+        at, tasks = self._at, self.names.tasks
+        issued_at = 2
+        for record in records:
+            bits = record[at["kind"]]
+            kind = self._kinds[bits & self._kind_mask]
+            if kind not in ("both", "request") or not record[at["stages"]]:
+                yield None
+                continue
+            ages = self._ages(record, self._times, self._coarse_shift if bits & self._coarse else 0)
+            end, tid = record[at["end_ns"]], record[at["tid"]]
+            pid, cgroup, comm = tasks.get(tid, (0, "", ""))
+            yield Span(
+                self._names[record[at["slot"]]],
+                self._block_ops[record[at["op"]]],
+                owners.of((comm, pid, tid, cgroup)),
+                record[at["bytes"]],
+                end - ages[0],
+                end - ages[issued_at],
+                end - ages[-1],
+            )
+
+
+class _Letters(dict[Any, str]):
+    """Letters of requests, made once for each operation with its flags."""
+
+    def __init__(self, make: Callable[[str, int], str]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: tuple[str, int]) -> str:
+        made = self[key] = self._make(*key)
+        return made
+
+
+def _unnamed(dev: int, inode: int) -> str:
+    return f"inode {inode} on {maj_min(dev)}" if inode else ""

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory this process may still take: of the machine, and by the limits of its cgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from wptrace.kernel import procfs
+
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+
+
+class Room(NamedTuple):
+    bytes: int
+    whose: str
+    """What has the limit: the machine, or a cgroup by its path."""
+
+
+def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Room:
+    """The tightest of them."""
+    return min((_machine(proc), *_limits(proc, cgroups)), key=lambda one: one.bytes)
+
+
+def _machine(proc: Path) -> Room:
+    for line in procfs.lines(proc / "meminfo"):
+        if line.startswith(b"MemAvailable:"):
+            return Room(int(line.split()[1]) * 1024, "the machine")
+    return Room(1 << 62, "the machine")
+
+
+def _limits(proc: Path, cgroups: Path) -> Iterator[Room]:
+    """Of the cgroup of this process and those above it, in the one hierarchy of version 2."""
+    path = ""
+    for line in procfs.lines(proc / "self" / "cgroup"):
+        if line.startswith(b"0::"):
+            path = line[3:].decode(errors="surrogateescape").strip()
+    # In a namespace of its own a path may lead out of what can be seen.
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    while parts:
+        folder = cgroups.joinpath(*parts)
+        with suppress(OSError, ValueError):
+            limit = (folder / "memory.max").read_text().strip()
+            if limit != "max":
+                yield Room(
+                    max(int(limit) - int((folder / "memory.current").read_text()), 0), f"the cgroup /{'/'.join(parts)}"
+                )
+        parts.pop()

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces on this machine that have a flight recorder, and the signal that asks them for a dump."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from wptrace.errors import NotPermittedError, WptraceError
+from wptrace.kernel import procfs
+
+PROC = Path("/proc")
+
+
+def running(proc: Path = PROC) -> dict[int, str]:
+    """Where each of them writes its dumps, by its process."""
+    found = {}
+    for folder in proc.iterdir():
+        # It may end at any moment, or be somebody else's.
+        with suppress(OSError, ValueError):
+            if not folder.name.isdigit():
+                continue
+            words = (folder / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+            if _has_recorder(words) and _expects(folder):
+                found[int(folder.name)] = _folder(folder, words)
+    return found
+
+
+def _has_recorder(words: Sequence[str]) -> bool:
+    """Whether it is a command such as `python3 /usr/bin/wptrace io --recorder 30s`."""
+    names = [Path(word).name for word in words[:4]]
+    return "wptrace" in names and any(word.partition("=")[0] == "--recorder" for word in words)
+
+
+def _expects(folder: Path) -> bool:
+    """Whether it does something on the signal: others would end of it."""
+    return bool(int(procfs.field(folder / "status", "SigCgt"), 16) >> (signal.SIGUSR2 - 1) & 1)
+
+
+def _folder(folder: Path, words: Sequence[str]) -> str:
+    named = "."
+    for word, following in zip(words, [*words[1:], ""]):
+        option, equals, value = word.partition("=")
+        if option == "--dump-dir":
+            named = value if equals else following
+    return os.path.normpath(Path(os.readlink(folder / "cwd"), named))  # noqa: PTH115
+
+
+def ask(pid: int) -> None:
+    """It is looked at once more when it cannot be another process any more."""
+    try:
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise WptraceError(f"process {pid} has ended") from None
+    try:
+        if pid not in running():
+            raise WptraceError(f"process {pid} has ended")
+        signal.pidfd_send_signal(held, signal.SIGUSR2)
+    except PermissionError:
+        raise NotPermittedError(f"process {pid} is another user's", "run it as root") from None
+    finally:
+        os.close(held)
