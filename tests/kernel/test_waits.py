@@ -654,6 +654,7 @@ def test_hidden_symbols_leave_addresses(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"unknown \(0x[0-9a-f]{16}\)|dirty limit|several", reason) for reason in found), found
 
 
+@pytest.mark.one_kernel
 def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a kernel that lets no program read them."""
 
