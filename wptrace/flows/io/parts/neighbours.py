@@ -88,7 +88,9 @@ class Neighbours(Part):
             group = HAD.group(dev, self._ops[what - had], self.name(holder))
         else:
             return
-        grown = {field: sums[field] - before.get(field, 0) for field in sums}
+        # A cell has room for what another kind counts.
+        declared = {one.name for one in group.kind.counters}
+        grown = {field: sums[field] - before.get(field, 0) for field in sums if field in declared}
         if all(number in self._names for number in (waiter, holder)):
             self._before[place] = sums
             self._sums.setdefault(group, Counter()).update(grown)
