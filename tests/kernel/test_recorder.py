@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +13,8 @@ import pytest
 
 from tests.kernel.disks import Disk, fio
 from tests.kernel.loads import mounted
-from tests.kernel.trace import Line, Trace, check, wait_until, wptrace
+from tests.kernel.test_capture import replayed
+from tests.kernel.trace import Line, Trace, wait_until, wptrace
 
 _HIT_NS = 1_000_000
 _TASK = ("comm", "pid", "tid", "cgroup")
@@ -28,15 +28,6 @@ class Recording(Trace):
 
 def dumps(folder: Path) -> list[Path]:
     return sorted(folder.glob("wptrace-*.wpt"))
-
-
-def replayed(file: Path, *options: str) -> list[Line]:
-    done = wptrace("replay", str(file), "--json", *options)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    for line in lines:
-        check(line)
-    return lines
 
 
 def of(lines: Iterable[Line], *kinds: str) -> list[Line]:

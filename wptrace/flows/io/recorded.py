@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wptrace.analysis.overlap import Span
 from wptrace.capture.records import Raw
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
-from wptrace.flows.io.records import maj_min
+from wptrace.flows.io.records import Made, maj_min
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.rwbs import rwbs
@@ -119,7 +119,7 @@ class Recorded:
         bytes_at, result_at, length_at, flags_at = at["bytes"], at["result"], at["length"], at["flags"]
         stages_at = at["stages"]
         disk_at = at["dev"]
-        tasks, files, letters = self.names.tasks, self.names.files, _Letters(self._letters)
+        tasks, files, letters = self.names.tasks, self.names.files, Made(lambda key: self._letters(*key))
         for record in records:
             bits = record[kind_at]
             kind, interface = self._kinds[bits & self._kind_mask], bits >> self._interface_shift & 3
@@ -195,18 +195,6 @@ class Recorded:
                 end - ages[issued_at],
                 end - ages[-1],
             )
-
-
-class _Letters(dict[Any, str]):
-    """Letters of requests, made once for each operation with its flags."""
-
-    def __init__(self, make: Callable[[str, int], str]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, key: tuple[str, int]) -> str:
-        made = self[key] = self._make(*key)
-        return made
 
 
 def _unnamed(dev: int, inode: int) -> str:

@@ -156,7 +156,7 @@ class Stories:
         )
 
     def variables(self) -> tuple[Any, ...]:
-        return self._wall_ns(), self.names, _Made(self.cgroups.of)
+        return self._wall_ns(), self.names, Made(self.cgroups.of)
 
     def made(self, rows: Sequence[Record], variables: tuple[Any, ...]) -> Iterator[Event]:
         return self.decode(rows, variables[0])
@@ -210,9 +210,9 @@ class Stories:
         interfaces = self._interfaces
         controllers = self._controllers
         held_end = held + len(controllers)
-        comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
-        groups = _Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
-        letters, numbers, chains = _Made(self._letters), _Made(maj_min), _Made(self._cpus)
+        comms, cgroups, paths = Made(comm), Made(self.cgroups.of), Made(lambda key: path(*key))
+        groups = Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
+        letters, numbers, chains = Made(self._letters), Made(maj_min), Made(self._cpus)
         wall = self._wall_ns() if wall_ns is None else wall_ns
         happened = self._events.fields
         for record in records:
@@ -309,8 +309,8 @@ class Stories:
         )
         start, end, first = at("start_ns"), at("end_ns"), at("stages[0]")
         last, names, kinds, ops = first + len(self._stages), self.names, self._kinds, self._ops
-        comms, cgroups, paths = _Made(comm), _Made(self.cgroups.of), _Made(lambda key: path(*key))
-        groups = _Made(lambda key: kinds[key[0]].group(names[key[1]], ops[kinds[key[0]]][key[2]]))
+        comms, cgroups, paths = Made(comm), Made(self.cgroups.of), Made(lambda key: path(*key))
+        groups = Made(lambda key: kinds[key[0]].group(names[key[1]], ops[kinds[key[0]]][key[2]]))
         wall = self._wall_ns()
         for record in records:
             group = groups[record[kind_at], record[slot], record[op]]
@@ -401,7 +401,7 @@ class Stories:
             }
 
 
-class _Made(dict[Any, Any]):
+class Made(dict[Any, Any]):
     """Values made from parts of records, by these parts; records with the same part share one."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:

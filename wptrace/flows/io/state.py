@@ -22,6 +22,12 @@ def path(names: bytes, cut: bool) -> str:
     return f".../{found}" if cut else f"/{found}" if parts else ""
 
 
+def path_in(layout: Any, record: memoryview) -> str:
+    """That of a file or a directory, in a record of which it is all there is."""
+    values = dict(zip(layout.fields, layout.struct.unpack_from(record)))
+    return path(bytes(values["path"])[: values["path_end"]], bool(values["path_cut"])) or "/"
+
+
 # What a request has reached, last point first, and the stage that it is in then.
 _REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 

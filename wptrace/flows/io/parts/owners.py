@@ -18,7 +18,7 @@ from wptrace.flows.io.kinds import HIT, OPERATION, OWNED_REQUEST, REQUEST, UNDER
 from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
 from wptrace.flows.io.part import Distributions, Part, Tracing
-from wptrace.flows.io.state import path, values_in_flight
+from wptrace.flows.io.state import path_in, values_in_flight
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model import kind
@@ -341,10 +341,7 @@ class Owners(Part):
         memory = self._obj.maps["owner_paths"].raw(number - 1)
         if memory is None:
             return ""
-        layout = self._obj.struct("io_record").before("interference")
-        values = dict(zip(layout.fields, layout.struct.unpack_from(memory)))
-        names = bytes(values["path"])[: values["path_end"]]
-        return path(names, bool(values["path_cut"])) or "/"
+        return path_in(self._obj.struct("io_record").before("interference"), memory)
 
     # --- Rows -----------------------------------------------------------------------------------------------------
 

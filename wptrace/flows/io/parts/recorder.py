@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from wptrace.bpf.btf import Enum
 from wptrace.bpf.kernel_types import vmlinux
 from wptrace.bpf.lib import libbpf
+from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import HEADER as ENTRY
 from wptrace.capture.writer import About, CaptureOutput
@@ -23,7 +24,7 @@ from wptrace.flows.io.causes import EARLIER, OVERWRITTEN, TORN, UNNAMED
 from wptrace.flows.io.options import RecorderSize
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.flows.io.recorded import FLAGS, RECORDED
-from wptrace.flows.io.state import path
+from wptrace.flows.io.state import path_in
 from wptrace.kernel import cpus, memory
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
@@ -69,7 +70,6 @@ class Dump(NamedTuple):
     since_ns: int
     """The time of day from which on it has all of them."""
     until_ns: int
-    notes: Sequence[str]
 
 
 class Recorder(Part):
@@ -81,7 +81,8 @@ class Recorder(Part):
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
         self._record = obj.struct(RECORDED.record)
-        self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, len(cpus.online()))
+        self._online = cpus.online()
+        self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, self._online)
         count = sum(area.room for area in self._areas)
         self._bytes = count * self._record.size
         room = memory.room()
@@ -107,10 +108,9 @@ class Recorder(Part):
         self._begun_ns = time.monotonic_ns()
 
     def notes(self, loaded: Loaded) -> list[str]:
-        online = max(len(cpus.online()), 1)
         self._notes = [
             f"the recorder takes {human(self._bytes)}: the last {self._areas[0].room:,} operations and requests of "
-            f"each of {online} CPUs; wptrace dump {os.getpid()} writes them to a file"
+            f"each of {len(self._online)} CPUs; wptrace dump {os.getpid()} writes them to a file"
         ]
         return self._notes
 
@@ -132,9 +132,11 @@ class Recorder(Part):
         unnamed = _unnamed(entries, self._record, tasks, files)
         offset = time.time_ns() - now
         count = len(entries) // (ENTRY + self._record.size)
-        notes = [f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records"]
-        notes.append("page-cache hits of less than 1 ms are not recorded")
-        about = About(view, self._kinds, each=True, of_events=True, began_ns=None)
+        notes = [
+            f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records",
+            "page-cache hits of less than 1 ms are not recorded",
+        ]
+        about = About(view, self._kinds, each=True, of_events=True)
         output = CaptureOutput(path, about)
         try:
             sink = output.raw(self._obj, RECORDED._replace(more=_flags()), self._devices)
@@ -156,17 +158,14 @@ class Recorder(Part):
             output.summary(Report("summary", now + offset, now - begin_ns, books, {}, {}, nothing))
         finally:
             output.close()
-        return Dump(path, count, begin_ns + offset, now + offset, notes)
+        return Dump(path, count, begin_ns + offset, now + offset)
 
     def _copy(self) -> list[Copied]:
         """The areas of all CPUs, while programs go on writing them."""
         size = self._record.size
         heads = self._obj.view("recorder_heads").cast("Q")
-        total = sum(area.room for area in self._areas) * size
-        length = -(-total // mmap.PAGESIZE) * mmap.PAGESIZE
         found = []
-        # Mapped for this moment alone: it counts as memory of this process.
-        with mmap.mmap(self._obj.maps["recorded"].fd, length, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+        with _mapped(self._obj.maps["recorded"]) as mapped:
             for cpu, area in enumerate(self._areas):
                 place = cpu * _HEAD_BYTES // _WORD
                 before = heads[place]
@@ -188,20 +187,17 @@ class Recorder(Part):
             # Its path is being read just now, where the key is even.
             if memory is None or not values["key"] & 1:
                 continue
-            found = dict(zip(names.fields, names.struct.unpack_from(memory)))
-            made = path(bytes(found["path"])[: found["path_end"]], bool(found["path_cut"])) or "/"
-            yield (values["dev"], values["inode"]), made
+            yield (values["dev"], values["inode"]), path_in(names, memory)
 
 
-def _areas(records: int, possible: int, online: int) -> list[Area]:
+def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
     """A power of two for each CPU; those that are not online have little room."""
     each = _FEWEST
-    while 2 * each * online <= records:
+    while 2 * each * len(online) <= records:
         each *= 2
     found, first = [], 0
-    there = set(cpus.online())
     for cpu in range(possible):
-        count = each if cpu in there or online == possible else _OFFLINE
+        count = each if cpu in online else _OFFLINE
         found.append(Area(first, count))
         first += count
     return found
@@ -216,12 +212,11 @@ def _whole(raw: bytes, size: int, room: int, before: int, after: int) -> Copied:
     oldest = before - used
     # A slot that may have been taken again since the first look has had another record.
     first = max(oldest, after - room)
-    good, torn, pieces, begin = 0, 0, [], None
+    torn, pieces, begin = 0, [], None
     for number, place in enumerate(order, oldest):
         if number < first:
             continue
         if numbers[place] == (number + 1) & 0xFFFFFFFF:
-            good += 1
             if begin is None:
                 begin = place
             elif place == 0:
@@ -267,11 +262,15 @@ def _unnamed(entries: bytearray, layout: Any, tasks: Any, files: Any) -> int:
     return sum(tid in lacking or pair in pairs for tid, pair in zip(threads, zip(devices, inodes)))
 
 
-def _used(table: Any, layout: Any, key: str) -> Iterator[dict[str, Any]]:
-    size = layout.size
-    length = -(-table.max_entries * size // mmap.PAGESIZE) * mmap.PAGESIZE
-    with mmap.mmap(table.fd, length, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
-        raw = mapped[: table.max_entries * size]
+def _mapped(table: Map) -> mmap.mmap:
+    """For a moment alone: it counts as memory of this process."""
+    length = -(-table.max_entries * table.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
+    return mmap.mmap(table.fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+def _used(table: Map, layout: Any, key: str) -> Iterator[dict[str, Any]]:
+    with _mapped(table) as mapped:
+        raw = mapped[: table.max_entries * layout.size]
     for place, values in enumerate(layout.struct.iter_unpack(raw)):
         found = dict(zip(layout.fields, values))
         if found[key]:
