@@ -2,6 +2,7 @@
 """All tests: style, units, objects, the running kernel, and the guests of the matrix, three jobs at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
+What depends on the kernel runs on the oldest and the newest one, and on those between if it has the mark each_kernel.
 With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
 """
 
@@ -109,7 +110,6 @@ EXPECTED_S: dict[str, float] = {
     "5.10": 334,
     "7.2-icount": 220,
     "6.12-icount": 217,
-    "6.1-icount": 183,
     "5.10-icount": 178,
     "running": 112,
     "unit": 105,
@@ -140,10 +140,17 @@ def here(every: bool = False) -> list[Job]:
 
 def guests(every: bool = False) -> list[Job]:
     jobs = []
-    for kernel in KERNELS:
-        if not kernel.running:
-            which = "" if every else " and (guest or not one_kernel)" if kernel.name == ONE else " and not one_kernel"
-            jobs += _of_kernel(kernel, sys.executable, which, ["tests/kernel"], every=every)
+    oldest, *between, newest = (kernel for kernel in KERNELS if not kernel.running)
+    for kernel in (oldest, *between, newest):
+        which, timed = "not one_kernel", "not one_kernel"
+        if kernel in between:
+            which, timed = "each_kernel and not one_kernel", ""
+        if kernel.name == ONE:
+            which, timed = f"(guest and one_kernel or {which})", "(guest or not one_kernel)"
+        some = kernel in between and kernel.name != ONE and not every
+        files = _with("each_kernel", ["tests/kernel"]) if some else ["tests/kernel"]
+        found = _of_kernel(kernel, sys.executable, ("", "") if every else (which, timed), files, every=every)
+        jobs += [job for job in found if not job.timed or every or timed]
     if every:
         lab = (sys.executable, "-m", "tests.lab", "run", "--timeout", str(GUEST_LIMIT_S), "--kernel", ONE)
         pytest = ("--", sys.executable, *IN_GUEST)
@@ -153,7 +160,8 @@ def guests(every: bool = False) -> list[Job]:
         # the counter of cycles, which other machines' emulation has not. Guests with two CPUs do not die there.
         names = ("test_load.py", "test_binding.py", "test_irqoff.py", "test_compat.py")
         files = [f"tests/kernel/{name}" for name in names]
-        jobs += _of_kernel(kernel, "python3", "" if every else " and not one_kernel", files, 2, every)
+        which = "" if every else "not one_kernel"
+        jobs += _of_kernel(kernel, "python3", (which, which), files, 2, every)
     return jobs
 
 
@@ -169,21 +177,25 @@ def _with(mark: str, files: Sequence[str]) -> list[str]:
 
 
 def _of_kernel(
-    kernel: Kernel, python: str, which: str, files: Sequence[str], cpus: int = 1, every: bool = False
+    kernel: Kernel, python: str, which: tuple[str, str], files: Sequence[str], cpus: int = 1, every: bool = False
 ) -> list[Job]:
-    """A guest of two CPUs with real disks, which begins with so many, and one whose clock counts instructions."""
+    """A guest of two CPUs with real disks, which begins with so many, and one whose clock counts instructions.
+
+    `which` are the tests of each, by their marks.
+    """
+    marks = [" and ".join(filter(None, both)) for both in zip(("not icount", "icount"), which)]
     # With `--all` a test may run 20 times before it says so.
     limits = ("--timeout", str(GUEST_LIMIT_S), *(() if every else ("--silence", str(SILENCE_S))))
     lab = (sys.executable, "-m", "tests.lab", "run", *limits, "--kernel", kernel.name)
     name, pytest = kernel.name, ("--", python, *IN_GUEST)
     begins = ("--cpus", "2", f"--append=maxcpus={cpus}")
     return [
-        Job(name, (*lab, *DISKS, *begins, *pytest), files, f"not icount{which}", name, 2),
+        Job(name, (*lab, *DISKS, *begins, *pytest), files, marks[0], name, 2),
         Job(
             f"{name}-icount",
             (*lab, "--icount=off", "--", *_LONG, *pytest[1:]),
             _with("icount", files),
-            f"icount{which}",
+            marks[1],
             name,
             timed=True,
         ),

@@ -26,6 +26,8 @@ from wptrace.engine.filters import Filter
 from wptrace.flows.io.operations import KNOWN, ways
 from wptrace.kernel import mounts
 
+pytestmark = pytest.mark.each_kernel
+
 ENGINES = {"libaio": "aio", "io_uring": "uring"}
 
 

@@ -162,6 +162,8 @@ def test_array_map(binding: BpfObject) -> None:
         for key in range(650):
             found[key] = key * key
         assert dict(found.items()) == {key: key * key for key in range(650)}
+        found[7] = 0
+        assert list(found.used()) == [key * key for key in range(650) if key not in (0, 7)]
         with pytest.raises(UsageError, match="it ends at 649"):
             found[650] = 1
         with pytest.raises(UsageError):

@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from tests.kernel.trace import Line, Trace, wait_until
 
 pytestmark = pytest.mark.guest
 
-# More than there are spare rows.
-MANY = 11
+# Together more than there are spare rows.
+ROUNDS, AT_ONCE = 4, 3
 INTERVAL = '"kind":"interval"'
 
 
@@ -62,24 +63,29 @@ def reads_of(lines: list[Line], *tids: int) -> Counter[str]:
 
 
 def come_and_go(trace: Trace, name: str) -> tuple[Counter[str], Counter[str]]:
-    """One after another, and so many that some get the rows of others that are gone: what was read, and done."""
+    """Some after others, and so many that some get the rows of others that are gone: what was read, and done."""
     reads, done = _Reads(), Counter[str]()
-    for number in range(MANY):
-        with null_device(name.format(number)) as disk:
-            reads.until_named(disk, trace)
-            reads.read(disk, 20 + number)
-            # The kernel looks for partitions as well.
-            done[disk.name] += disk.completed()["read"]
-        # Before that, the next one may have its number.
+    for number in range(ROUNDS):
+        with ExitStack() as stack:
+            disks = [stack.enter_context(null_device(name.format(f"{number}x{one}"))) for one in range(AT_ONCE)]
+            for place, disk in enumerate(disks):
+                reads.until_named(disk, trace)
+                reads.read(disk, 20 + 3 * number + place)
+                # The kernel looks for partitions as well.
+                done[disk.name] += disk.completed()["read"]
+        # Before that, the next ones may have their numbers.
         trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
     return reads.made, done
 
 
-@pytest.mark.parametrize("options", [[], ["--by=process", "--neighbours"], ["--interference", "--segments"]])
-def test_disks_that_come_have_rows_of_their_own(options: list[str], tmp_path: Path) -> None:
+_OPTIONS = ["--by=process --neighbours", "--interference --segments"]
+
+
+@pytest.mark.parametrize("options", ["", *(pytest.param(one, marks=pytest.mark.one_kernel) for one in _OPTIONS)])
+def test_disks_that_come_have_rows_of_their_own(options: str, tmp_path: Path) -> None:
     capture = tmp_path / "trace.wpt"
-    with Trace("--each", "--capture", str(capture), *options, "0.5") as trace:
-        made, done = come_and_go(trace, f"wpth{{}}x{len(options)}")
+    with Trace("--each", "--capture", str(capture), *options.split(), "0.5") as trace:
+        made, done = come_and_go(trace, f"wpth{{}}{options[2:4]}")
         trace.stop()
     rows, again = trace.summary["rows"], replayed(capture)
     assert again[-1]["rows"] == rows
@@ -92,13 +98,13 @@ def test_disks_that_come_have_rows_of_their_own(options: list[str], tmp_path: Pa
         assert 20 <= found[name] <= count
         assert found[name] <= every[name] == operations[name]
         assert found[name] <= requests[name] <= done[name]
-        if "--by=process" in options:
+        if "--by" in options:
             assert of_devices(rows, "owned_operation")[name] == operations[name]
             assert of_devices(rows, "owned_request")[name] == requests[name]
             assert sum(one["requests"] for one in trace.summary["neighbours"] if one["dev"] == name) == requests[name]
 
 
-@pytest.mark.parametrize("times", ["auto", "own"])
+@pytest.mark.parametrize("times", [pytest.param("auto", marks=pytest.mark.one_kernel), "own"])
 def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
     with Trace("--level=block", f"--times={times}", "0.5") as trace:
         made, done = come_and_go(trace, f"wpth{{}}{times}")

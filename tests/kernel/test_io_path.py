@@ -31,6 +31,8 @@ from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import OPERATIONS, REQUESTS
 
+pytestmark = pytest.mark.each_kernel
+
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 REAL = ("nvme0n1", "vda", "sda")
 

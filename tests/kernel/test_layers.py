@@ -354,7 +354,9 @@ def slow_stacks() -> Iterator[dict[str, Disk]]:
         }
 
 
-@pytest.mark.parametrize("engine", ["psync", "libaio", "io_uring"])
+@pytest.mark.parametrize(
+    "engine", ["psync", *(pytest.param(one, marks=pytest.mark.one_kernel) for one in ("libaio", "io_uring"))]
+)
 @pytest.mark.parametrize("rw", ["randread", "randwrite"])
 def test_what_waits_for_a_stacked_device_is_no_hit(slow_stacks: dict[str, Disk], engine: str, rw: str) -> None:
     """Whoever sends on its bios: the task, a worker, or one that nothing says of whom it has them."""

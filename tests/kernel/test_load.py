@@ -28,6 +28,8 @@ from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.flows.io.operations import MODULES
 from wptrace.model.kind import REQUESTS
 
+pytestmark = pytest.mark.each_kernel
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _file_systems() -> None:

@@ -286,6 +286,7 @@ def counted_once(passed: _Passed, names: int) -> set[str]:
     return set(named)
 
 
+@pytest.mark.one_kernel
 def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None:
     # Those of a batch are idle at the second look.
     passed = pass_through(disk, _ROWS, _NAMES, _BATCH, looks=2)
@@ -341,6 +342,7 @@ def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
 
 
 @pytest.mark.guest
+@pytest.mark.one_kernel
 @pytest.mark.parametrize("by", ["process", "thread"])
 def test_a_number_that_is_given_again_is_another_owner(disk: Disk, by: str) -> None:
     """Of the same name; also by what is written back."""

@@ -52,6 +52,7 @@ def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
     flow = PathFlow(Options(tuple(disk.path for disk in disks), interference=interference))
     try:
         flow.start(Reader())
+        flow.begin()
         wait_until(lambda: flow.snapshot().books[OPERATIONS].finished > 20, "some operations")
         flow.stop()
         books = flow.snapshot().books

@@ -28,6 +28,8 @@ from tests.kernel.window import Running, path_of
 from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
 
+pytestmark = pytest.mark.each_kernel
+
 PAGE = mmap.PAGESIZE
 
 WRITER = "wptest_writer"

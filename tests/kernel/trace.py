@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -326,13 +327,37 @@ def unskipped(summary: Line, made: int = 0, every: bool = True, stamped: bool = 
         raise KernelSkippedError(f"the kernel skipped {found}")
 
 
+def _asked_for(schema: Any, *words: str) -> Iterator[str]:
+    """Strings behind these words anywhere in a schema."""
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            if key in words:
+                yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
+            yield from _asked_for(value, *words)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _asked_for(value, *words)
+
+
+_WORDS = frozenset(_asked_for(_SCHEMA, "const", "enum"))
+_PATTERNS = [re.compile(pattern) for pattern in sorted(set(_asked_for(_SCHEMA, "pattern")))]
+
+
+@cache
+def _shape_of_text(text: str) -> Any:
+    """A name of a device, task or file is as good as another one."""
+    return text if text in _WORDS else (bool(text), *(bool(pattern.search(text)) for pattern in _PATTERNS))
+
+
 def _shape(value: Any) -> Any:
     """All of it that a schema asks for, but how large its numbers are."""
+    if isinstance(value, str):
+        return _shape_of_text(value)
     if isinstance(value, dict):
         return tuple((key, _shape(one)) for key, one in value.items())
     if isinstance(value, list):
         return list, *map(_shape, value)
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, bool) or value is None:
         return value
     return type(value), value > 0, value < 0
 
