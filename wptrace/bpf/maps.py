@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf.lib import libbpf
@@ -189,31 +190,34 @@ class Map:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All elements, in batches of many a system call where this kernel has them for this type of map."""
-        batched = self._batches()
-        if batched is not None:
-            yield from batched
-            return
-        for key in self.keys():
-            found = self.raw(key)
-            if found is not None:  # deleted since its key was read
-                yield key, self._decode(found)
-
-    def _batches(self) -> Iterator[tuple[Any, Any]] | None:
-        first = self._batch(self._ffi.NULL)
-        return None if first is None else self._walk(first)
-
-    def _walk(self, batch: tuple[int, bytes, memoryview, Any, bool]) -> Iterator[tuple[Any, Any]]:
         key, size, stride = self.key_codec, self.key_codec.size, self._stride * self._cpus
-        while True:
-            count, keys, values, position, last = batch
+        for count, keys, values in self._batches():
             for index in range(count):
                 yield key.unpack(keys, index * size), self._decode(values, index * stride)
+
+    def used(self) -> Iterator[Any]:
+        """The values whose first eight bytes are not 0. Most of a table are, and only the others are decoded."""
+        stride = self._stride * self._cpus
+        for count, _, values in self._batches():
+            first = values.cast("Q")[:: stride // 8].tolist()
+            for index in compress(range(count), first):
+                yield self._decode(values, index * stride)
+
+    def _batches(self) -> Iterator[tuple[int, bytes, memoryview]]:
+        batch = self._batch(self._ffi.NULL)
+        if batch is None:
+            for key in self.keys():
+                found = self.raw(key)
+                if found is not None:  # deleted since its key was read
+                    yield 1, self.key_codec.pack(key), found
+        while batch is not None:
+            count, keys, values, position, last = batch
+            yield count, keys, values
             if last:
                 return
-            following = self._batch(position)
-            if following is None:
+            batch = self._batch(position)
+            if batch is None:
                 raise WptraceError(f"map {self.name} cannot be read to its end")
-            batch = following
 
     def _batch(self, position: Any) -> tuple[int, bytes, memoryview, Any, bool] | None:
         """One batch from `position` on; None where this kernel has none for such a map."""

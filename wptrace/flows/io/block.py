@@ -292,8 +292,7 @@ class BlockFlow(Flow):
         """Of devices with times of their own: each request knows its slot."""
         if not self._devices.stateful:
             return set()
-        starts, requests = self._obj.maps["starts"].items(), self._obj.maps["requests"].items()
-        return {one.slot for _, one in starts if one.bio} | {one.slot for _, one in requests if one.request}
+        return {one.slot for name in ("starts", "requests") for one in self._obj.maps[name].used()}
 
     def _stamped(self) -> list[str]:
         return [one.name for one in self._devices.extents if one.disk not in self._devices.stateful]
