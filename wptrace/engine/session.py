@@ -89,18 +89,20 @@ class Trace:
     def subscribe(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
 
-    def begin(self, reader: Reader, budget: float | None) -> None:
-        start = self.flow.start(reader)
+    def begin(self, reader: Reader) -> None:
+        self.start = self.flow.start(reader)
         # Before anything is taken: what events tell is in the figures as well.
         self.first = self.snapshot()
         self.flow.begin()
-        shedder = self.flow.shedder() if budget is not None else None
-        if budget is not None and shedder is not None:
-            self._keeper = Keeper(budget, shedder, time.monotonic())
-            start = start._replace(notes=[*start.notes, *self._keeper.notes()])
-        self.start = start
         self._pace = HistoryPace(time.monotonic(), wanted=bool(self.flow.verdict_kinds))
         self.remember(self.first)
+
+    def keep(self, budget: float) -> None:
+        """From now on it may cost so much; what the start cost is over."""
+        shedder = self.flow.shedder()
+        if shedder is not None:
+            self._keeper = Keeper(budget, shedder, time.monotonic())
+            self.start = self.start._replace(notes=[*self.start.notes, *self._keeper.notes()])
 
     @property
     def due(self) -> float:
@@ -214,7 +216,10 @@ class Session:
     def start(self) -> None:
         """Loads and attaches all of them."""
         for trace in self.traces:
-            trace.begin(self.reader, self._share)
+            trace.begin(self.reader)
+        if self._share is not None:
+            for trace in self.traces:
+                trace.keep(self._share)
 
     @property
     def due(self) -> float:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: one session of all its flows, and consumers of it, until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from wptrace.agent.config import Config
+from wptrace.agent.notify import Notify
+from wptrace.agent.state import Status, Watchdog, words
+from wptrace.engine.run import Reports, RunOptions, collect_seldom
+from wptrace.engine.session import Session
+from wptrace.engine.signals import Stop
+from wptrace.model.report import Output
+
+
+def _say(words: str) -> None:
+    """A line of the journal."""
+    print(f"wptrace: {words}", file=sys.stderr, flush=True)
+
+
+def run(config: Config, outputs: Sequence[Output]) -> None:
+    """Each flow has an output, which gets its start, what is in flight when somebody asks, and its summary."""
+    with Stop() as stop, ExitStack() as cleanup:
+        for output in outputs:
+            cleanup.callback(output.close)
+        notify = Notify(os.environ)
+        cleanup.callback(notify.close)
+        session = Session(config.flows, stop.fd, config.agent["budget"])
+        cleanup.callback(session.close)
+        session.start()
+        collect_seldom()
+        now = time.monotonic()
+        shown = []
+        for trace, output in zip(session.traces, outputs):
+            output.start(trace.start)
+            shown.append(Reports(trace, output, RunOptions(), now))
+            trace.subscribe(shown[-1])
+        for consumer in (Status(session.traces, notify, now), Watchdog(notify, now)):
+            session.traces[0].subscribe(consumer)
+        _say(words(session.traces))
+        notify.send("READY=1", f"STATUS={words(session.traces)}")
+        while not stop.asked:
+            session.wait()
+            if stop.take_list():
+                for reports in shown:
+                    reports.list_in_flight()
+            session.turn()
+        notify.send("STOPPING=1")
+        session.end()
