@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, total
-from tests.kernel.trace import PATIENCE, ROOT, commands
+from tests.kernel.disks import Disk, fio, fio_jobs, total
+from tests.kernel.trace import PATIENCE, ROOT, commands, wait_until
+from tests.lab import peers
+from tests.unit.docs.pages import blocks, section
 
 CONFIG = """
 [agent]
@@ -90,3 +96,94 @@ def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Pa
         (finished,) = re.findall(r"  (\d+) requests in ", summary)
         assert int(finished) == made
     assert re.search(rf"^  4 KiB +{made} +100", of_size, re.M)
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Callable[..., Any]]:
+    """The real one, which scrapes the target twice a second; asks its API."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    file = folder / "prometheus.yml"
+    file.write_text(
+        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+        f"scrape_configs: [{{job_name: wptrace, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    words = [f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={address}"]
+    command = peers.command(
+        "prometheus", *words, "--enable-feature=exemplar-storage", "--log.level=warn", recipe=peers.PROMETHEUS
+    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+
+    def ask(path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"http://{address}/api/v1/{path}?{query}", timeout=PATIENCE) as answer:
+            return json.load(answer)["data"]
+
+    try:
+        yield ask
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def value(ask: Callable[..., Any], query: str) -> float:
+    """Of one series; -1 where there is none yet."""
+    try:
+        found = ask("query", query=query)["result"]
+    except OSError:
+        return -1
+    return float(found[0]["value"][1]) if len(found) == 1 else -1
+
+
+@pytest.mark.one_kernel
+def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
+    text = f'{CONFIG.format(dev=disk.name)}slow = "0s"\n[prometheus]\nlisten = "127.0.0.1:0"\n'
+    read = f'{{device="{disk.name}",operation="read",kind="request"}}'
+    with running(tmp_path, text) as agent:
+        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        with prometheus(tmp_path, target) as ask:
+            wait_until(lambda: value(ask, "wptrace_degraded") == 0, "the first scrape")
+            before = busy_ms(disk)
+            (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300})
+            made, busy = total(job), busy_ms(disk) - before
+            wait_until(lambda: value(ask, f"wptrace_io_duration_seconds_count{read}") >= made, "all requests")
+            assert value(ask, f"wptrace_io_duration_seconds_count{read}") == made == 300
+            assert value(ask, 'wptrace_io_finished_total{book="requests"}') == made
+            assert value(ask, f"wptrace_io_bytes_total{read}") == job["read"]["io_bytes"]
+            assert value(ask, f'wptrace_io_duration_seconds_bucket{read[:-1]},le="+Inf"}}') == made
+            whole = value(ask, f"wptrace_io_duration_seconds_sum{read}")
+            # One at a time: each is inside of fio's own time for it, and the kernel counts them in ticks.
+            assert 0 < whole <= job["read"]["clat_ns"]["mean"] * made / 1e9
+            assert value(ask, f'wptrace_io_busy_seconds_total{{device="{disk.name}"}}') == pytest.approx(
+                busy / 1e3, abs=0.02
+            )
+            assert value(ask, f'wptrace_io_load_seconds_total{{device="{disk.name}"}}') == pytest.approx(whole)
+            parts = f"sum(wptrace_io_stage_seconds_sum{read})"
+            assert value(ask, parts) == pytest.approx(whole)
+            found = ask(
+                "query_exemplars", query=f"wptrace_io_duration_seconds_bucket{read}", start="0", end="9999999999"
+            )
+            assert found
+            assert {name for series in found for one in series["exemplars"] for name in one["labels"]} == {"sector"}
+            for query in blocks(section("agent.md", "## Prometheus"), "promql")[0].splitlines():
+                wait_until(lambda query=query: ask("query", query=query)["result"], query)
+            assert ask("targets")["activeTargets"][0]["lastError"] == ""
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=PATIENCE) as answer:
+            scraped = answer.read()
+        checked = subprocess.run(
+            peers.command("promtool", "check", "metrics", recipe=peers.PROMETHEUS), input=scraped, capture_output=True
+        )
+        config = tmp_path / "page.yml"
+        config.write_text(blocks(section("agent.md", "## Prometheus"), "yaml")[0])
+        subprocess.run(peers.command("promtool", "check", "config", str(config), recipe=peers.PROMETHEUS), check=True)
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+        written, _ = agent.stop()
+    assert f"  {made} requests in " in written
+
+
+def busy_ms(disk: Disk) -> int:
+    """As the kernel counts it."""
+    return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])

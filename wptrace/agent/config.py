@@ -59,6 +59,13 @@ def share(text: str) -> float:
     return found
 
 
+def _stages(text: str) -> bool:
+    """Whether they are histograms."""
+    if text not in ("sum", "histogram"):
+        raise UsageError(f'"sum" or "histogram", not {_shown(text)}')
+    return text == "histogram"
+
+
 class Key(NamedTuple):
     name: str
     about: str
@@ -80,7 +87,18 @@ AGENT = Table(
     "The agent itself.",
     (Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),),
 )
-TABLES = (AGENT,)
+PROMETHEUS = Table(
+    "prometheus",
+    "An address that Prometheus scrapes.",
+    (
+        Key("listen", "where: an address of this machine and a port", "127.0.0.1:9435", address),
+        Key(
+            "stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages
+        ),
+    ),
+    optional=True,
+)
+TABLES = (AGENT, PROMETHEUS)
 _ALWAYS = "always"
 _DEFAULT_FLOWS: Mapping[str, Settings] = {"io": {"level": "block"}}
 _ABOUT_ALWAYS = (
@@ -92,6 +110,7 @@ _ABOUT_ALWAYS = (
 class Config(NamedTuple):
     file: str
     agent: Settings
+    prometheus: Settings | None
     flows: Sequence[Flow]
 
 
@@ -142,7 +161,7 @@ class _Reader:
             if name not in known:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
         read = {table.name: self._table(table) for table in TABLES}
-        return Config(file, read[AGENT.name] or {}, self._flows())
+        return Config(file, read[AGENT.name] or {}, read[PROMETHEUS.name], self._flows())
 
     def _table(self, table: Table) -> Settings | None:
         found = self._tables.get(table.name)

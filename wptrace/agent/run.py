@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from wptrace.agent.config import Config
+from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.notify import Notify
+from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
 from wptrace.engine.run import Reports, RunOptions, collect_seldom
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
 from wptrace.model.report import Output
+
+# Who stays on for weeks looks less often than somebody in front of a screen.
+_HISTORY_S = 10.0
 
 
 def _say(words: str) -> None:
@@ -28,9 +33,13 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
     with Stop() as stop, ExitStack() as cleanup:
         for output in outputs:
             cleanup.callback(output.close)
+        listening = None
+        if config.prometheus is not None:
+            listening = listen(config.prometheus["listen"])
+            cleanup.callback(listening.close)
         notify = Notify(os.environ)
         cleanup.callback(notify.close)
-        session = Session(config.flows, stop.fd, config.agent["budget"])
+        session = Session(config.flows, stop.fd, config.agent["budget"], _HISTORY_S)
         cleanup.callback(session.close)
         session.start()
         collect_seldom()
@@ -40,12 +49,24 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
             output.start(trace.start)
             shown.append(Reports(trace, output, RunOptions(), now))
             trace.subscribe(shown[-1])
-        for consumer in (Status(session.traces, notify, now), Watchdog(notify, now)):
+        endpoint, metrics = None, ""
+        if config.prometheus is not None and listening is not None:
+            scraped = Scraped(session.traces, config.prometheus["stages"])
+            endpoint = Endpoint(listening, scraped.ask)
+            cleanup.callback(endpoint.close)
+            metrics = f"http://{endpoint.address}/metrics"
+            session.traces[0].subscribe(endpoint)
+            session.reader.listen(endpoint.fd)
+            for trace, listener in zip(session.traces, scraped.listeners()):
+                trace.subscribe(listener)
+        for consumer in (Status(session.traces, notify, now, metrics), Watchdog(notify, now)):
             session.traces[0].subscribe(consumer)
-        _say(words(session.traces))
-        notify.send("READY=1", f"STATUS={words(session.traces)}")
+        _say(words(session.traces, metrics))
+        notify.send("READY=1", f"STATUS={words(session.traces, metrics)}")
         while not stop.asked:
             session.wait()
+            if endpoint is not None and session.reader.heard:
+                endpoint.serve()
             if stop.take_list():
                 for reports in shown:
                     reports.list_in_flight()

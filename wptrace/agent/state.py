@@ -15,15 +15,16 @@ _MOST_MISSING = 4
 """So many hooks are named; the rest is counted."""
 
 
-def words(traces: Sequence[Trace]) -> str:
-    """What is traced; `degraded` where hooks are missing, with why."""
+def words(traces: Sequence[Trace], metrics: str = "") -> str:
+    """What is traced, and where its metrics are; `degraded` where hooks are missing, with why."""
     flows = ", ".join(_name(trace) for trace in traces)
     missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
+    where = f"; metrics at {metrics}" if metrics else ""
     if not missing:
-        return f"tracing {flows}"
+        return f"tracing {flows}{where}"
     more = len(missing) - _MOST_MISSING
     named = "; ".join(missing[:_MOST_MISSING]) + (f"; and {more} more" if more > 0 else "")
-    return f"degraded: tracing {flows} without {named}"
+    return f"degraded: tracing {flows} without {named}{where}"
 
 
 def _name(trace: Trace) -> str:
@@ -33,8 +34,8 @@ def _name(trace: Trace) -> str:
 class Status:
     """A consumer that tells systemd how many objects each flow has followed, and what was lost."""
 
-    def __init__(self, traces: Sequence[Trace], notify: Notify, now: float) -> None:
-        self._traces, self._notify = traces, notify
+    def __init__(self, traces: Sequence[Trace], notify: Notify, now: float, metrics: str = "") -> None:
+        self._traces, self._notify, self._metrics = traces, notify, metrics
         self.due = now + _STATUS_S
 
     def events(self, events: Sequence[Event]) -> None:
@@ -42,7 +43,7 @@ class Status:
 
     def turn(self, now: float) -> None:
         self.due = now + _STATUS_S
-        self._notify.status("; ".join([words(self._traces), *map(_counts, self._traces)]))
+        self._notify.status("; ".join([words(self._traces, self._metrics), *map(_counts, self._traces)]))
 
     def end(self) -> None:
         pass

@@ -29,15 +29,16 @@ _MOST_PIECES = 16
 
 
 class HistoryPace:
-    """When to read the counters for the history: each second, unless that costs more than a hundredth of the time."""
+    """When to read the counters for the history: each second, unless that costs more than a hundredth of the time, or
+    somebody stays on for weeks."""
 
     OFTEN = 1.0
     COST = 0.01
 
-    def __init__(self, now: float, wanted: bool) -> None:
-        self._step = self.OFTEN if wanted else _LONGEST_WAIT
+    def __init__(self, now: float, wanted: bool, often: float = OFTEN) -> None:
+        self._step = often if wanted else _LONGEST_WAIT
         self._last = now
-        self._wanted = wanted
+        self._wanted, self._often = wanted, often
 
     @property
     def due(self) -> float:
@@ -49,7 +50,7 @@ class HistoryPace:
             return False
         self._last = now
         if self._wanted:
-            self._step = min(max(self.OFTEN, cost / self.COST), _LONGEST_WAIT)
+            self._step = min(max(self._often, cost / self.COST), _LONGEST_WAIT)
         return True
 
 
@@ -89,12 +90,12 @@ class Trace:
     def subscribe(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
 
-    def begin(self, reader: Reader) -> None:
+    def begin(self, reader: Reader, often: float) -> None:
         self.start = self.flow.start(reader)
         # Before anything is taken: what events tell is in the figures as well.
         self.first = self.snapshot()
         self.flow.begin()
-        self._pace = HistoryPace(time.monotonic(), wanted=bool(self.flow.verdict_kinds))
+        self._pace = HistoryPace(time.monotonic(), bool(self.flow.verdict_kinds), often)
         self.remember(self.first)
 
     def keep(self, budget: float) -> None:
@@ -207,16 +208,24 @@ class Trace:
 class Session:
     """Loaded flows, one reader for all of their rings, and a loop that gives each consumer its turn."""
 
-    def __init__(self, flows: Sequence[Flow], wake: int | None = None, budget: float | None = None) -> None:
-        """`wake` is a descriptor that ends a wait; `budget` is the share of CPU time for all flows together."""
+    def __init__(
+        self,
+        flows: Sequence[Flow],
+        wake: int | None = None,
+        budget: float | None = None,
+        history_s: float = HistoryPace.OFTEN,
+    ) -> None:
+        """`wake` is a descriptor that ends a wait; `budget` is the share of CPU time for all flows together. So often
+        at least counters are read for the history."""
         self.reader = Reader(wake)
         self.traces = [Trace(flow) for flow in flows]
         self._share = None if budget is None else budget / len(flows)
+        self._history_s = history_s
 
     def start(self) -> None:
         """Loads and attaches all of them."""
         for trace in self.traces:
-            trace.begin(self.reader)
+            trace.begin(self.reader, self._history_s)
         if self._share is not None:
             for trace in self.traces:
                 trace.keep(self._share)

@@ -3,21 +3,42 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.unit.agent.test_config import make
 from tests.unit.docs.pages import blocks, section, tables, text
+from tests.unit.outputs.samples import cell, distribution
+from tests.unit.outputs.test_prometheus import PROCESS, snapshot
 from wptrace.agent import config
+from wptrace.analysis.load import LOAD, STAMPED
+from wptrace.flows.io import kinds
+from wptrace.flows.size import REQUEST as SIZES
+from wptrace.model.kind import TOTAL
+from wptrace.model.report import BYTES
+from wptrace.outputs.prometheus import Metrics, Source
 
 
 def test_every_setting_has_a_row_with_what_it_is_without_one() -> None:
-    rows = [row for table in tables(section("agent.md", "## The file")) for row in table]
-    named = [tuple(row[:4]) for row in rows if row[0] in {table.name for table in config.TABLES}]
-    assert named == [
-        (table.name, key.name, key.default, row[3])
-        for row, (table, key) in zip(named, [(table, key) for table in config.TABLES for key in table.keys])
-    ]
-    assert len(named) == sum(len(table.keys) for table in config.TABLES)
+    (rows,) = tables(section("agent.md", "## The file"))
+    named, table = [], ""
+    for row in rows[:-1]:
+        table = row[0] or table
+        named.append((table, row[1], row[2]))
+    assert named == [(table.name, key.name, key.default) for table in config.TABLES for key in table.keys]
+
+
+def test_every_metric_is_on_the_page_and_vice_versa() -> None:
+    rows = tables(section("agent.md", "## Prometheus"))[0]
+    said = {name.replace("FLOW", "io") for row in rows for name in re.findall(r"wptrace_\w+", row[0])}
+    cells = {kinds.REQUEST.group("sda", "read"): cell([1000], [1000])}
+    counters = {kinds.REQUEST.group("sda", "read"): {BYTES: 1}, LOAD.group("sda"): {STAMPED: 1}}
+    sizes = {SIZES.group("sda", "read"): {TOTAL: distribution([1])}}
+    sources = [Source("io", "block", (kinds.REQUEST,), {"hook": "why"}), Source("io", "", (SIZES,), {})]
+    text = Metrics(sources).text([snapshot(cells, counters), snapshot(sizes)], PROCESS)
+    made = set(re.findall(r"^# TYPE (\w+)", text, re.M)) - {"wptrace_io_stage_bytes"}
+    assert made == said
 
 
 @pytest.mark.parametrize("file", blocks(text("agent.md"), "toml"))
