@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, total
-from tests.kernel.trace import PATIENCE, ROOT, commands, wait_until
+from tests.kernel.trace import PATIENCE, ROOT, commands, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
 
@@ -187,3 +187,49 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
 def busy_ms(disk: Disk) -> int:
     """As the kernel counts it."""
     return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])
+
+
+# --- Triggers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.one_kernel
+def test_a_trigger_writes_down_what_happened(disk: Disk, tmp_path: Path) -> None:
+    """The dump has what was before, and by hand there is another one."""
+    told = tmp_path / "told"
+    text = f"""
+[agent]
+budget = "100%"
+folder = "{tmp_path}"
+[always.io]
+dev = "{disk.name}"
+recorder = "4M"
+[trigger.any]
+when = "io.request.read.total.max > 1ns for 2s"
+after = "1s"
+command = ["{sys.executable}", "-c", "import sys; open('{told}', 'w').write(' '.join(sys.argv[1:]))"]
+[trigger.never]
+when = "io.write.total.p99 > 1h"
+"""
+    with running(tmp_path, text) as agent:
+        job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
+        made = total(fio_jobs(job)[0])
+        wait_until(lambda: told.exists() and told.read_text(), "the command")
+        dump = Path(told.read_text())
+        assert [path.name for path in tmp_path.glob("*.html")] == [dump.with_suffix(".html").name]
+        asked = wptrace("dump", str(agent.process.pid))
+        assert (
+            asked.stdout
+            == f"process {agent.process.pid} writes its recorder to a file in the folder of its configuration\n"
+        )
+        wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 2, "the dump by hand")
+        _, said = agent.stop()
+    (line,) = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    assert line.startswith(f"wptrace: trigger any: io.request.read.total.max > 1ns for 2s on {disk.name}, it is ")
+    assert "; verdict: " in line
+    shown = wptrace("replay", str(dump), "--json", "--slow", "0s")
+    found = [json.loads(line) for line in shown.stdout.splitlines()]
+    seen = [line for line in found if line["kind"] == "operation"]
+    # Those of the first seconds, and of one more; not all: it went on.
+    assert 100 <= len(seen) < made
+    last = wptrace("replay", str(max(tmp_path.glob("*.wpt"))), "--json", "--slow", "0s").stdout.splitlines()
+    assert sum(json.loads(line)["kind"] == "operation" for line in last) == made

@@ -3,23 +3,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Union
 
+from wptrace.agent import condition
+from wptrace.agent.trigger import HAND, Trigger
 from wptrace.engine.definition import source
 from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
 from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
-from wptrace.model.units import parse_share
+from wptrace.model.units import NS_PER, parse_duration, parse_share
 
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
 _MOST_VALUES = 256
 """In a list, such as that of devices."""
 _LONGEST_HOST = 253
+_MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
 
 Settings = Mapping[str, Any]
 """Of a command: values by the names of its options."""
@@ -66,12 +70,45 @@ def _stages(text: str) -> bool:
     return text == "histogram"
 
 
+def seconds(text: str) -> float:
+    try:
+        return parse_duration(text) / NS_PER["s"]
+    except UsageError:
+        raise UsageError(f'a time such as "30s" or "10m", not {_shown(text)}') from None
+
+
+def _daily(count: int) -> int:
+    if not 1 <= count <= _MOST_DAILY:
+        raise UsageError(f"a number from 1 to {_MOST_DAILY:,}, not {count}")
+    return count
+
+
+def _words(text: list[Any]) -> tuple[str, ...]:
+    """What is run: there is no shell that takes them apart."""
+    if not all(isinstance(one, str) and "\0" not in one for one in text) or len(text) > _MOST_WORDS:
+        raise UsageError(f'a list of up to {_MOST_WORDS} texts, such as ["logger", "slow"]')
+    if text and not text[0]:
+        raise UsageError("a list of which the first one is a program")
+    return tuple(text)
+
+
+Value = Union[str, int, list[str]]
+_KINDS = {str: "a text in quotes", int: "a whole number", list: "a list of texts"}
+
+
 class Key(NamedTuple):
     name: str
     about: str
-    default: str
-    read: Callable[[str], Any]
-    """Parse the text, or raise a UsageError that goes on behind `is`."""
+    default: Value
+    read: Callable[[Any], Any]
+    """Of a value of the same type, or raise a UsageError that goes on behind `is`."""
+    needed: bool = False
+    """The default is an example."""
+
+    @property
+    def shown(self) -> str:
+        """The default, as the file has it."""
+        return json.dumps(self.default)
 
 
 class Table(NamedTuple):
@@ -85,7 +122,10 @@ class Table(NamedTuple):
 AGENT = Table(
     "agent",
     "The agent itself.",
-    (Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),),
+    (
+        Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
+        Key("folder", "where dumps of recorders go", "/var/lib/wptrace", Path),
+    ),
 )
 PROMETHEUS = Table(
     "prometheus",
@@ -99,6 +139,19 @@ PROMETHEUS = Table(
     optional=True,
 )
 TABLES = (AGENT, PROMETHEUS)
+TRIGGER = Table(
+    "trigger.slow",
+    "What makes it write down what happened, by a name of yours; there may be several.",
+    (
+        Key("when", "what has to hold, in windows of 1 s", "io.read.total.p99 > 50ms for 30s", str, needed=True),
+        Key("cooldown", "after it has fired it rests for so long", "10m", seconds),
+        Key("daily", "it fires so often in 24 hours at most", 10, _daily),
+        Key("after", "dumps are written so much later, with what follows", "5s", seconds),
+        Key("command", "a program and its arguments, run afterwards with the names of the dumps", [], _words),
+    ),
+    optional=True,
+)
+_TRIGGER = "trigger"
 _ALWAYS = "always"
 _DEFAULT_FLOWS: Mapping[str, Settings] = {"io": {"level": "block"}}
 _ABOUT_ALWAYS = (
@@ -112,16 +165,17 @@ class Config(NamedTuple):
     agent: Settings
     prometheus: Settings | None
     flows: Sequence[Flow]
+    triggers: Sequence[Trigger] = ()
 
 
 def defaults() -> str:
     """A file that says what goes without saying."""
     lines = ["# The settings of wptrace agent, with their defaults (wptrace agent --print-defaults)."]
-    for table in TABLES:
+    for table in (*TABLES, TRIGGER):
         mark = "# " if table.optional else ""
         lines += ["", f"# {table.about}", f"{mark}[{table.name}]"]
         for key in table.keys:
-            lines += [f"# {key.about[:1].upper()}{key.about[1:]}.", f'{mark}{key.name} = "{key.default}"']
+            lines += [f"# {key.about[:1].upper()}{key.about[1:]}.", f"{mark}{key.name} = {key.shown}"]
     for number, (command, settings) in enumerate(_DEFAULT_FLOWS.items()):
         lines += ["", *(f"# {line}" for line in _ABOUT_ALWAYS if not number), f"[{_ALWAYS}.{command}]"]
         lines += [f'{name} = "{value}"' for name, value in settings.items()]
@@ -156,36 +210,65 @@ class _Reader:
         self.faults.append(Fault(message, self._places.value(*way)))
 
     def config(self, file: str) -> Config:
-        known = [*(table.name for table in TABLES), _ALWAYS]
+        known = [*(table.name for table in TABLES), _ALWAYS, _TRIGGER]
         for name in self._tables:
             if name not in known:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
-        read = {table.name: self._table(table) for table in TABLES}
-        return Config(file, read[AGENT.name] or {}, read[PROMETHEUS.name], self._flows())
+        read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
+        flows = self._flows()
+        return Config(file, read[AGENT.name] or {}, read[PROMETHEUS.name], flows, self._triggers(flows))
 
-    def _table(self, table: Table) -> Settings | None:
-        found = self._tables.get(table.name)
+    def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:
             return None
         if found is not None and not isinstance(found, dict):
-            self._wrong(f"{table.name} is a table: [{table.name}]", table.name)
-            found = None
+            self._wrong(f"{'.'.join(way)} is a table: [{'.'.join(way)}]", *way)
+            return None
         given = found or {}
         by_name = {key.name: key for key in table.keys}
         for name in given:
             if name not in by_name:
-                self._fault(f"[{table.name}] has no key {_shown(name)}{did_you_mean(name, by_name)}", table.name, name)
-        return {key.name: self._value(table.name, key, given.get(key.name, key.default)) for key in table.keys}
+                self._fault(f"[{'.'.join(way)}] has no key {_shown(name)}{did_you_mean(name, by_name)}", *way, name)
+        for key in table.keys:
+            if key.needed and key.name not in given:
+                self._fault(f"[{'.'.join(way)}] lacks {key.name}: {key.about}", *way)
+        return {key.name: self._value(key, given.get(key.name, key.default), *way) for key in table.keys}
 
-    def _value(self, table: str, key: Key, value: Any) -> Any:
-        if not isinstance(value, str):
-            self._wrong(f'{key.name} is a text in quotes, such as "{key.default}"', table, key.name)
+    def _value(self, key: Key, value: Any, *way: str) -> Any:
+        if type(value) is not type(key.default):
+            self._wrong(f"{key.name} is {_KINDS[type(key.default)]}, such as {key.shown}", *way, key.name)
             return None
         try:
             return key.read(value)
         except UsageError as error:
-            self._wrong(f"{key.name} is {error.message}", table, key.name)
+            self._wrong(f"{key.name} is {error.message}", *way, key.name)
             return None
+
+    def _triggers(self, flows: Sequence[Flow]) -> list[Trigger]:
+        tables, found = self._tables.get(_TRIGGER, {}), []
+        if not isinstance(tables, dict):
+            self._wrong(f"{_TRIGGER} is a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
+            return []
+        if len(tables) > _MOST_TRIGGERS:
+            self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
+        for name, table in tables.items():
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,24}", name, re.ASCII) or name == HAND:
+                self._fault(
+                    f"a trigger has a name of up to 24 letters, digits, - and _, not {_shown(name)}", _TRIGGER, name
+                )
+                continue
+            before = len(self.faults)
+            read = self._table(TRIGGER, table, _TRIGGER, name) or {}
+            # Of flows that are wrong nothing is known.
+            if len(self.faults) > before or not flows:
+                continue
+            try:
+                when = condition.parse(read["when"], flows)
+            except UsageError as error:
+                self._wrong(error.message, _TRIGGER, name, "when")
+                continue
+            found.append(Trigger(name, when, read["cooldown"], read["daily"], read["after"], read["command"]))
+        return found
 
     def _flows(self) -> list[Flow]:
         always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)

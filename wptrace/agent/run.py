@@ -9,14 +9,17 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from wptrace.agent.children import Children
 from wptrace.agent.config import Config
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.notify import Notify
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
+from wptrace.agent.trigger import Actions, Watch
 from wptrace.engine.run import Reports, RunOptions, collect_seldom
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
+from wptrace.kernel.files import require_own_folder
 from wptrace.model.report import Output
 
 # Who stays on for weeks looks less often than somebody in front of a screen.
@@ -37,6 +40,8 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
         if config.prometheus is not None:
             listening = listen(config.prometheus["listen"])
             cleanup.callback(listening.close)
+        if any(flow.flight_recorder is not None for flow in config.flows):
+            require_own_folder(config.agent["folder"], "dumps")
         notify = Notify(os.environ)
         cleanup.callback(notify.close)
         session = Session(config.flows, stop.fd, config.agent["budget"], _HISTORY_S)
@@ -49,18 +54,27 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
             output.start(trace.start)
             shown.append(Reports(trace, output, RunOptions(), now))
             trace.subscribe(shown[-1])
+        first = session.traces[0]
+        children = Children(_say)
+        cleanup.callback(children.close)
+        actions = Actions(session.traces, config.agent["folder"], children, _say)
+        watches = _watches(session, config, actions, now)
+        for consumer in (actions, children):
+            first.subscribe(consumer)
+        stop.expect_dumps()
         endpoint, metrics = None, ""
         if config.prometheus is not None and listening is not None:
-            scraped = Scraped(session.traces, config.prometheus["stages"])
+            fired = lambda: [one for watch in watches for one in watch.fired]  # noqa: E731
+            scraped = Scraped(session.traces, config.prometheus["stages"], fired)
             endpoint = Endpoint(listening, scraped.ask)
             cleanup.callback(endpoint.close)
             metrics = f"http://{endpoint.address}/metrics"
-            session.traces[0].subscribe(endpoint)
+            first.subscribe(endpoint)
             session.reader.listen(endpoint.fd)
             for trace, listener in zip(session.traces, scraped.listeners()):
                 trace.subscribe(listener)
-        for consumer in (Status(session.traces, notify, now, metrics), Watchdog(notify, now)):
-            session.traces[0].subscribe(consumer)
+        for status in (Status(session.traces, notify, now, metrics), Watchdog(notify, now)):
+            first.subscribe(status)
         _say(words(session.traces, metrics))
         notify.send("READY=1", f"STATUS={words(session.traces, metrics)}")
         while not stop.asked:
@@ -70,6 +84,19 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
             if stop.take_list():
                 for reports in shown:
                     reports.list_in_flight()
+            if stop.take_dump():
+                actions.by_hand(time.monotonic())
             session.turn()
         notify.send("STOPPING=1")
         session.end()
+
+
+def _watches(session: Session, config: Config, actions: Actions, now: float) -> list[Watch]:
+    """One for each flow that some triggers are about."""
+    found = []
+    for number, trace in enumerate(session.traces):
+        triggers = [one for one in config.triggers if one.when.flow == number]
+        if triggers:
+            found.append(Watch(trace, triggers, actions, now, _say))
+            trace.subscribe(found[-1])
+    return found

@@ -8,11 +8,12 @@ import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Callable
 
 from wptrace.agent.endpoint import Answer
 from wptrace.engine.session import Trace
 from wptrace.model.report import Event, Snapshot
-from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Metrics, Process, Source
+from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Process, Source
 
 # A text is made anew only when so many times of what that costs are over, however often somebody asks.
 _SPARED = 20
@@ -22,8 +23,13 @@ _TIMED = Path("/proc/sys/kernel/bpf_stats_enabled")
 class Scraped:
     """Asks each trace for a snapshot, and never for more than a twentieth of a CPU's time."""
 
-    def __init__(self, traces: Sequence[Trace], stage_histograms: bool) -> None:
-        self._traces = traces
+    def __init__(
+        self,
+        traces: Sequence[Trace],
+        stage_histograms: bool,
+        triggers: Callable[[], Sequence[Fired]] = tuple,
+    ) -> None:
+        self._traces, self._triggers = traces, triggers
         flows = [trace.flow for trace in traces]
         sources = [Source(flow.name, flow.level, flow.kinds, flow.missing) for flow in flows]
         self._metrics = Metrics(sources, stage_histograms)
@@ -50,7 +56,7 @@ class Scraped:
 
     def _process(self) -> Process:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return Process(time.process_time(), usage.ru_maxrss * 1024, self._started_s, _bpf_is_timed())
+        return Process(time.process_time(), usage.ru_maxrss * 1024, self._started_s, _bpf_is_timed(), self._triggers())
 
 
 def _bpf_is_timed() -> bool:

@@ -123,3 +123,15 @@ def _is_standard(found: os.stat_result) -> bool:
             if os.path.samestat(os.fstat(number), found):
                 return True
     return False
+
+
+def require_own_folder(folder: Path, what: str) -> None:
+    """Where files are made by a name that others can foresee, nobody else may write, and no link leads there."""
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        raise UsageError(f"{folder}, where {what} go, cannot be used: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{folder}, where {what} go, is no folder")
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
+        raise UsageError(f"{folder}, where {what} go, is one that others may write to: name one of your own")

@@ -65,6 +65,15 @@ class Source(NamedTuple):
     """Hooks that nothing can observe here, and why."""
 
 
+class Fired(NamedTuple):
+    """A trigger of the agent."""
+
+    name: str
+    fired: int
+    suppressed: int
+    holds: bool
+
+
 class Process(NamedTuple):
     """The process that traces, so far."""
 
@@ -74,6 +83,7 @@ class Process(NamedTuple):
     """Since the epoch."""
     bpf_is_timed: bool
     """The kernel counts the run times of programs all the time."""
+    triggers: Sequence[Fired] = ()
 
 
 class _Family:
@@ -269,6 +279,14 @@ class Metrics:
             ("start_time_seconds", "gauge", "When it started.", process.started_s),
         ):
             self._family(f"wptrace_{name}", type, help).add("", value)
+        for one in process.triggers:
+            trigger = _label("trigger", one.name)
+            for name, type, help, value in (  # noqa: A001
+                ("fired_total", "counter", "How often the trigger has fired.", one.fired),
+                ("suppressed_total", "counter", "How often it was held back by its limits.", one.suppressed),
+                ("holds", "gauge", "Whether its condition holds now.", int(one.holds)),
+            ):
+                self._family(f"wptrace_trigger_{name}", type, help).add(trigger, value)
         self._family("wptrace_build_info", "gauge", "The version of wptrace.").add(_label("version", __version__), 1)
 
 

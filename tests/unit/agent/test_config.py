@@ -14,9 +14,12 @@ from wptrace.agent.config import ConfigError, Settings
 from wptrace.cli import agent
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
+from wptrace.flows.io.block import REQUEST
 
 
 class Named(Flow):
+    kinds = (REQUEST,)
+
     def __init__(self, name: str, settings: Settings) -> None:
         self.name, self.settings = name, settings
 
@@ -37,7 +40,8 @@ def faults(text: str, how: config.Make = make) -> list[str]:
 
 def test_the_printed_defaults_are_what_goes_without_saying() -> None:
     said, unsaid = config.parse(config.defaults(), "x", make), config.parse("", "x", make)
-    assert said.agent == unsaid.agent == {"budget": 0.01}
+    assert said.agent == unsaid.agent == {"budget": 0.01, "folder": Path("/var/lib/wptrace")}
+    assert said.prometheus is unsaid.prometheus is None
     assert traced(config.defaults()) == traced("") == {"io": {"level": "block"}}
 
 
@@ -47,6 +51,8 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
     used = "\n".join(line[2:] if re.match(r"# (\[|\w+ = )", line) else line for line in lines)
     found = config.parse(used, "x", make)
     assert all(getattr(found, table.name) is not None for table in config.TABLES)
+    (trigger,) = found.triggers
+    assert (trigger.name, trigger.when.limit, trigger.cooldown_s, trigger.daily) == ("slow", 50_000_000, 600.0, 10)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,24 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("[always.io]\ndev = {}", "line 2, column 7: dev is a text, a number, true or false, or a list of such"),
         ("[always.io]\ndev = ['a', []]", "line 2, column 13: dev is a text, a number, true or false, or a list"),
         (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; there is room"),
+        ("trigger = 1", "line 1, column 11: trigger is a table of tables: [trigger.slow]"),
+        ("[trigger]\nx = 1", "line 2, column 5: trigger.x is a table: [trigger.x]"),
+        ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: what has to hold, in windows of 1 s"),
+        ("[trigger.hand]\n", "line 1, column 1: a trigger has a name of up to 24 letters, digits, - and _, not hand"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = 0", "line 3, column 9: daily is a number from 1 to 1,000"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = true", "line 3, column 9: daily is a whole number, such"),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncooldown = '5'",
+            'line 3, column 13: cooldown is a time such as "30s"',
+        ),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = 'rm -r x'", "line 3, column 12: command is a list of"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['rm', 1]", "line 3, column 11: command is a list of up"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['']", "line 3, column 11: command is a list of which"),
+        (
+            "".join(f"[trigger.t{number}]\nwhen = 'io.total.p99 > 5s'\n" for number in range(33)),
+            "there are 33 triggers; there is room for 32",
+        ),
         ("\n".join(f"[always.a{number}]" for number in range(9)), "there are 9 flows; there is room for 8"),
     ],
 )
