@@ -52,6 +52,11 @@ class Condition(NamedTuple):
     limit: float
     for_s: float
 
+    @property
+    def of_cells(self) -> bool:
+        """Distributions alone tell it."""
+        return self.kind is not None and self.what in self.kind
+
     def values(self, now: Snapshot, earlier: Snapshot) -> dict[str, float]:
         """Between two snapshots, by device where the kind has one; without what nothing happened to."""
         seconds = (now.at_ns - earlier.at_ns) / 1e9
@@ -60,7 +65,7 @@ class Condition(NamedTuple):
                 _of_book(book, self.what) - _of_book(earlier.books[name], self.what) for name, book in now.books.items()
             )
             return {"": grown / seconds}
-        if self.what not in self.kind:
+        if not self.of_cells:
             counts: dict[str, int] = {}
             for group, found in now.counters.items():
                 if self._is_of(group):

@@ -96,6 +96,7 @@ class Watch:
     ) -> None:
         self._trace, self._actions, self._say = trace, actions, say
         self._states = [_State(one) for one in triggers]
+        self._cells_alone = all(one.when.of_cells for one in triggers)
         self._last = trace.first
         self.due = now + WINDOW_S
 
@@ -108,20 +109,24 @@ class Watch:
 
     def turn(self, now: float) -> None:
         self.due = max(self.due + WINDOW_S, now)
-        taken, last = self._trace.snapshot(), self._last
+        last = self._last
+        taken = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
         if taken.at_ns == last.at_ns:
             return
         self._last = taken
         for state in self._states:
             found = state.look(taken, last, now)
+            if state.begun is last:
+                # Counters and books of now are near enough.
+                state.begun = self._trace.snapshot()._replace(at_ns=last.at_ns, cells=last.cells)
             if found is not None:
-                self._fire(state, *found, taken, now)
+                self._fire(state, *found, now)
 
-    def _fire(self, state: _State, place: str, value: float, taken: Snapshot, now: float) -> None:
+    def _fire(self, state: _State, place: str, value: float, now: float) -> None:
         one = state.trigger
         where = f" on {place}" if place else ""
         words = f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}"
-        report = self._trace.window_with_verdict(state.begun or self._trace.first, taken, "interval")
+        report = self._trace.window_with_verdict(state.begun or self._last, self._trace.snapshot(), "interval")
         said = "" if report.verdict is None else next(iter(verdict.short_lines(report.verdict, dates=False)), "")
         self._say(printable(f"{words}; {said}" if said else words))
         self._actions.after(now + one.after_s, one.name, one.command)

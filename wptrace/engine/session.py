@@ -161,6 +161,12 @@ class Trace:
             self._read = taken
         return taken
 
+    def lately(self, before: Snapshot) -> Snapshot:
+        """The same with the distributions of now, and all else as it was before: that costs less than half as much."""
+        if self._read is not None:
+            return self._read
+        return before._replace(at_ns=time.monotonic_ns(), cells=self.flow.read_cells())
+
     def finish(self) -> None:
         """Adds the last of the history and ends the consumers."""
         self._turning = True
