@@ -176,6 +176,9 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
         checked = subprocess.run(
             peers.command("promtool", "check", "metrics", recipe=peers.PROMETHEUS), input=scraped, capture_output=True
         )
+        rules = tmp_path / "rules.yml"
+        rules.write_text(blocks(section("agent.md", "## From nothing to the first alert"), "yaml")[0])
+        subprocess.run(peers.command("promtool", "check", "rules", str(rules), recipe=peers.PROMETHEUS), check=True)
         config = tmp_path / "page.yml"
         config.write_text(blocks(section("agent.md", "## Prometheus"), "yaml")[0])
         subprocess.run(peers.command("promtool", "check", "config", str(config), recipe=peers.PROMETHEUS), check=True)

@@ -123,12 +123,14 @@ def test_a_folder_for_files_with_names_that_others_foresee_is_our_own(tmp_path: 
     files.require_own_folder(tmp_path, "dumps")
     link, file, open_one = tmp_path / "link", tmp_path / "file", tmp_path / "open"
     link.symlink_to(tmp_path)
+    files.require_own_folder(link, "dumps")
     file.touch()
     open_one.mkdir()
     open_one.chmod(0o777)
+    (open_one / "link").symlink_to(tmp_path)
     for folder, said in (
         (tmp_path / "none", "cannot be used: No such file or directory"),
-        (link, "is no folder"),
+        (open_one / "link", "is no folder"),
         (file, "is no folder"),
         (open_one, "is one that others may write to"),
     ):
