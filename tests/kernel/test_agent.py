@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, total
-from tests.kernel.trace import PATIENCE, ROOT, commands, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, commands, count, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
 
@@ -236,3 +236,37 @@ when = "io.write.total.p99 > 1h"
     assert 100 <= len(seen) < made
     last = wptrace("replay", str(max(tmp_path.glob("*.wpt"))), "--json", "--slow", "0s").stdout.splitlines()
     assert sum(json.loads(line)["kind"] == "operation" for line in last) == made
+
+
+# --- History ----------------------------------------------------------------------------------------------------------
+
+
+def wait_for_intervals(history: Path, wanted: int) -> None:
+    """After now: each of them makes the file larger."""
+    sizes: set[int] = set()
+
+    def grown() -> bool:
+        sizes.add(sum(file.stat().st_size for file in history.glob("io/*.wpt")))
+        return len(sizes) > wanted + 1
+
+    wait_until(grown, "intervals")
+
+
+@pytest.mark.one_kernel
+def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
+    """An agent that is killed leaves all but its last second; the next one goes on in the same folder."""
+    history = tmp_path / "history"
+    text = f'{CONFIG.format(dev=disk.name)}[history]\ndir = "{history}"\ninterval = "1s"\n'
+    for end in ("kill", "stop"):
+        (tmp_path / end).mkdir()
+        with running(tmp_path / end, text) as agent:
+            assert total(fio(disk.path, rw="randread", number_ios=200)) == 200
+            if end == "kill":
+                wait_for_intervals(history, 2)
+                agent.kill()
+            else:
+                agent.stop()
+    lines = [json.loads(line) for line in wptrace("replay", str(history / "io"), "--json").stdout.splitlines()]
+    assert lines[-1]["kind"] == "summary"
+    assert lines[-1]["requests"]["finished"] == count(lines[-1], op="read", dev=disk.name) == 400
+    assert any("2 traces" in note for note in lines[0]["notes"])

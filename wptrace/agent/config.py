@@ -16,13 +16,14 @@ from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mea
 from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
-from wptrace.model.units import NS_PER, parse_duration, parse_share
+from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
 
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
 _MOST_VALUES = 256
 """In a list, such as that of devices."""
 _LONGEST_HOST = 253
+_LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
 _MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
 
 Settings = Mapping[str, Any]
@@ -75,6 +76,20 @@ def seconds(text: str) -> float:
         return parse_duration(text) / NS_PER["s"]
     except UsageError:
         raise UsageError(f'a time such as "30s" or "10m", not {_shown(text)}') from None
+
+
+def _keep(text: str) -> int:
+    found = parse_bytes(text)
+    if found is None or found < _LEAST_KEPT:
+        raise UsageError(f'a size such as "1G", of at least 1M, not {_shown(text)}')
+    return found
+
+
+def _interval(text: str) -> float:
+    found = seconds(text)
+    if not 1 <= found <= _LONGEST_INTERVAL_S:
+        raise UsageError(f"a time from 1s to 1h, not {_shown(text)}")
+    return found
 
 
 def _daily(count: int) -> int:
@@ -138,7 +153,17 @@ PROMETHEUS = Table(
     ),
     optional=True,
 )
-TABLES = (AGENT, PROMETHEUS)
+HISTORY = Table(
+    "history",
+    "Figures of each interval, kept in captures: wptrace replay shows a folder of them.",
+    (
+        Key("dir", "where: each flow has a folder in it", "/var/lib/wptrace/history", Path),
+        Key("keep", "all of them together have so much room; the oldest make place", "1G", _keep),
+        Key("interval", "how long one is", "10s", _interval),
+    ),
+    optional=True,
+)
+TABLES = (AGENT, PROMETHEUS, HISTORY)
 TRIGGER = Table(
     "trigger.slow",
     "What makes it write down what happened, by a name of yours; there may be several.",
@@ -164,6 +189,7 @@ class Config(NamedTuple):
     file: str
     agent: Settings
     prometheus: Settings | None
+    history: Settings | None
     flows: Sequence[Flow]
     triggers: Sequence[Trigger] = ()
 
@@ -216,7 +242,8 @@ class _Reader:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
         read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
         flows = self._flows()
-        return Config(file, read[AGENT.name] or {}, read[PROMETHEUS.name], flows, self._triggers(flows))
+        agent, prometheus, history = (read[table.name] for table in TABLES)
+        return Config(file, agent or {}, prometheus, history, flows, self._triggers(flows))
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:

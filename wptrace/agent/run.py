@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from wptrace.agent.children import Children
 from wptrace.agent.config import Config
 from wptrace.agent.endpoint import Endpoint, listen
+from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
@@ -42,6 +43,9 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
             cleanup.callback(listening.close)
         if any(flow.flight_recorder is not None for flow in config.flows):
             require_own_folder(config.agent["folder"], "dumps")
+        if config.history is not None:
+            config.history["dir"].mkdir(mode=0o700, exist_ok=True)
+            require_own_folder(config.history["dir"], "histories")
         notify = Notify(os.environ)
         cleanup.callback(notify.close)
         session = Session(config.flows, stop.fd, config.agent["budget"], _HISTORY_S)
@@ -61,6 +65,8 @@ def run(config: Config, outputs: Sequence[Output]) -> None:
         watches = _watches(session, config, actions, now)
         for consumer in (actions, children):
             first.subscribe(consumer)
+        for history in _histories(session, config, now):
+            cleanup.callback(history.close)
         stop.expect_dumps()
         endpoint, metrics = None, ""
         if config.prometheus is not None and listening is not None:
@@ -99,4 +105,16 @@ def _watches(session: Session, config: Config, actions: Actions, now: float) -> 
         if triggers:
             found.append(Watch(trace, triggers, actions, now, _say))
             trace.subscribe(found[-1])
+    return found
+
+
+def _histories(session: Session, config: Config, now: float) -> list[History]:
+    if config.history is None:
+        return []
+    folder, interval_s = config.history["dir"], config.history["interval"]
+    keep = config.history["keep"] // len(session.traces)
+    found = []
+    for trace in session.traces:
+        found.append(History(trace, folder / trace.flow.name, keep, interval_s, now, _say))
+        trace.subscribe(found[-1])
     return found
