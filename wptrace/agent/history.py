@@ -103,10 +103,10 @@ class History:
 
 
 def _free(folder: Path) -> Path:
-    """By UTC, so that names are in the order of time."""
+    """By UTC and a number, so that names are in the order of time: behind the last one of this second."""
     stem = time.strftime("%Y%m%d-%H%M%SZ", time.gmtime())
-    for number in range(_MOST_OF_A_NAME):
-        path = folder / (f"{stem}-{number}.wpt" if number else f"{stem}.wpt")
-        if not path.exists() and not path.is_symlink():
-            return path
-    raise WptraceError(f"{folder} has {_MOST_OF_A_NAME} files of this second")
+    numbers = [one.stem.rpartition("-")[2] for one in folder.glob(f"{stem}-*.wpt")]
+    number = max((int(one) + 1 for one in numbers if one.isdecimal()), default=0)
+    if number >= _MOST_OF_A_NAME:
+        raise WptraceError(f"{folder} has {_MOST_OF_A_NAME} files of this second")
+    return folder / f"{stem}-{number:02}.wpt"
