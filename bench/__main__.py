@@ -49,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub.add_argument("--runs", type=int, default=10)
     sub.set_defaults(run=_start)
 
+    sub = commands.add_parser("scrape", help="CPU time of an answer of wptrace agent to Prometheus; needs no kernel")
+    sub.add_argument("--repeats", type=int, default=20)
+    sub.set_defaults(run=_scrape)
+
     sub = commands.add_parser("loss", help="what is lost at which rate, on the running kernel")
     sub.add_argument("--rate", type=int, action="append", default=[], help="a second; repeatable")
     sub.set_defaults(run=_loss)
@@ -129,6 +133,13 @@ def _start(options: argparse.Namespace) -> int:
     from bench import start
 
     record.keep("start", ["start", "--runs", str(options.runs)], start.measure(options.runs))
+    return 0
+
+
+def _scrape(options: argparse.Namespace) -> int:
+    from bench import scrape
+
+    print("\n".join(scrape.lines(scrape.run(options.repeats))))
     return 0
 
 

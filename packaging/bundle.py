@@ -122,7 +122,8 @@ def fill(folder: Path, machines: list[str], pythons: list[str]) -> list[Part]:
         _put(folder / "LICENSES" / source.name, source.read_bytes())
     for name in ("README.md", "CHANGELOG.md", "SECURITY.md"):
         _put(folder / name, (layout.ROOT / name).read_bytes())
-    _put(folder / "share/systemd/wptrace-io.service", layout.unit("/usr"))
+    for place in layout.UNITS:
+        _put(folder / "share/systemd" / Path(place).name, layout.unit(place, "/usr"))
     _put(folder / "wptrace", LAUNCHER.encode(), 0o755)
     _put(folder / "lib/start/wptrace", START.encode())
     parts = [_unpack_wheel(wheel, folder) for wheel in _wheels(machines, pythons)]

@@ -81,7 +81,8 @@ def install(target: Target, machine: str, interpreter: str, completions: Path) -
     uninstall(target)
     for source, path in wanted:
         _write(target.real(path), source.read_bytes(), 0o644)
-    _write(target.real(target.prefix / layout.UNIT), layout.unit(str(target.prefix)), 0o644)
+    for place in layout.UNITS:
+        _write(target.real(target.prefix / place), layout.unit(place, str(target.prefix)), 0o644)
     launcher = LAUNCHER.format(interpreter=interpreter, first=layout.FIRST, libdir=str(target.libdir))
     _write(target.real(target.command), launcher.encode(), 0o755)
 
@@ -96,7 +97,7 @@ def uninstall(target: Target) -> None:
         elif real.is_dir():
             shutil.rmtree(real)
     manuals = target.real(target.mandir / "man1")
-    others = [target.command, *(target.prefix / place for place in (*layout.COMPLETIONS.values(), layout.UNIT))]
+    others = [target.command, *(target.prefix / place for place in (*layout.COMPLETIONS.values(), *layout.UNITS))]
     for path in (*map(target.real, others), *manuals.glob("wptrace.1"), *manuals.glob("wptrace-*.1")):
         path.unlink(missing_ok=True)
 

@@ -77,11 +77,11 @@ def completions(made: Path) -> Iterator[tuple[Path, str]]:
             yield made / place, place
 
 
-UNIT = "lib/systemd/system/wptrace-io.service"
+UNITS = tuple(f"lib/systemd/system/{name}.service" for name in ("wptrace-agent", "wptrace-io"))
 """Below a prefix; systemd looks into /usr and /usr/local."""
 
 
-def unit(prefix: str) -> bytes:
+def unit(place: str, prefix: str) -> bytes:
     """A service that runs the command of this prefix."""
-    text = (ROOT / "packaging/wptrace-io.service").read_text()
+    text = (ROOT / "packaging" / Path(place).name).read_text()
     return text.replace("/usr/bin/wptrace", f"{prefix}/bin/wptrace").encode()

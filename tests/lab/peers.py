@@ -24,6 +24,8 @@ ALL = roots.Recipe(
 NBD = roots.Recipe(name="peers-nbd-", suites=("sid",), packages=("base-files", "nbdkit"))
 # Brings vsock to a guest by vhost-user, where the kernel has no vhost for it.
 VSOCK = roots.Recipe(name="peers-vsock-", suites=("sid",), packages=("base-files", "vhost-device-vsock"))
+# Scrapes what is exported.
+PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
 
 
 def fetch(recipe: roots.Recipe = RECIPE) -> Path:
@@ -44,7 +46,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD, VSOCK):
+        for recipe in (RECIPE, NBD, VSOCK, PROMETHEUS):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")

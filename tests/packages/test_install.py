@@ -66,10 +66,12 @@ def test_the_places_are_those_of_a_system(destdir: Path) -> None:
     rest = {place for place in others if "/man/" not in place and "/licenses/" not in place}
     assert {place for place in rest if "complet" not in place and "site-functions" not in place} == {
         "usr/bin/wptrace",
+        "usr/lib/systemd/system/wptrace-agent.service",
         "usr/lib/systemd/system/wptrace-io.service",
     }
-    unit = (destdir / "usr/lib/systemd/system/wptrace-io.service").read_text()
-    assert "\nExecStart=/usr/bin/wptrace io " in unit
+    for command in ("agent", "io"):
+        unit = (destdir / f"usr/lib/systemd/system/wptrace-{command}.service").read_text()
+        assert f"\nExecStart=/usr/bin/wptrace {command} " in unit
 
 
 def test_libdir_and_mandir_may_be_others(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_it_has_everything(tarball: Path) -> None:
     sources = {path.name.replace(".bpf.c", ".bpf.o") for path in (ROOT / "bpf_src").rglob("*.bpf.c")}
     assert {f"lib/wptrace/objects/{MACHINE}/{name}" for name in sources} <= names
     assert {f"share/man/man1/{path.name}" for path in (ROOT / "docs/man").iterdir()} <= names
-    assert "share/systemd/wptrace-io.service" in names
+    assert {"share/systemd/wptrace-agent.service", "share/systemd/wptrace-io.service"} <= names
     assert {f"LICENSES/{path.name}" for path in (ROOT / "LICENSES").iterdir()} <= names
     others = ("cffi", "rich", "pyelftools", "tomli", "libbpf1", "libelf1", "zlib1g")
     assert {f"LICENSES/third-party/{name}.txt" for name in others} <= names

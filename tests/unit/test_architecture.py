@@ -35,8 +35,9 @@ MAY_IMPORT = {
     "engine": {"engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
     "flows": {"flows", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
     "outputs": {"outputs", "kernel", "wptrace", *_FINDS},
+    "agent": {"agent", "outputs", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
     "tools": {"tools", "engine", "capture", "flows", "bpf", "kernel", "analysis", *_PURE},
-    "cli": {"cli", "tools", "flows", "outputs", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
+    "cli": {"cli", "tools", "agent", "flows", "outputs", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
 }
 
 

@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from wptrace.capture import channel, zstd
+from wptrace.capture.folder import Folder
 from wptrace.errors import UsageError, WptraceError
 from wptrace.kernel import files
 
@@ -149,14 +150,19 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file: BinaryIO | Folder
         try:
-            fd, found = files.open_to_read(path, files.is_regular)
+            if path.is_dir():
+                self._file = Folder(path)
+                self._size = self._file.size
+            else:
+                fd, found = files.open_to_read(path, files.is_regular)
+                self._file = os.fdopen(fd, "rb")
+                self._size = found.st_size
         except files.OtherKindError:
             raise WptraceError(f"{path} is not a file", "a capture is read more than once: copy it into one") from None
         except OSError as error:
             raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
-        self._file = os.fdopen(fd, "rb")
-        self._size = found.st_size
         self.cut = False
         """The file ends within a frame."""
         self._left = _MOST_LIKELY

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
+
+if TYPE_CHECKING:
+    from wptrace.flows.cpu import CpuFlow
 
 SUMMARY = "show how long tasks wait for a CPU, run on it, and who ran instead"
 
@@ -31,20 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine import filters
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
-    from wptrace.flows.cpu import CPU, CpuFlow, Options
+    from wptrace.flows.cpu import CpuFlow
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
     common.require_stage(options.hist, CpuFlow.kinds)
     if not options.top.isdecimal() or not int(options.top):
         raise UsageError(f"--top takes a whole number above 0, not {options.top!r}")
-    slow_ns = None if options.slow is None else parse_duration(options.slow)
-    ring = common.size(options.ring_size)
-    wanted = filters.parse(vars(options), CpuFlow.filters)
-    flow = CpuFlow(Options(options.by or CPU, wanted, slow_ns, ring))
+    (flow,) = flows(options)
     require_tracing()
     with common.stream(options, options.capture) as stream:
         live, seconds = common.live(options, stream, seconds)
@@ -57,3 +56,12 @@ def run(options: argparse.Namespace) -> int:
         how = RunOptions(seconds, count, options.stats, stream.fileno(), controls=controls, live=live)
         trace([(flow, output)], how)
     return 0
+
+
+def flows(options: argparse.Namespace) -> list[CpuFlow]:
+    from wptrace.engine import filters
+    from wptrace.flows.cpu import CPU, CpuFlow, Options
+
+    slow_ns = None if options.slow is None else parse_duration(options.slow)
+    ring = common.size(options.ring_size)
+    return [CpuFlow(Options(options.by or CPU, filters.parse(vars(options), CpuFlow.filters), slow_ns, ring))]

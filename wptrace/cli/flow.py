@@ -76,6 +76,15 @@ def run(options: argparse.Namespace) -> int:
     return _trace(options, [definition])
 
 
+def flows(options: argparse.Namespace) -> list[DefinedFlow]:
+    """Without a run: what the options say of them."""
+    from wptrace.engine.definition import shipped
+
+    if options.definition is None:
+        raise UsageError("name a definition", hint="wptrace flow --list")
+    return _flows(options, common.event_options(options), [shipped.find(options.definition)])
+
+
 def short(*names: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
     """Make a command that is a short name of several definitions; the first two are what people want first."""
 

@@ -100,6 +100,14 @@ def run(options: argparse.Namespace) -> int:
             options.by = again
 
 
+def flows(options: argparse.Namespace) -> list[PathFlow | BlockFlow]:
+    """Without a run: what the options say of it."""
+    events = path.require(options)
+    if options.level == "block":
+        return [_block(options, events)]
+    return [_path(options, events, options.by or ("cgroup" if options.neighbours else ""))]
+
+
 @contextmanager
 def _workload(options: argparse.Namespace) -> Iterator[Workload | None]:
     """The command that stands after `--`, of which the process becomes that of --pid."""

@@ -13,6 +13,7 @@ from wptrace.errors import UsageError
 from wptrace.model.units import NS_PER, parse_duration
 
 if TYPE_CHECKING:
+    from wptrace.flows.irqoff import IrqoffFlow
     from wptrace.model.report import Event, Output
     from wptrace.outputs.logfile import LogFile
 
@@ -46,16 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine import filters
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
-    from wptrace.flows.irqoff import IrqoffFlow, Options
     from wptrace.kernel.privileges import require_tracing
     from wptrace.outputs.logfile import LogFile
 
     seconds, count = _ends(options)
-    wanted = filters.parse(vars(options), IrqoffFlow.filters)
-    flow = IrqoffFlow(Options(parse_duration(options.min), options.counter, wanted))
+    (flow,) = flows(options)
     require_tracing()
     log = LogFile(common.named(options.log, "--log")) if options.log is not None else None
     if options.capture is not None and options.log is not None:
@@ -64,6 +62,14 @@ def run(options: argparse.Namespace) -> int:
         output, seconds = common.captured(options, flow, _output(options, stream, log), seconds, each=True)
         trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), _HUNG_NS))
     return 0
+
+
+def flows(options: argparse.Namespace) -> list[IrqoffFlow]:
+    from wptrace.engine import filters
+    from wptrace.flows.irqoff import IrqoffFlow, Options
+
+    wanted = filters.parse(vars(options), IrqoffFlow.filters)
+    return [IrqoffFlow(Options(parse_duration(options.min), options.counter, wanted))]
 
 
 def _ends(options: argparse.Namespace) -> tuple[float | None, int | None]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from wptrace.errors import UsageError
 from wptrace.kernel import files
-from wptrace.model.units import NS_PER, parse_bytes, parse_duration
+from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
 
 if TYPE_CHECKING:
     from wptrace.engine.filters import Predicates
@@ -32,7 +32,6 @@ _COLUMN_S = 1.0
 _SLOW_LIMIT = 1000
 # More digits are a mistake, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,18})?)%?")
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
@@ -393,9 +392,8 @@ def sample(text: str) -> int:
 
 def percent(text: str, option: str) -> float:
     """The share of 5%, 5 or 0.5%."""
-    match = _PERCENT.fullmatch(text)
-    found = float(match.group(1)) / 100 if match is not None else 0.0
-    if not 0 < found <= 1:
+    found = parse_share(text)
+    if found is None:
         raise UsageError(f"{option} takes a percentage above 0 and up to 100 such as 5% or 0.5%, not {text!r}")
     return found
 

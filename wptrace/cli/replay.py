@@ -37,7 +37,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     """The file, and which part of it."""
     from wptrace.capture.selection import QUESTIONS
 
-    parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture")
+    parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture, or a folder of such")
     which = parser.add_argument_group("which part of it")
     for one in QUESTIONS:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))

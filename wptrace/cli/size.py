@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
+
+if TYPE_CHECKING:
+    from wptrace.flows.size import SizeFlow
 
 SUMMARY = "count the sizes of requests, and how many are sequential"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
-    common.add_devices(parser)
+    common.add_devices(parser.add_argument_group("what to trace"))
     parser.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     parser.add_argument("--exact", action="store_true", help="a row for each size, however many there are")
     common.add_capture(parser)
@@ -24,11 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
-    from wptrace.flows.size import SizeFlow
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = common.interval(options)
-    flow = SizeFlow(tuple(options.dev))
+    (flow,) = flows(options)
     require_tracing()
     if options.dry_run:
         print("\n".join(flow.plan()))
@@ -38,3 +41,9 @@ def run(options: argparse.Namespace) -> int:
         output, seconds = common.outputs(options, flow, stream, seconds, **shown)
         trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno()))
     return 0
+
+
+def flows(options: argparse.Namespace) -> list[SizeFlow]:
+    from wptrace.flows.size import SizeFlow
+
+    return [SizeFlow(tuple(options.dev))]

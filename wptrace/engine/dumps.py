@@ -63,15 +63,16 @@ class Dumps:
         self._made.append(now)
         self.dump()
 
-    def dump(self) -> None:
-        """A failure is said, and nothing else happens."""
+    def dump(self) -> Path | None:
+        """The file; a failure is said, and nothing else happens."""
         try:
             made = self._recorder.dump(_free(self._options.folder), self._trace.start, self._trace.flow.view)
         except (WptraceError, OSError) as error:
             self._say(f"the recorder could not be written: {error}")
-            return
+            return None
         seconds = (made.until_ns - made.since_ns) / 1e9
         self._say(f"the recorder is in {made.path}: {made.records:,} records of {max(seconds, 0):.1f} s")
+        return made.path
 
     def end(self) -> None:
         if self._options.at_end:

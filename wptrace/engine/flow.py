@@ -181,6 +181,11 @@ class Flow:
         """None where there is none, or none was asked for."""
         return None
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """After the start: hooks that nothing can observe on this kernel, by name, and why."""
+        return self._running.attempts.missing
+
     def stop(self) -> None:
         """Detaches; a snapshot is still possible."""
         if self._loaded is not None:

@@ -43,6 +43,11 @@ class Attempts:
         last = next(one.ways[-1] for one in self.hooks if one.id == hook)
         return next((self.refused[program] for program in last.programs if program in self.refused), "")
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """By the names of hooks that nothing can observe here: why not."""
+        return {hook.name: self.reason(hook.id) for hook in self.hooks if hook.noted and not self.left(hook)}
+
     def of(self, hook: Hook) -> list[Attempt]:
         way = self.chosen.get(hook.id, Way()).programs
         return [

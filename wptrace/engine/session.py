@@ -29,15 +29,16 @@ _MOST_PIECES = 16
 
 
 class HistoryPace:
-    """When to read the counters for the history: each second, unless that costs more than a hundredth of the time."""
+    """When to read the counters for the history: each second, unless that costs more than a hundredth of the time, or
+    somebody stays on for weeks."""
 
     OFTEN = 1.0
     COST = 0.01
 
-    def __init__(self, now: float, wanted: bool) -> None:
-        self._step = self.OFTEN if wanted else _LONGEST_WAIT
+    def __init__(self, now: float, wanted: bool, often: float = OFTEN) -> None:
+        self._step = often if wanted else _LONGEST_WAIT
         self._last = now
-        self._wanted = wanted
+        self._wanted, self._often = wanted, often
 
     @property
     def due(self) -> float:
@@ -49,7 +50,7 @@ class HistoryPace:
             return False
         self._last = now
         if self._wanted:
-            self._step = min(max(self.OFTEN, cost / self.COST), _LONGEST_WAIT)
+            self._step = min(max(self._often, cost / self.COST), _LONGEST_WAIT)
         return True
 
 
@@ -89,18 +90,20 @@ class Trace:
     def subscribe(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
 
-    def begin(self, reader: Reader, budget: float | None) -> None:
-        start = self.flow.start(reader)
+    def begin(self, reader: Reader, often: float) -> None:
+        self.start = self.flow.start(reader)
         # Before anything is taken: what events tell is in the figures as well.
         self.first = self.snapshot()
         self.flow.begin()
-        shedder = self.flow.shedder() if budget is not None else None
-        if budget is not None and shedder is not None:
-            self._keeper = Keeper(budget, shedder, time.monotonic())
-            start = start._replace(notes=[*start.notes, *self._keeper.notes()])
-        self.start = start
-        self._pace = HistoryPace(time.monotonic(), wanted=bool(self.flow.verdict_kinds))
+        self._pace = HistoryPace(time.monotonic(), bool(self.flow.verdict_kinds), often)
         self.remember(self.first)
+
+    def keep(self, budget: float) -> None:
+        """From now on it may cost so much; what the start cost is over."""
+        shedder = self.flow.shedder()
+        if shedder is not None:
+            self._keeper = Keeper(budget, shedder, time.monotonic())
+            self.start = self.start._replace(notes=[*self.start.notes, *self._keeper.notes()])
 
     @property
     def due(self) -> float:
@@ -158,6 +161,12 @@ class Trace:
             self._read = taken
         return taken
 
+    def lately(self, before: Snapshot) -> Snapshot:
+        """The same with the distributions of now, and all else as it was before: that costs less than half as much."""
+        if self._read is not None:
+            return self._read
+        return before._replace(at_ns=time.monotonic_ns(), cells=self.flow.read_cells())
+
     def finish(self) -> None:
         """Adds the last of the history and ends the consumers."""
         self._turning = True
@@ -205,16 +214,27 @@ class Trace:
 class Session:
     """Loaded flows, one reader for all of their rings, and a loop that gives each consumer its turn."""
 
-    def __init__(self, flows: Sequence[Flow], wake: int | None = None, budget: float | None = None) -> None:
-        """`wake` is a descriptor that ends a wait; `budget` is the share of CPU time for all flows together."""
+    def __init__(
+        self,
+        flows: Sequence[Flow],
+        wake: int | None = None,
+        budget: float | None = None,
+        history_s: float = HistoryPace.OFTEN,
+    ) -> None:
+        """`wake` is a descriptor that ends a wait; `budget` is the share of CPU time for all flows together. So often
+        at least counters are read for the history."""
         self.reader = Reader(wake)
         self.traces = [Trace(flow) for flow in flows]
         self._share = None if budget is None else budget / len(flows)
+        self._history_s = history_s
 
     def start(self) -> None:
         """Loads and attaches all of them."""
         for trace in self.traces:
-            trace.begin(self.reader, self._share)
+            trace.begin(self.reader, self._history_s)
+        if self._share is not None:
+            for trace in self.traces:
+                trace.keep(self._share)
 
     @property
     def due(self) -> float:

@@ -123,3 +123,24 @@ def _is_standard(found: os.stat_result) -> bool:
             if os.path.samestat(os.fstat(number), found):
                 return True
     return False
+
+
+def require_own_folder(folder: Path, what: str) -> None:
+    """Where files are made by a name that others can foresee nobody else may write, nor lay a link to it."""
+    try:
+        found = folder.lstat()
+        # systemd has one from /var/lib to the folder of a service with a user of its own.
+        if stat.S_ISLNK(found.st_mode) and _is_ours(found) and _is_ours(folder.parent.stat()):
+            found = folder.stat()
+    except OSError as error:
+        raise UsageError(f"{folder}, where {what} go, cannot be used: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{folder}, where {what} go, is no folder")
+    if not _is_ours(found):
+        raise UsageError(f"{folder}, where {what} go, is one that others may write to: name one of your own")
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Or root's; the mode of a link says nothing."""
+    writable = not stat.S_ISLNK(found.st_mode) and found.st_mode & _OTHERS_MAY_WRITE
+    return found.st_uid in (0, os.geteuid()) and not writable

@@ -18,6 +18,7 @@ NS_PER = {
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SPELLINGS = {"µs": "us", "μs": "us", "min": "m"}
 _NUMBER = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?|\.[0-9]{1,20})\s*([^\s0-9.]*)")
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,18})?)%?")
 # The kernel side holds nanoseconds in 64 bits and takes differences of them.
 _LONGEST_NS = (1 << 63) - 1
 
@@ -54,6 +55,13 @@ def parse_bytes(text: str) -> int | None:
     """Bytes from 64K, 1M or a plain number. More digits are a mistake, and int() refuses thousands of them."""
     number, unit = (text[:-1], _SIZES[text[-1:].upper()]) if text[-1:].upper() in _SIZES else (text, 1)
     return int(number) * unit if re.fullmatch(r"[0-9]{1,18}", number) else None
+
+
+def parse_share(text: str) -> float | None:
+    """The share of 5%, 5 or 0.5%."""
+    match = _PERCENT.fullmatch(text)
+    found = float(match.group(1)) / 100 if match is not None else 0.0
+    return found if 0 < found <= 1 else None
 
 
 def parse_duration(text: str, default_unit: str | None = None) -> int:

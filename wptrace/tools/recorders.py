@@ -30,9 +30,13 @@ def running(proc: Path = PROC) -> dict[int, str]:
 
 
 def _has_recorder(words: Sequence[str]) -> bool:
-    """Whether it is a command such as `python3 /usr/bin/wptrace io --recorder 30s`."""
+    """Whether it is a command such as `python3 /usr/bin/wptrace io --recorder 30s`, or the agent: its file says so."""
     names = [Path(word).name for word in words[:4]]
-    return "wptrace" in names and any(word.partition("=")[0] == "--recorder" for word in words)
+    return "wptrace" in names and (_is_agent(words) or any(word.partition("=")[0] == "--recorder" for word in words))
+
+
+def _is_agent(words: Sequence[str]) -> bool:
+    return "agent" in words[1:5]
 
 
 def _expects(folder: Path) -> bool:
@@ -41,6 +45,8 @@ def _expects(folder: Path) -> bool:
 
 
 def _folder(folder: Path, words: Sequence[str]) -> str:
+    if _is_agent(words):
+        return "the folder of its configuration"
     named = "."
     for word, following in zip(words, [*words[1:], ""]):
         option, equals, value = word.partition("=")

@@ -40,6 +40,10 @@ class FakeFlow(Flow):
         cells = {found: cell([1000] * self.looks, [3000] * self.looks)}
         return Snapshot(time.monotonic_ns(), books, cells, sized({found: 4096 * self.looks}), OVERHEAD)
 
+    @property
+    def missing(self) -> dict[str, str]:
+        return {}
+
     def events(self) -> list[Event]:
         if "FAKE_FAULT" in os.environ and self.looks > 2:
             raise RuntimeError("a fault of the command")

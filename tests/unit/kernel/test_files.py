@@ -117,3 +117,22 @@ def test_what_would_be_waited_for_is_not_read(tmp_path: Path, what: str) -> None
             stack.callback(signal.signal, signal.SIGIO, signal.signal(signal.SIGIO, signal.SIG_IGN))
         with pytest.raises(OSError, match=r"Invalid argument|temporarily unavailable"):
             files.open_to_read(path, files.is_regular)
+
+
+def test_a_folder_for_files_with_names_that_others_foresee_is_our_own(tmp_path: Path) -> None:
+    files.require_own_folder(tmp_path, "dumps")
+    link, file, open_one = tmp_path / "link", tmp_path / "file", tmp_path / "open"
+    link.symlink_to(tmp_path)
+    files.require_own_folder(link, "dumps")
+    file.touch()
+    open_one.mkdir()
+    open_one.chmod(0o777)
+    (open_one / "link").symlink_to(tmp_path)
+    for folder, said in (
+        (tmp_path / "none", "cannot be used: No such file or directory"),
+        (open_one / "link", "is no folder"),
+        (file, "is no folder"),
+        (open_one, "is one that others may write to"),
+    ):
+        with pytest.raises(UsageError, match=f"{folder}, where dumps go, {said}"):
+            files.require_own_folder(folder, "dumps")

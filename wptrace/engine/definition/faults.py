@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from wptrace.errors import UsageError
 
@@ -33,9 +33,12 @@ class Fault(NamedTuple):
 class DefinitionError(UsageError):
     """The first of the faults is what it says."""
 
+    check: ClassVar[str] = "wptrace flow --check"
+    """The command that shows all of them."""
+
     def __init__(self, file: str, faults: Sequence[Fault]) -> None:
         more = len(faults) - 1
-        hint = f"wptrace flow --check shows {more} more" if more else None
+        hint = f"{self.check} shows {more} more" if more else None
         super().__init__(f"{file}: {faults[0]}" if file else str(faults[0]), hint)
         self.file = file
         self.faults = tuple(faults)

@@ -203,6 +203,10 @@ class DefinedFlow(Flow):
                 found[self._stages[columns.index(point.spec.name)]].append(loaded[number].section)
         return [Source(stage, ", ".join(how)) for stage, how in found.items()]
 
+    @property
+    def missing(self) -> dict[str, str]:
+        return {} if self._programs is None else self._programs.attempts.missing
+
     def shedder(self) -> _Shedder | None:
         if self._programs is None or not self._options.shedding:
             return None

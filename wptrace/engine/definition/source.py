@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions as files: bounded, and read as TOML."""
+"""Definitions and configurations as files: bounded, and read as TOML."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def plain(path: Path, most: int) -> bytes:
         raise UsageError(f"{path} cannot be read: {said}") from error
 
 
-def read(path: Path) -> str:
-    """The text of a definition."""
+def read(path: Path, what: str = "definition of a flow") -> str:
+    """The text of a file that is meant to be this."""
     data = plain(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
-        raise UsageError(f"{path} has more than {MAX_SIZE // 1024} KiB, and is no definition of a flow")
+        raise UsageError(f"{path} has more than {MAX_SIZE // 1024} KiB, and is no {what}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -54,7 +54,7 @@ def tables(text: str, file: str) -> dict[str, Any]:
             import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
         except ImportError:
             raise UnsupportedError(
-                "definitions of flows are TOML, which Python reads from 3.11 on", hint="install tomli (python3-tomli)"
+                "it is TOML, which Python reads from 3.11 on", hint="install tomli (python3-tomli)"
             ) from None
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > MAX_LINE:

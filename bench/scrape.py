@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the agent takes to answer a scraper: 20 disks on which everything happens, in a process without BPF."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import statistics
+import time
+from typing import Any
+
+from wptrace.flows.io import block, kinds
+from wptrace.model.book import Book
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import REQUESTS, Kind
+from wptrace.model.report import BYTES, Overhead, Snapshot
+from wptrace.outputs.prometheus import Metrics, Process, Source
+
+_DISKS, _OPERATIONS, _VALUES = 20, ("read", "write", "flush"), 500
+_LEVELS = {"block": (block.REQUEST,), "path": kinds.KINDS}
+
+
+def _snapshot(followed: tuple[Kind, ...]) -> Snapshot:
+    rng = random.Random(1)  # noqa: S311
+    cells: dict[Any, dict[str, Distribution]] = {}
+    for kind in followed:
+        for disk in range(_DISKS):
+            for operation in _OPERATIONS:
+                found = cells[kind.group(f"nvme{disk}n1", operation)] = {}
+                for measured in kind.rows:
+                    found[measured.name] = made = Distribution()
+                    for _ in range(_VALUES):
+                        made.add(int(rng.lognormvariate(11, 2)))
+    cost = Overhead(1, 1, 1, 1, 1, 1)
+    counters = {group: {BYTES: 4096} for group in cells}
+    return Snapshot(0, {REQUESTS: Book.read(1, 1, {}, {})}, cells, counters, cost)
+
+
+def run(repeats: int) -> list[dict[str, Any]]:
+    """The CPU time of a text, its lines and its bytes, as they are and compressed."""
+    found = []
+    for level, followed in _LEVELS.items():
+        taken = _snapshot(followed)
+        for stages in ("sum", "histogram"):
+            metrics = Metrics([Source("io", level, followed, {})], stages == "histogram")
+            times, text = [], ""
+            for _ in range(repeats):
+                before = time.process_time()
+                text = metrics.text([taken], Process(1.0, 1, 1.0, bpf_is_timed=True))
+                times.append(time.process_time() - before)
+            sizes = len(text), len(gzip.compress(text.encode(), 1))
+            median = statistics.median(times) * 1e3
+            found.append({"level": level, "stages": stages, "ms": median, "lines": text.count("\n"), "bytes": sizes})
+    return found
+
+
+def lines(found: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"--level {one['level']}, stages as {one['stages']}: {one['ms']:.1f} ms, {one['lines']:,} lines, "
+        f"{one['bytes'][0] / 1e6:.1f} MB, {one['bytes'][1] / 1e3:.0f} KB compressed"
+        for one in found
+    ]

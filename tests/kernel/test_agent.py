@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace agent` on a real kernel: it counts what fio counts, and ends with a summary."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.disks import Disk, fio, fio_jobs, total
+from tests.kernel.trace import PATIENCE, ROOT, commands, count, wait_until, wptrace
+from tests.lab import peers
+from tests.unit.docs.pages import blocks, section
+
+CONFIG = """
+[agent]
+budget = "100%"
+[always.io]
+level = "block"
+dev = "{dev}"
+"""
+
+
+class Agent:
+    """A running one, which has said that it is ready."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        commands.append("agent")
+        file = folder / "agent.toml"
+        file.write_text(text)
+        self._systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._systemd.bind(str(folder / "notify"))
+        self._systemd.settimeout(PATIENCE)
+        command = [
+            "env",
+            f"NOTIFY_SOCKET={folder / 'notify'}",
+            sys.executable,
+            "-m",
+            "wptrace",
+            "agent",
+            "-c",
+            str(file),
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        try:
+            self.ready = self._systemd.recv(4096).decode()
+        except TimeoutError:
+            self.kill()
+            raise
+
+    def stop(self) -> tuple[str, str]:
+        """What it wrote, and what it said."""
+        self.process.send_signal(signal.SIGTERM)
+        written, said = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, said
+        return written, said
+
+    def kill(self) -> None:
+        self._systemd.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+@contextmanager
+def running(folder: Path, text: str) -> Iterator[Agent]:
+    agent = Agent(folder, text)
+    try:
+        yield agent
+    finally:
+        agent.kill()
+
+
+@pytest.mark.one_kernel
+def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Path) -> None:
+    """Two flows at once: each has all requests, and neither those of other devices."""
+    text = f'{CONFIG.format(dev=disk.name)}\n[always.size]\ndev = ["{disk.name}"]\n'
+    with running(tmp_path, text) as agent:
+        made = total(fio(disk.path, rw="randread", number_ios=200))
+        written, said = agent.stop()
+    assert agent.ready.startswith("READY=1\nSTATUS=tracing io (level block), size")
+    assert "wptrace: tracing io (level block), size\n" in said
+    of_io, of_size = re.split(r"^Summary of ", written, flags=re.M)[1:]
+    for summary in (of_io, of_size):
+        (finished,) = re.findall(r"  (\d+) requests in ", summary)
+        assert int(finished) == made
+    assert re.search(rf"^  4 KiB +{made} +100", of_size, re.M)
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Callable[..., Any]]:
+    """The real one, which scrapes the target twice a second; asks its API."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    file = folder / "prometheus.yml"
+    file.write_text(
+        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+        f"scrape_configs: [{{job_name: wptrace, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    words = [f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={address}"]
+    command = peers.command(
+        "prometheus", *words, "--enable-feature=exemplar-storage", "--log.level=warn", recipe=peers.PROMETHEUS
+    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+
+    def ask(path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"http://{address}/api/v1/{path}?{query}", timeout=PATIENCE) as answer:
+            return json.load(answer)["data"]
+
+    try:
+        yield ask
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def value(ask: Callable[..., Any], query: str) -> float:
+    """Of one series; -1 where there is none yet."""
+    try:
+        found = ask("query", query=query)["result"]
+    except OSError:
+        return -1
+    return float(found[0]["value"][1]) if len(found) == 1 else -1
+
+
+@pytest.mark.one_kernel
+def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
+    text = f'{CONFIG.format(dev=disk.name)}slow = "0s"\n[prometheus]\nlisten = "127.0.0.1:0"\n'
+    read = f'{{device="{disk.name}",operation="read",kind="request"}}'
+    with running(tmp_path, text) as agent:
+        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        with prometheus(tmp_path, target) as ask:
+            wait_until(lambda: value(ask, "wptrace_degraded") == 0, "the first scrape")
+            before = busy_ms(disk)
+            (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300})
+            made, busy = total(job), busy_ms(disk) - before
+            wait_until(lambda: value(ask, f"wptrace_io_duration_seconds_count{read}") >= made, "all requests")
+            assert value(ask, f"wptrace_io_duration_seconds_count{read}") == made == 300
+            assert value(ask, 'wptrace_io_finished_total{book="requests"}') == made
+            assert value(ask, f"wptrace_io_bytes_total{read}") == job["read"]["io_bytes"]
+            assert value(ask, f'wptrace_io_duration_seconds_bucket{read[:-1]},le="+Inf"}}') == made
+            whole = value(ask, f"wptrace_io_duration_seconds_sum{read}")
+            # One at a time: each is inside of fio's own time for it, and the kernel counts them in ticks.
+            assert 0 < whole <= job["read"]["clat_ns"]["mean"] * made / 1e9
+            assert value(ask, f'wptrace_io_busy_seconds_total{{device="{disk.name}"}}') == pytest.approx(
+                busy / 1e3, abs=0.02
+            )
+            assert value(ask, f'wptrace_io_load_seconds_total{{device="{disk.name}"}}') == pytest.approx(whole)
+            parts = f"sum(wptrace_io_stage_seconds_sum{read})"
+            assert value(ask, parts) == pytest.approx(whole)
+            found = ask(
+                "query_exemplars", query=f"wptrace_io_duration_seconds_bucket{read}", start="0", end="9999999999"
+            )
+            assert found
+            assert {name for series in found for one in series["exemplars"] for name in one["labels"]} == {"sector"}
+            for query in blocks(section("agent.md", "## Prometheus"), "promql")[0].splitlines():
+                wait_until(lambda query=query: ask("query", query=query)["result"], query)
+            assert ask("targets")["activeTargets"][0]["lastError"] == ""
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=PATIENCE) as answer:
+            scraped = answer.read()
+        checked = subprocess.run(
+            peers.command("promtool", "check", "metrics", recipe=peers.PROMETHEUS), input=scraped, capture_output=True
+        )
+        rules = tmp_path / "rules.yml"
+        rules.write_text(blocks(section("agent.md", "## From nothing to the first alert"), "yaml")[0])
+        subprocess.run(peers.command("promtool", "check", "rules", str(rules), recipe=peers.PROMETHEUS), check=True)
+        config = tmp_path / "page.yml"
+        config.write_text(blocks(section("agent.md", "## Prometheus"), "yaml")[0])
+        subprocess.run(peers.command("promtool", "check", "config", str(config), recipe=peers.PROMETHEUS), check=True)
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+        written, _ = agent.stop()
+    assert f"  {made} requests in " in written
+
+
+def busy_ms(disk: Disk) -> int:
+    """As the kernel counts it."""
+    return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])
+
+
+# --- Triggers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.one_kernel
+def test_a_trigger_writes_down_what_happened(disk: Disk, tmp_path: Path) -> None:
+    """The dump has what was before, and by hand there is another one."""
+    told = tmp_path / "told"
+    text = f"""
+[agent]
+budget = "100%"
+folder = "{tmp_path}"
+[always.io]
+dev = "{disk.name}"
+recorder = "4M"
+[trigger.any]
+when = "io.request.read.total.max > 1ns for 2s"
+after = "1s"
+command = ["{sys.executable}", "-c", "import sys; open('{told}', 'w').write(' '.join(sys.argv[1:]))"]
+[trigger.never]
+when = "io.write.total.p99 > 1h"
+"""
+    with running(tmp_path, text) as agent:
+        job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
+        made = total(fio_jobs(job)[0])
+        wait_until(lambda: told.exists() and told.read_text(), "the command")
+        dump = Path(told.read_text())
+        assert [path.name for path in tmp_path.glob("*.html")] == [dump.with_suffix(".html").name]
+        asked = wptrace("dump", str(agent.process.pid))
+        assert (
+            asked.stdout
+            == f"process {agent.process.pid} writes its recorder to a file in the folder of its configuration\n"
+        )
+        wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 2, "the dump by hand")
+        _, said = agent.stop()
+    (line,) = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    assert line.startswith(f"wptrace: trigger any: io.request.read.total.max > 1ns for 2s on {disk.name}, it is ")
+    assert "; verdict: " in line
+    shown = wptrace("replay", str(dump), "--json", "--slow", "0s")
+    found = [json.loads(line) for line in shown.stdout.splitlines()]
+    seen = [line for line in found if line["kind"] == "operation"]
+    # Those of the first seconds, and of one more; not all: it went on.
+    assert 100 <= len(seen) < made
+    last = wptrace("replay", str(max(tmp_path.glob("*.wpt"))), "--json", "--slow", "0s").stdout.splitlines()
+    assert sum(json.loads(line)["kind"] == "operation" for line in last) == made
+
+
+# --- History ----------------------------------------------------------------------------------------------------------
+
+
+def wait_for_intervals(history: Path, wanted: int) -> None:
+    """After now: each of them makes the file larger."""
+    sizes: set[int] = set()
+
+    def grown() -> bool:
+        sizes.add(sum(file.stat().st_size for file in history.glob("io/*.wpt")))
+        return len(sizes) > wanted + 1
+
+    wait_until(grown, "intervals")
+
+
+@pytest.mark.one_kernel
+def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
+    """An agent that is killed leaves all but its last second; the next one goes on in the same folder."""
+    history = tmp_path / "history"
+    text = f'{CONFIG.format(dev=disk.name)}[history]\ndir = "{history}"\ninterval = "1s"\n'
+    for end in ("kill", "stop"):
+        (tmp_path / end).mkdir()
+        with running(tmp_path / end, text) as agent:
+            assert total(fio(disk.path, rw="randread", number_ios=200)) == 200
+            if end == "kill":
+                wait_for_intervals(history, 2)
+                agent.kill()
+            else:
+                agent.stop()
+    lines = [json.loads(line) for line in wptrace("replay", str(history / "io"), "--json").stdout.splitlines()]
+    assert lines[-1]["kind"] == "summary"
+    assert lines[-1]["requests"]["finished"] == count(lines[-1], op="read", dev=disk.name) == 400
+    assert any("2 traces" in note for note in lines[0]["notes"])

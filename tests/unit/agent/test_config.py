@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's configuration: what it says, and each fault at its place in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from wptrace.agent import config
+from wptrace.agent.config import ConfigError, Settings
+from wptrace.cli import agent
+from wptrace.engine.flow import Flow
+from wptrace.errors import UsageError
+from wptrace.flows.io.block import REQUEST
+
+
+class Named(Flow):
+    kinds = (REQUEST,)
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name, self.settings = name, settings
+
+
+def make(command: str, settings: Settings) -> Sequence[Flow]:
+    return [Named(command, settings)]
+
+
+def traced(text: str) -> dict[str, Settings]:
+    return {flow.name: flow.settings for flow in config.parse(text, "x", make).flows if isinstance(flow, Named)}
+
+
+def faults(text: str, how: config.Make = make) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "x.toml", how)
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_the_printed_defaults_are_what_goes_without_saying() -> None:
+    said, unsaid = config.parse(config.defaults(), "x", make), config.parse("", "x", make)
+    assert said.agent == unsaid.agent == {"budget": 0.01, "folder": Path("/var/lib/wptrace")}
+    assert said.prometheus is unsaid.prometheus is None
+    assert traced(config.defaults()) == traced("") == {"io": {"level": "block"}}
+
+
+def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
+    """Each setting that a comment shows is right once its mark is gone."""
+    lines = config.defaults().split("\n")
+    used = "\n".join(line[2:] if re.match(r"# (\[|\w+ = )", line) else line for line in lines)
+    found = config.parse(used, "x", make)
+    assert all(getattr(found, table.name) is not None for table in config.TABLES)
+    (trigger,) = found.triggers
+    assert (trigger.name, trigger.when.limit, trigger.cooldown_s, trigger.daily) == ("slow", 50_000_000, 600.0, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[agnet]\n", "line 1, column 1: there is no table agnet; did you mean agent?"),
+        ("\n[agent]\nbudgt = '1%'", "line 3, column 1: [agent] has no key budgt; did you mean budget?"),
+        ("[agent]\nbudget = '0%'", 'line 2, column 11: budget is a percentage above 0 and up to 100 such as "5%"'),
+        ("[agent]\nbudget = 1", 'line 2, column 10: budget is a text in quotes, such as "1%"'),
+        ("agent = 1", "line 1, column 9: agent is a table: [agent]"),
+        ("always = 'io'", "line 1, column 11: always is a table of tables: [always.io]"),
+        ("[always]", "line 1, column 1: [always] names nothing to trace: [always.io]"),
+        ("[always]\nio = 1", "line 2, column 6: io is a table of options: [always.io]"),
+        ("[always.io]\ndev = {}", "line 2, column 7: dev is a text, a number, true or false, or a list of such"),
+        ("[always.io]\ndev = ['a', []]", "line 2, column 13: dev is a text, a number, true or false, or a list"),
+        (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; there is room"),
+        ("trigger = 1", "line 1, column 11: trigger is a table of tables: [trigger.slow]"),
+        ("[trigger]\nx = 1", "line 2, column 5: trigger.x is a table: [trigger.x]"),
+        ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: what has to hold, in windows of 1 s"),
+        ("[trigger.hand]\n", "line 1, column 1: a trigger has a name of up to 24 letters, digits, - and _, not hand"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = 0", "line 3, column 9: daily is a number from 1 to 1,000"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = true", "line 3, column 9: daily is a whole number, such"),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncooldown = '5'",
+            'line 3, column 13: cooldown is a time such as "30s"',
+        ),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = 'rm -r x'", "line 3, column 12: command is a list of"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['rm', 1]", "line 3, column 11: command is a list of up"),
+        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['']", "line 3, column 11: command is a list of which"),
+        (
+            "".join(f"[trigger.t{number}]\nwhen = 'io.total.p99 > 5s'\n" for number in range(33)),
+            "there are 33 triggers; there is room for 32",
+        ),
+        ("\n".join(f"[always.a{number}]" for number in range(9)), "there are 9 flows; there is room for 8"),
+    ],
+)
+def test_a_fault_is_said_at_its_place(text: str, fault: str) -> None:
+    (found,) = faults(text)
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [("[always.io]\nlevel 1", "line 2, column 7: expected '='"), ("[always.'\x7f']", "line 1, column 10: ")],
+)
+def test_what_is_no_toml_is_said_at_its_place(text: str, fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        config.parse(text, "x.toml", make)
+
+
+def test_all_faults_are_said_in_the_order_of_the_file() -> None:
+    found = faults("[always.io]\ndev = {}\n[agent]\nbudget = 'x'\nbadget = 1\n")
+    assert [one.partition(":")[0] for one in found] == ["line 2, column 7", "line 4, column 11", "line 5, column 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[always.io]\nlevel = 'blok'", "line 2, column 10: io: argument --level: invalid choice: 'blok'"),
+        ("[always.io]\ndev = 'nope'", "line 2, column 8: there is no block device nope"),
+        ("[always.io]\nlevel='block'\ncomm = 'x'", "line 3, column 9: --comm needs --level path"),
+        ("[always.io]\ntop = 5", "line 2, column 7: --top needs --by"),
+        ("[always.irqoff]\nmin = '5'", "line 2, column 8: the duration '5' has no unit"),
+        ("[always.ioo]\n", "line 1, column 1: there is no command to trace 'ioo'; did you mean io?"),
+        ("[always.io]\nhist = 'x'", "line 2, column 9: --hist is no option of what io traces"),
+        ("[always.io]\nwriteback = 'yes'", "line 2, column 14: io: argument --writeback: ignored explicit argument"),
+        ("[always.flow]\n", "line 1, column 1: name a definition"),
+        (
+            "[always.flow]\ndefinition = 'softirk'",
+            "line 2, column 15: there is no flow 'softirk'; did you mean softirq?",
+        ),
+    ],
+)
+def test_options_are_checked_by_the_command(text: str, fault: str) -> None:
+    (found,) = faults(text, agent.make)
+    assert fault in found
+
+
+def test_options_stand_in_a_table_by_their_names() -> None:
+    settings = {"dev": ["sda", "sdb"], "level": "block", "slots": 5, "writeback": True, "children": False}
+    assert config.words(settings) == ["--dev=sda", "--dev=sdb", "--level=block", "--slots=5", "--writeback"]
+
+
+def test_what_is_no_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        config.read(tmp_path / "none.toml", make)
+    large = tmp_path / "large.toml"
+    large.write_text("#" * 33_000)
+    with pytest.raises(UsageError, match="is no configuration of the agent"):
+        config.read(large, make)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("127.0.0.1:9435", ("127.0.0.1", 9435)),
+        ("[::1]:0", ("::1", 0)),
+        ("localhost:65535", ("localhost", 65535)),
+    ],
+)
+def test_addresses(text: str, wanted: tuple[str, int]) -> None:
+    assert config.address(text) == wanted
+    assert str(config.address(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "9435", ":9435", "::1:9435", "[::1]", "a b:1", "a:65536", "a:-1", "a:", "x" * 254 + ":1"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError, match="an address such as"):
+        config.address(text)

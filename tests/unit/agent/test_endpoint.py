@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint with real sockets: those who ask, those who ask for too much, and those who never read."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wptrace.agent import endpoint
+from wptrace.agent.config import Address
+from wptrace.agent.endpoint import Answer, Endpoint
+from wptrace.errors import WptraceError
+
+TEXT = "wptrace_x 1\n" * 1000
+LARGE = "x" * (32 << 20)
+
+
+class Served:
+    """One that is served whenever somebody wants something, as in a session."""
+
+    def __init__(self) -> None:
+        self.listening = endpoint.listen(Address("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        self.text = TEXT
+        self.accepted: list[str] = []
+        self.failure: WptraceError | None = None
+        self.endpoint = Endpoint(self.listening, self._ask)
+
+    def _ask(self, accepted: str) -> Answer:
+        self.accepted.append(accepted)
+        if self.failure:
+            raise self.failure
+        return Answer("text/plain; version=0.0.4", self.text)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def exchange(self, asked: bytes) -> bytes:
+        """The whole answer."""
+        with self.connect() as peer:
+            peer.sendall(asked)
+            return self.rest(peer)
+
+    def rest(self, peer: socket.socket) -> bytes:
+        found = b""
+        peer.setblocking(False)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            self.endpoint.serve()
+            try:
+                more = peer.recv(1 << 20)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return found
+            if not more:
+                return found
+            found += more
+        raise AssertionError("it does not end")
+
+    def serve_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.endpoint.serve()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.endpoint.close()
+
+
+def get(path: str = "/metrics", *headers: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split()[1])
+
+
+def test_a_client_of_the_standard_library_reads_it(served: Served) -> None:
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            served.endpoint.serve()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)) as client:
+        for _ in range(3):
+            client.request("GET", "/metrics?x=y", headers={"Accept": "text/plain"})
+            found = client.getresponse()
+            assert (found.status, found.getheader("Content-Type")) == (200, "text/plain; version=0.0.4")
+            assert found.read().decode() == TEXT
+    over.set()
+    thread.join()
+    assert served.accepted == ["text/plain"] * 3
+
+
+def test_it_is_compressed_for_who_says_so(served: Served) -> None:
+    head, _, body = served.exchange(get("/metrics", "Accept-Encoding: deflate, gzip")).partition(b"\r\n\r\n")
+    assert b"Content-Encoding: gzip\r\n" in head
+    assert gzip.decompress(body).decode() == TEXT
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (get(method="HEAD"), 200),
+        (get("/"), 200),
+        (get("/etc/passwd"), 404),
+        (get(method="POST"), 405),
+        (b"\r\n\r\n", 400),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01" + b"\0" * 20 + b"\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"y" * 9000, 400),
+    ],
+)
+def test_what_it_answers(served: Served, asked: bytes, code: int) -> None:
+    answer = served.exchange(asked)
+    assert status(answer) == code
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"Connection: close" in head
+    assert (asked.startswith(b"HEAD") and not body) or len(body) == int(head.rpartition(b"Length: ")[2].split()[0])
+
+
+def test_a_failure_of_the_trace_is_the_answer(served: Served) -> None:
+    served.failure = WptraceError("the map is gone")
+    answer = served.exchange(get())
+    assert (status(answer), answer.endswith(b"\r\n\r\nthe map is gone\n")) == (500, True)
+
+
+def test_a_request_may_come_in_pieces(served: Served) -> None:
+    with served.connect() as peer:
+        for at in range(len(whole := get())):
+            peer.sendall(whole[at : at + 1])
+            served.endpoint.serve()
+        assert status(served.rest(peer)) == 200
+
+
+def test_who_does_not_read_holds_nobody_up_and_is_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.text = LARGE
+    with served.connect() as dead:
+        dead.sendall(get())
+        served.serve_for(0.2)
+        until = served.endpoint.due
+        assert time.monotonic() < until <= time.monotonic() + endpoint._PATIENCE_S
+        served.text = TEXT
+        assert served.exchange(get()).endswith(TEXT.encode())
+        served.endpoint.turn(until - 0.001)
+        assert served.endpoint.due == until
+        served.endpoint.turn(until)
+        assert served.endpoint.due == float("inf")
+        assert len(served.rest(dead)) < len(LARGE)
+
+
+def test_there_are_few_connections_however_many_come(served: Served) -> None:
+    """Those that say nothing make room for who asks."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with ExitStack() as stack:
+        idle = []
+        for _ in range(100):
+            idle.append(stack.enter_context(served.connect()))
+            served.endpoint.serve()
+        served.serve_for(0.1)
+        assert len(list(Path("/proc/self/fd").iterdir())) - before - len(idle) == 16
+        assert served.exchange(get()).endswith(TEXT.encode())
+        served.endpoint.turn(float("inf"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_who_leaves_early_leaves_nothing(served: Served) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for asked in (b"", b"GET", get()):
+        with served.connect() as peer:
+            peer.sendall(asked)
+            served.serve_for(0.02)
+        served.serve_for(0.02)
+    served.text = LARGE
+    with served.connect() as peer:
+        peer.sendall(get())
+        served.serve_for(0.05)
+    served.serve_for(0.05)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert served.endpoint.due == float("inf")
+
+
+def test_without_descriptors_it_goes_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def accept(self) -> Any:
+            raise OSError(24, "Too many open files")
+
+        def fileno(self) -> int:
+            return served.listening.fileno()
+
+        def close(self) -> None:
+            served.listening.close()
+
+    with served.connect():
+        monkeypatch.setattr(served.endpoint, "_listening", Full())
+        served.endpoint.serve()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (Address("127.0.0.1", 0), "address already in use"),
+        (Address("192.0.2.1", 9435), "cannot assign requested address"),
+        (Address("no.such.host.invalid", 9435), ""),
+        (Address("x." * 100, 9435), ""),
+    ],
+)
+def test_where_it_cannot_listen_is_one_sentence(served: Served, address: Address, said: str) -> None:
+    wanted = address._replace(port=served.port) if said.startswith("address") else address
+    with pytest.raises(WptraceError, match=f"nobody can listen at .*: {said}") as caught:
+        endpoint.listen(wanted)
+    assert caught.value.message.isprintable()
+
+
+def test_an_address_is_free_again_at_once(served: Served) -> None:
+    assert served.exchange(get())
+    served.endpoint.close()
+    endpoint.listen(Address("127.0.0.1", served.port)).close()

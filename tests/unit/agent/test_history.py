@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history: nothing of it is missing, it has a bound, and what fails costs a part of it alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.conftest import play
+from tests.unit.capture.test_folder import counted
+from tests.unit.engine.conftest import Time
+from tests.unit.engine.test_run import Fake
+from tests.unit.outputs.samples import SECOND, distribution, report, start
+from wptrace.agent.history import History
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.engine.session import Session
+from wptrace.errors import WptraceError
+from wptrace.flows.io.block import REQUEST
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def kept(session: Session, clock: Time, folder: Path, said: list[str], keep: int = 1 << 30) -> History:
+    made = History(session.traces[0], folder, keep, 10.0, clock.now, said.append)
+    session.traces[0].subscribe(made)
+    return made
+
+
+def total(session: Session) -> int:
+    flow = session.traces[0].flow
+    assert isinstance(flow, Fake)
+    return (
+        flow.cell["total"].count
+        - session.traces[0].first.cells[next(iter(session.traces[0].first.cells))]["total"].count
+    )
+
+
+def test_all_is_in_it_from_the_first_second_to_the_last(
+    session: Session, clock: Time, tmp_path: Path, said: list[str]
+) -> None:
+    kept(session, clock, tmp_path / "io", said)
+    play(session, clock, 4000.0)
+    assert len(list((tmp_path / "io").iterdir())) == 2
+    session.end()
+    assert counted(tmp_path / "io") == total(session)
+    assert said == []
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "io").iterdir()} == {0o600}
+
+
+def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> None:
+    session, folder = Session([Fake(clock, [])], history_s=60.0), tmp_path / "io"
+    session.start()
+    kept(session, clock, folder, said, keep=64 << 10)
+    known: list[str] = []
+    for hour in range(1, 12):
+        play(session, clock, hour * 3600.0)
+        names = sorted(path.name for path in folder.iterdir())
+        known += [name for name in names if name not in known]
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= 64 << 10
+    # All that are left are the newest ones.
+    assert names == known[-len(names) :]
+    assert len(known) > len(names)
+    (folder / "notes.txt").write_text("mine")
+    play(session, clock, 13 * 3600.0)
+    assert (folder / "notes.txt").exists()
+
+
+def test_a_full_disk_costs_history_and_nothing_else(
+    session: Session, clock: Time, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(session, clock, tmp_path / "io", said)
+    write, full = CaptureOutput.interval, [False]
+
+    def interval(output: CaptureOutput, found: object) -> None:
+        if full[0]:
+            raise WptraceError("it cannot be written: No space left on device")
+        write(output, found)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CaptureOutput, "interval", interval)
+    play(session, clock, 100.0)
+    full[0] = True
+    play(session, clock, 400.0)
+    assert said == ["the history of fake has a gap: it cannot be written: No space left on device"] * 5
+    full[0] = False
+    play(session, clock, 600.0)
+    session.end()
+    # The last interval of the gap goes back to the last attempt.
+    assert 0 < counted(tmp_path / "io") < total(session)
+    assert len(said) == 5
+
+
+def test_a_day_of_a_disk_takes_less_than_15_megabytes(tmp_path: Path) -> None:
+    """At an interval of 10 s, with reads and writes in each that are spread over four powers of two."""
+    rng = random.Random(5)  # noqa: S311
+    output = CaptureOutput(tmp_path / "x.wpt", About("stages"))
+    output.start(start())
+    count = 60
+    for _ in range(count):
+        cells = {}
+        for op, middle in (("read", 11.5), ("write", 13.0)):
+            times = [int(rng.lognormvariate(middle, 0.4)) for _ in range(1500)]
+            queued = [time // 9 for time in times]
+            cells[REQUEST.group("nvme0n1", op)] = {
+                "queue": distribution(queued),
+                "device": distribution(map(int.__sub__, times, queued)),
+                "total": distribution(times),
+            }
+        output.interval(report(cells, duration_ns=10 * SECOND))
+    output.close()
+    assert (tmp_path / "x.wpt").stat().st_size / count * 8640 < 15_000_000

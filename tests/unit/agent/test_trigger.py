@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When triggers fire, how often, and what then happens."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.agent.conftest import play
+from tests.unit.agent.test_condition import BLOCK, MS, REQUEST, snapshot
+from tests.unit.engine.conftest import Time
+from tests.unit.engine.test_run import Fake
+from tests.unit.outputs.samples import cell
+from wptrace.agent.children import Children, Command, itself
+from wptrace.agent.condition import parse
+from wptrace.agent.trigger import Actions, Trigger, Watch, _State
+from wptrace.engine.session import Session
+
+
+def trigger(when: str = "io.read.total.p50 > 50ms for 3s", **settings: Any) -> Trigger:
+    made = Trigger("slow", parse(when, (BLOCK,)), 60.0, 3, 5.0, ())
+    return made._replace(**settings)
+
+
+class World:
+    """Seconds, each with reads of devices that took so many ms."""
+
+    def __init__(self, one: Trigger) -> None:
+        self.state = _State(one)
+        self.now = 0.0
+        self._reads: dict[str, list[int]] = {}
+        self._last = snapshot({})
+
+    def second(self, **took: int) -> tuple[str, float] | None:
+        self.now += 1
+        for dev, value in took.items():
+            self._reads.setdefault(dev, []).append(value * MS)
+        cells = {REQUEST.group(dev, "read"): cell([0] * len(of), of) for dev, of in self._reads.items()}
+        taken = snapshot(cells, self.now)
+        last, self._last = self._last, taken
+        return self.state.look(taken, last, self.now)
+
+    def seconds(self, count: int, **took: int) -> list[int]:
+        """The seconds in which it fires."""
+        return [int(self.now) for _ in range(count) if self.second(**took)]
+
+
+def test_it_fires_when_it_has_held_for_its_time() -> None:
+    world = World(trigger())
+    assert world.seconds(5, sda=1) == []
+    assert world.seconds(2, sda=80) == []
+    assert world.state.begun is not None
+    assert world.state.begun.at_ns == 5_000_000_000
+    found = world.second(sda=80)
+    assert found is not None
+    assert found[0] == "sda"
+    assert found[1] == pytest.approx(80 * MS, rel=0.07)
+
+
+@pytest.mark.parametrize("between", [{"sda": 1}, {}], ids=["quick", "nothing"])
+def test_a_window_in_which_it_does_not_hold_begins_anew(between: dict[str, int]) -> None:
+    world = World(trigger())
+    assert world.seconds(2, sda=80) == []
+    world.second(**between)
+    assert world.state.begun is None
+    assert world.seconds(4, sda=80) == [6]
+
+
+def test_another_device_does_not_go_on_for_it() -> None:
+    world = World(trigger())
+    assert world.seconds(2, sda=80) == []
+    assert world.seconds(2, sdb=80) == []
+    assert world.seconds(1, sdb=80, sda=80) == [5]
+
+
+def test_without_a_time_one_window_is_enough() -> None:
+    assert World(trigger("io.read.total.p50 > 50ms")).seconds(1, sda=80) == [1]
+
+
+def test_it_rests_and_fires_again_if_it_still_holds() -> None:
+    world = World(trigger(cooldown_s=10.0))
+    assert world.seconds(25, sda=80) == [3, 13, 23]
+    assert (world.state.fired, world.state.suppressed) == (3, 0)
+
+
+def test_what_it_holds_back_is_counted_once_each_time() -> None:
+    world = World(trigger(cooldown_s=1000.0))
+    assert world.seconds(20, sda=80) == [3]
+    world.seconds(2, sda=1)
+    assert world.seconds(20, sda=80, sdb=90) == []
+    assert (world.state.fired, world.state.suppressed) == (1, 2)
+
+
+def test_it_fires_so_often_a_day() -> None:
+    world = World(trigger(cooldown_s=0.0, daily=3))
+    assert world.seconds(10, sda=80) == [3, 4, 5]
+    world.now += 86_400 - 20
+    assert world.seconds(15, sda=80)[0] == 3 + 86_400
+
+
+# --- What then happens ------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    slow_seen_ns = 0
+
+    def __init__(self) -> None:
+        self.dumps: list[Path] = []
+
+    def dump(self, path: Path, start: object, view: str) -> Any:
+        path.write_bytes(b"")
+        self.dumps.append(path)
+
+        class Made:
+            records, since_ns, until_ns = 7, 0, 2_000_000_000
+
+        made = Made()
+        made.path = path  # type: ignore[attr-defined]
+        return made
+
+
+class Collected(Children):
+    """Runs nothing."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(say)
+        self.commands: list[Command] = []
+
+    def add(self, *commands: Command) -> None:
+        self.commands += commands
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def recorder(session: Session, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setattr(Fake, "flight_recorder", made)
+    return made
+
+
+def watched(
+    session: Session, clock: Time, folder: Path, said: list[str], one: Sequence[Trigger]
+) -> tuple[Watch, Actions, Collected]:
+    (trace,) = session.traces
+    children = Collected(said.append)
+    actions = Actions(session.traces, folder, children, said.append)
+    watch = Watch(trace, one, actions, clock.now, said.append)
+    for consumer in (actions, watch):
+        trace.subscribe(consumer)
+    return watch, actions, children
+
+
+def fake_trigger(session: Session, **settings: Any) -> Trigger:
+    when = parse("fake.read.total.max > 1ns for 3s", [session.traces[0].flow])
+    return Trigger("slow", when, 600.0, 3, 5.0, ("notify", "-x"))._replace(**settings)
+
+
+def test_it_says_the_verdict_and_dumps_with_what_follows(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    watch, _, children = watched(session, clock, tmp_path, said, [fake_trigger(session)])
+    play(session, clock, 3.5)
+    (line,) = said
+    assert line.startswith("trigger slow: fake.read.total.max > 1ns for 3s on sda, it is 3 ns; verdict: ")
+    assert recorder.dumps == []
+    play(session, clock, 9.0)
+    (path,) = recorder.dumps
+    assert said[1:] == [f"the recorder is in {path}: 7 records of 2.0 s"]
+    report, command = children.commands
+    assert report.words[-4:] == ["report", str(path), "-o", str(path.with_suffix(".html"))]
+    assert command.words == ["notify", "-x", str(path)]
+    assert command.variables == {"WPTRACE_TRIGGER": "slow"}
+    assert [(one.name, one.fired, one.holds) for one in watch.fired] == [("slow", 1, True)]
+
+
+def test_the_end_does_not_wait_for_what_follows(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    watched(session, clock, tmp_path, said, [fake_trigger(session, after_s=1000.0)])
+    play(session, clock, 4.0)
+    session.end()
+    assert len(recorder.dumps) == 1
+
+
+def test_without_a_recorder_it_says_so_and_runs_the_command(
+    session: Session, clock: Time, said: list[str], tmp_path: Path
+) -> None:
+    _, actions, children = watched(session, clock, tmp_path, said, [fake_trigger(session)])
+    play(session, clock, 10.0)
+    (command,) = children.commands
+    assert command.words == ["notify", "-x"]
+    actions.by_hand(clock.now)
+    assert said[1:] == ["nothing is written: no flow has a recorder"]
+
+
+def test_by_hand_there_is_a_dump_at_once(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    _, actions, children = watched(session, clock, tmp_path, said, [])
+    actions.by_hand(clock.now)
+    session.turn()
+    assert len(recorder.dumps) == len(children.commands) == 1
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------------
+
+
+def command(code: str, what: str = "it", **variables: str) -> Command:
+    return Command([sys.executable, "-c", code], variables, what)
+
+
+def finish(children: Children) -> None:
+    end = time.monotonic() + 60
+    while children.due != math.inf:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        children.turn(time.monotonic())
+
+
+def test_commands_run_one_after_another_as_they_are(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/x")
+    children = Children(said.append)
+    code = "import os; print(os.environ['X'], os.environ.get('NOTIFY_SOCKET'), os.nice(0), file=open({!r}, 'a'))"
+    for number in range(3):
+        children.add(command(code.format(str(tmp_path / "out")), X=f"{number} $(id)"))
+    finish(children)
+    assert (tmp_path / "out").read_text() == "".join(f"{number} $(id) None 19\n" for number in range(3))
+    assert said == []
+
+
+def test_what_fails_is_said_and_the_next_one_runs(said: list[str], tmp_path: Path) -> None:
+    children = Children(said.append)
+    children.add(Command(["/nowhere"], {}, "one"), command("raise SystemExit(3)", "two"), command("", "three"))
+    finish(children)
+    assert said == ["one cannot be run: [Errno 2] No such file or directory: '/nowhere'", "two failed with 3"]
+
+
+def test_what_does_not_end_is_ended(said: list[str]) -> None:
+    children = Children(said.append)
+    children.add(command("import time; time.sleep(1000)"))
+    children.turn(time.monotonic() + 601)
+    assert said == ["it took more than 10 minutes and was ended"]
+    assert children.due == math.inf
+
+
+def test_there_is_an_end_to_what_waits(said: list[str]) -> None:
+    children = Children(said.append)
+    children.add(command("import time; time.sleep(1000)"))
+    for _ in range(20):
+        children.add(command("", "more"))
+    assert said == ["more is left out: 16 commands wait already"] * 4
+    children.end()
+    children.turn(math.inf)
+    children.close()
+
+
+def test_it_runs_itself_from_where_it_is(tmp_path: Path) -> None:
+    """A folder of that name where it happens to be is not taken for it."""
+    (tmp_path / "wptrace").mkdir()
+    (tmp_path / "wptrace" / "__init__.py").write_text("raise SystemExit('another one')")
+    found = subprocess.run(itself("--version"), capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert found.stdout.startswith("wptrace 0.")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace agent` as a process: bad files, what systemd hears, and how it ends; with a flow without BPF."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.command import FAKE, TIMEOUT, WPTRACE, environment, popen, run, sentence
+
+PIPE = subprocess.PIPE
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "agent.toml"
+    made.write_text("[always.io]\nlevel = 'block'\n")
+    return made
+
+
+def test_without_a_file_it_says_how_to_get_one() -> None:
+    found = run(WPTRACE, "agent")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert sentence(found.stderr) == "name the configuration"
+    assert "wptrace agent --print-defaults > agent.toml" in found.stderr
+
+
+def test_the_printed_defaults_are_a_right_file(tmp_path: Path) -> None:
+    printed = run(WPTRACE, "agent", "--print-defaults")
+    file = tmp_path / "agent.toml"
+    file.write_text(printed.stdout)
+    found = run(WPTRACE, "agent", "--check", "-c", str(file))
+    assert (found.returncode, found.stdout, found.stderr) == (0, f"{file}: right; it traces io\n", "")
+
+
+def test_a_check_says_all_that_is_wrong(file: Path) -> None:
+    file.write_text("[agent]\nbudget = 'x\x1b'\n[always.io]\nlevel = 'blok'\n".replace("\x1b", "\\u001b"))
+    found = run(WPTRACE, "agent", "--check", "-c", str(file))
+    assert found.returncode == 2
+    lines = found.stdout.splitlines()
+    assert [line.partition(": ")[2].partition(":")[0] for line in lines] == ["line 2, column 11", "line 4, column 10"]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_wrong_file_is_said_before_a_privilege_is_needed(file: Path) -> None:
+    file.write_text("[always.io]\nlevel = 'blok'\n")
+    found = run(WPTRACE, "agent", "-c", str(file))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "agent.toml: line 2, column 10: " in sentence(found.stderr)
+
+
+def test_without_privileges_nothing_is_traced(file: Path) -> None:
+    found = run(WPTRACE, "agent", "-c", str(file))
+    assert found.returncode == 3
+    assert sentence(found.stderr) == "tracing takes CAP_BPF and CAP_PERFMON, which are missing"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_summary(file: Path, tmp_path: Path, number: int) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(TIMEOUT)
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        process = popen(FAKE, "agent", "-c", str(file), stdout=PIPE, stderr=PIPE, env=environment(**variables))
+        assert systemd.recv(1000) == b"READY=1\nSTATUS=tracing io"
+        assert systemd.recv(1000) == b"WATCHDOG=1"
+        process.send_signal(number)
+        heard = b""
+        while heard != b"STOPPING=1":
+            heard = systemd.recv(1000)
+        out, errors = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, errors) == (0, b"wptrace: tracing io\n")
+    assert b"Summary" in out
+    assert b"verdict: device takes " in out

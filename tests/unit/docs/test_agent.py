@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/agent.md has the settings of the agent, and its files are right ones."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.agent.test_config import make
+from tests.unit.docs.pages import blocks, section, tables, text
+from tests.unit.outputs.samples import cell, distribution
+from tests.unit.outputs.test_prometheus import PROCESS, snapshot
+from wptrace.agent import condition, config
+from wptrace.analysis.load import LOAD, STAMPED
+from wptrace.flows.io import kinds
+from wptrace.flows.size import REQUEST as SIZES
+from wptrace.model.kind import TOTAL
+from wptrace.model.report import BYTES
+from wptrace.outputs.prometheus import Fired, Metrics, Source
+
+
+def test_every_setting_has_a_row_with_what_it_is_without_one() -> None:
+    (rows,) = tables(section("agent.md", "## The file"))
+    named, table = [], ""
+    for row in rows[:-1]:
+        table = row[0] or table
+        named.append((table, row[1], row[2]))
+    whole = [*config.TABLES, config.TRIGGER._replace(name="trigger.NAME")]
+    keys = [(table.name, key) for table in whole for key in table.keys]
+    assert named == [(name, key.name, "" if key.needed else key.shown.strip('"')) for name, key in keys]
+
+
+def test_every_metric_is_on_the_page_and_vice_versa() -> None:
+    rows = tables(section("agent.md", "## Prometheus"))[0]
+    said = {name.replace("FLOW", "io") for row in rows for name in re.findall(r"wptrace_\w+", row[0])}
+    cells = {kinds.REQUEST.group("sda", "read"): cell([1000], [1000])}
+    counters = {kinds.REQUEST.group("sda", "read"): {BYTES: 1}, LOAD.group("sda"): {STAMPED: 1}}
+    sizes = {SIZES.group("sda", "read"): {TOTAL: distribution([1])}}
+    sources = [Source("io", "block", (kinds.REQUEST,), {"hook": "why"}), Source("io", "", (SIZES,), {})]
+    text = Metrics(sources).text(
+        [snapshot(cells, counters), snapshot(sizes)], PROCESS._replace(triggers=[Fired("slow", 1, 2, True)])
+    )
+    made = set(re.findall(r"^# TYPE (\w+)", text, re.M)) - {"wptrace_io_stage_bytes"}
+    assert made == said
+
+
+@pytest.mark.parametrize("file", blocks(text("agent.md"), "toml"))
+def test_the_files_of_the_page_are_right(file: str) -> None:
+    config.parse(file, "agent.md", make)
+
+
+def test_every_statistic_is_on_the_page() -> None:
+    rows = dict(tables(section("agent.md", "## Triggers"))[0])
+    assert re.findall(r"p\d+|mean|max|rate", rows["STATISTIC"].partition(", how")[0]) == list(condition._STATISTICS)

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of the agent: a TOML file, or all that is wrong with it and where."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Union
+
+from wptrace.agent import condition
+from wptrace.agent.trigger import HAND, Trigger
+from wptrace.engine.definition import source
+from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
+from wptrace.engine.definition.places import Places
+from wptrace.engine.flow import Flow
+from wptrace.errors import UsageError
+from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
+
+_MOST_FAULTS = 20
+_MOST_FLOWS = 8
+_MOST_VALUES = 256
+"""In a list, such as that of devices."""
+_LONGEST_HOST = 253
+_LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
+_MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
+
+Settings = Mapping[str, Any]
+"""Of a command: values by the names of its options."""
+Make = Callable[[str, Settings], Sequence[Flow]]
+"""Makes the flows of a command with these options, by the code of the command itself."""
+
+
+class ConfigError(DefinitionError):
+    check = "wptrace agent --check"
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address:
+    """The host and port of 127.0.0.1:9435, [::1]:9435 or localhost:9435."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    right = re.fullmatch(r"[A-Za-z0-9.:_-]+", host) and re.fullmatch(r"[0-9]{1,5}", port)
+    if not colon or not right or len(host) > _LONGEST_HOST or int(port) > 0xFFFF:
+        raise UsageError(f"an address such as 127.0.0.1:9435 or [::1]:9435, not {_shown(text)}")
+    return Address(host, int(port))
+
+
+def share(text: str) -> float:
+    found = parse_share(text)
+    if found is None:
+        raise UsageError(f'a percentage above 0 and up to 100 such as "5%" or "0.5%", not {_shown(text)}')
+    return found
+
+
+def _stages(text: str) -> bool:
+    """Whether they are histograms."""
+    if text not in ("sum", "histogram"):
+        raise UsageError(f'"sum" or "histogram", not {_shown(text)}')
+    return text == "histogram"
+
+
+def seconds(text: str) -> float:
+    try:
+        return parse_duration(text) / NS_PER["s"]
+    except UsageError:
+        raise UsageError(f'a time such as "30s" or "10m", not {_shown(text)}') from None
+
+
+def _keep(text: str) -> int:
+    found = parse_bytes(text)
+    if found is None or found < _LEAST_KEPT:
+        raise UsageError(f'a size such as "1G", of at least 1M, not {_shown(text)}')
+    return found
+
+
+def _interval(text: str) -> float:
+    found = seconds(text)
+    if not 1 <= found <= _LONGEST_INTERVAL_S:
+        raise UsageError(f"a time from 1s to 1h, not {_shown(text)}")
+    return found
+
+
+def _daily(count: int) -> int:
+    if not 1 <= count <= _MOST_DAILY:
+        raise UsageError(f"a number from 1 to {_MOST_DAILY:,}, not {count}")
+    return count
+
+
+def _words(text: list[Any]) -> tuple[str, ...]:
+    """What is run: there is no shell that takes them apart."""
+    if not all(isinstance(one, str) and "\0" not in one for one in text) or len(text) > _MOST_WORDS:
+        raise UsageError(f'a list of up to {_MOST_WORDS} texts, such as ["logger", "slow"]')
+    if text and not text[0]:
+        raise UsageError("a list of which the first one is a program")
+    return tuple(text)
+
+
+Value = Union[str, int, list[str]]
+_KINDS = {str: "a text in quotes", int: "a whole number", list: "a list of texts"}
+
+
+class Key(NamedTuple):
+    name: str
+    about: str
+    default: Value
+    read: Callable[[Any], Any]
+    """Of a value of the same type, or raise a UsageError that goes on behind `is`."""
+    needed: bool = False
+    """The default is an example."""
+
+    @property
+    def shown(self) -> str:
+        """The default, as the file has it."""
+        return json.dumps(self.default)
+
+
+class Table(NamedTuple):
+    name: str
+    about: str
+    keys: tuple[Key, ...]
+    optional: bool = False
+    """Without it there is no such thing."""
+
+
+AGENT = Table(
+    "agent",
+    "The agent itself.",
+    (
+        Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
+        Key("folder", "where dumps of recorders go", "/var/lib/wptrace", Path),
+    ),
+)
+PROMETHEUS = Table(
+    "prometheus",
+    "An address that Prometheus scrapes.",
+    (
+        Key("listen", "where: an address of this machine and a port", "127.0.0.1:9435", address),
+        Key(
+            "stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages
+        ),
+    ),
+    optional=True,
+)
+HISTORY = Table(
+    "history",
+    "Figures of each interval, kept in captures: wptrace replay shows a folder of them.",
+    (
+        Key("dir", "where: each flow has a folder in it", "/var/lib/wptrace/history", Path),
+        Key("keep", "all of them together have so much room; the oldest make place", "1G", _keep),
+        Key("interval", "how long one is", "10s", _interval),
+    ),
+    optional=True,
+)
+TABLES = (AGENT, PROMETHEUS, HISTORY)
+TRIGGER = Table(
+    "trigger.slow",
+    "What makes it write down what happened, by a name of yours; there may be several.",
+    (
+        Key("when", "what has to hold, in windows of 1 s", "io.read.total.p99 > 50ms for 30s", str, needed=True),
+        Key("cooldown", "after it has fired it rests for so long", "10m", seconds),
+        Key("daily", "it fires so often in 24 hours at most", 10, _daily),
+        Key("after", "dumps are written so much later, with what follows", "5s", seconds),
+        Key("command", "a program and its arguments, run afterwards with the names of the dumps", [], _words),
+    ),
+    optional=True,
+)
+_TRIGGER = "trigger"
+_ALWAYS = "always"
+_DEFAULT_FLOWS: Mapping[str, Settings] = {"io": {"level": "block"}}
+_ABOUT_ALWAYS = (
+    "What is always traced: a table for each command (io, size, irqoff, cpu, flow) with its options",
+    "by their names, as in wptrace io --help. Repeatable ones take lists; a switch is true.",
+)
+
+
+class Config(NamedTuple):
+    file: str
+    agent: Settings
+    prometheus: Settings | None
+    history: Settings | None
+    flows: Sequence[Flow]
+    triggers: Sequence[Trigger] = ()
+
+
+def defaults() -> str:
+    """A file that says what goes without saying."""
+    lines = ["# The settings of wptrace agent, with their defaults (wptrace agent --print-defaults)."]
+    for table in (*TABLES, TRIGGER):
+        mark = "# " if table.optional else ""
+        lines += ["", f"# {table.about}", f"{mark}[{table.name}]"]
+        for key in table.keys:
+            lines += [f"# {key.about[:1].upper()}{key.about[1:]}.", f"{mark}{key.name} = {key.shown}"]
+    for number, (command, settings) in enumerate(_DEFAULT_FLOWS.items()):
+        lines += ["", *(f"# {line}" for line in _ABOUT_ALWAYS if not number), f"[{_ALWAYS}.{command}]"]
+        lines += [f'{name} = "{value}"' for name, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def read(path: Path, make: Make) -> Config:
+    return parse(source.read(path, "configuration of the agent"), str(path), make)
+
+
+def parse(text: str, file: str, make: Make) -> Config:
+    """Raises ConfigError. Nothing is traced yet, but devices and filters are looked up."""
+    reader = _Reader(source.tables(text, file), Places(text), make)
+    found = reader.config(file)
+    if reader.faults:
+        raise ConfigError(file, sorted(reader.faults, key=lambda fault: fault.place)[:_MOST_FAULTS])
+    return found
+
+
+class _Reader:
+    """Faults are kept, so that all of them are said at once."""
+
+    def __init__(self, tables: dict[str, Any], places: Places, make: Make) -> None:
+        self._tables, self._places, self._make = tables, places, make
+        self.faults: list[Fault] = []
+
+    def _fault(self, message: str, *way: str | int) -> None:
+        self.faults.append(Fault(message, self._places.key(*way)))
+
+    def _wrong(self, message: str, *way: str | int) -> None:
+        """At the value, not at its key."""
+        self.faults.append(Fault(message, self._places.value(*way)))
+
+    def config(self, file: str) -> Config:
+        known = [*(table.name for table in TABLES), _ALWAYS, _TRIGGER]
+        for name in self._tables:
+            if name not in known:
+                self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
+        read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
+        flows = self._flows()
+        agent, prometheus, history = (read[table.name] for table in TABLES)
+        return Config(file, agent or {}, prometheus, history, flows, self._triggers(flows))
+
+    def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
+        if found is None and table.optional:
+            return None
+        if found is not None and not isinstance(found, dict):
+            self._wrong(f"{'.'.join(way)} is a table: [{'.'.join(way)}]", *way)
+            return None
+        given = found or {}
+        by_name = {key.name: key for key in table.keys}
+        for name in given:
+            if name not in by_name:
+                self._fault(f"[{'.'.join(way)}] has no key {_shown(name)}{did_you_mean(name, by_name)}", *way, name)
+        for key in table.keys:
+            if key.needed and key.name not in given:
+                self._fault(f"[{'.'.join(way)}] lacks {key.name}: {key.about}", *way)
+        return {key.name: self._value(key, given.get(key.name, key.default), *way) for key in table.keys}
+
+    def _value(self, key: Key, value: Any, *way: str) -> Any:
+        if type(value) is not type(key.default):
+            self._wrong(f"{key.name} is {_KINDS[type(key.default)]}, such as {key.shown}", *way, key.name)
+            return None
+        try:
+            return key.read(value)
+        except UsageError as error:
+            self._wrong(f"{key.name} is {error.message}", *way, key.name)
+            return None
+
+    def _triggers(self, flows: Sequence[Flow]) -> list[Trigger]:
+        tables, found = self._tables.get(_TRIGGER, {}), []
+        if not isinstance(tables, dict):
+            self._wrong(f"{_TRIGGER} is a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
+            return []
+        if len(tables) > _MOST_TRIGGERS:
+            self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
+        for name, table in tables.items():
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,24}", name, re.ASCII) or name == HAND:
+                self._fault(
+                    f"a trigger has a name of up to 24 letters, digits, - and _, not {_shown(name)}", _TRIGGER, name
+                )
+                continue
+            before = len(self.faults)
+            read = self._table(TRIGGER, table, _TRIGGER, name) or {}
+            # Of flows that are wrong nothing is known.
+            if len(self.faults) > before or not flows:
+                continue
+            try:
+                when = condition.parse(read["when"], flows)
+            except UsageError as error:
+                self._wrong(error.message, _TRIGGER, name, "when")
+                continue
+            found.append(Trigger(name, when, read["cooldown"], read["daily"], read["after"], read["command"]))
+        return found
+
+    def _flows(self) -> list[Flow]:
+        always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)
+        if not isinstance(always, dict) and always is not _DEFAULT_FLOWS:
+            self._wrong(f"{_ALWAYS} is a table of tables: [{_ALWAYS}.io]", _ALWAYS)
+            return []
+        if not always:
+            self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
+        found: dict[str, Flow] = {}
+        for command, settings in always.items():
+            for flow in self._of_command(command, settings):
+                if flow.name in found:
+                    self._fault(f"another flow is called {flow.name}", _ALWAYS, command)
+                found[flow.name] = flow
+        if len(found) > _MOST_FLOWS:
+            self._fault(f"there are {len(found)} flows; there is room for {_MOST_FLOWS}", _ALWAYS)
+        return list(found.values())
+
+    def _of_command(self, command: str, settings: Any) -> Sequence[Flow]:
+        if not isinstance(settings, dict):
+            self._wrong(f"{_shown(command)} is a table of options: [{_ALWAYS}.{_shown(command)}]", _ALWAYS, command)
+            return []
+        before = len(self.faults)
+        for name, value in settings.items():
+            if not isinstance(value, list):
+                self._scalar(name, value, _ALWAYS, command, name)
+            elif len(value) > _MOST_VALUES:
+                self._wrong(f"{name} has {len(value)} values; there is room for {_MOST_VALUES}", _ALWAYS, command, name)
+            else:
+                for number, one in enumerate(value):
+                    self._scalar(name, one, _ALWAYS, command, name, number)
+        if len(self.faults) > before:
+            return []
+        try:
+            return self._make(command, settings)
+        except UsageError as error:
+            way = _meant(error.message, settings)
+            (self._wrong if way else self._fault)(error.message, _ALWAYS, command, *way)
+            return []
+
+    def _scalar(self, name: str, value: Any, *way: str | int) -> None:
+        if not isinstance(value, (str, bool, int, float)):
+            self._wrong(f"{_shown(name)} is a text, a number, true or false, or a list of such", *way)
+
+
+def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:
+    """The way to the value that a sentence of the command line is about: it names the option, or has the value."""
+    for name in re.findall(r"--([a-z][a-z-]*)", message):
+        if name in settings:
+            return (name,)
+    said = {word.strip("'\",;:") for word in message.split()}
+    for name, value in settings.items():
+        if isinstance(value, list):
+            for number, one in enumerate(value):
+                if str(one) in said:
+                    return name, number
+        elif str(value) in said:
+            return (name,)
+    return ()
+
+
+def words(settings: Settings) -> list[str]:
+    """The options as the command line has them."""
+    found = []
+    for name, value in settings.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                found.append(f"--{name}")
+            elif one is not False:
+                found.append(f"--{name}={one}")
+    return found
+
+
+def _shown(text: str) -> str:
+    """Text of others as it may stand in a message."""
+    short = text if len(text) <= 40 else f"{text[:37]}..."
+    return short if short.isprintable() and short else repr(short)

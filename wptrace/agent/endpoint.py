@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An address at which others ask for text by HTTP, served between two looks at the rings.
+
+Nobody there is trusted or waited for: there are few connections at a time, each with one short request, one answer and
+a few seconds, and the oldest one makes room for the next.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import select
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Callable, NamedTuple
+
+from wptrace.agent.config import Address
+from wptrace.errors import WptraceError
+from wptrace.model.report import Event
+
+_MOST = 16
+_LONGEST_REQUEST = 8192
+_PATIENCE_S = 10.0
+# Large enough to be worth the time.
+_COMPRESSED = 1400
+_READY = "GET /metrics has the metrics of wptrace agent.\n"
+_WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
+
+
+class Answer(NamedTuple):
+    type: str
+    text: str
+
+
+Ask = Callable[[str], Answer]
+"""What there is for somebody who accepts these types."""
+
+
+class _Connection:
+    def __init__(self, peer: socket.socket, until: float) -> None:
+        self.socket, self.until = peer, until
+        self.asked = b""
+        self.left: memoryview | None = None
+
+
+def listen(address: Address) -> socket.socket:
+    """That nobody can listen there is found out before anything is attached."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+    except (OSError, UnicodeError) as error:
+        raise _refused(address, error) from None
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(where)
+        made.listen(_MOST)
+    except OSError as error:
+        made.close()
+        raise _refused(address, error) from None
+    return made
+
+
+def _refused(address: Address, error: Exception) -> WptraceError:
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "listen names another address")
+
+
+class Endpoint:
+    """A consumer: its turn is when somebody has taken too long. `fd` is readable when somebody wants something."""
+
+    def __init__(self, listening: socket.socket, ask: Ask) -> None:
+        self._listening, self._ask = listening, ask
+        self._poll = select.epoll()
+        self._poll.register(listening, select.EPOLLIN)
+        self._connections: dict[int, _Connection] = {}
+        """The oldest first."""
+        self.due = math.inf
+
+    @property
+    def fd(self) -> int:
+        return self._poll.fileno()
+
+    @property
+    def address(self) -> Address:
+        """With the port that it has, where any one would do."""
+        return Address(*self._listening.getsockname()[:2])
+
+    def serve(self) -> None:
+        """Does all that can be done now."""
+        for fd, _ in self._poll.poll(0):
+            if fd == self._listening.fileno():
+                self._accept()
+            elif fd in self._connections:
+                self._go_on(self._connections[fd])
+        self._look_at_clock()
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        for one in list(self._connections.values()):
+            if one.until <= now:
+                self._drop(one)
+        self._look_at_clock()
+
+    def end(self) -> None:
+        pass
+
+    def _look_at_clock(self) -> None:
+        self.due = min((one.until for one in self._connections.values()), default=math.inf)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listening.accept()
+        except OSError:
+            # It has left already, or there are too many files: the next one may have more luck.
+            return
+        if len(self._connections) == _MOST:
+            self._drop(next(iter(self._connections.values())))
+        peer.setblocking(False)
+        self._connections[peer.fileno()] = _Connection(peer, time.monotonic() + _PATIENCE_S)
+        self._poll.register(peer, select.EPOLLIN)
+
+    def _go_on(self, one: _Connection) -> None:
+        try:
+            if one.left is None:
+                self._read(one)
+            if one.left is not None:
+                self._write(one)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(one)
+
+    def _read(self, one: _Connection) -> None:
+        more = one.socket.recv(_LONGEST_REQUEST)
+        one.asked += more
+        if not more:
+            self._drop(one)
+        elif b"\r\n\r\n" in one.asked or len(one.asked) > _LONGEST_REQUEST:
+            one.left = memoryview(self._answer(one.asked))
+            one.asked = b""
+            self._poll.modify(one.socket, select.EPOLLOUT)
+
+    def _write(self, one: _Connection) -> None:
+        while one.left:
+            one.left = one.left[one.socket.send(one.left) :]
+        with suppress(OSError):
+            one.socket.shutdown(socket.SHUT_RDWR)
+        self._drop(one)
+
+    def _drop(self, one: _Connection) -> None:
+        self._connections.pop(one.socket.fileno(), None)
+        with suppress(OSError, ValueError):
+            self._poll.unregister(one.socket)
+        one.socket.close()
+
+    def _answer(self, asked: bytes) -> bytes:
+        head, end, _ = asked.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, _, rest = first.partition(" ")
+        path, _, version = rest.partition(" ")
+        if not end or not version.startswith("HTTP/1."):
+            return _response(400, Answer("text/plain", "This is no request of HTTP/1.\n"))
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if method not in ("GET", "HEAD"):
+            return _response(405, Answer("text/plain", "GET /metrics\n"))
+        path = path.partition("?")[0]
+        if path not in ("/metrics", "/"):
+            return _response(404, Answer("text/plain", "There is /metrics.\n"))
+        code, answer = 200, Answer("text/plain; charset=utf-8", _READY)
+        if path == "/metrics":
+            try:
+                answer = self._ask(headers.get("accept", ""))
+            except WptraceError as error:
+                code, answer = 500, Answer("text/plain; charset=utf-8", f"{error.message}\n")
+        return _response(code, answer, "gzip" in headers.get("accept-encoding", ""), method == "HEAD")
+
+    def close(self) -> None:
+        for one in list(self._connections.values()):
+            self._drop(one)
+        self._poll.close()
+        self._listening.close()
+
+
+def _response(code: int, answer: Answer, compressed: bool = False, head_alone: bool = False) -> bytes:
+    body = answer.text.encode(errors="replace")
+    lines = [f"HTTP/1.1 {code} {_WORDS[code]}", f"Content-Type: {answer.type}"]
+    if compressed and len(body) > _COMPRESSED:
+        body = gzip.compress(body, 1)
+        lines.append("Content-Encoding: gzip")
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode() + (b"" if head_alone else body)

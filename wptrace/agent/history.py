@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every interval with its buckets in captures of an hour each, of which the oldest make room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable
+
+from wptrace.capture.writer import About, CaptureOutput
+from wptrace.engine.session import Trace
+from wptrace.errors import WptraceError
+from wptrace.model.report import Event
+
+_FILE_S = 3600.0
+_FILES = 16
+"""Of what may be kept one has at most such a part."""
+_PAUSE_S = 60.0
+"""After a failure, such as a full disk."""
+_MOST_OF_A_NAME = 100
+
+
+class History:
+    """A consumer. What fails costs history, and neither figures nor the trace."""
+
+    def __init__(
+        self, trace: Trace, folder: Path, keep: int, interval_s: float, now: float, say: Callable[[str], None]
+    ) -> None:
+        self._trace, self._folder, self._keep, self._say = trace, folder, keep, say
+        self._interval_s = interval_s
+        self._last = self._first = trace.first
+        self._path = folder
+        self._until = now
+        """Then there is another file."""
+        self._output: CaptureOutput | None = None
+        self.due = now + interval_s
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        self.due = max(self.due + self._interval_s, now)
+        try:
+            self._write(now)
+        except (WptraceError, OSError) as error:
+            self._say(f"the history of {self._trace.flow.name} has a gap: {error}")
+            self._drop()
+            self.due = now + _PAUSE_S
+
+    def _write(self, now: float) -> None:
+        taken, last = self._trace.snapshot(), self._last
+        self._last = taken
+        if self._output is None or now >= self._until or self._path.stat().st_size > self._keep // _FILES:
+            self._finish()
+            self._begin(now)
+            self._first = last
+        if self._output is not None:
+            self._output.interval(self._trace.window(last, taken, "interval"))
+
+    def _begin(self, now: float) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._make_room()
+        flow = self._trace.flow
+        self._path = _free(self._folder)
+        self._output = CaptureOutput(self._path, About(flow.view, flow.verdict_kinds))
+        self._output.start(self._trace.start)
+        self._until = now + _FILE_S
+
+    def _make_room(self) -> None:
+        sizes = {path: path.lstat().st_size for path in sorted(self._folder.glob("*.wpt"))}
+        whole = sum(sizes.values())
+        for path, size in sizes.items():
+            # There is room for the next one.
+            if whole <= self._keep - self._keep // _FILES:
+                return
+            path.unlink()
+            whole -= size
+
+    def _finish(self) -> None:
+        output, self._output = self._output, None
+        if output is not None:
+            try:
+                output.summary(self._trace.window(self._first, self._last, "summary"))
+            finally:
+                output.close()
+
+    def _drop(self) -> None:
+        output, self._output = self._output, None
+        if output is not None:
+            output.close()
+
+    def end(self) -> None:
+        """With what came since the last interval."""
+        self.turn(self._until - 1)
+        try:
+            self._finish()
+        except (WptraceError, OSError) as error:
+            self._say(f"the history of {self._trace.flow.name} has no end: {error}")
+
+    def close(self) -> None:
+        self._drop()
+
+
+def _free(folder: Path) -> Path:
+    """By UTC and a number, so that names are in the order of time: behind the last one of this second."""
+    stem = time.strftime("%Y%m%d-%H%M%SZ", time.gmtime())
+    numbers = [one.stem.rpartition("-")[2] for one in folder.glob(f"{stem}-*.wpt")]
+    number = max((int(one) + 1 for one in numbers if one.isdecimal()), default=0)
+    if number >= _MOST_OF_A_NAME:
+        raise WptraceError(f"{folder} has {_MOST_OF_A_NAME} files of this second")
+    return folder / f"{stem}-{number:02}.wpt"

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd is told of a service (sd_notify(3)): that it is ready, how it is, and that it lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+
+# A shorter one would be a mistake, and nothing but wakeups.
+_SHORTEST_S = 0.1
+
+
+class Notify:
+    """Nobody listens unless the environment says where. What cannot be sent at once is not sent."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        path = environment.get("NOTIFY_SOCKET", "")
+        # An abstract one begins with @ there, and with a zero for the kernel.
+        self._path = f"\0{path[1:]}" if path[:1] == "@" else path if path[:1] == "/" else ""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if self._path else None
+        if self._socket is not None:
+            self._socket.setblocking(False)
+        self.watchdog_s = _watchdog(environment) if self._path else None
+        """It has to be told at least so often that the service lives; None: it does not care."""
+
+    def send(self, *lines: str) -> None:
+        if self._socket is not None:
+            with suppress(OSError, ValueError):
+                self._socket.sendto("\n".join(lines).encode(errors="replace"), self._path)
+
+    def status(self, words: str) -> None:
+        self.send(f"STATUS={' '.join(words.split())}")
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _watchdog(environment: Mapping[str, str]) -> float | None:
+    text = environment.get("WATCHDOG_USEC", "")
+    if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()) or not text.isdecimal():
+        return None
+    return max(int(text[:18]) / 1e6, _SHORTEST_S) or None

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scraper gets: all counters of the session, read when it asks."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable
+
+from wptrace.agent.endpoint import Answer
+from wptrace.engine.session import Trace
+from wptrace.model.report import Event, Snapshot
+from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Process, Source
+
+# A text is made anew only when so many times of what that costs are over, however often somebody asks.
+_SPARED = 20
+_TIMED = Path("/proc/sys/kernel/bpf_stats_enabled")
+
+
+class Scraped:
+    """Asks each trace for a snapshot, and never for more than a twentieth of a CPU's time."""
+
+    def __init__(
+        self,
+        traces: Sequence[Trace],
+        stage_histograms: bool,
+        triggers: Callable[[], Sequence[Fired]] = tuple,
+    ) -> None:
+        self._traces, self._triggers = traces, triggers
+        flows = [trace.flow for trace in traces]
+        sources = [Source(flow.name, flow.level, flow.kinds, flow.missing) for flow in flows]
+        self._metrics = Metrics(sources, stage_histograms)
+        self._made: dict[str, tuple[float, Answer]] = {}
+        """Of each type: until when it is good."""
+        self._started_s = time.time()
+
+    def listeners(self) -> list[Listener]:
+        """Those of events, in the order of the traces."""
+        return [Listener(self._metrics, number) for number in range(len(self._traces))]
+
+    def ask(self, accepted: str) -> Answer:
+        kind = OPENMETRICS if "application/openmetrics-text" in accepted else PLAIN
+        now, before = time.monotonic(), time.process_time()
+        until, answer = self._made.get(kind, (0.0, Answer(kind, "")))
+        if now < until:
+            return answer
+        answer = Answer(kind, self._metrics.text(self._snapshots(), self._process(), kind == OPENMETRICS))
+        self._made[kind] = now + _SPARED * (time.process_time() - before), answer
+        return answer
+
+    def _snapshots(self) -> list[Snapshot]:
+        return [trace.snapshot() for trace in self._traces]
+
+    def _process(self) -> Process:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Process(time.process_time(), usage.ru_maxrss * 1024, self._started_s, _bpf_is_timed(), self._triggers())
+
+
+def _bpf_is_timed() -> bool:
+    try:
+        return _TIMED.read_text().strip() == "1"
+    except OSError:
+        return False
+
+
+class Listener:
+    """A consumer that keeps the last slow ones as exemplars."""
+
+    def __init__(self, metrics: Metrics, number: int) -> None:
+        self._metrics, self._number = metrics, number
+        self.due = math.inf
+
+    def events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._metrics.event(self._number, event)
+
+    def turn(self, now: float) -> None:
+        pass
+
+    def end(self) -> None:
+        pass

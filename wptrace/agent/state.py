@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the agent is, in words: for the journal, and for systemd, which also hears that it lives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wptrace.agent.notify import Notify
+from wptrace.engine.session import Trace
+from wptrace.model.report import Event
+
+_STATUS_S = 60.0
+_MOST_MISSING = 4
+"""So many hooks are named; the rest is counted."""
+
+
+def words(traces: Sequence[Trace], metrics: str = "") -> str:
+    """What is traced, and where its metrics are; `degraded` where hooks are missing, with why."""
+    flows = ", ".join(_name(trace) for trace in traces)
+    missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
+    where = f"; metrics at {metrics}" if metrics else ""
+    if not missing:
+        return f"tracing {flows}{where}"
+    more = len(missing) - _MOST_MISSING
+    named = "; ".join(missing[:_MOST_MISSING]) + (f"; and {more} more" if more > 0 else "")
+    return f"degraded: tracing {flows} without {named}{where}"
+
+
+def _name(trace: Trace) -> str:
+    return f"{trace.flow.name} (level {trace.flow.level})" if trace.flow.level else trace.flow.name
+
+
+class Status:
+    """A consumer that tells systemd how many objects each flow has followed, and what was lost."""
+
+    def __init__(self, traces: Sequence[Trace], notify: Notify, now: float, metrics: str = "") -> None:
+        self._traces, self._notify, self._metrics = traces, notify, metrics
+        self.due = now + _STATUS_S
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        self.due = now + _STATUS_S
+        self._notify.status("; ".join([words(self._traces, self._metrics), *map(_counts, self._traces)]))
+
+    def end(self) -> None:
+        pass
+
+
+def _counts(trace: Trace) -> str:
+    book = next(iter(trace.snapshot().books.values()))
+    noun = trace.flow.kinds[0].noun
+    return f"{noun.of(book.finished)}, {book.lost_total:,} lost"
+
+
+class Watchdog:
+    """A consumer that says twice as often as it must be that the loop goes on."""
+
+    def __init__(self, notify: Notify, now: float) -> None:
+        self._notify, self._step = notify, math.inf if notify.watchdog_s is None else notify.watchdog_s / 2
+        self.due = now + self._step
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        self.due = now + self._step
+        self._notify.send("WATCHDOG=1")
+
+    def end(self) -> None:
+        pass

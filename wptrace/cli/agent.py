@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace agent`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from wptrace.agent.config import Config, Settings
+    from wptrace.engine.flow import Flow
+
+SUMMARY = "stay on and trace what a file says: for systemd, for weeks"
+
+# Commands that it traces as, each with a function `flows`.
+COMMANDS = ("io", "size", "irqoff", "cpu", "flow")
+# Their options that say what is traced; others are about what one run shows, and when it ends.
+_GROUP = "what to trace"
+_BESIDE = ("by", "top", "total", "slow", "sample", "limit", "ring_size", "recorder", "definition")
+_NOT = ("duration", "help")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", metavar="FILE.toml", help="what to trace, and for whom")
+    look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
+    look.add_argument("--check", action="store_true", help="say what is wrong with the file, and where")
+    look.add_argument("--print-defaults", action="store_true", help="a file with all settings, to begin with")
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.agent import config
+
+    if options.print_defaults:
+        print(config.defaults(), end="")
+        return 0
+    if options.config is None:
+        raise UsageError("name the configuration", hint="wptrace agent --print-defaults > agent.toml")
+    if options.check:
+        return _check(Path(options.config))
+    found = config.read(Path(options.config), make)
+    return _run(found)
+
+
+def _run(found: Config) -> int:
+    from wptrace.agent.run import run as stay
+    from wptrace.kernel.privileges import require_tracing
+    from wptrace.outputs.registry import TEXT, Wanted
+    from wptrace.outputs.registry import make as output
+
+    require_tracing()
+    several = len(found.flows) > 1
+    stay(
+        found, [output(TEXT, sys.stdout, flow.view, Wanted(title=flow.name if several else "")) for flow in found.flows]
+    )
+    return 0
+
+
+def _check(path: Path) -> int:
+    from wptrace.agent import config
+    from wptrace.engine.definition.faults import DefinitionError
+    from wptrace.outputs.text.words import printable
+
+    try:
+        found = config.read(path, make)
+    except DefinitionError as error:
+        for fault in error.faults:
+            print(printable(f"{error.file}: {fault}"))
+        return error.exit_code
+    print(printable(f"{path}: right; it traces {', '.join(flow.name for flow in found.flows)}"))
+    return 0
+
+
+def make(command: str, settings: Settings) -> Sequence[Flow]:
+    """The flows of a command with these options, which its own code reads and checks."""
+    from wptrace.agent.config import words
+    from wptrace.cli.main import Parser
+    from wptrace.engine.definition.faults import did_you_mean
+
+    if command not in COMMANDS:
+        raise UsageError(f"there is no command to trace {command!r}{did_you_mean(command, COMMANDS)}")
+    module = importlib.import_module(f"wptrace.cli.{command}")
+    parser = Parser(prog=f"wptrace {command}")
+    module.add_arguments(parser)
+    taken = _taken(parser)
+    for name in settings:
+        if name not in taken:
+            raise UsageError(f"--{name} is no option of what {command} traces{did_you_mean(name, taken)}")
+    definition = [str(settings["definition"])] if "definition" in settings else []
+    others = {name: value for name, value in settings.items() if name != "definition"}
+    options = parser.parse_args([*words(others), *definition])
+    # Of io alone, where it is what follows `--`.
+    options.workload = None
+    found: Sequence[Flow] = module.flows(options)
+    return found
+
+
+def _taken(parser: argparse.ArgumentParser) -> list[str]:
+    """The options that the agent takes, without dashes."""
+    of_group = [action for group in parser._action_groups if group.title == _GROUP for action in group._group_actions]
+    found = [*of_group, *(action for action in parser._actions if action.dest in _BESIDE)]
+    names = {(action.option_strings or [action.dest])[-1].lstrip("-"): action.dest for action in found}
+    return [name for name, dest in names.items() if dest not in _NOT]
