@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace diff` from end to end, of captures that no trace wrote."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.analysis.made_sides import seeded
+from tests.unit.capture import made
+from tests.unit.capture.made import entry
+from tests.unit.flows.io.test_records import NAMES
+from wptrace.bpf.object import BpfObject
+from wptrace.capture.writer import CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES
+from wptrace.flows.io.records import RECORDS
+from wptrace.model.book import Book
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
+from wptrace.model.report import BYTES, Overhead, Report, Source, arranged
+
+RELEASES = Path(__file__).resolve().parents[1] / "capture" / "releases"
+_SECOND = 1_000_000_000
+
+
+def record(obj: BpfObject, path: Path, device: list[float], each: bool = True, size: int = 4096) -> Path:
+    """100 reads in each second, by two tasks in turn, whose time in the device has this mean."""
+    rand = seeded(len(device))
+    output = CaptureOutput(path, made.ABOUT._replace(each=each))
+    take = output.raw(obj, RECORDS, NAMES, lambda number: f"/cgroup{number}")
+    output.start(made.START._replace(filters={}, sources=[Source(name, "tp") for name in STAGES]))
+    stages = obj.enum("op_stage")
+    fs, place = (f"stages[{stages.index(name)}]" for name in ("fs", "device"))
+    whole = {name: Distribution() for name in ("fs", "device", TOTAL)}
+    # It begins when it is written.
+    base = time.time_ns()
+
+    def report(kind: str, at: int, duration: int, cells: dict[str, Distribution]) -> Report:
+        count = cells[TOTAL].count
+        books = {REQUESTS: Book(), OPERATIONS: Book.read(count, count, {}, {})}
+        group = OPERATION.group("sda", "read")
+        rows = arranged({group: cells}, KINDS)
+        return Report(kind, at, duration, books, rows, {group: {BYTES: size * count}}, Overhead(0, 0, 0, 0, 0, 0))
+
+    for second, mean in enumerate(device):
+        cells = {name: Distribution() for name in whole}
+        data = b""
+        for number in range(100):
+            times = 5_000, round(rand.gauss(mean, mean / 10))
+            for name, ns in zip(cells, (*times, sum(times))):
+                cells[name].add(ns)
+            begin = (second + 1) * _SECOND + number
+            values = {fs: times[0], place: times[1], "start_ns": begin, "end_ns": begin + sum(times)}
+            task = (b"fio", b"pg")[number % 2]
+            data += entry(obj, number, slot=1, comm=task, cgroup=55 + number % 2, length=size, result=size, **values)
+        if each:
+            take(memoryview(data))
+        output.interval(report("interval", base + (second + 1) * _SECOND, _SECOND, cells))
+        for name, one in cells.items():
+            whole[name].merge(one)
+    output.summary(report("summary", base + len(device) * _SECOND, len(device) * _SECOND, whole))
+    output.close()
+    return path
+
+
+@pytest.fixture
+def quick(obj: BpfObject, tmp_path: Path) -> Path:
+    return record(obj, tmp_path / "quick.wpt", [100_000.0] * 8)
+
+
+@pytest.fixture
+def slow(obj: BpfObject, tmp_path: Path) -> Path:
+    return record(obj, tmp_path / "slow.wpt", [150_000.0] * 9)
+
+
+def plain(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main(["diff", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_two_captures(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = plain(capsys, quick, slow)
+    assert "read: 800 -> 900 operations, 100 /s -> 100 /s, 400 KiB/s -> 400 KiB/s" in out
+    (sentence,) = [line for line in out.splitlines() if line.startswith("reads: +50.")]
+    assert "us in device of sda" in sentence
+    assert "reads of fio" in out
+    assert "reads of pg" in out
+
+
+def test_owners_are_those_that_are_asked_for(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "reads of /cgroup55" in plain(capsys, quick, slow, "--by", "cgroup")
+
+
+def test_rows_alone_have_no_owners(
+    obj: BpfObject, tmp_path: Path, slow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = record(obj, tmp_path / "rows.wpt", [100_000.0] * 8, each=False)
+    out = plain(capsys, rows, slow)
+    assert "reads: +50." in out
+    assert "reads of" not in out
+
+
+def test_json_has_parts_that_add_up(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = plain(capsys, quick, slow, "--json").splitlines()
+    found = json.loads(line)
+    assert found["kind"] == "diff"
+    change = next(one for one in found["changes"] if not one["owner"])
+    assert change["a_count"], change["b_count"] == (800, 900)
+    whole = change["b_mean_ns"] - change["a_mean_ns"]
+    assert sum(part["ns"] for part in change["parts"]) == whole
+    assert sum(part["ns"] for part in change["told"]) == whole
+    rows = {row["stage"]: row for row in found["rows"]}
+    assert rows["total"]["b"]["sum_ns"] - rows["total"]["a"]["sum_ns"] == sum(
+        one["ns"] for one in change["total_parts"]
+    )
+    assert {one["figure"] for one in change["figures"] if one["found"]} == {"mean", "p99", "device"}
+
+
+def test_two_stretches_of_one(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(obj, tmp_path / "both.wpt", [100_000.0] * 6 + [150_000.0] * 6)
+    out = plain(capsys, path, "--against", "0s-6.5s", "--at", "6.5s-20s")
+    assert "read: 600 -> 600 operations" in out
+    assert "us in device of sda" in out
+    assert "no difference" in plain(capsys, path, "--against", "0s-2s", "--at", "3s-5s")
+    # Of one of two captures.
+    assert "read: 600 -> 1,200 operations" in plain(capsys, path, path, "--against", "0s-6.5s")
+
+
+def test_stretches_are_times_of_day_as_well(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(obj, tmp_path / "both.wpt", [100_000.0] * 6 + [150_000.0] * 6)
+    out = plain(capsys, path, "--against", "0s-6.5s", "--at", "6.5s-60s", "--json")
+    began = json.loads(out)["a"]["start_ns"]
+
+    def clock(second: float) -> str:
+        at = began + round(second * _SECOND)
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at // _SECOND)) + f".{at % _SECOND:09}"
+
+    # There are dashes in dates.
+    at = f"{clock(6.5)}-{clock(60)}"
+    assert "read: 600 -> 600 operations" in plain(capsys, path, "--against", f"{clock(0)}-{clock(6.5)}", "--at", at)
+
+
+@pytest.mark.parametrize("flow", ["io", "cpu", "size", "stacks"])
+def test_captures_of_releases_are_compared(flow: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ([], ["--json"]):
+        out = plain(capsys, RELEASES / f"0.1.0-{flow}.wpt", RELEASES / f"0.2.0-{flow}.wpt", *form)
+        assert out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a second capture, or two stretches"),
+        (["--at", "0s-5s"], "name a second capture, or two stretches"),
+        (["--at", "0s", "--against", "0s-5s"], "--at takes a stretch such as 14:00-14:05"),
+        (["--at", "5s-1s", "--against", "0s-5s"], "--at 5s-1s ends before it begins"),
+        (["--at", "x-y", "--against", "0s-5s"], "--at takes a stretch"),
+        ([str(RELEASES / "0.2.0-cpu.wpt")], "they follow different things"),
+        (["missing.wpt"], "missing.wpt"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(quick: Path, arguments: list[str], words: str) -> None:
+    with pytest.raises((UsageError, WptraceError), match=words):
+        main(["diff", str(quick), *arguments])
+
+
+def test_a_stretch_without_intervals(quick: Path) -> None:
+    with pytest.raises(WptraceError, match="has no interval in that time"):
+        main(["diff", str(quick), "--against", "0s-5s", "--at", "100s-200s"])
+
+
+def test_a_capture_is_not_overwritten(quick: Path, slow: Path) -> None:
+    before = quick.read_bytes()
+    with pytest.raises(UsageError):
+        main(["diff", str(quick), str(slow), "-o", str(quick)])
+    assert quick.read_bytes() == before

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace diff`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wptrace.cli import options as common
+from wptrace.cli.replay import moment
+from wptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from wptrace.analysis.diff import Side
+    from wptrace.capture.reader import Capture
+
+SUMMARY = "compare two captures, or two stretches of one: what changed, and why"
+
+_TOP = 20
+_WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="what a command wrote with --capture: how it was")
+    parser.add_argument("second", nargs="?", metavar="B", help="how it is; without it, two stretches of A are compared")
+    which = parser.add_argument_group("which part of them")
+    which.add_argument("--at", metavar="FROM-TO", help="how it is, as a stretch: 14:00-14:05, or 60s-120s of B")
+    which.add_argument("--against", metavar="FROM-TO", help="how it was, as a stretch of A")
+    show = parser.add_argument_group("what to show")
+    show.add_argument(
+        "--by", choices=("comm", "cgroup", "file", "dir"), help="owners of single operations (default: comm)"
+    )
+    show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {_TOP})")
+    common.add_output(show, stats=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.analysis.diff import difference
+    from wptrace.capture.reader import Capture
+    from wptrace.flows.io.kinds import WITHIN
+    from wptrace.outputs import diff as plain
+    from wptrace.outputs.text import diff as text
+
+    if options.second is None and (options.at is None or options.against is None):
+        raise UsageError(
+            "name a second capture, or two stretches of the first one",
+            "wptrace diff A.wpt B.wpt, or wptrace diff A.wpt --at 14:00-14:05 --against 13:00-13:05",
+        )
+    top = _TOP if options.top is None else common.number(options.top, "--top")
+    files = (options.first, options.second or options.first)
+    with common.stream(options, *files) as stream:
+        captures: list[Capture] = []
+        try:
+            for file in dict.fromkeys(files):
+                captures.append(Capture(Path(file)))
+            a, b = _sides(options, captures[0], captures[-1])
+        finally:
+            for capture in captures:
+                capture.close()
+        _require_alike(a, b)
+        found = difference(a, b, WITHIN)
+        if options.json:
+            plain.write(found, stream)
+        else:
+            width = shutil.get_terminal_size((_WIDTH, 24)).columns
+            text.write(found, stream, width, options.timestamps, top)
+    return 0
+
+
+def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tuple[Side, Side]:
+    from wptrace.tools.diff import Wanted, read
+
+    wanted = []
+    for capture, given, option in ((first, options.against, "--against"), (second, options.at, "--at")):
+        since_ns, until_ns = (None, None) if given is None else _stretch(given, capture.head.began_ns, option)
+        name = str(capture.head.start.file) + (f" {given}" if given else "")
+        wanted.append(Wanted(name, since_ns, until_ns, options.by or ""))
+    return read(first, wanted[0]), read(second, wanted[1])
+
+
+def _stretch(text: str, began_ns: int, option: str) -> tuple[int, int]:
+    """Both ends are times as of --since; there are dashes in dates as well."""
+    for at, letter in enumerate(text):
+        if letter != "-":
+            continue
+        try:
+            since_ns, until_ns = (moment(one, began_ns, option) for one in (text[:at], text[at + 1 :]))
+        except UsageError:
+            continue
+        if since_ns >= until_ns:
+            raise UsageError(f"{option} {text} ends before it begins")
+        return since_ns, until_ns
+    raise UsageError(f"{option} takes a stretch such as 14:00-14:05 or 60s-120s, not {text!r}")
+
+
+def _require_alike(a: Side, b: Side) -> None:
+    if a.start.flow != b.start.flow:
+        raise UsageError(
+            f"{a.name} is of wptrace {a.start.flow}, {b.name} of wptrace {b.start.flow}: they follow different things"
+        )
