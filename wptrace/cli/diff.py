@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
 from wptrace.cli.replay import moment
-from wptrace.errors import UsageError
+from wptrace.errors import ConditionError, UsageError, WptraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wptrace.analysis.condition import Outcome
     from wptrace.analysis.diff import Side
     from wptrace.capture.reader import Capture
 
@@ -32,15 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--by", choices=("comm", "cgroup", "file", "dir"), help="owners of single operations (default: comm)"
     )
+    show.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="end with 5 if it holds and is no chance: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
+        " repeatable",
+    )
+    show.add_argument(
+        "--to", choices=("markdown",), help="a summary in this format instead: markdown", metavar="FORMAT"
+    )
     show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {_TOP})")
     common.add_output(show, stats=False)
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.analysis import condition
     from wptrace.analysis.diff import difference
     from wptrace.capture.reader import Capture
     from wptrace.flows.io.kinds import WITHIN
     from wptrace.outputs import diff as plain
+    from wptrace.outputs import markdown
     from wptrace.outputs.text import diff as text
 
     if options.second is None and (options.at is None or options.against is None):
@@ -48,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
             "name a second capture, or two stretches of the first one",
             "wptrace diff A.wpt B.wpt, or wptrace diff A.wpt --at 14:00-14:05 --against 13:00-13:05",
         )
+    if options.to and options.json:
+        raise UsageError(f"--to {options.to} and --json are two forms of the same: choose one")
+    conditions = [condition.parse(text) for text in options.fail_if]
     top = _TOP if options.top is None else common.number(options.top, "--top")
     files = (options.first, options.second or options.first)
     with common.stream(options, *files) as stream:
@@ -61,12 +80,28 @@ def run(options: argparse.Namespace) -> int:
                 capture.close()
         _require_alike(a, b)
         found = difference(a, b, WITHIN)
+        outcomes = [condition.judge(one, found) for one in conditions]
         if options.json:
-            plain.write(found, stream)
+            plain.write(found, outcomes, stream)
+        elif options.to:
+            markdown.write(found, outcomes, stream, options.timestamps)
         else:
             width = shutil.get_terminal_size((_WIDTH, 24)).columns
-            text.write(found, stream, width, options.timestamps, top)
+            text.write(found, outcomes, stream, width, options.timestamps, top)
+    _require_none(outcomes)
     return 0
+
+
+def _require_none(outcomes: Sequence[Outcome]) -> None:
+    """One that holds ends the command with its own code; one that cannot be answered is no success."""
+    from wptrace.outputs.text.changes import outcome
+
+    for one in outcomes:
+        if one.holds:
+            raise ConditionError(f"--{outcome(one)}")
+    for one in outcomes:
+        if one.figure is None:
+            raise WptraceError(f"--{outcome(one)}")
 
 
 def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tuple[Side, Side]:

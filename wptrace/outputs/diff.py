@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from wptrace import __version__
 from wptrace.analysis import load
 from wptrace.analysis.changes import Change, Figure
+from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import Difference, Pair, Side
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
@@ -16,12 +17,12 @@ from wptrace.outputs.json_line import encoded
 from wptrace.outputs.text import changes
 
 
-def write(difference: Difference, stream: TextIO) -> None:
-    stream.write(encoded(as_json(difference)) + "\n")
+def write(difference: Difference, outcomes: Sequence[Outcome], stream: TextIO) -> None:
+    stream.write(encoded(as_json(difference, outcomes)) + "\n")
     stream.flush()
 
 
-def as_json(difference: Difference) -> dict[str, Any]:
+def as_json(difference: Difference, outcomes: Sequence[Outcome] = ()) -> dict[str, Any]:
     return {
         "kind": "diff",
         "version": __version__,
@@ -34,8 +35,14 @@ def as_json(difference: Difference) -> dict[str, Any]:
         "changes": [_change(one, difference) for one in difference.changes],
         "compared": difference.tested,
         "found": difference.found,
+        "conditions": [_outcome(one) for one in outcomes],
         "text": [sentence for _, found in changes.findings(difference) for sentence in found],
     }
+
+
+def _outcome(one: Outcome) -> dict[str, Any]:
+    holds = None if one.figure is None else one.holds
+    return {"condition": one.condition.text, "holds": holds, "chance": one.chance and one.beyond, "why": one.why}
 
 
 def _side(side: Side) -> dict[str, Any]:

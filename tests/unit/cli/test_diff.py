@@ -16,7 +16,7 @@ from tests.unit.flows.io.test_records import NAMES
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import ConditionError, UsageError, WptraceError
 from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import Book
@@ -145,6 +145,38 @@ def test_stretches_are_times_of_day_as_well(obj: BpfObject, tmp_path: Path, caps
     assert "read: 600 -> 600 operations" in plain(capsys, path, "--against", f"{clock(0)}-{clock(6.5)}", "--at", at)
 
 
+def test_conditions_have_an_exit_code(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ["diff", str(quick), str(slow)]
+    assert main([*pair, "--fail-if", "read.mean > +80%"]) == 0
+    assert "fail-if read.mean > +80%: it is not so" in capsys.readouterr().out
+    with pytest.raises(ConditionError, match=r"--fail-if read.mean > \+20%: it is so") as found:
+        main([*pair, "--fail-if", "write.mean > +1%", "--fail-if", "read.mean > +20%"])
+    assert found.value.exit_code == 5
+    # All was shown before.
+    assert "cannot be answered" in capsys.readouterr().out
+    with pytest.raises(WptraceError, match="cannot be answered") as unanswered:
+        main([*pair, "--fail-if", "write.mean > +1%", "--json"])
+    assert unanswered.value.exit_code == 1
+    (one,) = json.loads(capsys.readouterr().out)["conditions"]
+    assert one == {
+        "condition": "write.mean > +1%",
+        "holds": None,
+        "chance": False,
+        "why": "one of both has none of write, or too few",
+    }
+
+
+def test_a_summary_in_markdown(obj: BpfObject, tmp_path: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = record(obj, tmp_path / "@user <b>#1|x.wpt", [100_000.0] * 8)
+    out = plain(capsys, strange, slow, "--to", "markdown", "--fail-if", "read.mean > +80%")
+    assert out.startswith("### wptrace diff\n\n- ✅ fail-if read.mean &#62; +80%")
+    assert "- **reads: +50." in out
+    # A name is neither a mention nor a tag.
+    assert "&#64;user &#60;b&#62;&#35;1&#124;x.wpt" in out
+    table = [line for line in out.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in table} == {8}
+
+
 @pytest.mark.parametrize("flow", ["io", "cpu", "size", "stacks"])
 def test_captures_of_releases_are_compared(flow: str, capsys: pytest.CaptureFixture[str]) -> None:
     for form in ([], ["--json"]):
@@ -162,6 +194,8 @@ def test_captures_of_releases_are_compared(flow: str, capsys: pytest.CaptureFixt
         (["--at", "x-y", "--against", "0s-5s"], "--at takes a stretch"),
         ([str(RELEASES / "0.2.0-cpu.wpt")], "they follow different things"),
         (["missing.wpt"], "missing.wpt"),
+        (["missing.wpt", "--fail-if", "x"], "--fail-if takes a condition"),
+        (["missing.wpt", "--to", "markdown", "-j"], "two forms of the same"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(quick: Path, arguments: list[str], words: str) -> None:

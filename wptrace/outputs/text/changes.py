@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from wptrace.analysis.chance import FEWEST
 from wptrace.analysis.changes import Change, Figure
+from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair
 from wptrace.analysis.measured import DEV, OWNED_BY, REST, SIZE
 from wptrace.analysis.split import LONGER, MORE, SAME, Value
@@ -337,3 +338,18 @@ def chance(difference: Difference) -> str:
     if not difference.found:
         return f"no difference: {difference.tested:,} figures differ by no more than chance makes of them{few}"
     return f"could be chance, or is too small to matter: {left:,} of {difference.tested:,} figures (~){few}"
+
+
+def outcome(one: Outcome) -> str:
+    """What came of a condition."""
+    words = one.condition.text
+    if one.figure is None:
+        return f"fail-if {words}: cannot be answered: {one.why}"
+    figure = one.figure
+    shown = units.rate if one.is_rate else units.duration
+    took = f"{percent(figure)}, {shown(figure.a)} -> {shown(figure.b)}"
+    if one.holds:
+        return f"fail-if {words}: it is so ({took})"
+    if one.beyond:
+        return f"fail-if {words}: it is so ({took}), but could be chance"
+    return f"fail-if {words}: it is not so ({took})"

@@ -9,7 +9,8 @@ from typing import TextIO
 
 from wptrace.analysis import load
 from wptrace.analysis.chance import STRETCHES
-from wptrace.analysis.changes import Change
+from wptrace.analysis.changes import Change, Figure
+from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair, Side
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
@@ -26,8 +27,10 @@ CHANCE = "~"
 """Before a change that may be chance, or is too small to matter."""
 
 
-def write(difference: Difference, stream: TextIO, width: int, dates: bool, top: int) -> None:
-    for line in lines(difference, dates, top):
+def write(
+    difference: Difference, outcomes: Sequence[Outcome], stream: TextIO, width: int, dates: bool, top: int
+) -> None:
+    for line in (*lines(difference, dates, top), *map(changes.outcome, outcomes)):
         if stream.isatty() and len(line) > width and not line.startswith("  "):
             stream.write("\n".join(textwrap.wrap(line, width, subsequent_indent="  ")) + "\n")
         else:
@@ -35,14 +38,18 @@ def write(difference: Difference, stream: TextIO, width: int, dates: bool, top: 
 
 
 def lines(difference: Difference, dates: bool, top: int) -> Iterator[str]:
-    for name, side in (("A", difference.a), ("B", difference.b)):
-        yield f"{name}: {_about(side, dates)}"
+    yield from recordings(difference, dates)
     yield from unlike(difference)
     for table in _tables(difference, top):
         if table:
             yield from ["", *table]
     yield ""
     yield from conclusion(difference)
+
+
+def recordings(difference: Difference, dates: bool) -> Iterator[str]:
+    for name, side in (("A", difference.a), ("B", difference.b)):
+        yield f"{name}: {_about(side, dates)}"
 
 
 def _about(side: Side, dates: bool) -> str:
@@ -84,7 +91,6 @@ def unlike(difference: Difference) -> Iterator[str]:
 
 
 def _tables(difference: Difference, top: int) -> Iterator[list[str]]:
-    found = {(one.kind.name, one.op, one.owner): one for one in difference.changes}
     by_kind: dict[str, list[Pair]] = {}
     for pair in difference.pairs:
         if pair.unseen == NOT_BY_OWNER:
@@ -95,8 +101,8 @@ def _tables(difference: Difference, top: int) -> Iterator[list[str]]:
         if kind.total.unit != "ns":
             yield from _of_values(difference, pairs)
         elif kind.stages:
-            for one in _everywhere(pairs):
-                yield list(_of_stages(difference, one, found.get((kind.name, _op(one), ""))))
+            for one in everywhere(pairs):
+                yield list(_of_stages(difference, one))
         else:
             yield list(_of_rows(difference, pairs, top))
     yield list(_owners(difference, top))
@@ -107,7 +113,7 @@ def _op(pair: Pair) -> str:
     return next((value for label, value in zip(pair.kind.labels, pair.values) if label.type == "operation"), "")
 
 
-def _everywhere(pairs: Sequence[Pair]) -> Iterator[Pair]:
+def everywhere(pairs: Sequence[Pair]) -> Iterator[Pair]:
     """Of each operation, whatever else its labels say."""
     by_op: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -133,8 +139,16 @@ def _merged(found: Sequence[Mapping[str, Distribution]]) -> Mapping[str, Distrib
     return merged
 
 
-def _of_stages(difference: Difference, pair: Pair, change: Change | None) -> Iterator[str]:
-    yield _title(difference, pair)
+def figure(difference: Difference, pair: Pair, stage: str) -> Figure | None:
+    """Of a stage of all objects of an operation, where it is compared."""
+    for one in difference.changes:
+        if (one.kind.name, one.op, one.owner) == (pair.kind.name, _op(pair), ""):
+            return one.figures.get("mean" if stage == TOTAL else stage)
+    return None
+
+
+def _of_stages(difference: Difference, pair: Pair) -> Iterator[str]:
+    yield title(difference, pair)
     if pair.a is None or pair.b is None:
         return
     yield f"  {'stage':<{_NAME}} {'mean A':>8} {'mean B':>8}   {'change':>8} {'':>7} {_PERCENTILES}"
@@ -148,8 +162,8 @@ def _of_stages(difference: Difference, pair: Pair, change: Change | None) -> Ite
             continue
         if not _some(a) and not _some(b):
             continue
-        figure = None if change is None else change.figures.get("mean" if name == TOTAL else name)
-        yield _line(name, _NAME, a, b, figure is not None and figure.real)
+        found = figure(difference, pair, name)
+        yield _line(name, _NAME, a, b, found is not None and found.real)
 
 
 _PERCENTILES = f"{'p50 A':>8} {'p50 B':>8} {'p99 A':>8} {'p99 B':>8}"
@@ -175,7 +189,7 @@ def _line(name: str, width: int, a: Distribution | None, b: Distribution | None,
     return line
 
 
-def _title(difference: Difference, pair: Pair) -> str:
+def title(difference: Difference, pair: Pair) -> str:
     seconds = [side.report.duration_ns / 1e9 for side in (difference.a, difference.b)]
     counts = [0 if one is None or TOTAL not in one else one[TOTAL].count for one in (pair.a, pair.b)]
     name = printable(" ".join(filter(None, pair.values)))
@@ -199,7 +213,7 @@ def _state(pair: Pair) -> str:
 def _of_values(difference: Difference, pairs: Sequence[Pair]) -> Iterator[list[str]]:
     """Of what is no time, such as sizes."""
     for pair in pairs:
-        lines = [_title(difference, pair)]
+        lines = [title(difference, pair)]
         if pair.a is not None and pair.b is not None:
             lines.append(f"  {'':<{_NAME}} {'count A':>11} {'count B':>11} {'mean A':>9} {'mean B':>9}")
             for metric in pair.kind.rows:
@@ -293,12 +307,12 @@ def _owners(difference: Difference, top: int) -> Iterator[str]:
     width = min(max(20, *map(columns, names)), _WIDEST)
     yield _row_title("by owner", width)
     for name, one in zip(names, shown):
-        figure = one.figures["mean"]
-        mark = " " if figure.real else CHANCE
+        mean = one.figures["mean"]
+        mark = " " if mean.real else CHANCE
         line = f"  {padded(ends(name, width), width)}"
         line += "".join(f" {units.rate(rate):>9}" for rate in (one.figures["rate"].a, one.figures["rate"].b))
-        line += f" {units.duration(figure.a):>8} {units.duration(figure.b):>8}"
-        line += f" {mark} {signed(figure.change):>8} {changes.percent(figure):>7}"
+        line += f" {units.duration(mean.a):>8} {units.duration(mean.b):>8}"
+        line += f" {mark} {signed(mean.change):>8} {changes.percent(mean):>7}"
         line += "".join(f" {units.duration(sums.percentile(99)):>8}" for sums in (one.a, one.b))
         yield line
     yield from _left(len(found) - len(shown))

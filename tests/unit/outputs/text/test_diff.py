@@ -113,7 +113,7 @@ def test_names_are_shown_as_escapes() -> None:
     rand = seeded(8)
     loads = [Load(100, _QUICK), Load(100, _QUICK, owner="a\x1b[2Jb")]
     stream = io.StringIO()
-    diff.write(compared(side(loads, rand), side(loads, rand)), stream, 100, False, 20)
+    diff.write(compared(side(loads, rand), side(loads, rand)), [], stream, 100, False, 20)
     assert "\x1b" not in stream.getvalue()
     assert "a\\x1b[2Jb" in stream.getvalue()
 
