@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wptrace.analysis import changes
 from wptrace.analysis.changes import Change
 from wptrace.analysis.measured import Measured, aligned, named, same_labels, seen_stages
-from wptrace.analysis.unlike import Unlike, observed, unlike
+from wptrace.analysis.unlike import Unlike, alike, observed, unlike
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, OWNER, Kind
 from wptrace.model.report import BYTES, Report, Start
@@ -54,6 +54,8 @@ class Difference(NamedTuple):
     """So many figures were compared,"""
     few: int
     """and so many rows not, as there are too few objects."""
+    span: Mapping[str, Measured] = {}
+    """Of two stretches of one recording, all between the begin of the first and the end of the last."""
 
     @property
     def found(self) -> int:
@@ -62,17 +64,23 @@ class Difference(NamedTuple):
 
 def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
     """`within` says in which stage the time of another one is where that is not observed."""
-    found = unlike((a.start, a.report), (b.start, b.report))
+    pairs = [
+        (mine, b.measured[name])
+        for name, mine in a.measured.items()
+        if name in b.measured and alike(mine.kind, b.measured[name].kind)
+    ]
+    columns = {name for pair in pairs for one in pair for name in one.columns}
     seen = [seen_stages(side.measured.values(), observed(side.start)) for side in (a, b)]
-    joined = {stage: other for stage, other in within.items() if (stage in seen[0]) != (stage in seen[1])}
+    joined = {
+        stage: other for stage, other in within.items() if stage in columns and (stage in seen[0]) != (stage in seen[1])
+    }
+    found = unlike((a.start, a.report), (b.start, b.report), joined)
     every: list[Change] = []
     few = 0
-    for name, mine in a.measured.items():
-        theirs = b.measured.get(name)
-        if theirs is not None and _alike(mine.kind, theirs.kind):
-            some, left = changes.between(*same_labels(aligned(mine, joined), aligned(theirs, joined)))
-            every += some
-            few += left
+    for mine, theirs in pairs:
+        some, left = changes.between(*same_labels(aligned(mine, joined), aligned(theirs, joined)))
+        every += some
+        few += left
     every = changes.judged(every, any(one.counts for one in found))
     tested = sum(len(change.figures) for change in every)
     return Difference(a, b, found, list(_pairs(a, b)), every, joined, tested, few)
@@ -91,7 +99,7 @@ def _pairs(a: Side, b: Side) -> Iterator[Pair]:
         kind = one.kind if one is not None else in_b[key].kind
         missing = a if one is None else b
         theirs = next((there for there in missing.start.kinds if there.name == kind.name), None)
-        if theirs is not None and not _alike(kind, theirs):
+        if theirs is not None and not alike(kind, theirs):
             continue
         unseen = "" if one is not None and other is not None else _unseen(kind, key[1], missing)
         yield Pair(
@@ -139,10 +147,3 @@ def _unseen(kind: Kind, values: tuple[str, ...], side: Side) -> str:
     if devices and device and not any(device.startswith(str(one)) for one in devices):
         return "not traced"
     return ""
-
-
-def _alike(one: Kind, other: Kind) -> bool:
-    """Whether figures of both mean the same."""
-    points = [(kind.total.unit, kind.total.start, kind.total.end) for kind in (one, other)]
-    labels = [[(label.name, label.type) for label in kind.labels] for kind in (one, other)]
-    return points[0] == points[1] and labels[0] == labels[1]

@@ -7,7 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wptrace.analysis.split import Class, Classes, Sums
-from wptrace.model.kind import ALL, OPERATION, OWNER, TASK, TOTAL, Group, Kind, Task
+from wptrace.model.kind import (
+    ALL,
+    CALL,
+    CGROUP,
+    COMM,
+    CPU,
+    DEVICE,
+    FILE,
+    OPERATION,
+    OWNER,
+    PASID,
+    STACK,
+    TASK,
+    TOTAL,
+    Group,
+    Kind,
+    Label,
+    Task,
+)
 from wptrace.model.report import BYTES, Cells
 
 REST = "rest"
@@ -46,9 +64,23 @@ def named(group: Group) -> tuple[str, ...]:
     )
 
 
+_BY_TYPE = {
+    DEVICE: DEV,
+    CPU: CPU,
+    STACK: STACK,
+    PASID: PASID,
+    **dict.fromkeys((TASK, COMM, CGROUP, FILE, CALL), OWNED_BY),
+}
+
+
+def label_name(label: Label) -> str:
+    """By what it is: some flows have names of others in their lines."""
+    return label.alias if label.alias == OWNER else _BY_TYPE.get(label.type, label.name)
+
+
 def labels_of(kind: Kind) -> tuple[str, ...]:
     """Those by which classes of it are kept apart."""
-    return tuple(label.alias or label.name for label in kind.labels if label.type != OPERATION)
+    return tuple(label_name(label) for label in kind.labels if label.type != OPERATION)
 
 
 def columns_of(kind: Kind) -> tuple[str, ...]:

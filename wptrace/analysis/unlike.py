@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wptrace.model import units
+from wptrace.model.kind import Kind
 from wptrace.model.report import UNTIMED, Report, Start
 
 SHARE = 0.01
@@ -27,14 +28,38 @@ class Unlike(NamedTuple):
     """Counts and rates of both cannot be compared."""
 
 
-def unlike(a: tuple[Start, Report], b: tuple[Start, Report]) -> list[Unlike]:
-    """The most important first."""
-    return [*_level(a[0], b[0]), *_filters(a[0], b[0]), *_hooks(a[0], b[0]), *_losses(a, b), *_of(a, b)]
+def unlike(a: tuple[Start, Report], b: tuple[Start, Report], joined: Mapping[str, str] | None = None) -> list[Unlike]:
+    """The most important first. `joined` stages are compared as a part of others."""
+    starts = a[0], b[0]
+    found = [*_level(*starts), *_kinds(*starts), *_filters(*starts), *_hooks(*starts, joined or {})]
+    return [*found, *_losses(a, b), *_of(a, b)]
 
 
 def _level(a: Start, b: Start) -> Iterator[Unlike]:
     if a.level != b.level:
         yield Unlike("level", a.level, b.level, "what only one of them sees is not compared")
+
+
+def _kinds(a: Start, b: Start) -> Iterator[Unlike]:
+    theirs = {kind.name: kind for kind in b.kinds}
+    for kind in a.kinds:
+        other = theirs.get(kind.name)
+        if other is not None and not alike(kind, other):
+            yield Unlike(kind.noun.plural, _way(kind), _way(other), "they are not compared")
+
+
+def alike(one: Kind, other: Kind) -> bool:
+    """Whether figures of both mean the same."""
+    points = [(kind.total.unit, kind.total.start, kind.total.end) for kind in (one, other)]
+    labels = [[(label.name, label.type) for label in kind.labels] for kind in (one, other)]
+    return points[0] == points[1] and labels[0] == labels[1]
+
+
+def _way(kind: Kind) -> str:
+    """From where to where, by what."""
+    labels = f"by {', '.join(label.name for label in kind.labels)}"
+    start, end = kind.total.start, kind.total.end
+    return labels if start is None or end is None else f"from {start.letter} to {end.letter} {labels}"
 
 
 def _filters(a: Start, b: Start) -> Iterator[Unlike]:
@@ -64,21 +89,25 @@ def observed(start: Start) -> Mapping[str, bool]:
     return {source.stage: bool(source.how) for source in start.sources}
 
 
-def _hooks(a: Start, b: Start) -> Iterator[Unlike]:
-    in_a, in_b = observed(a), observed(b)
-    for stage in dict.fromkeys((*in_a, *in_b)):
-        sees_a, sees_b = in_a.get(stage, False), in_b.get(stage, False)
-        if sees_a != sees_b:
-            words = {True: "observed", False: "not observed"}
-            yield Unlike(f"stage {stage}", words[sees_a], words[sees_b], "it is not zero where it is not observed")
+def _hooks(a: Start, b: Start, joined: Mapping[str, str]) -> Iterator[Unlike]:
+    seen = [{stage for stage, is_seen in observed(start).items() if is_seen} for start in (a, b)]
+    for stage, other in joined.items():
+        # Where both observe it, it is up to the driver of the disk.
+        words = ["observed" if stage in one else "not observed" for one in seen]
+        if words[0] == words[1]:
+            words = ["seen on disks of one of both alone", ""]
+        yield Unlike(f"stage {stage}", words[0], words[1], f"compared as a part of {other}")
+    if a.level != b.level:
+        # All that follows from that.
+        return
+    alone = [[stage for stage in seen[at] - seen[1 - at] if stage not in joined] for at in (0, 1)]
+    if any(alone):
+        words = [", ".join(sorted(found)) or "no others" for found in alone]
+        yield Unlike("other stages", words[0], words[1], "they are not compared")
     # The same as sentences, of hooks that serve a stage beside others.
     mine, theirs = (list(dict.fromkeys(note.partition(" (")[0] for note in start.notes)) for start in (a, b))
-    for note in mine:
-        if note not in theirs:
-            yield Unlike("note", note, "")
-    for note in theirs:
-        if note not in mine:
-            yield Unlike("note", "", note)
+    yield from (Unlike("note", note, "") for note in mine if note not in theirs)
+    yield from (Unlike("note", "", note) for note in theirs if note not in mine)
 
 
 def _losses(a: tuple[Start, Report], b: tuple[Start, Report]) -> Iterator[Unlike]:

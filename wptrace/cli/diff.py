@@ -13,10 +13,11 @@ from wptrace.cli.replay import moment
 from wptrace.errors import ConditionError, UsageError, WptraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wptrace.analysis.condition import Outcome
     from wptrace.analysis.diff import Side
+    from wptrace.analysis.measured import Measured
     from wptrace.capture.reader import Capture
 
 SUMMARY = "compare two captures, or two stretches of one: what changed, and why"
@@ -53,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from wptrace.analysis import condition
     from wptrace.analysis.diff import difference
+    from wptrace.analysis.reasons import blame
     from wptrace.capture.reader import Capture
+    from wptrace.flows.io import wait_reasons
     from wptrace.flows.io.kinds import WITHIN
     from wptrace.outputs import diff as plain
     from wptrace.outputs import markdown
@@ -74,21 +77,22 @@ def run(options: argparse.Namespace) -> int:
         try:
             for file in dict.fromkeys(files):
                 captures.append(Capture(Path(file)))
-            a, b = _sides(options, captures[0], captures[-1])
+            a, b, span = _sides(options, captures[0], captures[-1])
         finally:
             for capture in captures:
                 capture.close()
         _require_alike(a, b)
-        found = difference(a, b, WITHIN)
-        outcomes = [condition.judge(one, found) for one in conditions]
+        found = difference(a, b, WITHIN)._replace(span=span)
+        advice = {name: reason.advice for name, reason in wait_reasons.BY_NAME.items()}
+        ending = text.Ending(blame(found, advice), [condition.judge(one, found) for one in conditions])
         if options.json:
-            plain.write(found, outcomes, stream)
+            plain.write(found, ending, stream)
         elif options.to:
-            markdown.write(found, outcomes, stream, options.timestamps)
+            markdown.write(found, ending, stream, options.timestamps)
         else:
             width = shutil.get_terminal_size((_WIDTH, 24)).columns
-            text.write(found, outcomes, stream, width, options.timestamps, top)
-    _require_none(outcomes)
+            text.write(found, ending, stream, width, options.timestamps, top)
+    _require_none(ending.outcomes)
     return 0
 
 
@@ -104,7 +108,8 @@ def _require_none(outcomes: Sequence[Outcome]) -> None:
             raise WptraceError(f"--{outcome(one)}")
 
 
-def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tuple[Side, Side]:
+def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tuple[Side, Side, Mapping[str, Measured]]:
+    """Both, and where they are of one capture all from the begin of the first to the end of the last."""
     from wptrace.tools.diff import Wanted, read
 
     wanted = []
@@ -112,7 +117,10 @@ def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tupl
         since_ns, until_ns = (None, None) if given is None else _stretch(given, capture.head.began_ns, option)
         name = str(capture.head.start.file) + (f" {given}" if given else "")
         wanted.append(Wanted(name, since_ns, until_ns, options.by or ""))
-    return read(first, wanted[0]), read(second, wanted[1])
+    a, b = read(first, wanted[0]), read(second, wanted[1])
+    if options.second is not None or a.began_ns > b.began_ns:
+        return a, b, {}
+    return a, b, read(first, wanted[0]._replace(until_ns=wanted[1].until_ns)).measured
 
 
 def _stretch(text: str, began_ns: int, option: str) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from wptrace import __version__
@@ -11,18 +11,21 @@ from wptrace.analysis import load
 from wptrace.analysis.changes import Change, Figure
 from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import Difference, Pair, Side
+from wptrace.analysis.measured import label_name
+from wptrace.analysis.reasons import told
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.text import changes
+from wptrace.outputs.text.diff import Ending
 
 
-def write(difference: Difference, outcomes: Sequence[Outcome], stream: TextIO) -> None:
-    stream.write(encoded(as_json(difference, outcomes)) + "\n")
+def write(difference: Difference, ending: Ending, stream: TextIO) -> None:
+    stream.write(encoded(as_json(difference, ending)) + "\n")
     stream.flush()
 
 
-def as_json(difference: Difference, outcomes: Sequence[Outcome] = ()) -> dict[str, Any]:
+def as_json(difference: Difference, ending: Ending) -> dict[str, Any]:
     return {
         "kind": "diff",
         "version": __version__,
@@ -35,7 +38,8 @@ def as_json(difference: Difference, outcomes: Sequence[Outcome] = ()) -> dict[st
         "changes": [_change(one, difference) for one in difference.changes],
         "compared": difference.tested,
         "found": difference.found,
-        "conditions": [_outcome(one) for one in outcomes],
+        "conditions": [_outcome(one) for one in ending.outcomes],
+        "verdict": None if ending.blame is None else changes.as_verdict(ending.blame, difference),
         "text": [sentence for _, found in changes.findings(difference) for sentence in found],
     }
 
@@ -65,7 +69,7 @@ def _metrics(pair: Pair) -> list[str]:
 
 def _row(pair: Pair, name: str) -> dict[str, Any]:
     unit = pair.kind[name].unit
-    values = {label.alias or label.name: value for label, value in zip(pair.kind.labels, pair.values)}
+    values = {label_name(label): value for label, value in zip(pair.kind.labels, pair.values)}
     state = "both" if pair.a and pair.b else "unseen" if pair.unseen else "new" if pair.a is None else "gone"
     a_bytes, b_bytes = pair.bytes if name == TOTAL and pair.kind.sized else (None, None)
     return {
@@ -109,7 +113,7 @@ def _load(one: load.Load | None) -> dict[str, float | None] | None:
 
 def _change(one: Change, difference: Difference) -> dict[str, Any]:
     p99 = None if one.p99 is None else {f"{name[:-3]}_ns": value for name, value in one.p99._asdict().items()}
-    told = changes.told(one, difference) if one.figures["mean"].real else []
+    parts = told(one) if one.figures["mean"].real else []
     return {
         "kind": one.kind.name,
         "op": one.op,
@@ -131,7 +135,7 @@ def _change(one: Change, difference: Difference) -> dict[str, Any]:
         "total_parts": [{"reason": reason, "ns": ns} for reason, ns in one.split.total],
         "unlike": list(one.split.unlike),
         "p99": p99,
-        "told": [{"ns": part.ns, "text": part.words} for part in told],
+        "told": [{"ns": part.ns, "text": changes.words_of(part, one, difference)} for part in parts],
     }
 
 

@@ -4,35 +4,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TextIO
 
-from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair
 from wptrace.model import units
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.text import changes, diff
 from wptrace.outputs.text.changes import ratio, signed
+from wptrace.outputs.text.diff import Ending
 
 # What Markdown, HTML and GitHub (mentions, numbers of issues) make something of.
 _SPECIAL = re.compile(r"[&<>@#|`*_~\\\[\]]")
 
 
-def write(difference: Difference, outcomes: Sequence[Outcome], stream: TextIO, dates: bool) -> None:
-    for line in lines(difference, outcomes, dates):
+def write(difference: Difference, ending: Ending, stream: TextIO, dates: bool) -> None:
+    for line in lines(difference, ending, dates):
         stream.write(line + "\n")
 
 
-def lines(difference: Difference, outcomes: Sequence[Outcome], dates: bool) -> Iterator[str]:
+def lines(difference: Difference, ending: Ending, dates: bool) -> Iterator[str]:
     yield "### wptrace diff"
     yield ""
-    for one in outcomes:
+    for one in ending.outcomes:
         mark = "❔" if one.figure is None else "❌" if one.holds else "✅"
         yield f"- {mark} {_plain(changes.outcome(one))}"
     for _, sentences in changes.findings(difference):
         for sentence in sentences:
             # An indented one says more about the one before it.
             yield f"  - {_plain(sentence.strip())}" if sentence.startswith(" ") else f"- **{_plain(sentence)}**"
+    if ending.blame is not None:
+        for line in changes.verdict(ending.blame, difference, dates):
+            yield f"- {_plain(line)}"
     for line in changes.came_and_went(difference):
         yield f"- {_plain(line)}"
     for line in (changes.chance(difference), *diff.few_stretches(difference)):

@@ -131,6 +131,17 @@ def test_two_stretches_of_one(obj: BpfObject, tmp_path: Path, capsys: pytest.Cap
     assert "read: 600 -> 1,200 operations" in plain(capsys, path, path, "--against", "0s-6.5s")
 
 
+def test_a_verdict_says_when_it_began(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(obj, tmp_path / "both.wpt", [100_000.0] * 7 + [150_000.0] * 6)
+    found = json.loads(plain(capsys, path, "--against", "0s-5.5s", "--at", "8.5s-20s", "--json"))
+    verdict = found["verdict"]
+    assert (verdict["stage"], verdict["dev"]) == ("device", "sda")
+    # In neither stretch, but between both.
+    began = (verdict["since_ns"] - found["a"]["start_ns"]) / _SECOND
+    assert began == pytest.approx(7, abs=0.01)
+    assert " since " in verdict["text"][0]
+
+
 def test_stretches_are_times_of_day_as_well(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = record(obj, tmp_path / "both.wpt", [100_000.0] * 6 + [150_000.0] * 6)
     out = plain(capsys, path, "--against", "0s-6.5s", "--at", "6.5s-60s", "--json")

@@ -16,7 +16,10 @@ import pytest
 from tests.unit.analysis import made_sides
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
+from wptrace.analysis.condition import judge as judge_one
+from wptrace.analysis.condition import parse
 from wptrace.analysis.diff import difference
+from wptrace.analysis.reasons import blame
 from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.analysis.waits import OWNED_WAIT, WAIT, WORK
 from wptrace.engine import filters
@@ -39,6 +42,7 @@ from wptrace.outputs import diff
 from wptrace.outputs.doctor import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.diff import Ending
 
 Line = dict[str, Any]
 
@@ -142,7 +146,9 @@ def made() -> Iterator[Line]:
     load = made_sides.Load(100, {"device": (100_000.0, 0.1)})
     slow, rand = load._replace(stages={"device": (200_000.0, 0.1)}), made_sides.seeded(1)
     a, b = made_sides.side([load], rand), made_sides.side([slow, load._replace(op="write")], rand, kernel="6.18")
-    yield json.loads(json.dumps(diff.as_json(difference(a, b, WITHIN))))
+    both = difference(a, b, WITHIN)
+    ending = Ending(blame(both, {}), [judge_one(parse("read.mean > +5%"), both)])
+    yield json.loads(json.dumps(diff.as_json(both, ending)))
     check = Check("BTF", "ok", "there")
     hook = HookFinding("C", "ok", None, [Attempt("complete", "tp_btf/x", True, "")])
     flow = FlowFinding("io", "block", True, "", [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])

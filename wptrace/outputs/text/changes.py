@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from wptrace.analysis.chance import FEWEST
 from wptrace.analysis.changes import Change, Figure
 from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair
-from wptrace.analysis.measured import DEV, OWNED_BY, REST, SIZE
-from wptrace.analysis.split import LONGER, MORE, SAME, Value
+from wptrace.analysis.measured import DEV, OWNED_BY, REST, SIZE, label_name
+from wptrace.analysis.reasons import EITHER, SHARED, Blame, Told, device_of, moved, newcomers, told
+from wptrace.analysis.split import SAME
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
-from wptrace.model.kind import NOBODY, OPERATION, OTHERS, TOTAL
+from wptrace.model.kind import OPERATION, TOTAL
 from wptrace.outputs.text.words import printable
 
 _NOUNS = {
@@ -23,24 +24,8 @@ _NOUNS = {
     "pagefault": "page faults",
     "swapin": "swap-ins",
 }
-# A part is told from such a share of a change on, and if it is at least so many standard errors; and it is sure with so
-# many more.
-_LEAST_PART, _ERRORS, _SURE = 0.02, 2.0, 3.5
-# Of a label, a value whose share moved so much of what the label explains is named.
-_MOST = 0.5
 _NAMED = 3
 _TIMES = 10.0
-
-
-class Told(NamedTuple):
-    """A part of a change in words; without words it is the rest."""
-
-    ns: int
-    words: str
-    reason: str = ""
-    stage: str = ""
-    sure: bool = True
-    """It is no chance by itself, and not only as a part of a change that is none."""
 
 
 def signed(ns: float) -> str:
@@ -72,50 +57,35 @@ def subject(change: Change) -> str:
     return f"{found} of {printable(change.owner)}" if change.owner else found
 
 
-def told(change: Change, difference: Difference) -> list[Told]:
-    """The parts of the change of the mean, the largest first, and the rest; they add up to it."""
-    whole = change.split.b_ns - change.split.a_ns
-    found = []
-    for reason in dict.fromkeys(part.reason for part in change.split.parts):
-        if reason != SAME:
-            ns = change.split.of(reason)
-            errors = _errors_of(change, reason, 0, ns)
-            if abs(ns) >= _LEAST_PART * abs(whole) and errors >= _ERRORS:
-                found.append(Told(ns, _of_mix(change, reason, ns), reason, sure=errors >= _SURE))
-    for part in change.split.parts:
-        name = change.columns[part.column - 1]
-        if part.reason != SAME or abs(part.ns) < _LEAST_PART * abs(whole) or (name == REST and len(change.columns) > 1):
-            continue
-        errors = _errors_of(change, SAME, part.column, part.ns)
-        figure = change.figures.get(name)
-        sure = errors >= _SURE or (figure is not None and figure.real and figure.change * part.ns > 0)
-        if errors >= _ERRORS or sure:
-            found.append(Told(part.ns, _of_stage(change, part.column, part.ns, difference), SAME, name, sure))
-    found.sort(key=lambda one: -abs(one.ns))
-    left = whole - sum(one.ns for one in found)
-    return [*found, *([Told(left, "rest")] if left else [])]
-
-
-def _errors_of(change: Change, reason: str, column: int, ns: int) -> float:
-    """How many standard errors a part is."""
-    error = change.errors.get((reason, column))
-    if error is None:
-        name = change.columns[column - 1] if column else "mean"
-        error = change.figures.get(name, change.figures["mean"]).odds.error
-    return abs(ns) / error if error else float("inf")
+def words_of(part: Told, change: Change, difference: Difference) -> str:
+    """Such as `in throttle of vda`."""
+    if not part.reason:
+        return "rest"
+    if part.reason not in (SAME, EITHER):
+        return _of_mix(change, part.reason, part.ns)
+    if part.stage == REST:
+        return "as the same takes longer" if part.ns > 0 else "as the same is quicker"
+    words = f"in {stage(part.stage, difference)}"
+    device = device_of(change, part)
+    if part.reason == EITHER:
+        return f"{words} (another mix, or slower)"
+    if device and part.stage in _OF_DEVICES:
+        words += f" of {printable(device)}"
+        came = newcomers(difference, device) if part.ns > 0 and part.stage in SHARED else []
+        if came:
+            words += f": {listed(came)} {'is' if len(came) == 1 else 'are'} new there"
+    return words
 
 
 def _of_mix(change: Change, reason: str, ns: int) -> str:
     if reason == SIZE:
         sizes = [one.bytes / one.count for one in (change.a, change.b)]
         return f"because they are {'larger' if sizes[1] > sizes[0] else 'smaller'} ({_sizes(*sizes)})"
-    values = [one for one in change.split.values if one.label == reason]
-    of = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}")
-    main = _moved(values, ns)
-    if not main:
+    main = moved(change, reason, ns)
+    if main is None:
         noun = {DEV: "devices", OWNED_BY: "owners"}.get(reason, reason)
         return f"because they are in another mix of {noun}"
-    name = of.format(printable(main.value))
+    name = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}").format(printable(main.value))
     if not main.before:
         return f"because {main.after:.0%} are {name}, which is new"
     if not main.after:
@@ -124,32 +94,10 @@ def _of_mix(change: Change, reason: str, ns: int) -> str:
     return f"because {more} are {name} ({main.before:.0%} -> {main.after:.0%})"
 
 
-def _moved(values: Sequence[Value], ns: int) -> Value | None:
-    """Of which the share changed in the way that moved the mean most."""
-    way = [one for one in values if one.ns * ns > 0 and one.value != OTHERS]
-    return max(way, key=lambda one: abs(one.ns), default=None)
-
-
 def _sizes(one: float, other: float) -> str:
     return f"{units.size(round(one))} -> {units.size(round(other))}"
 
 
-def _of_stage(change: Change, column: int, ns: int, difference: Difference) -> str:
-    name = change.columns[column - 1]
-    if name == REST:
-        return "as the same takes longer" if ns > 0 else "as the same is quicker"
-    device = device_of(change, column, ns)
-    words = f"in {stage(name, difference)}"
-    if device and name in _OF_DEVICES:
-        words += f" of {printable(device)}"
-        came = newcomers(difference, device)
-        if ns > 0 and name in _SHARED and came:
-            words += f": {_listed(came)} {'is' if len(came) == 1 else 'are'} new there"
-    return words
-
-
-_SHARED = ("throttle", "queue", "device")
-"""Stages in which requests wait for those of others."""
 _OF_DEVICES = ("layers", "throttle", "queue", "driver", "device", "complete")
 """Stages in which a device has them."""
 
@@ -160,32 +108,7 @@ def stage(name: str, difference: Difference) -> str:
     return f"{name} (with {', '.join(inside)})" if inside else name
 
 
-def device_of(change: Change, column: int, ns: int) -> str:
-    """Of which device most of it is; empty where that is not known."""
-    found = {value: moved for (value, at), moved in change.split.places.items() if at == column and moved * ns > 0}
-    most = max(found, key=lambda one: abs(found[one]), default="")
-    return most if most and abs(found[most]) >= _MOST * abs(ns) else ""
-
-
-def newcomers(difference: Difference, device: str) -> list[str]:
-    """Owners that had nothing to do with the device in A."""
-    counts: list[dict[str, int]] = [{}, {}]
-    for side, found in zip((difference.a, difference.b), counts):
-        for measured in side.measured.values():
-            if DEV in measured.labels and OWNED_BY in measured.labels:
-                dev, owner = measured.labels.index(DEV), measured.labels.index(OWNED_BY)
-                for inner in measured.classes.values():
-                    for key, one in inner.items():
-                        if key[dev] == device:
-                            found[key[owner]] = found.get(key[owner], 0) + one.count
-    if not all(counts):
-        return []
-    new = [one for one, count in counts[1].items() if one not in counts[0] and count >= FEWEST]
-    new = [one for one in new if one not in (NOBODY, OTHERS)]
-    return sorted(new, key=lambda one: -counts[1][one])
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     shown = [printable(name) for name in names[:_NAMED]]
     if len(names) > _NAMED:
         shown[-1] = f"{len(names) - _NAMED + 1} others"
@@ -236,10 +159,13 @@ def sentences(change: Change, difference: Difference) -> Iterator[str]:
     mean, said = figures["mean"], set()
     if mean.real:
         took = f"{units.duration(mean.a)} -> {units.duration(mean.b)}"
-        parts = told(change, difference)
+        parts = told(change)
         said = {part.stage for part in parts}
-        words = [f"{'' if part.sure else 'perhaps '}{_plain(part.ns, mean.change)} {part.words}" for part in parts]
-        alone = len(words) == 1 and not parts[0].stage and not parts[0].reason
+        words = [
+            f"{'' if part.sure else 'perhaps '}{_plain(part.ns, mean.change)} {words_of(part, change, difference)}"
+            for part in parts
+        ]
+        alone = len(words) == 1 and not parts[0].reason
         why = "no part of it stands out" if alone else "; ".join(words)
         yield f"{what}: {signed(mean.change)} ({percent(mean)}, {took}): {why}"
         for label in change.split.unlike:
@@ -279,9 +205,6 @@ def _p99(change: Change) -> str:
     )
 
 
-_REASONS = {LONGER: "as the recording is longer", MORE: "as there are more of them", SAME: "as the same is slower"}
-
-
 def came_and_went(difference: Difference) -> Iterator[str]:
     """New and gone rows of which there is something to say, and those that one could not see."""
     there: dict[str, list[str]] = {}
@@ -314,9 +237,9 @@ def row(pair: Pair) -> str:
             continue
         if label.type == OPERATION:
             op = value
-        elif label.alias == OWNED_BY:
+        elif label_name(label) == OWNED_BY:
             owner = value
-        elif label.name == DEV:
+        elif label_name(label) == DEV:
             dev = value
         else:
             others.append(value)
@@ -353,3 +276,56 @@ def outcome(one: Outcome) -> str:
     if one.beyond:
         return f"fail-if {words}: it is so ({took}), but could be chance"
     return f"fail-if {words}: it is not so ({took})"
+
+
+# --- The verdict ------------------------------------------------------------------------------------------------------
+
+
+def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
+    """Owner, device, stage, wait, and when it began; then what to look at."""
+    change, part = found.change, found.part
+    what = subject(change)
+    if found.owner and not change.owner:
+        what += f", most of it those of {printable(found.owner)},"
+    line = f"verdict: {what} take {_factor(change.figures['mean'])}"
+    if not part.reason:
+        yield f"{line}, and no part of it stands out"
+        return
+    share = abs(part.ns) / abs(change.split.b_ns - change.split.a_ns)
+    line += f", {f'{share:.0%}' if share < _ALL else 'all'} of it {words_of(part, change, difference)}"
+    if found.wait:
+        line += f", where they wait for {printable(found.wait)}"
+    if found.began_ns is not None:
+        line += f", since {clock_seconds(found.began_ns, dates)}"
+    yield line
+    if part.reason not in (SAME, EITHER):
+        yield "look at: who sends other work than before; nothing says that the same work is slower"
+    elif found.advice:
+        yield f"look at: {printable(found.advice)}"
+
+
+_ALL = 0.995
+
+
+def _factor(mean: Figure) -> str:
+    if mean.a and mean.b >= 2 * mean.a:
+        return f"{mean.b / mean.a:,.1f}x as long"
+    share = abs(mean.relative or 0.0)
+    return f"{share:.{0 if share >= 0.1 else 1}%} {'less' if mean.change < 0 else 'more'} time"
+
+
+def as_verdict(found: Blame, difference: Difference) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "text": list(verdict(found, difference, dates=True)),
+        "op": found.change.op,
+        "owner": found.owner,
+        "stage": found.part.stage,
+        "reason": found.part.reason,
+        "ns": found.part.ns,
+        "dev": found.device,
+        "new": list(found.new),
+        "wait": found.wait,
+        "since_ns": found.began_ns,
+        "advice": found.advice,
+    }

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from wptrace.analysis import load
 from wptrace.analysis.chance import STRETCHES
 from wptrace.analysis.changes import Change, Figure
 from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair, Side
+from wptrace.analysis.reasons import Blame
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
@@ -27,10 +28,16 @@ CHANCE = "~"
 """Before a change that may be chance, or is too small to matter."""
 
 
-def write(
-    difference: Difference, outcomes: Sequence[Outcome], stream: TextIO, width: int, dates: bool, top: int
-) -> None:
-    for line in (*lines(difference, dates, top), *map(changes.outcome, outcomes)):
+class Ending(NamedTuple):
+    """What stands below the tables of all forms."""
+
+    blame: Blame | None = None
+    outcomes: Sequence[Outcome] = ()
+
+
+def write(difference: Difference, ending: Ending, stream: TextIO, width: int, dates: bool, top: int) -> None:
+    verdict = [] if ending.blame is None else changes.verdict(ending.blame, difference, dates)
+    for line in (*lines(difference, dates, top), *verdict, *map(changes.outcome, ending.outcomes)):
         if stream.isatty() and len(line) > width and not line.startswith("  "):
             stream.write("\n".join(textwrap.wrap(line, width, subsequent_indent="  ")) + "\n")
         else:
@@ -70,18 +77,9 @@ def unlike(difference: Difference) -> Iterator[str]:
         if one.what == "note":
             yield f"not alike: only in {'A' if one.a else 'B'}: {printable(one.a or one.b)}"
             continue
-        both = "in both" if one.a == one.b else "not alike"
-        line = f"{both}: {printable(one.what)}: {printable(one.a)} in A, {printable(one.b)} in B"
-        stage = one.what.removeprefix("stage ")
-        if stage != one.what and stage in difference.joined:
-            line += f": compared as a part of {difference.joined[stage]}"
-        elif one.therefore:
-            line += f": {one.therefore}"
-        yield line
-    said = {one.what.removeprefix("stage ") for one in difference.unlike}
-    for stage, other in difference.joined.items():
-        if stage not in said:
-            yield f"not alike: stage {stage}: seen on the disks of one of both alone: compared as a part of {other}"
+        line = f"{'in both' if one.a == one.b else 'not alike'}: {printable(one.what)}: {printable(one.a)}"
+        line += f" in A, {printable(one.b)} in B" if one.b else ""
+        yield f"{line}: {one.therefore}" if one.therefore else line
     for name, side in (("A", difference.a), ("B", difference.b)):
         for note in side.notes:
             yield f"note: {name}: {printable(note)}"
@@ -102,6 +100,8 @@ def _tables(difference: Difference, top: int) -> Iterator[list[str]]:
             yield from _of_values(difference, pairs)
         elif kind.stages:
             for one in everywhere(pairs):
+                if one.unseen:
+                    continue
                 yield list(_of_stages(difference, one))
         else:
             yield list(_of_rows(difference, pairs, top))

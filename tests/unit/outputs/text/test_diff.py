@@ -7,6 +7,7 @@ import io
 
 from tests.unit.analysis.made_sides import COLUMNS, Load, seeded, side
 from wptrace.analysis.diff import Difference, Side, difference
+from wptrace.analysis.reasons import told
 from wptrace.flows.io.kinds import WITHIN
 from wptrace.model.report import Source
 from wptrace.outputs.text import changes, diff
@@ -50,7 +51,7 @@ def test_a_change_is_split_into_reasons() -> None:
     ]
     for change, _ in changes.findings(found):
         if change.figures["mean"].real:
-            parts = changes.told(change, found)
+            parts = told(change)
             assert sum(part.ns for part in parts) == change.split.b_ns - change.split.a_ns
     assert any(line.startswith("new in B: write operations on vda (") for line in shown(found))
 
@@ -113,7 +114,7 @@ def test_names_are_shown_as_escapes() -> None:
     rand = seeded(8)
     loads = [Load(100, _QUICK), Load(100, _QUICK, owner="a\x1b[2Jb")]
     stream = io.StringIO()
-    diff.write(compared(side(loads, rand), side(loads, rand)), [], stream, 100, False, 20)
+    diff.write(compared(side(loads, rand), side(loads, rand)), diff.Ending(), stream, 100, False, 20)
     assert "\x1b" not in stream.getvalue()
     assert "a\\x1b[2Jb" in stream.getvalue()
 
