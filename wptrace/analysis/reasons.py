@@ -83,6 +83,9 @@ def moved(change: Change, label: str, ns: int) -> Value | None:
 
 def device_of(change: Change, part: Told) -> str:
     """Of which device most of it is; empty where that is not known."""
+    devices = [one.value for one in change.split.values if one.label == DEV]
+    if len(devices) == 1:
+        return devices[0]
     places = change.split.places.items()
     found = {value: ns for (value, at), ns in places if at == part.column and ns * part.ns > 0}
     most = max(found, key=lambda one: abs(found[one]), default="")
@@ -105,6 +108,29 @@ def newcomers(difference: Difference, device: str) -> list[str]:
         return []
     new = [one for one, count in counts[1].most_common() if one not in counts[0] and count >= FEWEST]
     return [one for one in new if one not in (NOBODY, OTHERS)]
+
+
+def came_and_went(difference: Difference) -> tuple[list[tuple[Measured, str, str, int]], ...]:
+    """Owners of single operations that only B has, and that only A has: of what, the operation, who, how many."""
+    new: list[tuple[Measured, str, str, int]] = []
+    gone: list[tuple[Measured, str, str, int]] = []
+    for name, mine in difference.a.measured.items():
+        theirs = difference.b.measured.get(name)
+        if theirs is None or not mine.kind.stages or OWNED_BY not in mine.labels or OWNED_BY not in theirs.labels:
+            continue
+        for op in dict.fromkeys((*mine.classes, *theirs.classes)):
+            a, b = _owners(mine, op), _owners(theirs, op)
+            new += [(mine, op, owner, count) for owner, count in b.most_common() if owner not in a and count >= FEWEST]
+            gone += [(mine, op, owner, count) for owner, count in a.most_common() if owner not in b and count >= FEWEST]
+    return new, gone
+
+
+def _owners(measured: Measured, op: str) -> Counter[str]:
+    at = measured.labels.index(OWNED_BY)
+    found: Counter[str] = Counter()
+    for key, one in measured.classes.get(op, {}).items():
+        found[key[at]] += one.count
+    return found
 
 
 # --- The verdict ------------------------------------------------------------------------------------------------------
@@ -133,16 +159,10 @@ SHARED = ("throttle", "queue", "device")
 
 def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
     """Of the change that costs, or saves, the most time; `advice` is by the reason of a wait."""
-    real = [one for one in difference.changes if one.figures["mean"].real]
-    # Of requests nothing is said that their operations say.
-    main = max(
-        real,
-        key=lambda one: (one.kind.book == OPERATIONS, not one.owner, abs(one.figures["mean"].change) * one.b.count),
-        default=None,
-    )
-    if main is None:
+    found = _main(difference)
+    if found is None:
         return None
-    part = told(main)[0]
+    main, part = found
     device = device_of(main, part) if part.column else ""
     grew = part.ns > 0
     wait = _wait(difference, main, part) if grew else ""
@@ -160,6 +180,26 @@ def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
         began(difference, main, part),
         look,
     )
+
+
+def _main(difference: Difference) -> tuple[Change, Told] | None:
+    """A mean that changed, with its largest part; if there is none, a stage."""
+
+    def weight(change: Change, ns: float) -> tuple[bool, bool, float]:
+        # Of requests nothing is said that their operations say.
+        return change.kind.book == OPERATIONS, not change.owner, abs(ns) * change.b.count
+
+    real = [one for one in difference.changes if one.figures["mean"].real]
+    if real:
+        main = max(real, key=lambda one: weight(one, one.figures["mean"].change))
+        return main, told(main)[0]
+    stages = [
+        (one, Told(round(one.figures[name].change), EITHER, name, column))
+        for one in difference.changes
+        for column, name in enumerate(one.columns, 1)
+        if name in one.figures and one.figures[name].real
+    ]
+    return max(stages, key=lambda found: weight(found[0], found[1].ns), default=None)
 
 
 def _owner(difference: Difference, main: Change) -> str:

@@ -11,10 +11,11 @@ from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair
 from wptrace.analysis.measured import DEV, OWNED_BY, REST, SIZE, label_name
 from wptrace.analysis.reasons import EITHER, SHARED, Blame, Told, device_of, moved, newcomers, told
+from wptrace.analysis.reasons import came_and_went as came_and_gone
 from wptrace.analysis.split import SAME
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
-from wptrace.model.kind import OPERATION, TOTAL
+from wptrace.model.kind import OPERATION, TOTAL, Kind
 from wptrace.outputs.text.words import printable
 
 _NOUNS = {
@@ -49,12 +50,14 @@ def ratio(relative: float) -> str:
 
 def subject(change: Change) -> str:
     """Such as `reads of /app`."""
-    noun = change.kind.noun.plural.rpartition("block ")[2]
-    if change.kind.name.removeprefix("owned_") == "operation" and change.op in _NOUNS:
-        found = _NOUNS[change.op]
-    else:
-        found = f"{printable(change.op)} {noun}".strip()
+    found = noun(change.kind, change.op)
     return f"{found} of {printable(change.owner)}" if change.owner else found
+
+
+def noun(kind: Kind, op: str) -> str:
+    if kind.name.removeprefix("owned_") == OPERATION and op in _NOUNS:
+        return _NOUNS[op]
+    return f"{printable(op)} {kind.noun.plural.rpartition('block ')[2]}".strip()
 
 
 def words_of(part: Told, change: Change, difference: Difference) -> str:
@@ -67,7 +70,7 @@ def words_of(part: Told, change: Change, difference: Difference) -> str:
         return "as the same takes longer" if part.ns > 0 else "as the same is quicker"
     words = f"in {stage(part.stage, difference)}"
     device = device_of(change, part)
-    if part.reason == EITHER:
+    if part.reason == EITHER and change.figures["mean"].real:
         return f"{words} (another mix, or slower)"
     if device and part.stage in _OF_DEVICES:
         words += f" of {printable(device)}"
@@ -83,8 +86,7 @@ def _of_mix(change: Change, reason: str, ns: int) -> str:
         return f"because they are {'larger' if sizes[1] > sizes[0] else 'smaller'} ({_sizes(*sizes)})"
     main = moved(change, reason, ns)
     if main is None:
-        noun = {DEV: "devices", OWNED_BY: "owners"}.get(reason, reason)
-        return f"because they are in another mix of {noun}"
+        return f"because they are in another mix of {({DEV: 'devices', OWNED_BY: 'owners'}).get(reason, reason)}"
     name = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}").format(printable(main.value))
     if not main.before:
         return f"because {main.after:.0%} are {name}, which is new"
@@ -190,8 +192,8 @@ def _untold(label: str, what: str, change: Change) -> str:
     if label == SIZE:
         sizes = _sizes(*(one.bytes / one.count for one in (change.a, change.b)))
         return f"  no size is in both ({sizes} in the mean): other sizes and slower {what} are not told apart"
-    noun = {DEV: "device", OWNED_BY: "owner"}.get(label, label)
-    return f"  no {noun} of {what} is in both: other {noun}s and slower ones are not told apart"
+    name = {DEV: "device", OWNED_BY: "owner"}.get(label, label)
+    return f"  no {name} of {what} is in both: other {name}s and slower ones are not told apart"
 
 
 def _p99(change: Change) -> str:
@@ -219,6 +221,9 @@ def came_and_went(difference: Difference) -> Iterator[str]:
         state = "new in B" if other == "A" else "gone in B"
         state = f"not compared, {pair.unseen} in {other}" if pair.unseen else state
         there.setdefault(state, []).append(f"{row(pair)} ({count:,})")
+    for state, found in zip(("new in B", "gone in B"), came_and_gone(difference)):
+        for measured, op, owner, count in found:
+            there.setdefault(state, []).append(f"{noun(measured.kind, op)} of {printable(owner)} ({count:,})")
     for state, rows in there.items():
         shown = rows[:_ROWS]
         more = f" and {len(rows) - _ROWS:,} more" if len(rows) > _ROWS else ""
@@ -287,17 +292,22 @@ def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
     what = subject(change)
     if found.owner and not change.owner:
         what += f", most of it those of {printable(found.owner)},"
+    when = "" if found.began_ns is None else f", since {clock_seconds(found.began_ns, dates)}"
+    wait = f", where they wait for {printable(found.wait)}" if found.wait else ""
+    if not change.figures["mean"].real:
+        way = f"{units.duration(abs(part.ns))} {'longer' if part.ns > 0 else 'shorter'}"
+        yield f"verdict: {what} are {way} {words_of(part, change, difference)}{wait}{when}"
+        yield "but: whether that changed their whole time could be chance"
+        if found.advice:
+            yield f"look at: {printable(found.advice)}"
+        return
     line = f"verdict: {what} take {_factor(change.figures['mean'])}"
     if not part.reason:
         yield f"{line}, and no part of it stands out"
         return
     share = abs(part.ns) / abs(change.split.b_ns - change.split.a_ns)
-    line += f", {f'{share:.0%}' if share < _ALL else 'all'} of it {words_of(part, change, difference)}"
-    if found.wait:
-        line += f", where they wait for {printable(found.wait)}"
-    if found.began_ns is not None:
-        line += f", since {clock_seconds(found.began_ns, dates)}"
-    yield line
+    most = f"{share:.0%}" if share < _ALL else "all"
+    yield f"{line}, {most} of it {words_of(part, change, difference)}{wait}{when}"
     if part.reason not in (SAME, EITHER):
         yield "look at: who sends other work than before; nothing says that the same work is slower"
     elif found.advice:
