@@ -89,7 +89,8 @@ def between(a: Measured, b: Measured) -> tuple[list[Change], int]:
             if len(names[0] | names[1]) > 1:
                 owners += sorted(names[0] & names[1])
         for owner in owners:
-            if not owner and a.kind.ranked:
+            # Those of all owners together have a kind of their own.
+            if not owner and a.kind.ranked and OWNED_BY in a.labels:
                 continue
             sides = [_subject(side, op, owner) for side in (a, b)]
             counts = [sum(one.count for one in side.classes.values()) for side in sides]

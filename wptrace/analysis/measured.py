@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wptrace.analysis.split import Class, Classes, Sums
 from wptrace.model.kind import (
@@ -27,6 +28,7 @@ from wptrace.model.kind import (
     Task,
 )
 from wptrace.model.report import BYTES, Cells
+from wptrace.model.stack import Stack
 
 REST = "rest"
 """The column of time that no stage covers."""
@@ -58,10 +60,18 @@ class Measured(NamedTuple):
 
 def named(group: Group) -> tuple[str, ...]:
     """Values of labels as text. A task is its name: numbers of processes are others each time."""
-    return tuple(
-        value.comm if label.type == TASK and isinstance(value, Task) else label.shown(value)
-        for label, value in zip(group.kind.labels, group.values)
-    )
+    return tuple(_named(label, value) for label, value in zip(group.kind.labels, group.values))
+
+
+def _named(label: Label, value: Any) -> str:
+    if isinstance(value, Task):
+        return value.comm
+    if isinstance(value, Stack):
+        return value._replace(process=_NUMBER.sub("", value.process)).folded()
+    return label.shown(value)
+
+
+_NUMBER = re.compile(r"\[[0-9]+\]$")
 
 
 _BY_TYPE = {

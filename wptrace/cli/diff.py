@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--to", choices=("markdown",), help="a summary in this format instead: markdown", metavar="FORMAT"
     )
+    show.add_argument(
+        "--folded",
+        choices=("time", "count"),
+        help="of wptrace stacks: a line for each stack with what it has in A and in B, for differential flame graphs",
+    )
     show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {_TOP})")
     common.add_output(show, stats=False)
 
@@ -67,8 +72,9 @@ def run(options: argparse.Namespace) -> int:
             "name a second capture, or two stretches of the first one",
             "wptrace diff A.wpt B.wpt, or wptrace diff A.wpt --at 14:00-14:05 --against 13:00-13:05",
         )
-    if options.to and options.json:
-        raise UsageError(f"--to {options.to} and --json are two forms of the same: choose one")
+    forms = [name for name in ("json", "to", "folded") if getattr(options, name)]
+    if len(forms) > 1:
+        raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same: choose one")
     conditions = [condition.parse(text) for text in options.fail_if]
     top = _TOP if options.top is None else common.number(options.top, "--top")
     files = (options.first, options.second or options.first)
@@ -82,11 +88,15 @@ def run(options: argparse.Namespace) -> int:
             for capture in captures:
                 capture.close()
         _require_alike(a, b)
+        if options.folded and a.start.flow != "stacks":
+            raise UsageError("--folded needs captures of wptrace stacks")
         found = difference(a, b, WITHIN)._replace(span=span)
         advice = {name: reason.advice for name, reason in wait_reasons.BY_NAME.items()}
         ending = text.Ending(blame(found, advice), [condition.judge(one, found) for one in conditions])
         if options.json:
             plain.write(found, ending, stream)
+        elif options.folded:
+            stream.writelines(f"{line}\n" for line in text.folded(found, options.folded))
         elif options.to:
             markdown.write(found, ending, stream, options.timestamps)
         else:

@@ -188,6 +188,18 @@ def test_a_summary_in_markdown(obj: BpfObject, tmp_path: Path, slow: Path, capsy
     assert {line.count("|") for line in table} == {8}
 
 
+def test_stacks_have_both_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = RELEASES / "0.1.0-stacks.wpt", RELEASES / "0.2.0-stacks.wpt"
+    lines = [line.rsplit(" ", 2) for line in plain(capsys, *pair, "--folded", "count").splitlines()]
+    assert lines
+    for stack, a, b in lines:
+        assert ";" in stack
+        # They are the same recording.
+        assert int(a) == int(b) > 0
+    with pytest.raises(UsageError, match="needs captures of wptrace stacks"):
+        main(["diff", *(str(RELEASES / "0.2.0-cpu.wpt") for _ in "ab"), "--folded", "count"])
+
+
 @pytest.mark.parametrize("flow", ["io", "cpu", "size", "stacks"])
 def test_captures_of_releases_are_compared(flow: str, capsys: pytest.CaptureFixture[str]) -> None:
     for form in ([], ["--json"]):

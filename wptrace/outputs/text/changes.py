@@ -15,7 +15,7 @@ from wptrace.analysis.reasons import came_and_went as came_and_gone
 from wptrace.analysis.split import SAME
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
-from wptrace.model.kind import OPERATION, TOTAL, Kind
+from wptrace.model.kind import OPERATION, STACK, TOTAL, Kind
 from wptrace.outputs.text.words import printable
 
 _NOUNS = {
@@ -87,7 +87,8 @@ def _of_mix(change: Change, reason: str, ns: int) -> str:
     main = moved(change, reason, ns)
     if main is None:
         return f"because they are in another mix of {({DEV: 'devices', OWNED_BY: 'owners'}).get(reason, reason)}"
-    name = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}").format(printable(main.value))
+    value = innermost(main.value) if reason == STACK else main.value
+    name = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}").format(printable(value))
     if not main.before:
         return f"because {main.after:.0%} are {name}, which is new"
     if not main.after:
@@ -247,11 +248,19 @@ def row(pair: Pair) -> str:
         elif label_name(label) == DEV:
             dev = value
         else:
-            others.append(value)
+            others.append(innermost(value) if label.type == STACK else value)
     words = [op, pair.kind.noun.plural.rpartition("block ")[2], *others]
     words += [f"of {owner}"] if owner else []
     words += [f"on {dev}"] if dev else []
     return printable(" ".join(filter(None, words)))
+
+
+_FRAMES = 3
+
+
+def innermost(stack: str) -> str:
+    """The functions of a folded stack that say where it is."""
+    return "in " + " <- ".join(reversed(stack.split(";")[-_FRAMES:]))
 
 
 def chance(difference: Difference) -> str:

@@ -16,7 +16,7 @@ from wptrace.analysis.reasons import Blame
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATIONS, OTHERS, TOTAL
+from wptrace.model.kind import OPERATIONS, OTHERS, STACK, TOTAL
 from wptrace.outputs.text import changes, words
 from wptrace.outputs.text.changes import ratio, signed
 from wptrace.outputs.text.words import columns, ends, padded, printable
@@ -334,6 +334,23 @@ def _devices(difference: Difference) -> Iterator[str]:
         for one in there:
             line += f" {'-' if one is None else f'{one.queue_depth:.2f}':>9}"
         yield line
+
+
+# --- Flame graphs ---------------------------------------------------------------------------------------------------
+
+
+def folded(difference: Difference, weight: str) -> Iterator[str]:
+    """A line for each stack with its weight in A and in B, both as of the duration of A."""
+    weights: dict[str, list[int]] = {}
+    for pair in difference.pairs:
+        stack = next((value for label, value in zip(pair.kind.labels, pair.values) if label.type == STACK), "")
+        for at, cells in enumerate((pair.a, pair.b)):
+            if stack and cells is not None and TOTAL in cells:
+                found = cells[TOTAL]
+                weights.setdefault(stack, [0, 0])[at] += found.sum if weight == "time" else found.count
+    a, b = difference.a.report.duration_ns, difference.b.report.duration_ns
+    for stack, (one, other) in sorted(weights.items()):
+        yield f"{printable(stack)} {one} {other * a // b if b else other}"
 
 
 # --- The end ----------------------------------------------------------------------------------------------------------

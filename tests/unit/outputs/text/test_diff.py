@@ -7,7 +7,7 @@ import io
 
 from tests.unit.analysis.made_sides import COLUMNS, Load, seeded, side
 from wptrace.analysis.diff import Difference, Side, difference
-from wptrace.analysis.reasons import told
+from wptrace.analysis.reasons import blame, told
 from wptrace.flows.io.kinds import WITHIN
 from wptrace.model.report import Source
 from wptrace.outputs.text import changes, diff
@@ -126,3 +126,25 @@ def test_of_many_owners_the_largest_are_shown() -> None:
     assert sum("reads of task" in line for line in shown(found, top=0)) == 6
     assert sum("reads of task" in line for line in shown(found, top=4)) == 4
     assert any(line == "  and 2 more (--top 0 shows all)" for line in shown(found, top=4))
+
+
+def test_owners_of_single_operations_are_new_and_gone() -> None:
+    rand = seeded(10)
+    app, old, batch = (Load(20, _QUICK, owner=name) for name in ("app", "old", "batch"))
+    lines = shown(compared(side([app, old], rand), side([app, batch], rand)))
+    assert any(line.startswith("new in B: reads of batch (") for line in lines)
+    assert any(line.startswith("gone in B: reads of old (") for line in lines)
+
+
+def test_a_stage_is_blamed_where_no_mean_changed() -> None:
+    rand = seeded(11)
+    wild = {"wakeup": (100_000.0, 3.0)}
+    quick, held = ({**wild, "throttle": (ns, 0.1)} for ns in (2_000.0, 90_000.0))
+    found = compared(side([Load(100, quick)], rand), side([Load(100, held)], rand))
+    blamed = blame(found, {})
+    assert blamed is not None
+    assert list(changes.verdict(blamed, found, False)) == [
+        "verdict: reads are 88.4 us longer in throttle of sda",
+        "but: whether that changed their whole time could be chance",
+        f"look at: {blamed.advice}",
+    ]
