@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from wptrace.cli import options as common
 from wptrace.cli.replay import moment
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wptrace.analysis.condition import Outcome
-    from wptrace.analysis.diff import Side
+    from wptrace.analysis.diff import Difference, Side
     from wptrace.analysis.measured import Measured
+    from wptrace.analysis.reasons import Blame
     from wptrace.capture.reader import Capture
 
 SUMMARY = "compare two captures, or two stretches of one: what changed, and why"
 
-_TOP = 20
+TOP = 20
 _WIDTH = 100
 
 
@@ -52,17 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("time", "count"),
         help="of wptrace stacks: a line for each stack with what it has in A and in B, for differential flame graphs",
     )
-    show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {_TOP})")
+    show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {TOP})")
     common.add_output(show, stats=False)
 
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.analysis import condition
-    from wptrace.analysis.diff import difference
-    from wptrace.analysis.reasons import blame
     from wptrace.capture.reader import Capture
-    from wptrace.flows.io import wait_reasons
-    from wptrace.flows.io.kinds import WITHIN
     from wptrace.outputs import diff as plain
     from wptrace.outputs import markdown
     from wptrace.outputs.text import diff as text
@@ -76,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same: choose one")
     conditions = [condition.parse(text) for text in options.fail_if]
-    top = _TOP if options.top is None else common.number(options.top, "--top")
+    top = TOP if options.top is None else common.number(options.top, "--top")
     files = (options.first, options.second or options.first)
     with common.stream(options, *files) as stream:
         captures: list[Capture] = []
@@ -90,9 +87,8 @@ def run(options: argparse.Namespace) -> int:
         _require_alike(a, b)
         if options.folded and a.start.flow != "stacks":
             raise UsageError("--folded needs captures of wptrace stacks")
-        found = difference(a, b, WITHIN)._replace(span=span)
-        advice = {name: reason.advice for name, reason in wait_reasons.BY_NAME.items()}
-        ending = text.Ending(blame(found, advice), [condition.judge(one, found) for one in conditions])
+        found, blamed = compared(a, b, span)
+        ending = text.Ending(blamed, [condition.judge(one, found) for one in conditions])
         if options.json:
             plain.write(found, ending, stream)
         elif options.folded:
@@ -100,10 +96,58 @@ def run(options: argparse.Namespace) -> int:
         elif options.to:
             markdown.write(found, ending, stream, options.timestamps)
         else:
-            width = shutil.get_terminal_size((_WIDTH, 24)).columns
-            text.write(found, ending, stream, width, options.timestamps, top)
+            text.write(found, ending, stream, width(), options.timestamps, top)
     _require_none(ending.outcomes)
     return 0
+
+
+def compared(a: Side, b: Side, span: Mapping[str, Measured] | None = None) -> tuple[Difference, Blame | None]:
+    from wptrace.analysis.diff import difference
+    from wptrace.analysis.reasons import blame
+    from wptrace.flows.io import wait_reasons
+    from wptrace.flows.io.kinds import WITHIN
+
+    found = difference(a, b, WITHIN)._replace(span=span or {})
+    return found, blame(found, {name: reason.advice for name, reason in wait_reasons.BY_NAME.items()})
+
+
+def width() -> int:
+    return shutil.get_terminal_size((_WIDTH, 24)).columns
+
+
+class Against:
+    """A trace that goes on is compared with a capture, when it is over."""
+
+    def __init__(self, file: str) -> None:
+        """What is wrong with the file is found out before anything is traced."""
+        from wptrace.capture.reader import Capture
+        from wptrace.tools.diff import Following, Wanted, read
+
+        capture = Capture(Path(file))
+        try:
+            # Those of the trace are not kept.
+            self._before = read(capture, Wanted(file, singles=False))
+        finally:
+            capture.close()
+        self.output = Following()
+
+    def require(self, flow: str) -> None:
+        if self._before.start.flow != flow:
+            raise UsageError(f"--against names a capture of wptrace {self._before.start.flow}, and this is {flow}")
+
+    def write(self, options: argparse.Namespace, stream: TextIO) -> None:
+        from wptrace.outputs import diff as plain
+        from wptrace.outputs.text import diff as text
+
+        if self.output.side is None:
+            return
+        found, blamed = compared(self._before, self.output.side)
+        ending = text.Ending(blamed)
+        if options.json:
+            plain.write(found, ending, stream)
+        else:
+            stream.write("\n")
+            text.write(found, ending, stream, width(), options.timestamps, TOP)
 
 
 def _require_none(outcomes: Sequence[Outcome]) -> None:

@@ -23,9 +23,10 @@ from wptrace.flows.io.state import path
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
 from wptrace.model import units
+from wptrace.model.book import Cause
 from wptrace.model.distribution import index
 from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Kind
-from wptrace.model.report import Report
+from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.tools.singles import NONSENSE, NonsenseError
 
 BY = (COMM, CGROUP, FILE, DIR)
@@ -43,6 +44,8 @@ class Wanted(NamedTuple):
     until_ns: int | None = None
     by: str = ""
     """Owners of single operations; empty: those of the rows, or names of tasks."""
+    singles: bool = True
+    """Single operations are looked at, where it has all of them."""
 
 
 def read(capture: Capture, wanted: Wanted) -> Side:
@@ -52,20 +55,91 @@ def read(capture: Capture, wanted: Wanted) -> Side:
         raise NonsenseError(capture.head.start.file) from error
 
 
+class _Rows:
+    """Rows of intervals, one after the other."""
+
+    def __init__(self, found: Sequence[Kind]) -> None:
+        self.kinds = [kind for kind in found if measured.is_timed(kind)]
+        self._stretches: dict[Kind, list[Stretch]] = {kind: [] for kind in self.kinds}
+        self._known: dict[Kind, set[Class]] = {kind: set() for kind in self.kinds}
+        self.began_ns = 0
+
+    def add(self, report: Report) -> None:
+        self.began_ns = self.began_ns or report.ts_ns - report.duration_ns
+        for kind, found in self._stretches.items():
+            _append(found, Stretch(report.ts_ns, report.duration_ns, self._classes(report, kind)))
+
+    def of(self, kind: Kind, report: Report) -> Measured:
+        """All of it."""
+        classes = self._classes(report, kind)
+        return Measured(kind, measured.labels_of(kind), measured.columns_of(kind), classes, self._stretches[kind])
+
+    def _classes(self, report: Report, kind: Kind) -> Classes:
+        """Of very many owners or stacks the rest is one."""
+        found, known = measured.classes(report.cells, report.counters, kind), self._known[kind]
+        for classes in found.values():
+            for key in [key for key in classes if key not in known]:
+                if len(known) < _MOST_CLASSES:
+                    known.add(key)
+                    continue
+                others, left = (OTHERS,) * len(key), classes.pop(key)
+                if others in classes:
+                    classes[others].add(left)
+                else:
+                    classes[others] = left
+        return found
+
+
+class Following:
+    """An output that gathers what a trace is compared by, while it runs."""
+
+    def __init__(self) -> None:
+        self._start: Start | None = None
+        self._rows = _Rows(())
+        self.side: Side | None = None
+        """Once it is over."""
+
+    def start(self, start: Start) -> None:
+        self._start, self._rows = start, _Rows(start.kinds)
+
+    def event(self, event: Event) -> None:
+        """Rows have all of them."""
+
+    def flush(self) -> None:
+        """There is nothing to write."""
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        """They are not over."""
+
+    def interval(self, report: Report) -> None:
+        self._rows.add(report)
+
+    def losses(self) -> Mapping[Cause, int]:
+        return {}
+
+    def summary(self, report: Report) -> None:
+        if self._start is not None:
+            found = {kind.name: self._rows.of(kind, report) for kind in self._rows.kinds}
+            there = {name: one for name, one in found.items() if one.classes}
+            began_ns = self._rows.began_ns or report.ts_ns - report.duration_ns
+            self.side = Side("this trace", self._start, report, began_ns, there)
+
+    def close(self) -> None:
+        """There is no file."""
+
+
 class _Reading:
     def __init__(self, capture: Capture, wanted: Wanted) -> None:
         self._capture, self._wanted = capture, wanted
         head = self._head = capture.head
         self._window = Window(head, wanted.since_ns, wanted.until_ns)
-        self._kinds = [kind for kind in head.start.kinds if measured.is_timed(kind)]
-        self._stretches: dict[Kind, list[Stretch]] = {kind: [] for kind in self._kinds}
+        self._rows = _Rows(head.start.kinds)
         # Requests of operations are in records of these, and have rows of their own.
         each = head.each and head.start.flow == "io" and head.start.level == "path" and not head.of_events
         by = wanted.by or str(head.start.filters.get("by", ""))
-        self._singles = _Singles(capture, {kind.name: kind for kind in self._kinds}, by) if each else None
+        named = {kind.name: kind for kind in self._rows.kinds}
+        self._singles = _Singles(capture, named, by) if each and wanted.singles else None
         self._single: dict[str, list[Stretch]] = {kinds.OPERATION.name: [], kinds.HIT.name: []}
-        self._known: dict[Kind, set[Class]] = {kind: set() for kind in self._kinds}
-        self._began_ns = 0
 
     def side(self) -> Side:
         singles = self._singles
@@ -88,15 +162,15 @@ class _Reading:
                 "wptrace replay shows when its intervals end",
             )
         notes = list(singles.notes(report)) if singles is not None else []
-        began_ns = self._began_ns or self._head.began_ns
-        return Side(self._wanted.name, self._head.start, report, began_ns, dict(self._measured(report)), tuple(notes))
+        began_ns = self._rows.began_ns or self._head.began_ns
+        found = {kind.name: self._measured(kind, report) for kind in self._rows.kinds}
+        there = {name: one for name, one in found.items() if one.classes}
+        return Side(self._wanted.name, self._head.start, report, began_ns, there, tuple(notes))
 
     def _interval(self, report: Report) -> None:
         inside = self._window.add(report)
         if inside:
-            self._began_ns = self._began_ns or report.ts_ns - report.duration_ns
-            for kind, found in self._stretches.items():
-                _append(found, Stretch(report.ts_ns, report.duration_ns, self._classes(report, kind)))
+            self._rows.add(report)
         if self._singles is not None:
             if inside:
                 self._cut(report.ts_ns, report.duration_ns)
@@ -110,37 +184,12 @@ class _Reading:
             if duration_ns or name in found:
                 _append(stretches, Stretch(ts_ns, duration_ns, found.get(name, {})))
 
-    def _classes(self, report: Report, kind: Kind) -> Classes:
-        """Those of rows; of very many owners or stacks the rest is one."""
-        found, known = measured.classes(report.cells, report.counters, kind), self._known[kind]
-        for classes in found.values():
-            for key in list(classes):
-                if key in known:
-                    continue
-                if len(known) < _MOST_CLASSES:
-                    known.add(key)
-                    continue
-                others = (OTHERS,) * len(key)
-                left = classes.pop(key)
-                if others in classes:
-                    classes[others].add(left)
-                else:
-                    classes[others] = left
-        return found
-
-    def _measured(self, report: Report) -> Iterator[tuple[str, Measured]]:
-        for kind in self._kinds:
-            stretches = self._single.get(kind.name, [])
-            if any(one.classes for one in stretches):
-                classes: Classes = {}
-                for one in joined_stretches(stretches, 1):
-                    classes = {op: dict(inner) for op, inner in one.classes.items()}
-                labels: tuple[str, ...] = (DEV, OWNED_BY, SIZE)
-            else:
-                stretches, labels = self._stretches[kind], measured.labels_of(kind)
-                classes = self._classes(report, kind)
-            if classes:
-                yield kind.name, Measured(kind, labels, measured.columns_of(kind), classes, stretches)
+    def _measured(self, kind: Kind, report: Report) -> Measured:
+        stretches = self._single.get(kind.name, [])
+        if not any(one.classes for one in stretches):
+            return self._rows.of(kind, report)
+        (whole,) = joined_stretches(stretches, 1)
+        return Measured(kind, (DEV, OWNED_BY, SIZE), measured.columns_of(kind), whole.classes, stretches)
 
 
 def _append(found: list[Stretch], one: Stretch) -> None:

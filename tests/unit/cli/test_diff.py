@@ -13,16 +13,19 @@ from tests.unit.analysis.made_sides import seeded
 from tests.unit.capture import made
 from tests.unit.capture.made import entry
 from tests.unit.flows.io.test_records import NAMES
+from wptrace.analysis.diff import difference
 from wptrace.bpf.object import BpfObject
+from wptrace.capture.reader import Capture
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import ConditionError, UsageError, WptraceError
-from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES
+from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES, WITHIN
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
 from wptrace.model.report import BYTES, Overhead, Report, Source, arranged
+from wptrace.tools.diff import Following, Wanted, read
 
 RELEASES = Path(__file__).resolve().parents[1] / "capture" / "releases"
 _SECOND = 1_000_000_000
@@ -205,6 +208,23 @@ def test_captures_of_releases_are_compared(flow: str, capsys: pytest.CaptureFixt
     for form in ([], ["--json"]):
         out = plain(capsys, RELEASES / f"0.1.0-{flow}.wpt", RELEASES / f"0.2.0-{flow}.wpt", *form)
         assert out
+
+
+def test_a_trace_that_goes_on_has_the_same_rows(quick: Path) -> None:
+    capture = Capture(quick)
+    followed = Following()
+    followed.start(capture.head.start)
+    for item in capture.items(records=False):
+        assert isinstance(item, Report)
+        (followed.interval if item.kind == "interval" else followed.summary)(item)
+    recorded = read(capture, Wanted("", singles=False))
+    capture.close()
+    assert followed.side is not None
+    found = difference(recorded, followed.side, WITHIN)
+    assert found.tested == 5
+    for change in found.changes:
+        assert (change.a.count, change.a.times, change.a.buckets) == (change.b.count, change.b.times, change.b.buckets)
+        assert all(figure.odds.p == 1.0 for figure in change.figures.values())
 
 
 @pytest.mark.parametrize(
