@@ -24,7 +24,7 @@ _LEAST_PART, _ERRORS, _SURE = 0.02, 2.0, 3.5
 _MIX = 0.3
 # Who, what or where had such a share of it is named.
 _MOST = 0.5
-_WAITED = 0.4
+_MOST_OF_OWNERS, _WAITED = 0.66, 0.4
 
 
 class Told(NamedTuple):
@@ -212,7 +212,7 @@ def _owner(difference: Difference, main: Change) -> str:
     whole = (main.split.b_ns - main.split.a_ns) * main.b.count
     most = max(costs, key=lambda one: costs[one] * (1 if whole > 0 else -1), default="")
     named = len(costs) > 1 and most not in (NOBODY, OTHERS)
-    return most if named and costs[most] * whole > 0 and abs(costs[most]) >= _MOST * abs(whole) else ""
+    return most if named and costs[most] * whole > 0 and abs(costs[most]) >= _MOST_OF_OWNERS * abs(whole) else ""
 
 
 def _wait(difference: Difference, main: Change, part: Told) -> str:

@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " repeatable",
     )
     show.add_argument(
-        "--to", choices=("markdown",), help="a summary in this format instead: markdown", metavar="FORMAT"
+        "--to",
+        choices=("markdown", "html"),
+        metavar="FORMAT",
+        help="markdown: a summary for GitHub; html: a page, into the FILE of -o",
     )
     show.add_argument(
         "--folded",
@@ -59,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.analysis import condition
-    from wptrace.capture.reader import Capture
     from wptrace.outputs import diff as plain
-    from wptrace.outputs import markdown
+    from wptrace.outputs import markdown, page
+    from wptrace.outputs.export.file import ExportFile
     from wptrace.outputs.text import diff as text
 
     if options.second is None and (options.at is None or options.against is None):
@@ -73,32 +76,46 @@ def run(options: argparse.Namespace) -> int:
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same: choose one")
     conditions = [condition.parse(text) for text in options.fail_if]
+    if options.to == "html":
+        if options.output is None:
+            raise UsageError("--to html needs the name of a file: -o FILE")
+        common.require_apart(options.output, options.first, options.second or options.first)
     top = TOP if options.top is None else common.number(options.top, "--top")
     files = (options.first, options.second or options.first)
-    with common.stream(options, *files) as stream:
-        captures: list[Capture] = []
-        try:
-            for file in dict.fromkeys(files):
-                captures.append(Capture(Path(file)))
-            a, b, span = _sides(options, captures[0], captures[-1])
-        finally:
-            for capture in captures:
-                capture.close()
-        _require_alike(a, b)
-        if options.folded and a.start.flow != "stacks":
-            raise UsageError("--folded needs captures of wptrace stacks")
-        found, blamed = compared(a, b, span)
-        ending = text.Ending(blamed, [condition.judge(one, found) for one in conditions])
-        if options.json:
-            plain.write(found, ending, stream)
-        elif options.folded:
-            stream.writelines(f"{line}\n" for line in text.folded(found, options.folded))
-        elif options.to:
-            markdown.write(found, ending, stream, options.timestamps)
-        else:
-            text.write(found, ending, stream, width(), options.timestamps, top)
+    file = ExportFile(common.named(options.output, "-o")) if options.to == "html" else None
+    a, b, span = _read(options, files)
+    _require_alike(a, b)
+    if options.folded and a.start.flow != "stacks":
+        raise UsageError("--folded needs captures of wptrace stacks")
+    found, blamed = compared(a, b, span)
+    ending = text.Ending(blamed, [condition.judge(one, found) for one in conditions])
+    if file is not None:
+        page.write(found, ending, file, options.timestamps, top)
+    else:
+        with common.stream(options, *files) as stream:
+            if options.json:
+                plain.write(found, ending, stream)
+            elif options.folded:
+                stream.writelines(f"{line}\n" for line in text.folded(found, options.folded))
+            elif options.to:
+                markdown.write(found, ending, stream, options.timestamps)
+            else:
+                text.write(found, ending, stream, width(), options.timestamps, top)
     _require_none(ending.outcomes)
     return 0
+
+
+def _read(options: argparse.Namespace, files: Sequence[str]) -> tuple[Side, Side, Mapping[str, Measured]]:
+    from wptrace.capture.reader import Capture
+
+    captures: list[Capture] = []
+    try:
+        for file in dict.fromkeys(files):
+            captures.append(Capture(Path(file)))
+        return _sides(options, captures[0], captures[-1])
+    finally:
+        for capture in captures:
+            capture.close()
 
 
 def compared(a: Side, b: Side, span: Mapping[str, Measured] | None = None) -> tuple[Difference, Blame | None]:

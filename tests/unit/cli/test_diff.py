@@ -203,6 +203,18 @@ def test_stacks_have_both_weights(capsys: pytest.CaptureFixture[str]) -> None:
         main(["diff", *(str(RELEASES / "0.2.0-cpu.wpt") for _ in "ab"), "--folded", "count"])
 
 
+def test_a_page(quick: Path, slow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "diff.html"
+    assert plain(capsys, quick, slow, "--to", "html", "-o", file) == ""
+    assert "verdict: reads take" in file.read_text()
+    with pytest.raises(UsageError, match="--to html needs the name of a file"):
+        main(["diff", str(quick), str(slow), "--to", "html"])
+    before = quick.read_bytes()
+    with pytest.raises(UsageError):
+        main(["diff", str(quick), str(slow), "--to", "html", "-o", str(quick)])
+    assert quick.read_bytes() == before
+
+
 @pytest.mark.parametrize("flow", ["io", "cpu", "size", "stacks"])
 def test_captures_of_releases_are_compared(flow: str, capsys: pytest.CaptureFixture[str]) -> None:
     for form in ([], ["--json"]):

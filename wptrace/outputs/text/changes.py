@@ -315,15 +315,11 @@ def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
         yield f"{line}, and no part of it stands out"
         return
     share = abs(part.ns) / abs(change.split.b_ns - change.split.a_ns)
-    most = f"{share:.0%}" if share < _ALL else "all"
-    yield f"{line}, {most} of it {words_of(part, change, difference)}{wait}{when}"
+    yield f"{line}, {min(share, 1.0):.0%} of it {words_of(part, change, difference)}{wait}{when}"
     if part.reason not in (SAME, EITHER):
         yield "look at: who sends other work than before; nothing says that the same work is slower"
     elif found.advice:
         yield f"look at: {printable(found.advice)}"
-
-
-_ALL = 0.995
 
 
 def _factor(mean: Figure) -> str:
