@@ -28,6 +28,8 @@ class Side(NamedTuple):
     measured: Mapping[str, Measured]
     """By the name of the kind."""
     notes: tuple[str, ...] = ()
+    damaged: int = 0
+    """So many frames of the capture could not be read."""
 
 
 class Pair(NamedTuple):

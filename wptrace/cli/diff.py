@@ -102,6 +102,10 @@ def run(options: argparse.Namespace) -> int:
             else:
                 text.write(found, ending, stream, width(), options.timestamps, top)
     _require_none(ending.outcomes)
+    for side in (a, b):
+        if side.damaged:
+            # All that could be read was compared; the exit code says that it is not all there was.
+            raise WptraceError(f"{side.name} is damaged: some of its frames were left out")
     return 0
 
 

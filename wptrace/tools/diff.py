@@ -162,10 +162,13 @@ class _Reading:
                 "wptrace replay shows when its intervals end",
             )
         notes = list(singles.notes(report)) if singles is not None else []
+        damaged = self._capture.damaged
+        if damaged:
+            notes.append(f"{damaged:,} of its frames {'is' if damaged == 1 else 'are'} damaged, and left out")
         began_ns = self._rows.began_ns or self._head.began_ns
         found = {kind.name: self._measured(kind, report) for kind in self._rows.kinds}
         there = {name: one for name, one in found.items() if one.classes}
-        return Side(self._wanted.name, self._head.start, report, began_ns, there, tuple(notes))
+        return Side(self._wanted.name, self._head.start, report, began_ns, there, tuple(notes), damaged)
 
     def _interval(self, report: Report) -> None:
         inside = self._window.add(report)

@@ -8,7 +8,7 @@ from wptrace.analysis.changes import Change
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Side, difference
 from wptrace.analysis.measured import STRETCHES, Stretch, joined_stretches
 from wptrace.analysis.split import Sums
-from wptrace.flows.io.kinds import KINDS, WITHIN
+from wptrace.flows.io.kinds import KINDS, STAGES, WITHIN
 from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import Source
@@ -155,3 +155,8 @@ def test_stretches_are_put_together_until_they_are_few() -> None:
     assert sum(one.duration_ns for one in found) == 100 * SECOND
     assert sum(sums.count for one in found for sums in one.classes["read"].values()) == 5050
     assert of_stretches(made).measured["operation"].labels == LABELS
+
+
+def test_stages_that_are_part_of_others_lead_to_one_that_is_none() -> None:
+    assert {*WITHIN, *WITHIN.values()} <= STAGES.keys()
+    assert not WITHIN.keys() & set(WITHIN.values())

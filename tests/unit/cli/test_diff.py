@@ -263,6 +263,17 @@ def test_a_stretch_without_intervals(quick: Path) -> None:
         main(["diff", str(quick), "--against", "0s-5s", "--at", "100s-200s"])
 
 
+def test_of_a_damaged_capture_the_rest_is_compared(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(slow.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    slow.write_bytes(data)
+    with pytest.raises(WptraceError, match="is damaged: some of its frames were left out"):
+        main(["diff", str(quick), str(slow)])
+    out = capsys.readouterr().out
+    assert "note: B: 1 of its frames is damaged, and left out" in out
+    assert "us in device of sda" in out
+
+
 def test_a_capture_is_not_overwritten(quick: Path, slow: Path) -> None:
     before = quick.read_bytes()
     with pytest.raises(UsageError):
