@@ -68,7 +68,9 @@ def _filters(a: Start, b: Start) -> Iterator[Unlike]:
         if one == other or name in _SHOWN:
             continue
         sentence, counts = "counts are those of others", True
-        if name in ("dev", "op", "ops"):
+        if name == "dev":
+            sentence, counts = "rows of a device that only one of them traces are not compared", False
+        elif name in ("op", "ops"):
             sentence, counts = "what only one of them lets through is not compared", False
         yield Unlike(f"filter {name}", _filter(one), _filter(other), sentence, counts)
     by = tuple(start.filters.get("by", "") for start in (a, b))

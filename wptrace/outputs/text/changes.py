@@ -146,7 +146,7 @@ def _as_all(change: Change, every: Sequence[Change]) -> bool:
         return False
     mine = change.figures["mean"]
     for one in every:
-        if one.kind is change.kind and one.op == change.op and not one.owner:
+        if one.kind.name == change.kind.name.removeprefix("owned_") and one.op == change.op and not one.owner:
             whole = one.figures["mean"]
             alike = whole.real and mine.a and whole.a and (mine.change / mine.a) / (whole.change / whole.a) > _NEAR
             return bool(alike) and (mine.change / mine.a) / (whole.change / whole.a) < 1 / _NEAR
