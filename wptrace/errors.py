@@ -7,6 +7,7 @@
      +-- UnsupportedError        4  this kernel or this libbpf cannot do it
           +-- LibbpfError        4  libbpf is missing, too old, or a call into it failed
                +-- VerifierError 4  the kernel refused a program
+     +-- ConditionError          5  a condition holds under which the caller wanted a failure
 
 Each class has the exit code of the command line; each error may carry a hint: what the reader can do about it.
 """
@@ -63,3 +64,9 @@ class VerifierError(LibbpfError):
         super().__init__(f"the kernel refused the program {program}", hint, errno)
         self.program = program
         self.log = log
+
+
+class ConditionError(WptraceError):
+    """What was asked for was done, and what was found is what --fail-if named."""
+
+    exit_code = 5

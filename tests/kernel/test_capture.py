@@ -58,6 +58,27 @@ def replayed(file: Path, *options: str) -> list[Line]:
     return lines
 
 
+def test_a_trace_ends_with_what_is_different_from_a_capture(disk: Disk, tmp_path: Path) -> None:
+    file, jobs = tmp_path / "before.wpt", []
+    for options, rw in (("--each", f"--capture={file}"), "randread"), ((f"--against={file}",), "randrw"):
+        with Trace(*options, f"--dev={disk.name}") as trace:
+            jobs.append(fio(disk.path, rw=rw, number_ios=400))
+            trace.stop()
+    (found,) = [line for line in trace.lines if line["kind"] == "diff"]
+    check(found)
+    rows = [row for row in found["rows"] if (row["kind"], row["stage"]) == ("operation", "total")]
+    counts = {
+        row["labels"]["op"]: [0 if side is None else side["count"] for side in (row["a"], row["b"])] for row in rows
+    }
+    assert counts == {op: [job[op]["total_ios"] for job in jobs] for op in ("read", "write")}
+    assert {row["labels"]["op"]: row["state"] for row in rows} == {"read": "both", "write": "new"}
+    # Of the same capture, wptrace diff says the same of A.
+    done = wptrace("diff", str(file), str(file), "--json")
+    assert [row["a"] for row in json.loads(done.stdout)["rows"] if row["labels"]["op"] == "read"] == [
+        row["a"] for row in found["rows"] if row["labels"]["op"] == "read"
+    ]
+
+
 def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> None:
     file = tmp_path / "trace.wpt"
     with Trace("--each", f"--capture={file}", f"--dev={disk.name}") as trace:

@@ -240,6 +240,11 @@ def test_io_with_filters_and_replay(loop: Disk, file: Path, v2: Path, tmp_path: 
     done = wptrace("replay", str(capture), "--json")
     assert (done.returncode, done.stderr) == (0, "")
     keeps("replay", [json.loads(line) for line in done.stdout.splitlines()], {loop.name: "DISK"})
+    done = wptrace("diff", str(capture), str(capture), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    # What is compared is up to what there was.
+    lists = r"diff (unlike|joined|rows|devices|changes|text)(\[|\.)"
+    keeps("diff", [json.loads(line) for line in done.stdout.splitlines()], {loop.name: "DISK"}, chance=lists)
 
 
 def test_io_level_block(loop: Disk) -> None:

@@ -403,6 +403,12 @@ class Structure(Aggregate):
         end = next((place.offset for place in self.places if place.name == name), self.size)
         return Structure(self.name, end, [place for place in self.places if place.offset < end])
 
+    def only(self, names: Collection[str]) -> Structure:
+        """The same with these members alone, where they are. A KeyError where there is none of a name."""
+        for name in names:
+            self.member(name)
+        return Structure(self.name, self.size, [place for place in self.places if place.name in names])
+
     def shortened(self, count: int) -> Structure:
         """With no more elements in the array that is its last member."""
         *places, (name, offset, array) = self.places

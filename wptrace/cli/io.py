@@ -62,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
     path.add_output(parser, show)
+    show.add_argument(
+        "--against", metavar="FILE", help="end with what is different from this capture, as wptrace diff shows it"
+    )
     recorder = parser.add_argument_group("the flight recorder")
     recorder.add_argument(
         "--recorder",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LIVE_S = 1.0
 # A report without an interval of the user's has a column of time for each second.
-_COLUMN_S = 1.0
+COLUMN_S = 1.0
 # What a person can take in; --each and --sample have no limit unless one is named.
 _SLOW_LIMIT = 1000
 # More digits are a mistake, and int() refuses thousands of them.
@@ -160,7 +160,7 @@ def require_apart(written: str | None, *others: str) -> None:
 
 def _files(options: argparse.Namespace) -> list[str]:
     """Return further files that are written, or read."""
-    names = ("output", "capture", "log", "capture_file", "guest", "host")
+    names = ("output", "capture", "against", "log", "capture_file", "guest", "host")
     return [found for found in (getattr(options, name, None) for name in names) if found is not None]
 
 
@@ -248,8 +248,9 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     from wptrace.outputs.registry import CSV, LINES, NDJSON, TEXT, Wanted, make
 
     line, csv = (getattr(options, name, False) for name in ("line", "csv"))
-    if "intervals" not in wanted and (getattr(options, "capture", None) is not None or exports(options)):
-        # Intervals are the file's, unless some were given.
+    beside = [getattr(options, name, None) for name in ("capture", "against")]
+    if "intervals" not in wanted and (any(beside) or exports(options)):
+        # Intervals are the file's, or those of a comparison, unless some were given.
         wanted["intervals"] = options.interval is not None
     if getattr(options, "count", None) == "1" and not options.json:
         # The summary is the same once more.
@@ -290,7 +291,7 @@ def controls(output: Output) -> Controls | None:
 
 def paced(options: argparse.Namespace, seconds: float | None, recorded: bool = False) -> float | None:
     """How often there is a report: what an export is made of comes in columns of time."""
-    return _COLUMN_S if seconds is None and (recorded or exports(options)) else seconds
+    return COLUMN_S if seconds is None and (recorded or exports(options)) else seconds
 
 
 def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:

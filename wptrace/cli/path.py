@@ -11,6 +11,7 @@ from wptrace.cli import options as common
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from wptrace.cli.diff import Against
     from wptrace.engine.dumps import DumpOptions
     from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
@@ -54,6 +55,8 @@ def require(options: argparse.Namespace) -> common.EventOptions:
         raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
     common.budget(options)
     common.exports(options)
+    if getattr(options, "against", None) is not None and (options.line or options.csv):
+        raise UsageError("--against ends with what is different, and --line and --csv have lines alone: choose one")
     return events
 
 
@@ -75,6 +78,7 @@ def run(
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
+    from wptrace.outputs.fanout import FanOut
 
     seconds, count = common.interval(options)
     several, first = len(flows) > 1, next(iter(flows.values()))
@@ -91,6 +95,9 @@ def run(
         shown = {"per_device": options.per_device, "hist": options.hist or "", "owners": owners}
         if dumps is not None:
             shown["recorder"] = True
+        against = None if getattr(options, "against", None) is None else _against(options, first)
+        if against is not None and seconds is None:
+            seconds = common.COLUMN_S
         outputs = [
             common.output(options, stream, flow.view, live=live, title=title if several else "", **shown)
             for title, flow in flows.items()
@@ -104,6 +111,8 @@ def run(
         text = common.as_text(outputs[0])
         if dumps is not None and text is not None:
             dumps = dumps._replace(asked=text.take_dump, say=text.note)
+        if against is not None:
+            outputs[0] = FanOut(outputs[0], against.output)
         run_options = RunOptions(
             seconds,
             count,
@@ -117,5 +126,15 @@ def run(
             dumps,
         )
         trace(list(zip(flows.values(), outputs)), run_options)
-    again = "" if text is None else text.next_owner
+        again = "" if text is None else text.next_owner
+        if against is not None and not again:
+            against.write(options, stream)
     return 0 if workload is None else workload.exit_code(), again
+
+
+def _against(options: argparse.Namespace, flow: PathFlow | BlockFlow) -> Against:
+    from wptrace.cli.diff import Against
+
+    found = Against(options.against)
+    found.require(flow.name)
+    return found

@@ -274,7 +274,7 @@ def _shown(options: argparse.Namespace, head: Head) -> dict[str, Any]:
 
 def _times(options: argparse.Namespace, head: Head) -> tuple[int | None, int | None]:
     given = (("--since", options.since), ("--until", options.until))
-    since_ns, until_ns = (None if text is None else _moment(text, head.began_ns, option) for option, text in given)
+    since_ns, until_ns = (None if text is None else moment(text, head.began_ns, option) for option, text in given)
     if since_ns is not None and until_ns is not None and since_ns > until_ns:
         raise UsageError(f"--since {options.since} is later than --until {options.until}")
     for (option, text), at_ns in zip(given, (since_ns, until_ns)):
@@ -287,7 +287,7 @@ def _shown_time(ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ns // 1_000_000_000))
 
 
-def _moment(text: str, began_ns: int, option: str) -> int:
+def moment(text: str, began_ns: int, option: str) -> int:
     """A time of day in nanoseconds since 1970: of the day of the capture, unless a date stands before it."""
     found = _TIME.fullmatch(text.strip())
     if found is None:

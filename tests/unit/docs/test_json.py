@@ -13,8 +13,13 @@ from typing import Any, Callable
 import jsonschema
 import pytest
 
+from tests.unit.analysis import made_sides
 from tests.unit.docs.pages import DOCS, blocks, section, tables, text
 from tests.unit.outputs import path as whole_path
+from wptrace.analysis.condition import judge as judge_one
+from wptrace.analysis.condition import parse
+from wptrace.analysis.diff import difference
+from wptrace.analysis.reasons import blame
 from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.analysis.waits import OWNED_WAIT, WAIT, WORK
 from wptrace.engine import filters
@@ -22,7 +27,7 @@ from wptrace.engine.filters import Filter
 from wptrace.flows import discover
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io.join.joined import JOINED
-from wptrace.flows.io.kinds import KINDS
+from wptrace.flows.io.kinds import KINDS, WITHIN
 from wptrace.flows.io.options import FS, SAMPLE, SAVINGS
 from wptrace.flows.io.parts import owners
 from wptrace.kernel.cgroups import Cgroup
@@ -33,9 +38,11 @@ from wptrace.model.diagnosis import Attempt, Check, Diagnosis, FlowFinding, Hook
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, names
 from wptrace.model.report import BYTES, UNTIMED, Event, Overhead, Report, Source, Start, arranged
+from wptrace.outputs import diff
 from wptrace.outputs.doctor import as_json
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
+from wptrace.outputs.text.diff import Ending
 
 Line = dict[str, Any]
 
@@ -136,6 +143,12 @@ def made() -> Iterator[Line]:
     output.event(whole_path.request())
     output.in_flight([whole_path.waiting()._replace(fields={"pid": 1, "tid": 1, "comm": "dd"})], 5)
     yield from (json.loads(line) for line in stream.getvalue().splitlines())
+    load = made_sides.Load(100, {"device": (100_000.0, 0.1)})
+    slow, rand = load._replace(stages={"device": (200_000.0, 0.1)}), made_sides.seeded(1)
+    a, b = made_sides.side([load], rand), made_sides.side([slow, load._replace(op="write")], rand, kernel="6.18")
+    both = difference(a, b, WITHIN)
+    ending = Ending(blame(both, {}), [judge_one(parse("read.mean > +5%"), both)])
+    yield json.loads(json.dumps(diff.as_json(both, ending)))
     check = Check("BTF", "ok", "there")
     hook = HookFinding("C", "ok", None, [Attempt("complete", "tp_btf/x", True, "")])
     flow = FlowFinding("io", "block", True, "", [StageFinding("queue", "ok", "tp_btf/x", [])], [hook], [check], [check])
@@ -211,7 +224,7 @@ def beside(line: Line, path: tuple[Any, ...]) -> Line:
 def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            if path in (("filters",), ("loss",)) or path[-1:] == ("stages",):
+            if path == ("loss",) or path[-1:] in (("stages",), ("filters",), ("labels",), ("joined",)):
                 continue
             yield (*path, key)
             yield from fields(inner, (*path, key))

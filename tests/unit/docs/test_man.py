@@ -13,10 +13,13 @@ import pytest
 from tests.unit.docs.pages import MAN, man_options, man_text, section
 from wptrace import __version__
 from wptrace.cli.main import command_names
-from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, UsageError, WptraceError
+from wptrace.errors import ConditionError, LibbpfError, NotPermittedError, UnsupportedError, UsageError, WptraceError
 
 COMMANDS = {name: importlib.import_module(f"wptrace.cli.{name}").SUMMARY for name in command_names()}
 MAN_PAGES = sorted(path.name for path in MAN.iterdir())
+
+
+EVERY_ERROR = (WptraceError, UsageError, NotPermittedError, UnsupportedError, LibbpfError, ConditionError)
 
 
 def command_parser(command: str) -> argparse.ArgumentParser:
@@ -68,9 +71,7 @@ def test_the_version_is_that_of_the_package(page: str) -> None:
 
 
 def test_the_exit_codes_are_those_of_the_errors() -> None:
-    codes = {"0"} | {
-        str(kind.exit_code) for kind in (WptraceError, UsageError, NotPermittedError, UnsupportedError, LibbpfError)
-    }
+    codes = {"0"} | {str(kind.exit_code) for kind in EVERY_ERROR}
     status = (MAN / "wptrace.1").read_text().partition(".SH EXIT STATUS\n")[2].partition(".SH ")[0]
     assert set(re.findall(r"^\.B (\d+)$", status, re.M)) == codes
     assert set(re.findall(r"^\| (\d+) \|", section("commands.md", "## How a command ends"), re.M)) == codes

@@ -246,6 +246,16 @@ FIELDS = (
 )
 """Of all events of `wptrace io`: what a kind of them has not is empty."""
 
+WITHIN = {
+    "submit": "fs",
+    "journal": "fs",
+    "dirty_limit": "fs",
+    "queue": "device",
+    "driver": "device",
+    "complete": "device",
+}
+"""In which stage the time of another one is where nothing observes that."""
+
 REQUEST_EVENTS = (
     CounterField("merged", "another bio went with it: both were one request"),
     CounterField(

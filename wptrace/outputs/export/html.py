@@ -336,22 +336,33 @@ def _words(value: object) -> str:
 
 
 def page(title: str, data: Mapping[str, Any], text: Sequence[str]) -> bytes:
-    """Nothing is fetched, and nothing runs but what stands here: the policy names both by their checksums."""
-    here = Path(__file__).parent
-    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    """Nothing is fetched, and nothing runs but what stands here."""
+    script = source("report.js")
     # Names are hostile: what would end the element is spelled in another way.
     json = encoded(data).replace("<", "\\u003c")
-    policy = f"default-src 'none'; style-src {_checksum(style)}; script-src {_checksum(script)}; base-uri 'none'"
     plain = html.escape("\n".join(map(printable, text)))
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{html.escape(printable(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"{head(title, source('report.css'), script)}"
         f"<noscript><pre>{plain}</pre></noscript>\n<main></main>\n"
         f'<script type="application/json" id="data">{json}</script>\n<script>{script}</script>\n</body>\n</html>\n'
     ).encode("utf-8", "backslashreplace")
+
+
+def source(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def head(title: str, style: str, script: str = "") -> str:
+    """Up to the body. The policy names the style and the script by their checksums."""
+    runs = f"; script-src {_checksum(script)}" if script else ""
+    policy = f"default-src 'none'; style-src {_checksum(style)}{runs}; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f"<title>{html.escape(printable(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    )
 
 
 def _checksum(source: str) -> str:

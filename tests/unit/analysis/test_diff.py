@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two recordings compared: chance is no finding, what is there is found, and what one could not see is not zero."""
+
+from __future__ import annotations
+
+from tests.unit.analysis.made_sides import COLUMNS, LABELS, SECOND, Load, of_stretches, seeded, side
+from wptrace.analysis.changes import Change
+from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Side, difference
+from wptrace.analysis.measured import STRETCHES, Stretch, joined_stretches
+from wptrace.analysis.split import Sums
+from wptrace.flows.io.kinds import KINDS, STAGES, WITHIN
+from wptrace.flows.io.parts.owners import KINDS as OWNED
+from wptrace.model.kind import TOTAL
+from wptrace.model.report import Source
+
+# In nanoseconds: medians, and how they spread.
+_FS, _DEVICE = (5_000.0, 0.8), (80_000.0, 0.5)
+
+
+def compared(a: Side, b: Side) -> Difference:
+    return difference(a, b, WITHIN)
+
+
+def whole(found: Difference) -> Change:
+    (change,) = [one for one in found.changes if not one.owner]
+    return change
+
+
+def test_one_steady_load_has_no_findings() -> None:
+    """Of 200 pairs at most 5 % have one, also where each second differs from the next."""
+    rand = seeded(35)
+    for unsteady in (0.0, 0.05):
+        load = [Load(60, {"fs": _FS, "device": _DEVICE})]
+        sides = [side(load, rand, unsteady=unsteady) for _ in range(200)]
+        found = [compared(*sides[at : at + 2]).found for at in range(0, 200, 2)]
+        assert len(found) == 100
+        assert sum(map(bool, found)) <= 5
+
+
+def test_a_stage_that_is_slower_by_10_percent_is_found() -> None:
+    """With 2,000 requests, in 95 of 100."""
+    rand = seeded(35)
+    before = [side([Load(200, {"device": _DEVICE})], rand) for _ in range(20)]
+    hits = 0
+    for at in range(100):
+        after = side([Load(200, {"device": (88_000.0, 0.5)})], rand)
+        hits += whole(compared(before[at % 20], after)).figures["device"].real
+    assert hits >= 95
+
+
+def test_where_it_is_slower_is_said() -> None:
+    rand = seeded(1)
+    found = whole(
+        compared(
+            side([Load(200, {"fs": _FS, "device": _DEVICE})], rand),
+            side([Load(200, {"fs": _FS, "device": (160_000.0, 0.5)})], rand),
+        )
+    )
+    assert {name for name, figure in found.figures.items() if figure.real} == {"mean", "p99", "device"}
+    assert found.split.of("same") == found.split.b_ns - found.split.a_ns
+    assert found.p99 is not None
+    assert found.p99.mix_ns == 0
+
+
+def test_a_rate_is_that_of_the_recording() -> None:
+    rand = seeded(1)
+    found = whole(compared(side([Load(200, {"fs": _FS})], rand, 10), side([Load(400, {"fs": _FS})], rand, 30))).figures[
+        "rate"
+    ]
+    assert found.real
+    assert 190 < found.a < 210 < 390 < found.b < 410
+
+
+def test_few_are_not_compared() -> None:
+    rand = seeded(1)
+    found = compared(side([Load(2, {"fs": _FS})], rand, 10), side([Load(200, {"fs": (50_000, 0.1)})], rand, 10))
+    assert found.changes == []
+    assert (found.tested, found.few) == (0, 1)
+
+
+def test_a_stage_that_one_does_not_observe_is_part_of_the_other_one() -> None:
+    rand = seeded(1)
+    blind = [Source(stage, "" if stage == "journal" else "tp") for stage in COLUMNS[:-1]]
+    a = side([Load(200, {"fs": _FS, "journal": (500_000.0, 0.2)})], rand)
+    b = side([Load(200, {"fs": (505_000.0, 0.2)})], rand, sources=blind)
+    found = compared(a, b)
+    assert found.joined["journal"] == "fs"
+    change = whole(found)
+    assert "journal" not in change.columns
+    assert not change.figures["fs"].real
+    assert any(one.what == "stage journal" and one.b == "not observed" for one in found.unlike)
+    # Where both observe it, it is gone.
+    seen = whole(compared(a, side([Load(200, {"fs": (505_000.0, 0.2)})], rand)))
+    assert seen.figures["fs"].real
+
+
+def test_a_stage_that_no_disk_of_one_has_is_not_zero_there() -> None:
+    rand = seeded(1)
+    a = side([Load(200, {"driver": (20_000.0, 0.1), "device": (80_000.0, 0.1)})], rand)
+    b = side([Load(200, {"device": (100_000.0, 0.1)})], rand)
+    found = compared(a, b)
+    assert found.joined["driver"] == "device"
+    assert not whole(found).figures["device"].real
+
+
+def test_filters_that_differ_are_said_and_counts_are_not_compared() -> None:
+    rand = seeded(1)
+    a = side([Load(200, {"fs": _FS})], rand)
+    b = side([Load(400, {"fs": _FS})], rand, filters={"dev": ["sda"], "pid": 7})
+    found = compared(a, b)
+    assert [(one.what, one.a, one.b) for one in found.unlike if one.counts] == [("filter pid", "none", "7")]
+    assert not whole(found).figures["rate"].real
+
+
+def test_rows_that_one_could_not_have_are_neither_new_nor_gone() -> None:
+    rand = seeded(1)
+    reads, writes = Load(200, {"fs": _FS}), Load(200, {"fs": _FS}, op="write")
+    found = compared(side([reads], rand, filters={"op": "read"}), side([reads, writes], rand))
+    assert [pair.unseen for pair in found.pairs if pair.a is None] == ["filtered out"]
+    found = compared(side([reads], rand), side([reads, writes], rand))
+    assert [pair.unseen for pair in found.pairs if pair.a is None] == [""]
+    found = compared(side([reads], rand), side([reads, reads._replace(dev="sdb")], rand, filters={"dev": []}))
+    assert [pair.unseen for pair in found.pairs if pair.a is None] == ["not traced"]
+
+
+def test_rows_by_owner_of_one_alone() -> None:
+    rand = seeded(1)
+    kind = OWNED["comm"][0]
+    a = side([Load(200, {"fs": _FS})], rand)
+    b = side([Load(200, {"fs": _FS})], rand, kinds=(*KINDS, *OWNED["comm"]))
+    cells = dict(b.report.cells)
+    cells[kind.group("sda", "read", "app")] = {TOTAL: next(iter(cells.values()))[TOTAL]}
+    found = compared(a, b._replace(report=b.report._replace(cells=cells)))
+    assert [pair.unseen for pair in found.pairs if pair.kind is kind] == [NOT_BY_OWNER]
+
+
+def test_owners_are_compared_where_there_are_several() -> None:
+    rand = seeded(1)
+    app, batch = Load(200, {"device": _DEVICE}), Load(200, {"device": _DEVICE}, owner="batch")
+    slow = batch._replace(stages={"device": (160_000.0, 0.5)})
+    found = compared(side([app, batch], rand), side([app, slow], rand))
+    real = {one.owner: one.figures["mean"].real for one in found.changes}
+    assert real == {"": True, "app": False, "batch": True}
+    assert [one.owner for one in compared(side([app], rand), side([app], rand)).changes] == [""]
+
+
+def test_stretches_are_put_together_until_they_are_few() -> None:
+    made = []
+    for second in range(100):
+        one = Sums(len(COLUMNS))
+        one.count = second + 1
+        made.append(Stretch((second + 1) * SECOND, SECOND, {"read": {("sda", "app", "4 KiB"): one}}))
+    found = joined_stretches(made)
+    assert len(found) <= STRETCHES
+    assert sum(one.duration_ns for one in found) == 100 * SECOND
+    assert sum(sums.count for one in found for sums in one.classes["read"].values()) == 5050
+    assert of_stretches(made).measured["operation"].labels == LABELS
+
+
+def test_stages_that_are_part_of_others_lead_to_one_that_is_none() -> None:
+    assert {*WITHIN, *WITHIN.values()} <= STAGES.keys()
+    assert not WITHIN.keys() & set(WITHIN.values())

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom and what the largest change leads to: owner, device, stage, wait, and when it began."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.unit.analysis.made_sides import SECOND, Load, seeded, side
+from wptrace.analysis.diff import Side, difference
+from wptrace.analysis.reasons import _Level, blame, since, told
+from wptrace.analysis.split import SAME
+from wptrace.analysis.waits import WAIT
+from wptrace.flows.io.kinds import KINDS, WITHIN
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import TOTAL
+from wptrace.outputs.text import changes
+
+_QUICK = {"fs": (5_000.0, 0.1), "device": (100_000.0, 0.1), "throttle": (2_000.0, 0.1)}
+_HELD = {**_QUICK, "throttle": (400_000.0, 0.1)}
+
+
+def levels(*means: float) -> list[_Level]:
+    return [_Level((at + 1) * SECOND, 100, math.log(mean)) for at, mean in enumerate(means)]
+
+
+@pytest.mark.parametrize(
+    ("means", "second"),
+    [
+        ([100, 101, 99, 200, 201, 199, 200], 3),
+        ([100, 101, 99, 100, 101, 200, 201], 5),
+        # It is so from the start on, or goes up slowly, or came back.
+        ([200, 201, 199, 200, 201, 199, 200], None),
+        ([100, 101, 99, 100, 101, 99, 100], None),
+        ([100, 101, 200, 201, 100, 101, 99], None),
+        ([100, 200, 200], None),
+    ],
+)
+def test_when_a_level_began(means: list[float], second: int | None) -> None:
+    assert since(levels(*means), 100, 200) == (None if second is None else second * SECOND)
+
+
+def test_of_a_mean_that_was_nothing_there_is_no_level() -> None:
+    assert since(levels(1, 1, 2, 2), 0, 2) is None
+
+
+def test_owner_device_stage_and_who_is_new() -> None:
+    rand = seeded(1)
+    app, log = Load(100, _QUICK, owner="app"), Load(100, _QUICK, owner="log")
+    held = app._replace(stages=_HELD)
+    batch = Load(50, _QUICK, op="write", owner="batch")
+    found = difference(side([app, log], rand), side([held, log, batch], rand), WITHIN)
+    blamed = blame(found, {})
+    assert blamed is not None
+    assert (blamed.change.op, blamed.owner, blamed.device, blamed.part.stage) == ("read", "app", "sda", "throttle")
+    assert blamed.new == ["batch"]
+    assert blamed.began_ns is None
+    first, second = changes.verdict(blamed, found, False)
+    assert first == (
+        "verdict: reads, most of it those of app, take 2.9x as long, 99% of it in throttle of sda: batch is new there"
+    )
+    assert second.startswith("look at: what holds requests back: io.max")
+
+
+def with_waits(one: Side, reason: str, ns: int) -> Side:
+    took = Distribution()
+    took.add(ns)
+    cells = {**one.report.cells, WAIT.group("sda", "read", "fs", reason): {TOTAL: took}}
+    kinds = (*KINDS, WAIT)
+    return one._replace(report=one.report._replace(cells=cells), start=one.start._replace(kinds=kinds))
+
+
+def test_the_wait_that_a_stage_is_made_of() -> None:
+    rand = seeded(2)
+    a = side([Load(100, _QUICK)], rand)
+    b = side([Load(100, {**_QUICK, "fs": (1_000_000.0, 0.1)})], rand)
+    found = difference(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 900_000_000), WITHIN)
+    blamed = blame(found, {"lock of the file": "who else writes to it"})
+    assert blamed is not None
+    assert (blamed.part.stage, blamed.wait, blamed.advice) == ("fs", "lock of the file", "who else writes to it")
+    assert "in fs, where they wait for lock of the file" in next(changes.verdict(blamed, found, False))
+    # A small part of it is no reason.
+    found = difference(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 90_000_000), WITHIN)
+    blamed = blame(found, {})
+    assert blamed is not None
+    assert blamed.wait == ""
+
+
+def test_other_work_is_no_slower_device() -> None:
+    rand = seeded(3)
+    small, large = Load(90, _QUICK), Load(10, {"device": (900_000.0, 0.1)}, bytes=1 << 20)
+    found = difference(
+        side([small, large], rand), side([small._replace(rate=10), large._replace(rate=90)], rand), WITHIN
+    )
+    blamed = blame(found, {})
+    assert blamed is not None
+    assert (blamed.part.reason, blamed.part.stage, blamed.began_ns) == ("size", "", None)
+    assert list(changes.verdict(blamed, found, False))[1] == (
+        "look at: who sends other work than before; nothing says that the same work is slower"
+    )
+
+
+def test_parts_that_are_told_add_up() -> None:
+    rand = seeded(4)
+    found = difference(side([Load(100, _QUICK)], rand), side([Load(100, _HELD)], rand), WITHIN)
+    (change,) = found.changes
+    parts = told(change)
+    assert sum(part.ns for part in parts) == change.split.b_ns - change.split.a_ns
+    assert (parts[0].reason, parts[0].stage, parts[0].sure) == (SAME, "throttle", True)
+
+
+def test_nothing_is_blamed_for_chance() -> None:
+    rand = seeded(5)
+    assert blame(difference(side([Load(100, _QUICK)], rand), side([Load(100, _QUICK)], rand), WITHIN), {}) is None

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two recordings, or two stretches of one: what is different, by how much, and what may be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from wptrace.analysis import changes
+from wptrace.analysis.changes import Change
+from wptrace.analysis.measured import Measured, aligned, named, same_labels, seen_stages
+from wptrace.analysis.unlike import Unlike, alike, observed, unlike
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import DEVICE, OPERATION, OWNER, Kind
+from wptrace.model.report import BYTES, Report, Start
+
+NOT_BY_OWNER = "not by owner"
+"""One has no rows by owner, which is said of all of them at once."""
+
+
+class Side(NamedTuple):
+    """A recording, or a stretch of it."""
+
+    name: str
+    start: Start
+    report: Report
+    began_ns: int
+    measured: Mapping[str, Measured]
+    """By the name of the kind."""
+    notes: tuple[str, ...] = ()
+    damaged: int = 0
+    """So many frames of the capture could not be read."""
+
+
+class Pair(NamedTuple):
+    """What both have of one row; None where there is nothing."""
+
+    kind: Kind
+    values: tuple[str, ...]
+    a: Mapping[str, Distribution] | None
+    b: Mapping[str, Distribution] | None
+    bytes: tuple[int, int]
+    unseen: str = ""
+    """Which one could not have seen it; else it is new, or gone."""
+
+
+class Difference(NamedTuple):
+    a: Side
+    b: Side
+    unlike: Sequence[Unlike]
+    pairs: Sequence[Pair]
+    changes: Sequence[Change]
+    joined: Mapping[str, str]
+    """Stages that only one of both observes, and in which their time is there."""
+    tested: int
+    """So many figures were compared,"""
+    few: int
+    """and so many rows not, as there are too few objects."""
+    span: Mapping[str, Measured] = {}
+    """Of two stretches of one recording, all between the begin of the first and the end of the last."""
+
+    @property
+    def found(self) -> int:
+        return sum(figure.real for change in self.changes for figure in change.figures.values())
+
+
+def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
+    """`within` says in which stage the time of another one is where that is not observed."""
+    pairs = [
+        (mine, b.measured[name])
+        for name, mine in a.measured.items()
+        if name in b.measured and alike(mine.kind, b.measured[name].kind)
+    ]
+    columns = {name for pair in pairs for one in pair for name in one.columns}
+    seen = [seen_stages(side.measured.values(), observed(side.start)) for side in (a, b)]
+    joined = {
+        stage: other for stage, other in within.items() if stage in columns and (stage in seen[0]) != (stage in seen[1])
+    }
+    found = unlike((a.start, a.report), (b.start, b.report), joined)
+    every: list[Change] = []
+    few = 0
+    for mine, theirs in pairs:
+        some, left = changes.between(*same_labels(aligned(mine, joined), aligned(theirs, joined)))
+        every += some
+        few += left
+    every = changes.judged(every, any(one.counts for one in found))
+    tested = sum(len(change.figures) for change in every)
+    return Difference(a, b, found, list(_pairs(a, b)), every, joined, tested, few)
+
+
+class _Row(NamedTuple):
+    kind: Kind
+    cells: Mapping[str, Distribution]
+    bytes: int
+
+
+def _pairs(a: Side, b: Side) -> Iterator[Pair]:
+    in_a, in_b = _rows(a.report), _rows(b.report)
+    for key in dict.fromkeys((*in_a, *in_b)):
+        one, other = in_a.get(key), in_b.get(key)
+        kind = one.kind if one is not None else in_b[key].kind
+        missing = a if one is None else b
+        theirs = next((there for there in missing.start.kinds if there.name == kind.name), None)
+        if theirs is not None and not alike(kind, theirs):
+            continue
+        unseen = "" if one is not None and other is not None else _unseen(kind, key[1], missing)
+        yield Pair(
+            kind,
+            key[1],
+            None if one is None else one.cells,
+            None if other is None else other.cells,
+            (0 if one is None else one.bytes, 0 if other is None else other.bytes),
+            unseen,
+        )
+
+
+def _rows(report: Report) -> dict[tuple[str, tuple[str, ...]], _Row]:
+    found: dict[tuple[str, tuple[str, ...]], _Row] = {}
+    for group, stages in report.cells.items():
+        key = (group.kind.name, named(group))
+        row = _Row(group.kind, stages, report.counter(group, BYTES))
+        # Processes of one name have one row.
+        found[key] = _together(found[key], row) if key in found else row
+    return found
+
+
+def _together(one: _Row, other: _Row) -> _Row:
+    cells = dict(one.cells)
+    for name, found in other.cells.items():
+        merged = cells[name].copy() if name in cells else type(found)()
+        merged.merge(found)
+        cells[name] = merged
+    return _Row(one.kind, cells, one.bytes + other.bytes)
+
+
+def _unseen(kind: Kind, values: tuple[str, ...], side: Side) -> str:
+    """Why a recording without a row of this cannot have one; empty where there was none of it."""
+    start = side.start
+    if all(one.name != kind.name for one in start.kinds):
+        if any(label.alias == OWNER for label in kind.labels):
+            return NOT_BY_OWNER
+        return f"{kind.noun.plural} are not followed"
+    types: dict[str, str] = {label.type: value for label, value in zip(kind.labels, values)}
+    ops = start.filters.get("ops", (start.filters["op"],) if "op" in start.filters else ())
+    if ops and types.get(OPERATION) not in (*ops, "", None):
+        return "filtered out"
+    devices, device = start.filters.get("dev", ()), types.get(DEVICE, "")
+    # A partition has the name of its disk in its own.
+    if devices and device and not any(device.startswith(str(one)) for one in devices):
+        return "not traced"
+    return ""

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace diff`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from wptrace.cli import options as common
+from wptrace.cli.replay import moment
+from wptrace.errors import ConditionError, UsageError, WptraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wptrace.analysis.condition import Outcome
+    from wptrace.analysis.diff import Difference, Side
+    from wptrace.analysis.measured import Measured
+    from wptrace.analysis.reasons import Blame
+    from wptrace.capture.reader import Capture
+
+SUMMARY = "compare two captures, or two stretches of one: what changed, and why"
+
+TOP = 20
+_WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="what a command wrote with --capture: how it was")
+    parser.add_argument("second", nargs="?", metavar="B", help="how it is; without it, two stretches of A are compared")
+    which = parser.add_argument_group("which part of them")
+    which.add_argument("--at", metavar="FROM-TO", help="how it is, as a stretch: 14:00-14:05, or 60s-120s of B")
+    which.add_argument("--against", metavar="FROM-TO", help="how it was, as a stretch of A")
+    show = parser.add_argument_group("what to show")
+    show.add_argument(
+        "--by", choices=("comm", "cgroup", "file", "dir"), help="owners of single operations (default: comm)"
+    )
+    show.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="end with 5 if it holds and is no chance: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
+        " repeatable",
+    )
+    show.add_argument(
+        "--to",
+        choices=("markdown", "html"),
+        metavar="FORMAT",
+        help="markdown: a summary for GitHub; html: a page, into the FILE of -o",
+    )
+    show.add_argument(
+        "--folded",
+        choices=("time", "count"),
+        help="of wptrace stacks: a line for each stack with what it has in A and in B, for differential flame graphs",
+    )
+    show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {TOP})")
+    common.add_output(show, stats=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from wptrace.analysis import condition
+    from wptrace.outputs import diff as plain
+    from wptrace.outputs import markdown, page
+    from wptrace.outputs.export.file import ExportFile
+    from wptrace.outputs.text import diff as text
+
+    if options.second is None and (options.at is None or options.against is None):
+        raise UsageError(
+            "name a second capture, or two stretches of the first one",
+            "wptrace diff A.wpt B.wpt, or wptrace diff A.wpt --at 14:00-14:05 --against 13:00-13:05",
+        )
+    forms = [name for name in ("json", "to", "folded") if getattr(options, name)]
+    if len(forms) > 1:
+        raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same: choose one")
+    conditions = [condition.parse(text) for text in options.fail_if]
+    if options.to == "html":
+        if options.output is None:
+            raise UsageError("--to html needs the name of a file: -o FILE")
+        common.require_apart(options.output, options.first, options.second or options.first)
+    top = TOP if options.top is None else common.number(options.top, "--top")
+    files = (options.first, options.second or options.first)
+    file = ExportFile(common.named(options.output, "-o")) if options.to == "html" else None
+    a, b, span = _read(options, files)
+    _require_alike(a, b)
+    if options.folded and a.start.flow != "stacks":
+        raise UsageError("--folded needs captures of wptrace stacks")
+    found, blamed = compared(a, b, span)
+    ending = text.Ending(blamed, [condition.judge(one, found) for one in conditions])
+    if file is not None:
+        page.write(found, ending, file, options.timestamps, top)
+    else:
+        with common.stream(options, *files) as stream:
+            if options.json:
+                plain.write(found, ending, stream)
+            elif options.folded:
+                stream.writelines(f"{line}\n" for line in text.folded(found, options.folded))
+            elif options.to:
+                markdown.write(found, ending, stream, options.timestamps)
+            else:
+                text.write(found, ending, stream, width(), options.timestamps, top)
+    _require_none(ending.outcomes)
+    for side in (a, b):
+        if side.damaged:
+            # All that could be read was compared; the exit code says that it is not all there was.
+            raise WptraceError(f"{side.name} is damaged: some of its frames were left out")
+    return 0
+
+
+def _read(options: argparse.Namespace, files: Sequence[str]) -> tuple[Side, Side, Mapping[str, Measured]]:
+    from wptrace.capture.reader import Capture
+
+    captures: list[Capture] = []
+    try:
+        for file in dict.fromkeys(files):
+            captures.append(Capture(Path(file)))
+        return _sides(options, captures[0], captures[-1])
+    finally:
+        for capture in captures:
+            capture.close()
+
+
+def compared(a: Side, b: Side, span: Mapping[str, Measured] | None = None) -> tuple[Difference, Blame | None]:
+    from wptrace.analysis.diff import difference
+    from wptrace.analysis.reasons import blame
+    from wptrace.flows.io import wait_reasons
+    from wptrace.flows.io.kinds import WITHIN
+
+    found = difference(a, b, WITHIN)._replace(span=span or {})
+    return found, blame(found, {name: reason.advice for name, reason in wait_reasons.BY_NAME.items()})
+
+
+def width() -> int:
+    return shutil.get_terminal_size((_WIDTH, 24)).columns
+
+
+class Against:
+    """A trace that goes on is compared with a capture, when it is over."""
+
+    def __init__(self, file: str) -> None:
+        """What is wrong with the file is found out before anything is traced."""
+        from wptrace.capture.reader import Capture
+        from wptrace.tools.diff import Following, Wanted, read
+
+        capture = Capture(Path(file))
+        try:
+            # Those of the trace are not kept.
+            self._before = read(capture, Wanted(file, singles=False))
+        finally:
+            capture.close()
+        self.output = Following()
+
+    def require(self, flow: str) -> None:
+        if self._before.start.flow != flow:
+            raise UsageError(f"--against names a capture of wptrace {self._before.start.flow}, and this is {flow}")
+
+    def write(self, options: argparse.Namespace, stream: TextIO) -> None:
+        from wptrace.outputs import diff as plain
+        from wptrace.outputs.text import diff as text
+
+        if self.output.side is None:
+            return
+        found, blamed = compared(self._before, self.output.side)
+        ending = text.Ending(blamed)
+        if options.json:
+            plain.write(found, ending, stream)
+        else:
+            stream.write("\n")
+            text.write(found, ending, stream, width(), options.timestamps, TOP)
+
+
+def _require_none(outcomes: Sequence[Outcome]) -> None:
+    """One that holds ends the command with its own code; one that cannot be answered is no success."""
+    from wptrace.outputs.text.changes import outcome
+
+    for one in outcomes:
+        if one.holds:
+            raise ConditionError(f"--{outcome(one)}")
+    for one in outcomes:
+        if one.figure is None:
+            raise WptraceError(f"--{outcome(one)}")
+
+
+def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tuple[Side, Side, Mapping[str, Measured]]:
+    """Both, and where they are of one capture all from the begin of the first to the end of the last."""
+    from wptrace.tools.diff import Wanted, read
+
+    wanted = []
+    for capture, given, option in ((first, options.against, "--against"), (second, options.at, "--at")):
+        since_ns, until_ns = (None, None) if given is None else _stretch(given, capture.head.began_ns, option)
+        name = str(capture.head.start.file) + (f" {given}" if given else "")
+        wanted.append(Wanted(name, since_ns, until_ns, options.by or ""))
+    a, b = read(first, wanted[0]), read(second, wanted[1])
+    if options.second is not None or a.began_ns > b.began_ns:
+        return a, b, {}
+    return a, b, read(first, wanted[0]._replace(until_ns=wanted[1].until_ns)).measured
+
+
+def _stretch(text: str, began_ns: int, option: str) -> tuple[int, int]:
+    """Both ends are times as of --since; there are dashes in dates as well."""
+    for at, letter in enumerate(text):
+        if letter != "-":
+            continue
+        try:
+            since_ns, until_ns = (moment(one, began_ns, option) for one in (text[:at], text[at + 1 :]))
+        except UsageError:
+            continue
+        if since_ns >= until_ns:
+            raise UsageError(f"{option} {text} ends before it begins")
+        return since_ns, until_ns
+    raise UsageError(f"{option} takes a stretch such as 14:00-14:05 or 60s-120s, not {text!r}")
+
+
+def _require_alike(a: Side, b: Side) -> None:
+    if a.start.flow != b.start.flow:
+        raise UsageError(
+            f"{a.name} is of wptrace {a.start.flow}, {b.name} of wptrace {b.start.flow}: they follow different things"
+        )
