@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from typing import Callable, NamedTuple
 
 from wptrace.analysis import neighbours
+from wptrace.analysis.incident import Incidents
 from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
@@ -80,6 +81,11 @@ def replay(
         ) from error
 
 
+def _incidents() -> Incidents:
+    waited_for = (kinds.OPERATION.name, kinds.HIT.name)
+    return Incidents(waited_for, [stage.name for stage in kinds.REQUEST.stages])
+
+
 class _Replay:
     def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: ReplayPace | None) -> None:
         self._capture, self._output, self._wanted, self._pace = capture, output, wanted, pace
@@ -96,6 +102,7 @@ class _Replay:
         self._decoded = Singles(capture, capture.head, wanted.singles)
         self._first_ns = self._last_ns = self._skipped = self._unlisted = 0
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
+        self._incidents = _incidents() if head.of_events and head.start.flow == "io" else None
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer the selection, and not events alone."""
@@ -154,6 +161,8 @@ class _Replay:
                 report = self._with_rows(report, self._owned)
             if report is not None and self._neighbours is not None:
                 report = self._with_neighbours(report, self._neighbours)
+            if report is not None and self._incidents is not None:
+                report = report._replace(incident=self._incidents.found())
         if report is not None:
             if self._capture.damaged:
                 next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
@@ -199,7 +208,7 @@ class _Replay:
         with self._read():
             spans: Iterator[Span | None] = repeat(None)
             if (self._of_singles or self._owned is not None) and self._head.start.flow == "io":
-                spans = chain(self._decoded.spans(found, options.COMM), spans)
+                spans = chain(self._decoded.spans(found, options.PROCESS), spans)
             yield from zip(self._decoded.of(found), spans)
 
     def _batches(self, found: Records) -> Iterator[Sequence[Event]]:
@@ -224,19 +233,16 @@ class _Replay:
         return True
 
     def _take(self, events: Iterator[tuple[Event, Span | None]]) -> None:
-        wanted, selection = self._wanted, self._selection
+        wanted = self._wanted
         shown = False
         for event, span in events:
-            if not self._window.has(event.end_ns):
+            is_asked = self._window.has(event.end_ns) and self._is_selected(event)
+            if self._incidents is not None:
+                # Who was under way may be anybody.
+                with self._read():
+                    self._incidents.add(event, span, is_asked)
+            if not is_asked:
                 continue
-            if selection:
-                try:
-                    if not selection.has(event):
-                        continue
-                except LookupError as error:
-                    raise UsageError(
-                        f"--{error.args[0]} cannot be answered: events of this capture do not have it"
-                    ) from None
             if not self._is_due(event.end_ns):
                 return
             if self._of_singles or self._owned is not None:
@@ -247,6 +253,12 @@ class _Replay:
                 self._output.event(event)
         if shown:
             self._output.flush()
+
+    def _is_selected(self, event: Event) -> bool:
+        try:
+            return not self._selection or self._selection.has(event)
+        except LookupError as error:
+            raise UsageError(f"--{error.args[0]} cannot be answered: events of this capture do not have it") from None
 
     def _count(self, event: Event, requests: list[Event]) -> None:
         if self._owned is not None:
