@@ -24,6 +24,7 @@ UNUSUAL = 4
 """What took so many times as long as usual has a beginning."""
 _SHORTEST_NS = 1_000
 _OWNERS = 20
+_FEW = 8
 _MOST_NAMES = 1 << 16
 
 
@@ -135,7 +136,7 @@ class Incidents:
         met, others = self._under_way(dev, whole, own)
         alike = [one for one in self._all(dev, part) if one.at != self._own]
         usual = self._usual(alike)
-        op = self._names[self._alike[own]].op if 0 <= own else str(event.group.label("op"))
+        op = self._names[self._alike[own]].op if own >= 0 else str(event.group.label("op"))
         wall_ns = event.end_ns - _end(event)
         return Incident(
             event,
@@ -192,12 +193,13 @@ class Incidents:
                 yield _Part(at, begin, end - begin)
 
     def _usual(self, parts: Collection[_Part]) -> dict[str, int]:
-        """The medians, by operation."""
+        """The medians, by operation; of a few that of all, as all of them may be slow ones."""
         found: dict[str, list[int]] = {}
         ops = [found.setdefault(one.op, []) for one in self._names]
         for part in parts:
             ops[self._alike[part.at]].append(part.ns)
-        return {op: sorted(values)[len(values) // 2] for op, values in found.items() if values}
+        whole = _median([ns for values in found.values() for ns in values])
+        return {op: _median(values) if len(values) >= _FEW else whole for op, values in found.items()}
 
     def _under_way(self, dev: str, slow: _Part, own: int) -> tuple[list[UnderWay], UnderWay | None]:
         """Of the others, while a slow one was on its way."""
@@ -211,7 +213,8 @@ class Incidents:
                 counts[first] += 1
                 counts[first + 1] += self._bytes[at]
                 counts[2] += self._issued[at] <= since_ns
-        rows = [UnderWay(self._names[number].owner, self._names[number].op, *counts) for number, counts in found.items()]
+        names = self._names
+        rows = [UnderWay(names[number].owner, names[number].op, *counts) for number, counts in found.items()]
         rows.sort(key=lambda one: (-one.requests, -one.later))
         met, rest = rows[:_OWNERS], rows[_OWNERS:]
         return met, UnderWay(OTHERS, "", *map(sum, zip(*(one[2:] for one in rest)))) if rest else None
@@ -223,7 +226,7 @@ class Incidents:
             return None
         # In the middle between what is usual and the slowest, as factors are compared.
         limits = {name: isqrt(max(ns, _SHORTEST_NS) * slowest.ns) for name, ns in usual.items()}
-        least = [limits.get(one.op, 0) for one in self._names]
+        least = [limits[one.op] for one in self._names]
         before = [one for one in parts if one.begin_ns <= slowest.begin_ns]
         slow = [one for one in before if one.ns >= least[self._alike[one.at]]]
         first = slowest
@@ -241,6 +244,10 @@ class Incidents:
             sum(one.begin_ns >= first.begin_ns for one in slow) + 1,
             sum(one.begin_ns >= first.begin_ns for one in before) + 1,
         )
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2] if values else 0
 
 
 def _end(event: Event) -> int:

@@ -208,9 +208,9 @@ function marks(x, y, span) {
 	const found = D.incident;
 	if (!found) return [];
 	const one = found.event, inside = (ms) => ms != null && ms >= span[0] && ms <= span[1];
-	const upright = (ms, name) => (inside(ms) ? [svg("line", { class: `upright ${name}`, x1: x(ms), x2: x(ms), y1: TOP, y2: HIGH - BOTTOM }, svg("title", {}, `${name} ${clock(ms, 6)}`))] : []);
+	const upright = (ms, name, words) => (inside(ms) ? [svg("line", { class: `upright ${name}`, x1: x(ms), x2: x(ms), y1: TOP, y2: HIGH - BOTTOM }, svg("title", {}, `${words} ${clock(ms, 3)}`))] : []);
 	const own = state.series === one.series && state.metric === "total" && inside(one.end);
-	return [...upright(found.begin, "slow since"), ...upright(found.queued, "queued"),
+	return [...upright(found.begin, "since", "slow since"), ...upright(found.queued, "queued", "it was queued at"),
 		...(own ? [svg("circle", { class: "slow", r: 6, cx: x(one.end).toFixed(1), cy: y(one.total) }, svg("title", {}, found.lines[0]))] : [])];
 }
 

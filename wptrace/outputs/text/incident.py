@@ -63,7 +63,7 @@ def _others(found: Incident) -> list[UnderWay]:
 
 
 def _sum(found: Sequence[UnderWay]) -> UnderWay:
-    return UnderWay("", "", *(sum(one[at] for one in found) for at in range(2, len(UnderWay._fields))))
+    return UnderWay("", "", *(sum(int(one[at]) for one in found) for at in range(2, len(UnderWay._fields))))
 
 
 def _many(one: UnderWay) -> str:
