@@ -84,9 +84,14 @@ class Dumps:
         self.dump()
 
     def dump(self) -> None:
-        """A failure is said, and nothing else happens."""
+        """A failure is said, and nothing is left of it."""
         try:
-            made = self._recorder.dump(_free(self._options.folder), self._trace.start, self._trace.flow.view)
+            path = _created(self._options.folder)
+            try:
+                made = self._recorder.dump(path, self._trace.start, self._trace.flow.view)
+            except (WptraceError, OSError):
+                path.unlink()
+                raise
         except (WptraceError, OSError) as error:
             self._say(f"the recorder could not be written: {error}")
             return
@@ -162,11 +167,12 @@ class Pages:
         self._complaints.close()
 
 
-def _free(folder: Path) -> Path:
-    """A name that no file has."""
+def _created(folder: Path) -> Path:
+    """A file of a new name: another trace may write there at the same time."""
     stem = time.strftime("wptrace-%Y%m%d-%H%M%S")
     for number in range(_MOST_OF_A_NAME):
         path = folder / (f"{stem}-{number}.wpt" if number else f"{stem}.wpt")
-        if not path.exists() and not path.is_symlink():
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             return path
     raise WptraceError(f"{folder} has {_MOST_OF_A_NAME:,} dumps of this second", "remove some of them")

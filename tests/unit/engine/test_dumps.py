@@ -32,9 +32,9 @@ class Recorder:
         self.failure: Exception | None = None
 
     def dump(self, path: Path, start: object, view: str) -> Made:
+        path.write_text("a dump")
         if self.failure is not None:
             raise self.failure
-        path.write_text("a dump")
         return Made(path)
 
 
@@ -88,7 +88,7 @@ def test_two_at_once_have_names_of_their_own(make: Make, tmp_path: Path, monkeyp
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_failure_is_said_and_the_next_one_may_be_written(
+def test_of_a_failure_nothing_is_left_and_the_next_one_may_be_written(
     make: Make, recorder: Recorder, said: list[str], tmp_path: Path
 ) -> None:
     one = make(page=page())
