@@ -165,21 +165,17 @@ def _recorder(text: str) -> RecorderSize:
     """A time such as 30s, or a size such as 64M."""
     from wptrace.flows.io.options import (
         LONGEST_NS,
-        RECORD_BYTES,
         RECORDER_LARGEST,
-        RECORDER_RATE,
         RECORDER_SMALLEST,
         RecorderSize,
     )
     from wptrace.model.units import parse_bytes
 
-    count, window_ns = parse_bytes(text), LONGEST_NS
-    if count is None:
-        window_ns = parse_duration(text)
-        count = window_ns * RECORDER_RATE * RECORD_BYTES // 1_000_000_000
-    if not RECORDER_SMALLEST <= count <= RECORDER_LARGEST:
+    count = parse_bytes(text)
+    size = RecorderSize.of_time(parse_duration(text)) if count is None else RecorderSize(LONGEST_NS, count)
+    if not RECORDER_SMALLEST <= size.bytes <= RECORDER_LARGEST:
         raise UsageError(f"--recorder takes a time such as 30s or a size between 1M and 4G, not {text!r}")
-    return RecorderSize(window_ns, count)
+    return size
 
 
 def _dumps(options: argparse.Namespace) -> DumpOptions | None:

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from wptrace.flows.io.parts.recorder import Whole, _areas, _entries, _ordered, _whole
+from wptrace.flows.io.parts.recorder import Whole, _areas, _entries, _ordered, _whole, does_not_fit
+from wptrace.kernel import memory
 
 _SIZE, _ROOM = 32, 8
 _RECORD = struct.Struct("<Q20xI")
@@ -76,3 +77,11 @@ def test_cpus_share_the_memory() -> None:
     found = _areas(100_000, 5, [0, 1, 3])
     assert [one.room for one in found] == [32_768, 32_768, 1024, 32_768, 1024]
     assert [one.first for one in found] == [0, 32_768, 65_536, 66_560, 99_328]
+
+
+@pytest.mark.parametrize(("free", "fits"), [(400, True), (399, False)])
+def test_there_must_be_room_for_a_dump_as_well(monkeypatch: pytest.MonkeyPatch, free: int, fits: bool) -> None:
+    """Of the memory that is free a quarter is left."""
+    monkeypatch.setattr(memory, "room", lambda: memory.Room(free << 20, "the cgroup /a"))
+    takes = "a recorder does not fit that takes 100 MiB of the kernel's memory, and a dump of it 200 MiB for a moment"
+    assert does_not_fit(100 << 20) == ("" if fits else f"{takes}: the cgroup /a has {free} MiB free")

@@ -48,6 +48,9 @@ _COMPARED = 4096
 _AT_ONCE = 8192
 # What must be left of the memory that there is.
 _SPARE = 1 / 4
+# A dump is a copy, and the order of what is in it.
+_OF_DUMP = 2
+SMALLER = "name a smaller size with --recorder, such as 16M"
 
 
 class Area(NamedTuple):
@@ -95,12 +98,9 @@ class Recorder(Part):
         self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, self._online)
         count = sum(area.room for area in self._areas)
         self._bytes = count * self._record.size
-        room = memory.room()
-        if self._bytes > room.bytes * (1 - _SPARE):
-            raise UsageError(
-                f"a recorder of {human(self._bytes)} does not fit: {room.whose} has {human(room.bytes)} free",
-                "name a smaller size with --recorder, such as 16M",
-            )
+        lacking = does_not_fit(self._bytes)
+        if lacking:
+            raise UsageError(lacking, SMALLER)
         obj.rodata.recording = True
         obj.rodata.recorder_window_ns = min(self._size.window_ns, _NAMED_NS)
         obj.maps["recorded"].max_entries = count
@@ -205,6 +205,19 @@ class Recorder(Part):
             yield (values["dev"], values["inode"]), path_in(names, memory)
 
 
+def takes(size: int) -> str:
+    """Of a recorder of so many bytes."""
+    return f"takes {human(size)} of the kernel's memory, and a dump of it {human(_OF_DUMP * size)} for a moment"
+
+
+def does_not_fit(size: int) -> str:
+    """Why not; empty: it does. Without room for a dump, that would end the trace when it is needed most."""
+    room = memory.room()
+    if (1 + _OF_DUMP) * size <= room.bytes * (1 - _SPARE):
+        return ""
+    return f"a recorder does not fit that {takes(size)}: {room.whose} has {human(room.bytes)} free"
+
+
 def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
     """A power of two for each CPU; those that are not online have little room."""
     each = _FEWEST
@@ -296,7 +309,7 @@ def _mapped(table: Map) -> mmap.mmap:
 
 def _room(length: int) -> mmap.mmap:
     """Memory for a copy, most of whose time it takes to clear the pages: so they are large where they may be."""
-    found = mmap.mmap(-1, max(length, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    found = mmap.mmap(-1, max(length, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
         found.madvise(mmap.MADV_HUGEPAGE)
     return found
