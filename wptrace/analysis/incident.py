@@ -151,7 +151,7 @@ class _Look(NamedTuple):
         parts = self._parts(request)
         part = max(parts, key=lambda name: parts[name].ns)
         whole = _Part(request, _end(event) - event.total_ns, event.total_ns)
-        if BEFORE in parts:
+        if part != OUTSIDE:
             queued_ns = parts[BEFORE].begin_ns
             whole = _Part(request, queued_ns, parts[DEVICE].end_ns - queued_ns)
         met, others = self._under_way(whole)

@@ -171,7 +171,7 @@ class Incident(NamedTuple):
     usual_ns: int
     """The median of the same part of all others that are alike; 0: there are none."""
     moment_ns: int
-    """Time of day at which its request was queued; without one, at which it began."""
+    """Time of day at which its request was queued; where its time was outside of the device, at which it began."""
     under_way: Sequence[UnderWay]
     """Those with the most requests first."""
     others: UnderWay | None

@@ -120,6 +120,7 @@ def test_time_outside_of_the_device() -> None:
     slow = add(made, SECOND + 10 * MS, 900 * US, apart=50 * MS)
     incident = found(made)
     assert (incident.event, incident.part, incident.part_ns, incident.usual_ns) == (slow, OUTSIDE, 50 * MS, 0)
+    assert incident.moment_ns == slow.start_ns
     assert incident.beginning is not None
     assert (incident.beginning.owner, incident.beginning.begin_ns) == ("one[7]", first.end_ns - 30 * MS)
 

@@ -210,7 +210,7 @@ function marks(x, y, span) {
 	const one = found.event, inside = (ms) => ms != null && ms >= span[0] && ms <= span[1];
 	const upright = (ms, name, words) => (inside(ms) ? [svg("line", { class: `upright ${name}`, x1: x(ms), x2: x(ms), y1: TOP, y2: HIGH - BOTTOM }, svg("title", {}, `${words} ${clock(ms, 3)}`))] : []);
 	const own = state.series === one.series && state.metric === "total" && inside(one.end);
-	return [...upright(found.begin, "since", "slow since"), ...upright(found.queued, "queued", "it was queued at"),
+	return [...upright(found.begin, "since", "slow since"), ...upright(found.queued, "queued", "from then on it was on its way: "),
 		...(own ? [svg("circle", { class: "slow", r: 6, cx: x(one.end).toFixed(1), cy: y(one.total) }, svg("title", {}, found.lines[0]))] : [])];
 }
 
@@ -262,7 +262,7 @@ function heat() {
 			D.events.rows.length ? el("span", {}, el("i", { style: { background: "var(--over)", width: "8px", height: "8px", borderRadius: "4px" } }), "one of the slowest") : null,
 			D.incident ? el("span", {}, el("i", { class: "ring" }), "the incident") : null,
 			D.incident && D.incident.begin != null ? el("span", {}, el("i", { class: "line", style: { background: "var(--bad)" } }), "slow since") : null,
-			D.incident ? el("span", {}, el("i", { class: "line", style: { background: "var(--accent)" } }), "it was queued") : null),
+			D.incident ? el("span", {}, el("i", { class: "line", style: { background: "var(--accent)" } }), "it came") : null),
 		told);
 
 	let cursor = -1, anchor = -1, view = [], x = null;

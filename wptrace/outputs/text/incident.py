@@ -55,7 +55,8 @@ def moment(found: Incident, dates: bool) -> str:
     there = _counted(whole.requests, whole.bytes) if whole.requests else "no other request"
     were = "were" if whole.requests > 1 else "was"
     came = f", and {_counted(whole.later, whole.later_bytes)} came while it was" if whole.later else ""
-    return f"when it was queued, at {at}, {there} {were} under way on {dev}{came}"
+    when = "it began" if found.part == OUTSIDE else "it was queued"
+    return f"when {when}, at {at}, {there} {were} under way on {dev}{came}"
 
 
 def _others(found: Incident) -> list[UnderWay]:

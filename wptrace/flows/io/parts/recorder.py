@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -41,6 +42,7 @@ _FEWEST = _OFFLINE = 1 << 10
 # Tables beside the records (recorder.h).
 _TASKS, _FILES = 1 << 14, 1 << 12
 _WORD, _HALF = 8, 4
+_HALF_WORD = 0xFFFFFFFF
 _HEAD_BYTES = 64
 # Numbers of records that are compared at once.
 _COMPARED = 4096
@@ -256,11 +258,12 @@ def _runs(numbers: memoryview, begin: int, end: int, number: int) -> Iterator[tu
     since = begin
     for place in range(begin, end, _COMPARED):
         until = min(place + _COMPARED, end)
-        wanted = [one & 0xFFFFFFFF for one in range(number + place - begin + 1, number + until - begin + 1)]
-        found = numbers[place:until].tolist()
-        if found == wanted:
+        first = number + place - begin + 1
+        wanted = array("I", map(_HALF_WORD.__and__, range(first, first + until - place)))
+        found = numbers[place:until]
+        if found.tobytes() == wanted.tobytes():
             continue
-        for at, (one, other) in enumerate(zip(found, wanted), place):
+        for at, (one, other) in enumerate(zip(found.tolist(), wanted), place):
             if one != other:
                 if at > since:
                     yield since, at - since
