@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, unmount
-from tests.kernel.loads import mounted
+from tests.kernel.disks import Disk, fio, fio_jobs, unmount
+from tests.kernel.loads import delay, delayed, direct_loop, mounted
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from tests.unit.outputs.export.test_html import data
@@ -292,6 +292,37 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
     assert (found["kind"], found["op"], found["result"]) == (told["kind"], "write", 4096)
     assert abs(found["total_ns"] - told["total_ns"]) < 12 * 1024
     assert found["clock"]["end_ns"] == told["clock"]["end_ns"]
+
+
+@pytest.mark.guest
+def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> None:
+    """By dm-delay below the device that is traced, from a moment on that is known."""
+    with delayed(disk, 0) as lower, direct_loop(lower) as slow:
+        with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={slow.name}") as trace:
+            fio(slow.path, number_ios=200)
+            began_ns = time.time_ns()
+            delay(lower, 60)
+            fio_jobs(
+                {
+                    "filename": slow.path,
+                    "name": "others",
+                    "rw": "randwrite",
+                    "iodepth": 4,
+                    "ioengine": "libaio",
+                    "number_ios": 40,
+                },
+                {"filename": slow.path, "name": "reader", "number_ios": 20},
+            )
+            trace.stop()
+    incident = replayed(dumps(tmp_path)[0], "--summary")[-1]["incident"]
+    assert (incident["dev"], incident["part"]) == (slow.name, "device")
+    assert incident["part_ns"] >= 60_000_000 > 4 * incident["usual_ns"] > 0
+    begun = incident["beginning"]
+    assert began_ns <= begun["begin_ns"] <= incident["queued_ns"]
+    # From then on all were slow, and the one of four writers or the reader was never alone for long.
+    assert 0.9 * begun["among"] <= begun["slow"] <= 60
+    assert {one["op"] for one in incident["under_way"]} <= {"read", "write"}
+    assert 1 <= sum(one["requests"] for one in incident["under_way"]) <= 5
 
 
 @pytest.mark.one_kernel

@@ -14,6 +14,7 @@ from wptrace.flows.io.records import Made, maj_min
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.rwbs import rwbs
+from wptrace.model.kind import Group, Kind
 from wptrace.model.report import Event
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class Recorded:
         stages_at = at["stages"]
         disk_at = at["dev"]
         tasks, files, letters = self.names.tasks, self.names.files, Made(lambda key: self._letters(*key))
+        # Each time: a slot may be of another device by now.
+        groups = Made(lambda key: self._group(*key))
         for record in records:
             bits = record[kind_at]
             kind, interface = self._kinds[bits & self._kind_mask], bits >> self._interface_shift & 3
@@ -144,15 +147,13 @@ class Recorded:
             pid, cgroup, comm = tasks.get(tid, _NO_TASK)
             fields: dict[str, Any] = {"pid": pid, "tid": tid, "comm": comm, "cgroup": cgroup}
             if kind == "request":
-                group = REQUEST.group(self._names[record[slot_at]], self._block_ops[record[op_at]])
+                group = groups[REQUEST, record[slot_at], record[op_at]]
                 stages, total = self._request(record, unit)
                 if not record[stages_at]:
                     stages = dict.fromkeys(_OF_REQUEST, 0)
                 fields["error"] = to_errno(done)
             else:
-                group = (HIT if kind == "hit" else OPERATION).group(
-                    self._names[record[slot_at]], self._op_kinds[record[op_at]]
-                )
+                group = groups[HIT if kind == "hit" else OPERATION, record[slot_at], record[op_at]]
                 if kind == "both":
                     found, total = self._both(record, interface)
                 else:
@@ -184,6 +185,10 @@ class Recorded:
             fields["cpus"] = _NO_CPUS
             fields["clock"] = {"end_ns": record[end_at]}
             yield Event(group, record[end_at] + wall_offset_ns, total, stages, fields)
+
+    def _group(self, kind: Kind, slot: int, op: int) -> Group:
+        ops = self._block_ops if kind is REQUEST else self._op_kinds
+        return kind.group(self._names[slot], ops[op])
 
     def _letters(self, op: str, flags: int) -> str:
         return rwbs(op, [FLAGS[name] for name, bit in self._bits.items() if flags >> bit & 1])
