@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -297,23 +298,20 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
 @pytest.mark.guest
 def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> None:
     """By dm-delay below the device that is traced, from a moment on that is known."""
-    with delayed(disk, 0) as lower, direct_loop(lower) as slow:
-        with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={slow.name}") as trace:
-            fio(slow.path, number_ios=200)
-            began_ns = time.time_ns()
-            delay(lower, 60)
-            fio_jobs(
-                {
-                    "filename": slow.path,
-                    "name": "others",
-                    "rw": "randwrite",
-                    "iodepth": 4,
-                    "ioengine": "libaio",
-                    "number_ios": 40,
-                },
-                {"filename": slow.path, "name": "reader", "number_ios": 20},
-            )
-            trace.stop()
+    with ExitStack() as stack:
+        lower = stack.enter_context(delayed(disk, 0))
+        slow = stack.enter_context(direct_loop(lower))
+        options = ["--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={slow.name}"]
+        trace = stack.enter_context(Recording(*options))
+        fio(slow.path, number_ios=200)
+        began_ns = time.time_ns()
+        delay(lower, 60)
+        writers = {"rw": "randwrite", "iodepth": 4, "ioengine": "libaio", "number_ios": 40}
+        fio_jobs(
+            {"filename": slow.path, "name": "writers", **writers},
+            {"filename": slow.path, "name": "reader", "number_ios": 20},
+        )
+        trace.stop()
     incident = replayed(dumps(tmp_path)[0], "--summary")[-1]["incident"]
     assert (incident["dev"], incident["part"]) == (slow.name, "device")
     assert incident["part_ns"] >= 60_000_000 > 4 * incident["usual_ns"] > 0
