@@ -317,8 +317,8 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
     assert incident["part_ns"] >= 60_000_000 > 4 * incident["usual_ns"] > 0
     begun = incident["beginning"]
     assert began_ns <= begun["begin_ns"] <= incident["queued_ns"]
-    # From then on all were slow, and the one of four writers or the reader was never alone for long.
-    assert 0.9 * begun["among"] <= begun["slow"] <= 60
+    # From then on all were; but of writes there are no others to compare with.
+    assert 20 <= begun["slow"] <= begun["among"] <= 60
     assert {one["op"] for one in incident["under_way"]} <= {"read", "write"}
     assert 1 <= sum(one["requests"] for one in incident["under_way"]) <= 5
 
