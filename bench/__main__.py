@@ -45,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub.add_argument("--profile", action="store_true", help="also where the time goes")
     sub.set_defaults(run=_reader)
 
+    sub = commands.add_parser("dumps", help="what a dump of a full flight recorder takes, on the running kernel")
+    sub.add_argument("--repeats", type=int, default=5)
+    sub.add_argument("--records", type=int, default=1 << 20)
+    sub.set_defaults(run=_dumps)
+
     sub = commands.add_parser("start", help="time until all is attached, and memory, on the running kernel")
     sub.add_argument("--runs", type=int, default=10)
     sub.set_defaults(run=_start)
@@ -126,6 +131,14 @@ def _reader(options: argparse.Namespace) -> int:
     from bench import reader
 
     record.keep("reader", ["reader"], reader.measure(options.repeats, options.profile))
+    return 0
+
+
+def _dumps(options: argparse.Namespace) -> int:
+    from bench import dumps
+
+    for line in dumps.words(dumps.measure(options.repeats, options.records)):
+        print(line)
     return 0
 
 

@@ -55,6 +55,15 @@ def delayed(lower: Disk, latency_ms: int) -> Iterator[Disk]:
         _run("dmsetup", "remove", "--noudevsync", "--retry", name)
 
 
+def delay(disk: Disk, latency_ms: int) -> None:
+    """From now on such a device takes longer."""
+    name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
+    *table, _ = _run("dmsetup", "table", name).split()
+    _run("dmsetup", "load", name, "--table", " ".join([*table, str(latency_ms)]))
+    _run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
+    _run("dmsetup", "resume", "--noudevsync", name)
+
+
 @contextmanager
 def direct_loop(below: Disk) -> Iterator[Disk]:
     """A loop device that passes each request on to a block device, without a page cache in between."""

@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio
-from tests.kernel.loads import mounted
+from tests.kernel.disks import Disk, fio, fio_jobs, unmount
+from tests.kernel.loads import delay, delayed, direct_loop, mounted
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
+from tests.unit.outputs.export.test_html import data
+from wptrace.bpf.ring import Reader
+from wptrace.flows.io.options import LONGEST_NS, Options, RecorderSize
+from wptrace.flows.io.parts.recorder import Recorder
+from wptrace.flows.io.path import PathFlow
 
 _HIT_NS = 1_000_000
 _TASK = ("comm", "pid", "tid", "cgroup")
@@ -23,7 +31,7 @@ _REQUEST = ("sector", "bytes", "rwbs")
 
 
 class Recording(Trace):
-    says = r"(wptrace: the recorder [^\n]*\n)*"
+    says = r"(wptrace: (the recorder|its page) [^\n]*\n)*"
 
 
 def dumps(folder: Path) -> list[Path]:
@@ -155,6 +163,179 @@ def test_a_dump_that_cannot_be_written_harms_nothing(disk: Disk, tmp_path: Path)
     assert trace.summary["requests"]["finished"] == 200
     assert not folder.exists()
     assert "could not be written" in trace._complaint
+
+
+@pytest.mark.one_kernel
+def test_a_full_disk_leaves_nothing_and_the_next_dump_has_room(disk: Disk, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    # Half of what a thousand records of 30 bytes and their names take.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=True)
+    try:
+        with Recording("--recorder=4M", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
+            fio(disk.path, rw="randread", number_ios=1000)
+            trace.process.send_signal(signal.SIGUSR2)
+            wait_until(lambda: "could not be written" in trace._complaint, "what it says of a full disk")
+            assert "No space left on device" in trace._complaint
+            assert list(folder.iterdir()) == []
+            subprocess.run(["mount", "-o", "remount,size=4m", folder], check=True)
+            fio(disk.path, rw="randread", number_ios=50)
+            trace.process.send_signal(signal.SIGUSR2)
+            wait_until(lambda: "the recorder is in" in trace._complaint, "the second dump")
+            trace.stop()
+        assert len(of(replayed(dumps(folder)[0]), "operation")) == 1050
+    finally:
+        unmount(folder)
+
+
+@pytest.mark.one_kernel
+def test_a_reader_that_was_stopped_has_all_of_it(disk: Disk, tmp_path: Path) -> None:
+    with Recording("--recorder=4M", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+        trace.process.send_signal(signal.SIGSTOP)
+        fio(disk.path, rw="randread", number_ios=300)
+        trace.process.send_signal(signal.SIGUSR2)
+        trace.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: dumps(tmp_path) and "the recorder is in" in trace._complaint, "the dump")
+        trace.stop()
+    found = replayed(dumps(tmp_path)[0])
+    assert (len(of(found, "operation")), found[-1]["loss"]) == (300, {})
+
+
+@pytest.mark.one_kernel
+def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) -> None:
+    """What has a number stays as it is, and only the newest may be missing: those that are being written."""
+    flow = PathFlow(Options(devices=(disk.name,), recorder=RecorderSize(LONGEST_NS, 1 << 20)))
+    try:
+        flow.start(Reader())
+        flow.begin()
+        recorder = flow.flight_recorder
+        assert isinstance(recorder, Recorder)
+        assert not any(one.there for one in recorder._copy()[1])
+        words = ["--name=load", "--rw=randread", "--bs=512", "--direct=1", "--size=32M", "--time_based", "--runtime=60"]
+        with subprocess.Popen(["fio", *words, f"--filename={disk.path}"], stdout=subprocess.DEVNULL) as load:
+            try:
+                wait_until(lambda: any(one.wrapped for one in recorder._copy()[1]), "an area that is full")
+                torn, lost = _snapshots(recorder, 1000)
+            finally:
+                load.terminate()
+        flow.stop()
+    finally:
+        flow.close()
+    # While most of them were copied, older ones gave way.
+    assert lost > 1000
+    assert torn < 100
+
+
+def _snapshots(recorder: Recorder, many: int) -> tuple[int, int]:
+    """How many records were torn in all, and how many were there no more in the next one."""
+    size, torn, lost = recorder._record.size, 0, 0
+    before: dict[tuple[int, bytes], bytes] = {}
+    for _ in range(many):
+        rows, areas = recorder._copy()
+        torn += sum(one.torn for one in areas)
+        # One in so many.
+        found = (
+            (cpu, at)
+            for cpu, one in enumerate(areas)
+            for begin, count in one.runs
+            for at in range(begin, begin + count, 5)
+        )
+        now = {}
+        for cpu, place in found:
+            row = rows[place * size : (place + 1) * size]
+            now[cpu, row[-4:]] = row
+        assert all(before.get(key, row) == row for key, row in now.items())
+        lost += len(before.keys() - now.keys())
+        before = now
+    return torn, lost
+
+
+@pytest.mark.smp
+def test_cpus_that_come_and_go_have_their_records(disk: Disk, tmp_path: Path) -> None:
+    switch = Path("/sys/devices/system/cpu/cpu1/online")
+    with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=200, cpus_allowed="1")
+        switch.write_text("0")
+        try:
+            fio(disk.path, rw="randread", number_ios=100)
+        finally:
+            switch.write_text("1")
+        fio(disk.path, rw="randread", number_ios=50, cpus_allowed="1")
+        trace.stop()
+    found = replayed(dumps(tmp_path)[0])
+    assert (len(of(found, "operation")), found[-1]["loss"]) == (350, {})
+
+
+@pytest.mark.one_kernel
+def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path: Path) -> None:
+    """A write that a frozen file system holds back for 4.4 s."""
+    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
+    folder.mkdir()
+    options = ["--slow=4s", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
+    with (
+        mounted(disk, "ext4", tmp_path / "mnt") as top,
+        Recording(*options, f"--dev={disk.name}", "--comm=dd") as trace,
+    ):
+        (top / "file").touch()
+        subprocess.run(["fsfreeze", "-f", top], check=True)
+        try:
+            words = ["dd", "if=/dev/zero", f"of={top / 'file'}", "bs=4k", "count=1", "conv=notrunc", "status=none"]
+            with subprocess.Popen(words) as writer:
+                time.sleep(4.4)
+                subprocess.run(["fsfreeze", "-u", top], check=True)
+                assert writer.wait() == 0
+        except BaseException:
+            subprocess.run(["fsfreeze", "-u", top], check=False)
+            raise
+        trace.stop()
+    (told,) = (one for one in of(replayed(every), "operation", "hit") if one["total_ns"] >= 1 << 32)
+    (found,) = (one for one in of(replayed(dumps(folder)[0]), "operation", "hit") if one["total_ns"] >= 1 << 32)
+    assert (found["kind"], found["op"], found["result"]) == (told["kind"], "write", 4096)
+    assert abs(found["total_ns"] - told["total_ns"]) < 12 * 1024
+    assert found["clock"]["end_ns"] == told["clock"]["end_ns"]
+
+
+@pytest.mark.guest
+def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> None:
+    """By dm-delay below the device that is traced, from a moment on that is known."""
+    with ExitStack() as stack:
+        lower = stack.enter_context(delayed(disk, 0))
+        slow = stack.enter_context(direct_loop(lower))
+        options = ["--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={slow.name}"]
+        trace = stack.enter_context(Recording(*options))
+        fio(slow.path, number_ios=200)
+        began_ns = time.time_ns()
+        delay(lower, 60)
+        writers = {"rw": "randwrite", "iodepth": 4, "ioengine": "libaio", "number_ios": 40}
+        fio_jobs(
+            {"filename": slow.path, "name": "writers", **writers},
+            {"filename": slow.path, "name": "reader", "number_ios": 20},
+        )
+        trace.stop()
+    incident = replayed(dumps(tmp_path)[0], "--summary")[-1]["incident"]
+    assert (incident["dev"], incident["part"]) == (slow.name, "device")
+    assert incident["part_ns"] >= 60_000_000 > 4 * incident["usual_ns"] > 0
+    begun = incident["beginning"]
+    assert began_ns <= begun["begin_ns"] <= incident["queued_ns"]
+    # From then on all were; but of writes there are no others to compare with.
+    assert 20 <= begun["slow"] <= begun["among"] <= 60
+    assert {one["op"] for one in incident["under_way"]} <= {"read", "write"}
+    assert 1 <= sum(one["requests"] for one in incident["under_way"]) <= 5
+
+
+@pytest.mark.one_kernel
+def test_a_page_is_written_beside_a_dump(disk: Disk, tmp_path: Path) -> None:
+    options = ["--recorder=4M", "--recorder-at-end", "--dump-page", f"--dump-dir={tmp_path}"]
+    with Recording(*options, f"--dev={disk.name}") as trace:
+        fio(disk.path, rw="randread", number_ios=100, ioengine="libaio", iodepth=4)
+        trace.stop()
+    (page,) = tmp_path.glob("wptrace-*.html")
+    assert page.stem == dumps(tmp_path)[0].stem
+    assert page.stat().st_mode & 0o777 == 0o600
+    incident = data(page.read_text())["incident"]
+    assert incident["event"]["total"] == max(
+        one["total_ns"] for one in of(replayed(dumps(tmp_path)[0]), "operation", "request")
+    )
 
 
 @pytest.mark.one_kernel

@@ -181,7 +181,8 @@ class Trace(Lines):
 
     def _read_complaint(self) -> None:
         assert self.process.stderr is not None
-        self._complaint = self.process.stderr.read()
+        for line in self.process.stderr:
+            self._complaint += line
 
     def written(self) -> str:
         """Return what it has written so far."""

@@ -18,7 +18,7 @@ from tests.unit.outputs.samples import HOSTILE, NOON, SECOND
 from wptrace.analysis.waits import WAIT
 from wptrace.flows.io.parts.owners import KINDS as BY
 from wptrace.model import units
-from wptrace.model.report import Report, Resource, arranged
+from wptrace.model.report import Event, Report, Resource, arranged
 
 MS = 1_000_000
 Open = Callable[..., Any]
@@ -248,6 +248,48 @@ def test_a_point_of_the_map_opens_its_line(opened: Open) -> None:
     assert found.locator("#slowest tr.open").count() == 1
 
 
+def test_the_incident_of_a_dump_is_marked(opened: Open) -> None:
+    *results, whole = trace()
+    event = next(one for one in results if isinstance(one, Event) and one.fields["path"] == "/srv/data/70")
+    found = opened(*results, whole._replace(incident=path.incident(event)))
+    part = found.locator("#incident")
+    assert "read operation of /srv/data/70 by one[4711/4715] took 3.69 ms" in part.inner_text()
+    assert (
+        "30 requests (30 MiB) were under way on nvme0n1, and 5 requests (4 MiB) came while it was" in part.inner_text()
+    )
+    lines = part.locator("tbody tr").all_inner_texts()
+    assert [re.split(r"\t", line) for line in lines] == [
+        ["backup[812]", "write", "30", "30 MiB", "12", "4", "4 MiB"],
+        ["kworker/u8:1[71]", "write", "", "", "", "1", "4 KiB"],
+    ]
+    assert part.locator(".fall .lane").count() == sum(bool(ns) for ns in path.USUAL.values())
+    circle, dots = found.locator("#heat .slow"), found.locator("#heat .dot")
+    places = dots.evaluate_all("all => all.map((one) => [one.getAttribute('cx'), one.getAttribute('cy')])")
+    assert [circle.get_attribute("cx"), circle.get_attribute("cy")] in places
+    before, queued, own = (
+        float(one)
+        for one in (
+            found.locator("#heat .since").get_attribute("x1"),
+            found.locator("#heat .queued").get_attribute("x1"),
+            circle.get_attribute("cx"),
+        )
+    )
+    assert before < queued <= own
+    found.click("#around")
+    assert found.locator("#heat .since, #heat .queued, #heat .slow").count() == 3
+    assert "of 6.00 s" in found.inner_text("#told")
+    # Of something else there is when it was, and no such point.
+    found.click("#reset")
+    found.select_option("#what", label="write page-cache hits")
+    assert (found.locator("#heat .slow").count(), found.locator("#heat .queued").count()) == (0, 1)
+    found.locator("#incident details summary").click()
+    assert "postgresql.service" in found.inner_text("#incident pre")
+
+
+def test_a_trace_without_one_has_no_incident(opened: Open) -> None:
+    assert opened(*trace()).locator("#incident, #heat .upright").count() == 0
+
+
 def levels(found: Any, chart: int) -> list[list[float]]:
     """The heights of the lines of one of the rates, from the zero line up, as shares of the largest one."""
     paths = (
@@ -362,7 +404,10 @@ def test_names_are_text(opened: Open) -> None:
     """The last one would be seen as a dialog or an element."""
     for name in (*HOSTILE, END, "<img src=x onerror=alert(1)>"):
         start = path.start()._replace(notes=[name], kernel=name, filters={"dev": [name], "by": "process"})
-        found = opened(start, path.operation(comm=name, path=name), owned([name]))
+        event = path.operation(comm=name, path=name)
+        met = [one._replace(owner=name, op=name) for one in path.incident(event).under_way]
+        incident = path.incident(event, dev=name, under_way=met)
+        found = opened(start, event, owned([name])._replace(incident=incident))
         found.click("#slowest tbody button")
         assert found.locator("main script, main img").count() == 0
     assert "<img src=x onerror=alert(1)>[4711/4715]" in found.inner_text("#slowest")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
 _PATH_ONLY = ("sample", "limit", "stuck", "by", "waits", "recorder", "on_slow", "dump_dir")
-_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments", "recorder_at_end")
+_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments", "recorder_at_end", "dump_page")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-slow", metavar="DURATION", help="write a dump a second after an operation that took at least this long"
     )
     recorder.add_argument("--dump-dir", metavar="DIR", help="where dumps are written (default: the current directory)")
+    recorder.add_argument("--dump-page", action="store_true", help="a page for any browser beside each dump")
     parser.set_defaults(workload=None)
     parser.epilog = (
         "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "
@@ -174,21 +176,17 @@ def _recorder(text: str) -> RecorderSize:
     """A time such as 30s, or a size such as 64M."""
     from wptrace.flows.io.options import (
         LONGEST_NS,
-        RECORD_BYTES,
         RECORDER_LARGEST,
-        RECORDER_RATE,
         RECORDER_SMALLEST,
         RecorderSize,
     )
     from wptrace.model.units import parse_bytes
 
-    count, window_ns = parse_bytes(text), LONGEST_NS
-    if count is None:
-        window_ns = parse_duration(text)
-        count = window_ns * RECORDER_RATE * RECORD_BYTES // 1_000_000_000
-    if not RECORDER_SMALLEST <= count <= RECORDER_LARGEST:
+    count = parse_bytes(text)
+    size = RecorderSize.of_time(parse_duration(text)) if count is None else RecorderSize(LONGEST_NS, count)
+    if not RECORDER_SMALLEST <= size.bytes <= RECORDER_LARGEST:
         raise UsageError(f"--recorder takes a time such as 30s or a size between 1M and 4G, not {text!r}")
-    return RecorderSize(window_ns, count)
+    return size
 
 
 def _dumps(options: argparse.Namespace) -> DumpOptions | None:
@@ -196,6 +194,7 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
         "--recorder-at-end": options.recorder_at_end,
         "--on-slow": options.on_slow,
         "--dump-dir": options.dump_dir,
+        "--dump-page": options.dump_page,
     }
     if options.recorder is None:
         for name, value in wanted.items():
@@ -207,7 +206,14 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
     folder = Path(options.dump_dir or ".")
     if not folder.is_dir():
         raise UsageError(f"--dump-dir names {folder}, which is no folder")
-    return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None)
+    page = _page if options.dump_page else None
+    return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=page)
+
+
+def _page(dump: Path) -> list[str]:
+    """Run wptrace as it was found itself: from nowhere else, such as the current directory, is anything imported."""
+    found = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from wptrace.cli.main import run; run()"
+    return [sys.executable, "-I", "-c", found, json.dumps(sys.path), "report", str(dump)]
 
 
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> PathFlow:

@@ -33,19 +33,22 @@ def _machine(proc: Path) -> Room:
 
 
 def _limits(proc: Path, cgroups: Path) -> Iterator[Room]:
-    """Of the cgroup of this process and those above it, in the one hierarchy of version 2."""
-    path = ""
+    """Of the cgroup of this process and those above it, in the hierarchy of version 2, or in that of memory alone."""
     for line in procfs.lines(proc / "self" / "cgroup"):
-        if line.startswith(b"0::"):
-            path = line[3:].decode(errors="surrogateescape").strip()
+        _, names, path = line.decode(errors="surrogateescape").strip().split(":", 2)
+        if not names:
+            yield from _above(cgroups, path, "memory.max", "memory.current")
+        elif "memory" in names.split(","):
+            yield from _above(cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _above(top: Path, path: str, most: str, now: str) -> Iterator[Room]:
     # In a namespace of its own a path may lead out of what can be seen.
     parts = [part for part in path.split("/") if part not in ("", "..")]
     while parts:
-        folder = cgroups.joinpath(*parts)
+        folder = top.joinpath(*parts)
         with suppress(OSError, ValueError):
-            limit = (folder / "memory.max").read_text().strip()
+            limit = (folder / most).read_text().strip()
             if limit != "max":
-                yield Room(
-                    max(int(limit) - int((folder / "memory.current").read_text()), 0), f"the cgroup /{'/'.join(parts)}"
-                )
+                yield Room(max(int(limit) - int((folder / now).read_text()), 0), f"the cgroup /{'/'.join(parts)}")
         parts.pop()

@@ -131,6 +131,57 @@ class Verdict(NamedTuple):
         return self.findings[0].stage if self.findings else ""
 
 
+class UnderWay(NamedTuple):
+    """Requests of an owner on the device of a slow one."""
+
+    owner: str
+    op: str
+    requests: int
+    """Those that were under way when the slow one was queued,"""
+    bytes: int
+    issued: int
+    """and so many of them the device had by then."""
+    later: int = 0
+    """Those that were queued while it was under way."""
+    later_bytes: int = 0
+
+
+class Beginning(NamedTuple):
+    """The first one that was slow, of those that led to the slowest without a pause."""
+
+    begin_ns: int
+    """Time of day at which it began to be slow."""
+    op: str
+    owner: str
+    ns: int
+    slow: int
+    """So many were slow from then on, up to the slowest,"""
+    among: int
+    """of so many."""
+
+
+class Incident(NamedTuple):
+    """The slowest event of a recording in which there is every event, and what led to it."""
+
+    event: Event
+    dev: str
+    part: str
+    """Where most of its time was: in the `device`, `before` the device had it, or `outside` of both."""
+    part_ns: int
+    usual_ns: int
+    """The median of the same part of all others that are alike; 0: there are none."""
+    moment_ns: int
+    """Time of day at which its request was queued; where its time was outside of the device, at which it began."""
+    under_way: Sequence[UnderWay]
+    """Those with the most requests first."""
+    others: UnderWay | None
+    """The rest of them, in one."""
+    beginning: Beginning | None
+    """Unless it took no longer than usual."""
+    left: int = 0
+    """So many events, the oldest ones, were not looked at."""
+
+
 class Report(NamedTuple):
     """An interval, or the summary of all of them."""
 
@@ -150,6 +201,8 @@ class Report(NamedTuple):
     """Further parts of a summary, by their names in JSON."""
     sums: Mapping[Kind, int] = {}
     """Of ranked kinds, the total of all rows, where not all of them are left."""
+    incident: Incident | None = None
+    """Of a summary alone."""
 
     @property
     def book(self) -> Book:

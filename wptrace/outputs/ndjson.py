@@ -18,7 +18,7 @@ from wptrace.model.tally import Tally
 from wptrace.outputs.forms import Form, Forms
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import budget, verdict
+from wptrace.outputs.text import budget, incident, verdict
 
 _PERCENTILES = (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9))
 
@@ -151,6 +151,7 @@ class NdjsonOutput:
                 **({} if not (waiters := neighbours.as_json(report.counters)) else {"neighbours": waiters}),
                 **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
                 **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
+                **({} if report.incident is None else {"incident": incident.as_json(report.incident)}),
                 **report.lists,
             }
         )

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from typing import Callable, NamedTuple
 
 from wptrace.analysis import neighbours
+from wptrace.analysis.incident import Incidents
 from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
@@ -19,7 +20,7 @@ from wptrace.engine.run import collect_seldom
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
-from wptrace.model.kind import REQUESTS
+from wptrace.model.kind import REQUESTS, Group
 from wptrace.model.report import BYTES, Event, Output, Report, Start
 from wptrace.model.rows import taken
 from wptrace.tools import owned
@@ -80,6 +81,11 @@ def replay(
         ) from error
 
 
+def _incidents() -> Incidents:
+    waited_for = (kinds.OPERATION.name, kinds.HIT.name)
+    return Incidents(waited_for, [stage.name for stage in kinds.REQUEST.stages])
+
+
 class _Replay:
     def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: ReplayPace | None) -> None:
         self._capture, self._output, self._wanted, self._pace = capture, output, wanted, pace
@@ -96,6 +102,7 @@ class _Replay:
         self._decoded = Singles(capture, capture.head, wanted.singles)
         self._first_ns = self._last_ns = self._skipped = self._unlisted = 0
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
+        self._incidents = _incidents() if head.of_events and head.start.flow == "io" else None
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer the selection, and not events alone."""
@@ -154,6 +161,8 @@ class _Replay:
                 report = self._with_rows(report, self._owned)
             if report is not None and self._neighbours is not None:
                 report = self._with_neighbours(report, self._neighbours)
+            if report is not None and self._incidents is not None:
+                report = report._replace(incident=self._incidents.found())
         if report is not None:
             if self._capture.damaged:
                 next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
@@ -199,7 +208,7 @@ class _Replay:
         with self._read():
             spans: Iterator[Span | None] = repeat(None)
             if (self._of_singles or self._owned is not None) and self._head.start.flow == "io":
-                spans = chain(self._decoded.spans(found, options.COMM), spans)
+                spans = chain(self._decoded.spans(found, options.PROCESS), spans)
             yield from zip(self._decoded.of(found), spans)
 
     def _batches(self, found: Records) -> Iterator[Sequence[Event]]:
@@ -224,31 +233,38 @@ class _Replay:
         return True
 
     def _take(self, events: Iterator[tuple[Event, Span | None]]) -> None:
-        wanted, selection = self._wanted, self._selection
+        wanted = self._wanted
         shown = False
         for event, span in events:
-            if not self._window.has(event.end_ns):
-                continue
-            if selection:
+            is_asked = self._window.has(event.end_ns) and self._is_selected(event)
+            if self._incidents is not None:
+                # Who was under way may be anybody.
                 try:
-                    if not selection.has(event):
-                        continue
-                except LookupError as error:
-                    raise UsageError(
-                        f"--{error.args[0]} cannot be answered: events of this capture do not have it"
-                    ) from None
+                    self._incidents.add(event, span, is_asked)
+                except NONSENSE as error:
+                    raise NonsenseError(self._head.start.file) from error
+            if not is_asked:
+                continue
             if not self._is_due(event.end_ns):
                 return
             if self._of_singles or self._owned is not None:
-                with self._read():
-                    self._count(event, list(self._request(event, span)))
+                try:
+                    self._count(event, self._requests(event, span))
+                except NONSENSE as error:
+                    raise NonsenseError(self._head.start.file) from error
             if wanted.singles and (not wanted.slow_ns or event.total_ns >= wanted.slow_ns or self._is_sampled()):
                 shown = True
                 self._output.event(event)
         if shown:
             self._output.flush()
 
-    def _count(self, event: Event, requests: list[Event]) -> None:
+    def _is_selected(self, event: Event) -> bool:
+        try:
+            return not self._selection or self._selection.has(event)
+        except LookupError as error:
+            raise UsageError(f"--{error.args[0]} cannot be answered: events of this capture do not have it") from None
+
+    def _count(self, event: Event, requests: Sequence[Event]) -> None:
         if self._owned is not None:
             self._owned.add(event, requests)
         if not self._of_singles:
@@ -261,19 +277,20 @@ class _Replay:
             if self._pace is not None:
                 self._lately.add(one)
 
-    def _request(self, event: Event, span: Span | None) -> Iterator[Event]:
-        """As a row of requests has it."""
-        if event.group.kind is kinds.OPERATION and span is not None:
-            stages = {stage.name: event.stages.get(stage.name, 0) for stage in kinds.REQUEST.stages}
-            total = span.completed_ns - span.queued_ns
-            yield Event(kinds.REQUEST.group(span.dev, span.op), event.end_ns, total, stages, {BYTES: span.bytes})
-        elif (
-            event.group.kind is kinds.OPERATION
-            and event.fields.get("requests", 0) > event.fields.get("readahead", 0)
-            # In a recorder they have records of their own.
-            and not self._head.of_events
-        ):
+    def _requests(self, event: Event, span: Span | None) -> Sequence[Event]:
+        """As a row of requests has the one that it made."""
+        if event.group.kind is not kinds.OPERATION:
+            return ()
+        if span is not None:
+            times, total = event.stages, span.completed_ns - span.queued_ns
+            stages = {name: times.get(name, 0) for name in kinds.REQUEST_STAGES}
+            group = Group(kinds.REQUEST, (span.dev, span.op))
+            return (Event(group, event.end_ns, total, stages, {BYTES: span.bytes}),)
+        fields = event.fields
+        # In a recorder they have records of their own.
+        if not self._head.of_events and fields.get("requests", 0) > fields.get("readahead", 0):
             self._unlisted += 1
+        return ()
 
     def _is_due(self, ts_ns: int) -> bool:
         """When it is time for it; False where the user wants to end before."""

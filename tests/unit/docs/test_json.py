@@ -131,6 +131,8 @@ def made() -> Iterator[Line]:
     whole = whole_path.report(few, "summary", lost=1)
     verdict = judge(Case(whole, (whole_path.OPERATION,)), TIMED)
     output.summary(whole._replace(verdict=verdict))
+    incident = whole_path.incident(whole_path.operation())
+    output.summary(whole._replace(incident=incident._replace(others=incident.under_way[0]._replace(owner="", op=""))))
     cost = Cost(0.04, 0.01)
     changes = (Change(1, 2, Step(SAMPLE, 4), True, cost),)
     spending = Spending(0.05, cost, 0.05, (Step(FS), Step(SAMPLE, 4)), dict.fromkeys(SAVINGS, 1), changes)
@@ -196,7 +198,15 @@ def test_what_the_package_writes_keeps_to_the_schema(line: Line) -> None:
 def test_no_field_can_go_without_notice(line: Line) -> None:
     """Every field that is written is required, at each depth; only names that are data are free."""
     for path in fields(line):
-        if path in (("operations",), ("verdict",), ("budget",)) or path[-1] == "timed":
+        absent = (
+            ("operations",),
+            ("verdict",),
+            ("budget",),
+            ("incident",),
+            ("incident", "others"),
+            ("incident", "beginning"),
+        )
+        if path in absent or path[-1] == "timed":
             continue  # not every flow and every line has them
         assert not VALIDATOR.is_valid(without(line, path)), path
 

@@ -47,3 +47,14 @@ def test_what_makes_no_sense_is_no_limit(proc: Path, tmp_path: Path) -> None:
     limited(tmp_path / "cgroup" / "system" / "one.service", "lots", 0)
     (proc / "self" / "cgroup").write_text("0::/../../system/one.service\n")
     assert room(proc, tmp_path / "cgroup") == Room(5000 * _KIB, "the machine")
+
+
+def test_the_hierarchy_of_memory_alone(proc: Path, tmp_path: Path) -> None:
+    (proc / "self" / "cgroup").write_text("4:memory,hugetlb:/one\n1:name=systemd:/other\n0::/\n")
+    folder = tmp_path / "cgroup" / "memory" / "one"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (folder / "memory.usage_in_bytes").write_text(f"{100 * _KIB}\n")
+    assert room(proc, tmp_path / "cgroup") == Room(5000 * _KIB, "the machine")
+    (folder / "memory.limit_in_bytes").write_text(f"{300 * _KIB}\n")
+    assert room(proc, tmp_path / "cgroup") == Room(200 * _KIB, "the cgroup /one")

@@ -10,7 +10,20 @@ from tests.unit.outputs.samples import LABELS, NOON, OVERHEAD, SECOND, distribut
 from wptrace.model.book import RECURSION, RING_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, Group, Kind, Metric, Noun, Point, Stage
-from wptrace.model.report import Child, Event, InFlight, Report, Segment, Source, Start, Verdict, arranged
+from wptrace.model.report import (
+    Beginning,
+    Child,
+    Event,
+    Incident,
+    InFlight,
+    Report,
+    Segment,
+    Source,
+    Start,
+    UnderWay,
+    Verdict,
+    arranged,
+)
 
 US = 1_000
 NAMES = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
@@ -190,3 +203,16 @@ def request(**changes: Any) -> Event:
 def waiting(age_ns: int = 12 * SECOND, kind: Kind = OPERATION, **changes: Any) -> InFlight:
     found = (operation() if kind is OPERATION else request()).fields
     return InFlight(kind.group("nvme0n1", "read"), age_ns, "device", {**found, **changes})
+
+
+def incident(event: Event, **changes: Any) -> Incident:
+    """It was queued behind a backup, which had made others slow before."""
+    queued_ns = event.start_ns + USUAL["fs"]
+    met = [
+        UnderWay("backup[812]", "write", 30, 30 << 20, 12, 4, 4 << 20),
+        UnderWay("kworker/u8:1[71]", "write", 0, 0, 0, 1, 4096),
+    ]
+    begun = Beginning(queued_ns - 400 * 1_000_000, "write", "backup[812]", 2100 * US, 43, 2210)
+    return Incident(event, "nvme0n1", "device", USUAL["device"], 90 * US, queued_ns, met, None, begun)._replace(
+        **changes
+    )

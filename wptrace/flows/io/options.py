@@ -49,6 +49,10 @@ class RecorderSize(NamedTuple):
     window_ns: int
     bytes: int
 
+    @classmethod
+    def of_time(cls, window_ns: int) -> RecorderSize:
+        return cls(window_ns, window_ns * RECORDER_RATE * RECORD_BYTES // 1_000_000_000)
+
 
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()

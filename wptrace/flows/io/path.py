@@ -33,7 +33,7 @@ from wptrace.flows.io import parts, rules
 from wptrace.flows.io.books import Books, Unseen
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
-from wptrace.flows.io.options import FILTERS, Options
+from wptrace.flows.io.options import FILTERS, Options, RecorderSize
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
@@ -42,7 +42,7 @@ from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.budget import KEPT_ONE_IN
-from wptrace.model.diagnosis import DEGRADED, Check
+from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Group, Kind, names
 from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, Start
@@ -108,7 +108,7 @@ class PathFlow(Flow):
     def checks(chosen: Mapping[str, Way]) -> list[Check]:
         kinds = io_hooks.file_systems(devices.extents((), hidden=True))
         notes = io_operations.notes(chosen[io_hooks.OPERATION], kinds) if chosen else []
-        return [Check("operations", DEGRADED, note) for note in notes]
+        return [*(Check("operations", DEGRADED, note) for note in notes), _recorder_fits()]
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
@@ -325,3 +325,14 @@ class PathFlow(Flow):
         for part in self._parts:
             part.close()
         super().close()
+
+
+def _recorder_fits() -> Check:
+    """The one that the manual names."""
+    from wptrace.flows.io.parts import recorder
+
+    size = RecorderSize.of_time(30_000_000_000).bytes
+    lacking = recorder.does_not_fit(size)
+    if lacking:
+        return Check("recorder", DEGRADED, lacking, recorder.SMALLER)
+    return Check("recorder", OK, f"--recorder 30s {recorder.takes(size)}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wptrace.analysis.overlap import Span
@@ -13,12 +14,16 @@ from wptrace.flows.io.records import Made, maj_min
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.rwbs import rwbs
+from wptrace.model.kind import Group, Kind
 from wptrace.model.report import Event
 
 if TYPE_CHECKING:
     from wptrace.capture.layout import Described
 
 _HALF = (1 << 32) - 1
+# What seems to come after the end, by the clocks of two CPUs, comes with it.
+_LATER = _HALF - 0xFFFFF
+_NO_TASK = (0, "", "")
 _NO_SECTOR = (1 << 64) - 1
 _NO_CPUS = dict.fromkeys(("submit", "issue", "irq", "complete", "wake"))
 # Of the kernel's own flags (enum req_flag_bits), by the names that letters are made of.
@@ -58,6 +63,7 @@ class Recorded:
         self._at = {name: place for place, name in enumerate(fields)}
         self._names = layout.names
         self._stages = layout.enum("op_stage")[:-1]
+        self._none = {name: 0 for name in self._stages if name not in SPARSE}
         self._op_kinds, self._block_ops = layout.enum("op_kind"), layout.enum("block_op")
         self._kinds, self._interfaces = layout.enum("recorded_kind"), layout.enum("interface")
         constant = layout.constants.__getitem__
@@ -67,39 +73,49 @@ class Recorded:
         bits = {name: layout.constants.get(f"REQ_{name}") for name in FLAGS}
         self._bits = {name: bit - flags for name, bit in bits.items() if bit is not None and bit >= flags}
         order = layout.enum("recorded_time")
-        self._times = [order.index(name) for name in ("queued", "got", "issued", "handed", "seen", "completed")]
-        self._start, self._other = order.index("start"), order.index("issued_to_fs")
         self._first = self._at["times[0]"]
+        places = {name: self._first + place for place, name in enumerate(order)}
+        self._points = itemgetter(*map(places.__getitem__, ("queued", "got", "issued", "handed", "seen", "completed")))
+        self._outer = itemgetter(places["start"], places["issued_to_fs"])
+        self._of_span = itemgetter(*map(places.__getitem__, ("queued", "issued", "completed")))
         self._count = len(order)
         self.names = Names()
 
     # --- Times --------------------------------------------------------------------------------------------------------
 
-    def _ages(self, record: Sequence[Any], which: Sequence[int], unit: int) -> list[int]:
-        """How long before the end each of them was."""
-        end, first = record[self._at["end_ns"]] >> unit, self._first
-        # What seems to come after the end, by the clocks of two CPUs, comes with it.
-        return [
-            0 if age >= _HALF - 0xFFFFF else age << unit
-            for age in ((end - record[first + one]) & _HALF for one in which)
-        ]
+    def _ages(self, record: Sequence[Any], unit: int) -> list[int]:
+        """How long before the end each point of a request was."""
+        end = record[self._at["end_ns"]] >> unit
+        ages = [(end - time) & _HALF for time in self._points(record)]
+        if max(ages) >= _LATER:
+            ages = [0 if age >= _LATER else age for age in ages]
+        return [age << unit for age in ages] if unit else ages
 
     def _both(self, record: Sequence[Any], interface: int) -> tuple[dict[str, int], int]:
         """Stages and the whole time of an operation with its request."""
-        start, other, *ages = self._ages(record, (self._start, self._other, *self._times), 0)
+        ages = self._ages(record, 0)
+        start, other = self._outer(record)
+        end = record[self._at["end_ns"]]
+        start, other = (end - start) & _HALF, (end - other) & _HALF
+        start, other = (0 if age >= _LATER else age for age in (start, other))
         names = _ASYNCHRONOUS if interface else _OF_CALL
         points = [other, *ages] if interface else [*ages, other]
         stages: dict[str, int] = {}
         at = start
         for name, age in zip(names, points):
-            stages[name] = at - age if age < at else 0
-            at = min(at, age)
+            if age < at:
+                stages[name] = at - age
+                at = age
+            else:
+                stages[name] = 0
         # The end of an asynchronous one is when it is reported: nobody runs again and returns.
         stages["wakeup" if interface else "return"] = at
+        if interface and not stages["submit"]:
+            del stages["submit"]
         return stages, start
 
     def _request(self, record: Sequence[Any], unit: int) -> tuple[dict[str, int], int]:
-        ages = self._ages(record, self._times, unit)
+        ages = self._ages(record, unit)
         found = {name: begin - end for name, begin, end in zip(_OF_REQUEST, ages, ages[1:])}
         return found, ages[0]
 
@@ -120,30 +136,32 @@ class Recorded:
         stages_at = at["stages"]
         disk_at = at["dev"]
         tasks, files, letters = self.names.tasks, self.names.files, Made(lambda key: self._letters(*key))
+        # Each time: a slot may be of another device by now.
+        groups = Made(lambda key: self._group(*key))
         for record in records:
             bits = record[kind_at]
             kind, interface = self._kinds[bits & self._kind_mask], bits >> self._interface_shift & 3
             unit = self._coarse_shift if bits & self._coarse else 0
             done = record[result_at]
             tid = record[tid_at]
-            pid, cgroup, comm = tasks.get(tid, (0, "", ""))
+            pid, cgroup, comm = tasks.get(tid, _NO_TASK)
             fields: dict[str, Any] = {"pid": pid, "tid": tid, "comm": comm, "cgroup": cgroup}
             if kind == "request":
-                group = REQUEST.group(self._names[record[slot_at]], self._block_ops[record[op_at]])
+                group = groups[REQUEST, record[slot_at], record[op_at]]
                 stages, total = self._request(record, unit)
                 if not record[stages_at]:
                     stages = dict.fromkeys(_OF_REQUEST, 0)
                 fields["error"] = to_errno(done)
             else:
-                group = (HIT if kind == "hit" else OPERATION).group(
-                    self._names[record[slot_at]], self._op_kinds[record[op_at]]
-                )
+                group = groups[HIT if kind == "hit" else OPERATION, record[slot_at], record[op_at]]
                 if kind == "both":
                     found, total = self._both(record, interface)
                 else:
                     found = self._charged(record, unit)
                     total = sum(found.values())
-                stages = {name: found.get(name, 0) for name in self._stages if found.get(name) or name not in SPARSE}
+                stages = {**self._none, **found}
+                if len(stages) > len(self._none):
+                    stages = {name: stages[name] for name in self._stages if name in stages}
                 if interface:
                     fields["interface"] = self._interfaces[interface]
                 inode, place = record[inode_at], record[offset_at]
@@ -168,6 +186,10 @@ class Recorded:
             fields["clock"] = {"end_ns": record[end_at]}
             yield Event(group, record[end_at] + wall_offset_ns, total, stages, fields)
 
+    def _group(self, kind: Kind, slot: int, op: int) -> Group:
+        ops = self._block_ops if kind is REQUEST else self._op_kinds
+        return kind.group(self._names[slot], ops[op])
+
     def _letters(self, op: str, flags: int) -> str:
         return rwbs(op, [FLAGS[name] for name, bit in self._bits.items() if flags >> bit & 1])
 
@@ -176,24 +198,27 @@ class Recorded:
     def spans(self, records: Sequence[Sequence[Any]], owners: OwnerNames) -> Iterator[Span | None]:
         """One for each record that tells of a request."""
         at, tasks = self._at, self.names.tasks
-        issued_at = 2
+        kind_at, stages_at, end_at, tid_at = at["kind"], at["stages"], at["end_ns"], at["tid"]
+        slot_at, op_at, bytes_at = at["slot"], at["op"], at["bytes"]
+        times_of, is_request = self._of_span, [kind in ("both", "request") for kind in self._kinds]
         for record in records:
-            bits = record[at["kind"]]
-            kind = self._kinds[bits & self._kind_mask]
-            if kind not in ("both", "request") or not record[at["stages"]]:
+            bits = record[kind_at]
+            if not is_request[bits & self._kind_mask] or not record[stages_at]:
                 yield None
                 continue
-            ages = self._ages(record, self._times, self._coarse_shift if bits & self._coarse else 0)
-            end, tid = record[at["end_ns"]], record[at["tid"]]
-            pid, cgroup, comm = tasks.get(tid, (0, "", ""))
+            unit = self._coarse_shift if bits & self._coarse else 0
+            end, tid = record[end_at], record[tid_at]
+            ages = [(end >> unit) - time & _HALF for time in times_of(record)]
+            queued, issued, completed = (0 if age >= _LATER else age << unit for age in ages)
+            pid, cgroup, comm = tasks.get(tid, _NO_TASK)
             yield Span(
-                self._names[record[at["slot"]]],
-                self._block_ops[record[at["op"]]],
+                self._names[record[slot_at]],
+                self._block_ops[record[op_at]],
                 owners.of((comm, pid, tid, cgroup)),
-                record[at["bytes"]],
-                end - ages[0],
-                end - ages[issued_at],
-                end - ages[-1],
+                record[bytes_at],
+                end - queued,
+                end - issued,
+                end - completed,
             )
 
 

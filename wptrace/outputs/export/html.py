@@ -27,13 +27,13 @@ from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import segments
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATION, STACK, TOTAL, UNATTRIBUTED, Group, Kind
-from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start, arranged
+from wptrace.model.report import BYTES, UNTIMED, Event, Incident, InFlight, Report, Row, Start, UnderWay, arranged
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.file import Export, ExportFile
 from wptrace.outputs.export.over_time import LONGEST, Places, Singles, Times, flat, ms
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import budget, header, tables, verdict, words
+from wptrace.outputs.text import budget, header, incident, tables, verdict, words
 from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import printable
 
@@ -145,6 +145,7 @@ class HtmlExport(Export):
             "budget": list(budget.lines(report)),
             "cost": words.overhead(report.overhead, report.duration_ns),
             "verdict": [] if report.verdict is None else list(verdict.lines(report.verdict, dates=False)),
+            "incident": None if report.incident is None else self._incident(report.incident, series, since_ns),
             "events": {
                 "seen": self._events,
                 "kept": len(events),
@@ -152,6 +153,19 @@ class HtmlExport(Export):
             },
             "stuck": self._view.in_flight(stuck, stuck_ns, _WIDTH, 50) if stuck else [],
             "text": "\n".join(map(printable, text)),
+        }
+
+    def _incident(self, found: Incident, series: Sequence[Group], since_ns: int) -> dict[str, Any]:
+        return {
+            "event": self._event(found.event, series, since_ns),
+            "lines": [incident.slowest(found, False), incident.where(found), incident.beginning(found, False)],
+            "advice": incident.advice(found.event),
+            "moment": incident.moment(found, False),
+            "queued": ms(found.moment_ns - since_ns),
+            "begin": None if found.beginning is None else ms(found.beginning.begin_ns - since_ns),
+            "rows": [_under_way(one) for one in found.under_way],
+            "others": None if found.others is None else _under_way(found.others),
+            "left": found.left,
         }
 
     def _event(self, event: Event, series: Sequence[Group], since_ns: int) -> dict[str, Any]:
@@ -320,6 +334,10 @@ def _neighbour(one: neighbours.Neighbour) -> dict[str, Any]:
             if ns >= 0.01 * meanwhile
         ],
     }
+
+
+def _under_way(one: UnderWay) -> list[Any]:
+    return [printable(one.owner)[:LONGEST], printable(one.op), *one[2:]]
 
 
 def _zone_s(wall_ns: int) -> int:

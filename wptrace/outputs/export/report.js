@@ -176,6 +176,44 @@ function top() {
 	if (D.losses.length) main.append(el("div", { class: "verdict lost" }, D.losses.map((line) => el("p", {}, line))));
 }
 
+// --- The slowest of a dump, and what led to it ------------------------------------------------------------------------
+
+function incident() {
+	const found = D.incident;
+	if (!found) return;
+	const one = found.event, begin = Math.min(found.begin ?? found.queued, found.queued);
+	const [what, ...lines] = found.lines;
+	const around = el("button", { id: "around", onclick: () => {
+		const span = Math.max(one.end - begin, 1);
+		look({ range: [Math.max(begin - span, D.columns[0][0]), Math.min(one.end + span / 2, D.columns[D.columns.length - 1][1])] });
+		document.getElementById("heat").scrollIntoView({ block: "center" });
+	} }, "show its time");
+	const count = (at) => [(row) => row[at], (row) => (row[at] ? number(row[at]) : "")], bytes = (at) => [(row) => row[at], (row) => (row[at] ? size(row[at]) : "")];
+	const columns = [["who", (row) => row[0], (row) => row[0]], ["operation", (row) => row[1], (row) => row[1]], ["under way", ...count(2)], ["bytes", ...bytes(3)],
+		["in the device", ...count(4)], ["came behind", ...count(5)], ["bytes", ...bytes(6)]]
+		.map(([title, value, cell], at) => ({ title, value, cell, number: at > 1, less: at === 4 || at === 6 }));
+	const rows = [...found.rows, ...(found.others ? [found.others] : [])];
+	const part = section("The incident", null,
+		el("div", { class: "verdict lost" }, el("p", {}, what), lines.map((line) => el("p", {}, line)), found.advice ? el("p", {}, `look at: ${found.advice}`) : null),
+		el("div", { class: "bar" }, D.columns.length ? around : null),
+		one.stages.length > 1 ? fall(one) : null,
+		el("h3", {}, "Who was on the device"), el("p", {}, `${found.moment[0].toUpperCase()}${found.moment.slice(1)}.`),
+		rows.length ? grid(rows, columns, (row) => `${row[0]} ${row[1]}`, { order: 2, limit: 25, placeholder: "search who was there" }).made : null,
+		found.left ? el("p", { class: "hint" }, `The oldest ${number(found.left)} events were not looked at for it.`) : null,
+		el("details", {}, el("summary", {}, "its story"), el("pre", {}, one.story.join("\n"))));
+	part.id = "incident";
+}
+// Where it was queued, where it began to be slow, and itself.
+function marks(x, y, span) {
+	const found = D.incident;
+	if (!found) return [];
+	const one = found.event, inside = (ms) => ms != null && ms >= span[0] && ms <= span[1];
+	const upright = (ms, name, words) => (inside(ms) ? [svg("line", { class: `upright ${name}`, x1: x(ms), x2: x(ms), y1: TOP, y2: HIGH - BOTTOM }, svg("title", {}, `${words} ${clock(ms, 3)}`))] : []);
+	const own = state.series === one.series && state.metric === "total" && inside(one.end);
+	return [...upright(found.begin, "since", "slow since"), ...upright(found.queued, "queued", "from then on it was on its way: "),
+		...(own ? [svg("circle", { class: "slow", r: 6, cx: x(one.end).toFixed(1), cy: y(one.total) }, svg("title", {}, found.lines[0]))] : [])];
+}
+
 // --- Latency over time -----------------------------------------------------------------------------------------------
 
 const LEFT = 62, RIGHT = 8, TOP = 8, BOTTOM = 24, HIGH = 250;
@@ -200,7 +238,7 @@ function redrawn(chart, draw) {
 
 function heat() {
 	if (!D.columns.length || !D.series.length) return;
-	state.series = ranked[0];
+	state.series = D.incident && D.incident.event.series >= 0 ? D.incident.event.series : ranked[0];
 	const bytes = D.kinds.length && D.kinds[0].unit !== "ns";
 	const which = el("select", { "aria-label": "what", id: "what", onchange: () => look({ series: +which.value, metric: "total" }) },
 		ranked.map((at) => el("option", { value: at }, D.series[at].name)),
@@ -221,7 +259,10 @@ function heat() {
 		el("div", { class: "legend" },
 			el("span", {}, el("i", { class: "line", style: { background: "var(--fg)" } }), "p50"),
 			el("span", {}, el("i", { class: "line", style: { background: "var(--over)" } }), "p99"),
-			D.events.rows.length ? el("span", {}, el("i", { style: { background: "var(--over)", width: "8px", height: "8px", borderRadius: "4px" } }), "one of the slowest") : null),
+			D.events.rows.length ? el("span", {}, el("i", { style: { background: "var(--over)", width: "8px", height: "8px", borderRadius: "4px" } }), "one of the slowest") : null,
+			D.incident ? el("span", {}, el("i", { class: "ring" }), "the incident") : null,
+			D.incident && D.incident.begin != null ? el("span", {}, el("i", { class: "line", style: { background: "var(--bad)" } }), "slow since") : null,
+			D.incident ? el("span", {}, el("i", { class: "line", style: { background: "var(--accent)" } }), "it came") : null),
 		told);
 
 	let cursor = -1, anchor = -1, view = [], x = null;
@@ -360,7 +401,8 @@ function heat() {
 			}, svg("title", {}, `${one.clock} ${one.what} ${duration(one.total)} ${one.who}`)));
 		chart.replaceChildren(...back,
 			...parts.map((part, level) => svg("path", { d: part.join(""), style: { fill: `var(--h${level})` } })).slice(1),
-			svg("path", { class: "p50", d: line(0.5) }), svg("path", { class: "p99", d: line(0.99) }), ...dots);
+			svg("path", { class: "p50", d: line(0.5) }), svg("path", { class: "p99", d: line(0.99) }), ...dots,
+			...marks(x, (value) => Math.min(Math.max(y(place(value) / 4), TOP), HIGH - BOTTOM).toFixed(1), span));
 		const kept = state.range ? `${clock(span[0], 3)} to ${clock(span[1], 3)}, ${duration((span[1] - span[0]) * 1e6)} of ${duration(D.duration)}` : "";
 		told.textContent = kept;
 		mark();
@@ -751,6 +793,7 @@ function measured() {
 }
 
 top();
+incident();
 heat();
 stages();
 rates();

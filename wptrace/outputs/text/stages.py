@@ -17,6 +17,7 @@ from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
     budget,
     histogram,
+    incident,
     inflight,
     neighbours,
     owners,
@@ -103,6 +104,8 @@ class StagesView(View):
                 yield from histogram.rows(row.distribution, width)
         if report.verdict is not None:
             yield from ["", *verdict.lines(report.verdict, self.wanted.dates)]
+        if report.incident is not None:
+            yield from ["", *incident.lines(report.incident, self.wanted.dates)]
 
     def sections(
         self, report: Report | None, recent: Sequence[Event], width: int, terse: bool = False, of: Report | None = None

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from wptrace.flows.io.parts.recorder import Copied, _areas, _ordered, _whole
+from wptrace.flows.io.parts.recorder import Whole, _areas, _entries, _ordered, _whole, does_not_fit
+from wptrace.kernel import memory
 
 _SIZE, _ROOM = 32, 8
 _RECORD = struct.Struct("<Q20xI")
@@ -22,29 +23,36 @@ def area(written: int, room: int = _ROOM, **others: int) -> bytes:
     return b"".join(rows)
 
 
-def numbers(copied: Copied) -> list[int]:
-    return [end // 10 for end, _ in _RECORD.iter_unpack(copied.rows)]
+def whole(raw: bytes, before: int, after: int, at: int = 0) -> tuple[Whole, list[int]]:
+    """And the numbers of its records, by their ends."""
+    found = _whole(memoryview(raw).cast("I")[_SIZE // 4 - 1 :: _SIZE // 4], at, _ROOM, before, after)
+    rows = [
+        _RECORD.unpack_from(raw, place * _SIZE) for begin, count in found.runs for place in range(begin, begin + count)
+    ]
+    return found, [end // 10 for end, _ in rows]
 
 
 @pytest.mark.parametrize("written", [0, 1, 7, 8, 9, 15, 16, 21])
 def test_the_last_ones_are_there_the_oldest_first(written: int) -> None:
-    copied = _whole(area(written), _SIZE, _ROOM, written, written)
-    assert numbers(copied) == list(range(max(written - _ROOM, 0), written))
-    assert (copied.torn, copied.wrapped) == (0, written > _ROOM)
+    for before in (0, 3):
+        found, numbers = whole(bytes(before * _SIZE) + area(written), written, written, before)
+        assert numbers == list(range(max(written - _ROOM, 0), written))
+        assert (found.there, found.torn, found.wrapped) == (len(numbers), 0, written > _ROOM)
 
 
 def test_what_may_have_been_overwritten_while_it_was_copied_is_left_out() -> None:
     """The numbers of the copy are all right: only the second look at the head tells."""
-    assert numbers(_whole(area(21), _SIZE, _ROOM, 21, 24)) == [16, 17, 18, 19, 20]
-    assert numbers(_whole(area(21), _SIZE, _ROOM, 21, 40)) == []
-    assert _whole(area(8), _SIZE, _ROOM, 8, 9).wrapped
+    assert whole(area(21), 21, 24)[1] == [16, 17, 18, 19, 20]
+    assert whole(area(21), 21, 40)[1] == []
+    assert whole(area(8), 8, 9)[0].wrapped
+    assert whole(area(8), 8, 9)[1] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("torn", [13, 16, 17, 20])
-def test_a_record_that_is_being_written_is_counted(torn: int) -> None:
-    copied = _whole(area(21, **{f"r{torn}": torn + 1 - _ROOM}), _SIZE, _ROOM, 21, 21)
-    assert numbers(copied) == [number for number in range(13, 21) if number != torn]
-    assert copied.torn == 1
+@pytest.mark.parametrize("torn", [[13], [16], [17], [20], [13, 14, 19], list(range(13, 21))])
+def test_a_record_that_is_being_written_is_counted(torn: list[int]) -> None:
+    found, numbers = whole(area(21, **{f"r{one}": one + 1 - _ROOM for one in torn}), 21, 21)
+    assert numbers == [number for number in range(13, 21) if number not in torn]
+    assert found.torn == len(torn)
 
 
 def test_numbers_beyond_32_bits_go_on() -> None:
@@ -52,15 +60,16 @@ def test_numbers_beyond_32_bits_go_on() -> None:
     rows = [b""] * _ROOM
     for number in range(begin, begin + _ROOM):
         rows[number % _ROOM] = _RECORD.pack(10 * (number - begin), (number + 1) & 0xFFFFFFFF)
-    copied = _whole(b"".join(rows), _SIZE, _ROOM, begin + _ROOM, begin + _ROOM)
-    assert numbers(copied) == list(range(_ROOM))
+    assert whole(b"".join(rows), begin + _ROOM, begin + _ROOM)[1] == list(range(_ROOM))
 
 
 def test_records_of_all_cpus_are_in_the_order_of_their_ends() -> None:
-    some = [Copied(b"".join(_RECORD.pack(end, 1) for end in ends), 3, 0, False) for ends in ((5, 20, 30), (1, 19, 40))]
-    entries, earlier = _ordered(some, _SIZE, 5)
-    ends = [struct.unpack_from("<I4xQ", entries, at) for at in range(0, len(entries), _SIZE + 8)]
-    assert ends == [(_SIZE, end) for end in (5, 19, 20, 30, 40)]
+    rows = bytearray().join(_RECORD.pack(end, 1) for end in (5, 20, 99, 30, 1, 19, 40))
+    ends = memoryview(rows).cast("Q")[:: _SIZE // 8]
+    order, earlier = _ordered(ends, [Whole([(0, 2), (3, 1)], 4, 1, False), Whole([(4, 3)], 3, 0, False)], 5)
+    (entries,) = _entries(rows, _SIZE, order)
+    found = [struct.unpack_from("<I4xQ", entries, at) for at in range(0, len(entries), _SIZE + 8)]
+    assert found == [(_SIZE, end) for end in (5, 19, 20, 30, 40)]
     assert earlier == 1
 
 
@@ -68,3 +77,11 @@ def test_cpus_share_the_memory() -> None:
     found = _areas(100_000, 5, [0, 1, 3])
     assert [one.room for one in found] == [32_768, 32_768, 1024, 32_768, 1024]
     assert [one.first for one in found] == [0, 32_768, 65_536, 66_560, 99_328]
+
+
+@pytest.mark.parametrize(("free", "fits"), [(400, True), (399, False)])
+def test_there_must_be_room_for_a_dump_as_well(monkeypatch: pytest.MonkeyPatch, free: int, fits: bool) -> None:
+    """Of the memory that is free a quarter is left."""
+    monkeypatch.setattr(memory, "room", lambda: memory.Room(free << 20, "the cgroup /a"))
+    takes = "a recorder does not fit that takes 100 MiB of the kernel's memory, and a dump of it 200 MiB for a moment"
+    assert does_not_fit(100 << 20) == ("" if fits else f"{takes}: the cgroup /a has {free} MiB free")

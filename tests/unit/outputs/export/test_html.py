@@ -113,6 +113,29 @@ def test_one_has_its_stages_and_its_story(tmp_path: Path) -> None:
     assert "preempted 3.00 ms by hog" in "\n".join(one["story"])
 
 
+def test_the_incident_of_a_dump(tmp_path: Path) -> None:
+    event = path.operation()
+    assert reported(tmp_path, path.start(), event, summary())["incident"] is None
+    others = path.incident(event).under_way[1]._replace(owner="", op="")
+    # Of more events than are kept it is there all the same.
+    found = reported(tmp_path, path.start(), summary()._replace(incident=path.incident(event, others=others, left=9)))
+    made = found["incident"]
+    assert made["event"]["total"] == event.total_ns
+    assert made["event"]["series"] == 0
+    assert "by postgres[4711/4715] took" in made["lines"][0]
+    assert made["lines"][1] == "3.20 ms of it, 87%, were in the device; the median of others is 90.0 us"
+    assert made["rows"][0] == ["backup[812]", "write", 30, 30 << 20, 12, 4, 4 << 20]
+    assert (made["others"][5], made["left"]) == (1, 9)
+    assert made["queued"] - made["begin"] == pytest.approx(400)
+    assert made["event"]["end"] - made["queued"] == pytest.approx((event.total_ns - path.USUAL["fs"]) / MS)
+    assert "incident: nvme0n1 read operation of" in found["text"]
+    none = reported(
+        tmp_path, path.start(), summary()._replace(incident=path.incident(event, beginning=None, under_way=[]))
+    )
+    assert none["incident"]["begin"] is None
+    assert none["incident"]["moment"].endswith("no other request was under way on nvme0n1")
+
+
 def test_stretches_are_kept_where_they_were(tmp_path: Path) -> None:
     event = path.in_time()
     one, cut, several = (

@@ -6,7 +6,9 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,9 +42,17 @@ _FEWEST = _OFFLINE = 1 << 10
 # Tables beside the records (recorder.h).
 _TASKS, _FILES = 1 << 14, 1 << 12
 _WORD, _HALF = 8, 4
+_HALF_WORD = 0xFFFFFFFF
 _HEAD_BYTES = 64
+# Numbers of records that are compared at once.
+_COMPARED = 4096
+# And those that are written at once.
+_AT_ONCE = 8192
 # What must be left of the memory that there is.
 _SPARE = 1 / 4
+# A dump is a copy, and the order of what is in it.
+_OF_DUMP = 2
+SMALLER = "name a smaller size with --recorder, such as 16M"
 
 
 class Area(NamedTuple):
@@ -52,14 +62,19 @@ class Area(NamedTuple):
     room: int
 
 
-class Copied(NamedTuple):
+class Whole(NamedTuple):
     """The records of one area that are whole, the oldest first."""
 
-    rows: bytes
+    runs: Sequence[tuple[int, int]]
+    """Where in the copy some of them begin, and how many they are."""
     written: int
     torn: int
     wrapped: bool
     """There were older ones."""
+
+    @property
+    def there(self) -> int:
+        return sum(count for _, count in self.runs)
 
 
 class Dump(NamedTuple):
@@ -85,12 +100,9 @@ class Recorder(Part):
         self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, self._online)
         count = sum(area.room for area in self._areas)
         self._bytes = count * self._record.size
-        room = memory.room()
-        if self._bytes > room.bytes * (1 - _SPARE):
-            raise UsageError(
-                f"a recorder of {human(self._bytes)} does not fit: {room.whose} has {human(room.bytes)} free",
-                "name a smaller size with --recorder, such as 16M",
-            )
+        lacking = does_not_fit(self._bytes)
+        if lacking:
+            raise UsageError(lacking, SMALLER)
         obj.rodata.recording = True
         obj.rodata.recorder_window_ns = min(self._size.window_ns, _NAMED_NS)
         obj.maps["recorded"].max_entries = count
@@ -123,15 +135,16 @@ class Recorder(Part):
 
     def dump(self, path: Path, start: Start, view: str) -> Dump:
         """Write what is there to a capture; raises where that cannot be written, and the recorder goes on."""
-        copied = self._copy()
-        begin_ns = max([self._begun_ns, *(_first_end(one.rows) for one in copied if one.wrapped)])
+        size = self._record.size
+        rows, areas = self._copy()
+        ends = memoryview(rows).cast("Q")[:: size // _WORD]
+        oldest = [ends[one.runs[0][0]] for one in areas if one.wrapped and one.runs]
         now = time.monotonic_ns()
-        begin_ns = max(begin_ns, now - self._size.window_ns)
-        entries, earlier = _ordered(copied, self._record.size, begin_ns)
+        begin_ns = max(self._begun_ns, now - self._size.window_ns, *oldest)
+        order, earlier = _ordered(ends, areas, begin_ns)
         tasks, files = dict(self._tasks()), dict(self._files())
-        unnamed = _unnamed(entries, self._record, tasks, files)
         offset = time.time_ns() - now
-        count = len(entries) // (ENTRY + self._record.size)
+        count, unnamed = len(order), 0
         notes = [
             f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records",
             "page-cache hits of less than 1 ms are not recorded",
@@ -142,11 +155,13 @@ class Recorder(Part):
             sink = output.raw(self._obj, RECORDED._replace(more=_flags()), self._devices)
             output.start(start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes]))
             output.name(tasks, files)
-            sink(memoryview(entries))
+            for entries in _entries(rows, size, order):
+                sink(memoryview(entries))
+                unnamed += _unnamed(entries, self._record, tasks, files)
             output.flush()
             noted = {
-                OVERWRITTEN: sum(one.written - len(one.rows) // self._record.size - one.torn for one in copied),
-                TORN: sum(one.torn for one in copied),
+                OVERWRITTEN: sum(one.written - one.there - one.torn for one in areas),
+                TORN: sum(one.torn for one in areas),
                 EARLIER: earlier,
                 UNNAMED: unnamed,
             }
@@ -160,19 +175,21 @@ class Recorder(Part):
             output.close()
         return Dump(path, count, begin_ns + offset, now + offset)
 
-    def _copy(self) -> list[Copied]:
-        """The areas of all CPUs, while programs go on writing them."""
+    def _copy(self) -> tuple[mmap.mmap, list[Whole]]:
+        """The areas of all CPUs, one behind the other, while programs go on writing them."""
         size = self._record.size
-        heads = self._obj.view("recorder_heads").cast("Q")
-        found = []
-        with _mapped(self._obj.maps["recorded"]) as mapped:
-            for cpu, area in enumerate(self._areas):
-                place = cpu * _HEAD_BYTES // _WORD
-                before = heads[place]
-                used = min(before, area.room)
-                raw = mapped[area.first * size : (area.first + used) * size]
-                found.append(_whole(raw, size, area.room, before, heads[place]))
-        return found
+        heads = self._obj.view("recorder_heads").cast("Q")[:: _HEAD_BYTES // _WORD]
+        used = [min(heads[cpu], area.room) for cpu, area in enumerate(self._areas)]
+        rows, areas, at = _room(sum(used) * size), [], 0
+        with _mapped(self._obj.maps["recorded"]) as mapped, memoryview(mapped) as memory, memoryview(rows) as copy:
+            numbers = copy.cast("I")[size // _HALF - 1 :: size // _HALF]
+            for cpu, (area, count) in enumerate(zip(self._areas, used)):
+                # What came since then finds no room in the copy, but where older ones give way.
+                before = heads[cpu] if count == area.room else count
+                copy[at * size : (at + count) * size] = memory[area.first * size : (area.first + count) * size]
+                areas.append(_whole(numbers, at, area.room, before, heads[cpu]))
+                at += count
+        return rows, areas
 
     def _tasks(self) -> Iterator[tuple[int, tuple[int, str, str]]]:
         layout = self._obj.struct("recorded_task")
@@ -190,6 +207,19 @@ class Recorder(Part):
             yield (values["dev"], values["inode"]), path_in(names, memory)
 
 
+def takes(size: int) -> str:
+    """Of a recorder of so many bytes."""
+    return f"takes {human(size)} of the kernel's memory, and a dump of it {human(_OF_DUMP * size)} for a moment"
+
+
+def does_not_fit(size: int) -> str:
+    """Why not; empty: it does. Without room for a dump, that would end the trace when it is needed most."""
+    room = memory.room()
+    if (1 + _OF_DUMP) * size <= room.bytes * (1 - _SPARE):
+        return ""
+    return f"a recorder does not fit that {takes(size)}: {room.whose} has {human(room.bytes)} free"
+
+
 def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
     """A power of two for each CPU; those that are not online have little room."""
     each = _FEWEST
@@ -203,48 +233,60 @@ def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
     return found
 
 
-def _whole(raw: bytes, size: int, room: int, before: int, after: int) -> Copied:
-    """Those that were not written meanwhile; so many there had been `before` the copy, and `after` it."""
-    numbers = memoryview(raw).cast("I")[size // _HALF - 1 :: size // _HALF].tolist()
-    used = len(numbers)
-    at = before & (room - 1) if before > room else 0
-    order = chain(range(at, used), range(at))
+def _whole(numbers: memoryview, at: int, room: int, before: int, after: int) -> Whole:
+    """Those of an area that were not written meanwhile, by the numbers of all in the copy, where the area begins `at`.
+
+    So many there had been `before` the copy, and `after` it.
+    """
+    used = min(before, room)
     oldest = before - used
     # A slot that may have been taken again since the first look has had another record.
-    first = max(oldest, after - room)
-    torn, pieces, begin = 0, [], None
-    for number, place in enumerate(order, oldest):
-        if number < first:
+    first = max(oldest, min(after - room, before))
+    torn, runs = 0, []
+    # By places: up to the end of the area, and from its begin on.
+    split = before & (room - 1) if before > room else 0
+    for number, begin, end in ((oldest, split, used), (oldest + used - split, 0, split)):
+        begin += min(max(first - number, 0), end - begin)
+        found = list(_runs(numbers, at + begin, at + end, max(number, first)))
+        torn += end - begin - sum(count for _, count in found)
+        runs += found
+    return Whole(runs, before, torn, after > room)
+
+
+def _runs(numbers: memoryview, begin: int, end: int, number: int) -> Iterator[tuple[int, int]]:
+    """Where those begin, and how many they are, that have the number which is theirs."""
+    since = begin
+    for place in range(begin, end, _COMPARED):
+        until = min(place + _COMPARED, end)
+        first = number + place - begin + 1
+        wanted = array("I", map(_HALF_WORD.__and__, range(first, first + until - place)))
+        found = numbers[place:until]
+        if found.tobytes() == wanted.tobytes():
             continue
-        if numbers[place] == (number + 1) & 0xFFFFFFFF:
-            if begin is None:
-                begin = place
-            elif place == 0:
-                pieces.append(raw[begin * size : used * size])
-                begin = 0
-            last = place
-        else:
-            torn += 1
-            if begin is not None:
-                pieces.append(raw[begin * size : (last + 1) * size])
-                begin = None
-    if begin is not None:
-        pieces.append(raw[begin * size : (last + 1) * size])
-    return Copied(b"".join(pieces), before, torn, after > room)
+        for at, (one, other) in enumerate(zip(found.tolist(), wanted), place):
+            if one != other:
+                if at > since:
+                    yield since, at - since
+                since = at + 1
+    if end > since:
+        yield since, end - since
 
 
-def _first_end(rows: bytes) -> int:
-    return int.from_bytes(rows[:_WORD], "little")
+def _ordered(ends: memoryview, areas: Sequence[Whole], since_ns: int) -> tuple[Sequence[int], int]:
+    """The places of all records by their end; and how many were older."""
+    by_place = ends.tolist()
+    places = chain.from_iterable(range(begin, begin + count) for one in areas for begin, count in one.runs)
+    order = sorted(places, key=by_place.__getitem__)
+    earlier = sum(map(since_ns.__gt__, map(by_place.__getitem__, order)))
+    return order[earlier:], earlier
 
 
-def _ordered(copied: Sequence[Copied], size: int, since_ns: int) -> tuple[bytearray, int]:
-    """All of them by their end, as a ring has them; and how many were older."""
-    rows = b"".join(one.rows for one in copied)
-    ends = memoryview(rows).cast("Q")[:: size // _WORD].tolist()
-    order = [number for number in sorted(range(len(ends)), key=ends.__getitem__) if ends[number] >= since_ns]
-    head = size.to_bytes(4, "little") + bytes(ENTRY - 4)
-    found = bytearray(head.join([b"", *(rows[number * size : (number + 1) * size] for number in order)]))
-    return found, len(ends) - len(order)
+def _entries(rows: mmap.mmap | bytearray, size: int, order: Sequence[int]) -> Iterator[bytearray]:
+    """As a ring has them. Few at once stay in the caches of a CPU."""
+    head = size.to_bytes(_HALF, "little") + bytes(ENTRY - _HALF)
+    for at in range(0, len(order), _AT_ONCE):
+        some = [rows[place * size : (place + 1) * size] for place in order[at : at + _AT_ONCE]]
+        yield bytearray(head.join([b"", *some]))
 
 
 def _unnamed(entries: bytearray, layout: Any, tasks: Any, files: Any) -> int:
@@ -266,6 +308,14 @@ def _mapped(table: Map) -> mmap.mmap:
     """For a moment alone: it counts as memory of this process."""
     length = -(-table.max_entries * table.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
     return mmap.mmap(table.fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+def _room(length: int) -> mmap.mmap:
+    """Memory for a copy, most of whose time it takes to clear the pages: so they are large where they may be."""
+    found = mmap.mmap(-1, max(length, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):
+        found.madvise(mmap.MADV_HUGEPAGE)
+    return found
 
 
 def _used(table: Map, layout: Any, key: str) -> Iterator[dict[str, Any]]:

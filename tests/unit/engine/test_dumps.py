@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When dumps are written, and that what makes their pages neither holds up the trace nor ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from wptrace.engine.dumps import DumpOptions, Dumps
+from wptrace.errors import WptraceError
+
+SECOND = 1_000_000_000
+GREETING = "import sys, pathlib; pathlib.Path(sys.argv[1]).with_suffix('.html').write_text('a page')"
+
+
+class Made(NamedTuple):
+    path: Path
+    records: int = 3
+    since_ns: int = 0
+    until_ns: int = SECOND
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.slow_seen_ns = 0
+        self.failure: Exception | None = None
+
+    def dump(self, path: Path, start: object, view: str) -> Made:
+        path.write_text("a dump")
+        if self.failure is not None:
+            raise self.failure
+        return Made(path)
+
+
+class Flow:
+    view = "stages"
+
+
+class Trace:
+    start, flow = None, Flow()
+
+
+Make = Callable[..., Dumps]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def make(tmp_path: Path, said: list[str], recorder: Recorder) -> Make:
+    def made(**options: Any) -> Dumps:
+        trace: Any = Trace()
+        return Dumps(trace, recorder, DumpOptions(tmp_path, say=said.append, **options))
+
+    return made
+
+
+def page(*words: str) -> Callable[[Path], list[str]]:
+    return lambda dump: [sys.executable, "-I", "-c", *(words or (GREETING,)), str(dump)]
+
+
+def files(folder: Path, end: str) -> list[str]:
+    return sorted(one.name for one in folder.glob(f"*{end}"))
+
+
+def test_two_at_once_have_names_of_their_own(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "wptrace-20261127-120000")
+    one = make()
+    one.dump()
+    one.dump()
+    (tmp_path / "wptrace-20261127-120000-2.wpt").symlink_to("elsewhere")
+    one.dump()
+    names = [f"wptrace-20261127-120000{end}.wpt" for end in ("", "-1", "-2", "-3")]
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(names)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_of_a_failure_nothing_is_left_and_the_next_one_may_be_written(
+    make: Make, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    one = make(page=page())
+    for failure in (OSError(28, "No space left on device"), WptraceError("its folder is gone")):
+        recorder.failure = failure
+        one.dump()
+    assert [words.partition(": ")[0] for words in said] == ["the recorder could not be written"] * 2
+    assert (files(tmp_path, ".wpt"), files(tmp_path, ".html")) == ([], [])
+    recorder.failure = None
+    one.dump()
+    one.end()
+    assert len(files(tmp_path, ".wpt")) == len(files(tmp_path, ".html")) == 1
+
+
+def test_something_slow_is_written_a_second_later_and_so_often_an_hour(
+    make: Make, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    one = make(on_slow=True, hourly=2)
+    recorder.slow_seen_ns = time.monotonic_ns()
+    one.turn(1e9)
+    assert files(tmp_path, ".wpt") == []
+    for count, expected in ((1, 1), (2, 2), (3, 2)):
+        recorder.slow_seen_ns = time.monotonic_ns() - 2 * SECOND
+        one._done_ns = 0
+        one.turn(1e9 + count)
+        # Nothing has been slow since.
+        one.turn(1e9 + count + 0.5)
+        assert len(files(tmp_path, ".wpt")) == expected
+    assert "2 times in the last hour" in said[-1]
+    one._done_ns = 0
+    one.turn(1e9 + 3700)
+    assert len(files(tmp_path, ".wpt")) == 3
+
+
+def test_what_is_slow_while_a_dump_is_written_starts_none(make: Make, recorder: Recorder, tmp_path: Path) -> None:
+    """It may be the dump itself."""
+    one = make(on_slow=True)
+    one.dump()
+    recorder.slow_seen_ns = one._done_ns - 1
+    time.sleep(0.01)
+    one.turn(1e9)
+    assert len(files(tmp_path, ".wpt")) == 1
+
+
+def test_pages_are_made_one_after_another_and_the_trace_goes_on(make: Make, said: list[str], tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{GREETING}"
+    one = make(page=page(waits))
+    assert one.due == float("inf")
+    one.dump()
+    one.dump()
+    assert len(files(tmp_path, ".wpt")) == 2
+    assert files(tmp_path, ".html") == []
+    assert one.due < time.monotonic() + 1
+    assert one._pages is not None
+    _, running = one._pages._running or (None, None)
+    assert running is not None
+    assert os.getpriority(os.PRIO_PROCESS, running.pid) == 19
+    # A signal that a terminal sends to all of the trace is not for it.
+    assert os.getsid(running.pid) != os.getsid(0)
+    go.touch()
+    one.end()
+    assert len(files(tmp_path, ".html")) == 2
+    pages = [words for words in said if "its page is" in words]
+    assert sorted(pages) == sorted(f"its page is {tmp_path / name}" for name in files(tmp_path, ".html"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("import sys; sys.exit('wptrace: the disk is full\\nhint: x')", "the disk is full"),
+        ("import os; os.kill(os.getpid(), 9)", "it ended with -9"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_said(make: Make, said: list[str], words: str, why: str) -> None:
+    one = make(page=page(words))
+    one.dump()
+    one.end()
+    assert said[-1].endswith(f"could not be made: {why}")
+
+
+def test_a_command_that_is_not_there_is_said(make: Make, said: list[str]) -> None:
+    one = make(page=lambda dump: ["/nonexistent/python"])
+    one.dump()
+    one.end()
+    assert "could not be made: [Errno 2]" in said[-1]

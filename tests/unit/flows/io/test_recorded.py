@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the flight recorder as events and spans; their layout is the object's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.flows.io.test_records import packed
+from wptrace.analysis.overlap import Span
+from wptrace.bpf.object import BpfObject
+from wptrace.capture.layout import Described, facts
+from wptrace.flows.io.options import PROCESS
+from wptrace.flows.io.recorded import RECORDED, Names, Recorded
+from wptrace.flows.io.spans import OwnerNames
+from wptrace.model.report import Event
+
+WALL = 5_000_000_000_000
+# Its lower half is some ms: whatever began earlier has one of the lap before.
+END = (7 << 32) + 3_000_000
+TASKS = {12: (11, "/db.slice", "db")}
+FLAGS = {"REQ_SYNC": 11, "REQ_META": 12, "REQ_FUA": 17}
+DEV = 259 << 20
+
+
+@pytest.fixture
+def layout(obj: BpfObject) -> Described:
+    return Described(facts(obj, RECORDED._replace(more=FLAGS), ["sda", "sdb"]))
+
+
+def record(layout: Described, obj: BpfObject, kind: str, **values: Any) -> Any:
+    """With times as how long before the end they were."""
+    order, unit = layout.enum("recorded_time"), values.pop("unit", 0)
+    for name, age in values.pop("ages", {}).items():
+        values[f"times[{order.index(name)}]"] = (END - age >> unit) & 0xFFFFFFFF
+    for place, charge in enumerate(values.pop("charges", ())):
+        at = ["sector", "sector", "dev", "unused"][place - 8] if place >= 8 else f"times[{place}]"
+        values[at] = charge << 32 | values[at] if place == 9 else charge
+    bits = (
+        layout.enum("recorded_kind").index(kind) | layout.enum("interface").index(values.pop("interface", "call")) << 2
+    )
+    bits |= 0x80 if unit else 0
+    values = {"end_ns": END, "slot": 1, "tid": 12, "kind": bits, **values}
+    return layout.struct("recorded").packed()[0].unpack(packed(obj.struct("recorded"), **values))
+
+
+def decoded(layout: Described, found: Any) -> tuple[Event, Span | None]:
+    made = Recorded(layout)
+    made.names = Names(TASKS, {(DEV, 131): "/srv/file"})
+    (event,) = made.decode([found], WALL)
+    (span,) = made.spans([found], OwnerNames(PROCESS, str, str))
+    return event, span
+
+
+def test_a_call_with_its_request(obj: BpfObject, layout: Described) -> None:
+    ages = {"start": 9000, "queued": 8000, "got": 7990, "issued": 7000, "handed": 6900, "seen": 500, "completed": 400}
+    op = layout.enum("block_op").index("write")
+    found = record(
+        layout, obj, "both", ages={**ages, "issued_to_fs": 100}, sector=64, dev=DEV, inode=131, file_dev=DEV,
+        offset=4096, bytes=4096, result=4096, length=4096, stages=1, op=op, flags=1 << 11 - 8,
+    )  # fmt: skip
+    event, span = decoded(layout, found)
+    assert (event.group.kind.name, event.group.label("dev"), event.end_ns, event.total_ns) == (
+        "operation", "sdb", END + WALL, 9000,
+    )  # fmt: skip
+    stages = {name: ns for name, ns in event.stages.items() if ns}
+    assert stages == {
+        "fs": 1000, "throttle": 10, "queue": 990, "driver": 100, "device": 6400, "complete": 100, "wakeup": 300,
+        "return": 100,
+    }  # fmt: skip
+    fields = event.fields
+    assert (fields["comm"], fields["pid"], fields["tid"], fields["cgroup"]) == ("db", 11, 12, "/db.slice")
+    assert (fields["path"], fields["rwbs"], fields["maj_min"], fields["sector"]) == ("/srv/file", "WS", "259:0", 64)
+    assert span is not None
+    assert span == Span("sdb", "write", span.owner, 4096, END - 8000, END - 7000, END - 400)
+    assert str(span.owner) == "db[11]"
+
+
+def test_an_asynchronous_one_begins_before_it_is_in_the_file(obj: BpfObject, layout: Described) -> None:
+    ages = {"queued": 800, "got": 800, "issued": 700, "handed": 700, "seen": 50, "completed": 50}
+    for submitted, expected in ((950, {"submit": 50}), (900, {})):
+        found = record(
+            layout,
+            obj,
+            "both",
+            interface="uring",
+            stages=1,
+            dev=DEV,
+            ages={**ages, "start": submitted, "issued_to_fs": 900},
+        )
+        event, _ = decoded(layout, found)
+        assert event.total_ns == submitted == sum(event.stages.values())
+        rest = {"fs": 100, "queue": 100, "device": 650, "wakeup": 50}
+        assert {name: ns for name, ns in event.stages.items() if ns} == {**expected, **rest}
+        assert ("submit" in event.stages) == bool(expected)
+        assert event.fields["interface"] == "uring"
+
+
+def test_what_seems_to_come_after_the_end_comes_with_it(obj: BpfObject, layout: Described) -> None:
+    """By the clocks of two CPUs."""
+    ages = {"start": 900, "queued": 800, "got": 700, "issued": 600, "handed": 600, "seen": -30, "completed": -20}
+    event, span = decoded(layout, record(layout, obj, "both", stages=1, ages={**ages, "issued_to_fs": 0}))
+    assert {name: ns for name, ns in event.stages.items() if ns} == {
+        "fs": 100,
+        "throttle": 100,
+        "queue": 100,
+        "device": 600,
+    }
+    assert span is not None
+    assert span.completed_ns == END
+
+
+@pytest.mark.parametrize("took", [0xFFEF_FFFF, 4_300_000_000, 3600 * 10**9])
+def test_a_request_of_more_than_a_lower_half_is_in_coarse_units(obj: BpfObject, layout: Described, took: int) -> None:
+    unit = layout.constants["RECORDED_COARSE_SHIFT"] if took >= 0xFFF0_0000 else 0
+    ages = {
+        "queued": took,
+        "got": took,
+        "issued": took - 5_000_000,
+        "handed": took - 5_000_000,
+        "seen": 0,
+        "completed": 0,
+    }
+    event, span = decoded(layout, record(layout, obj, "request", stages=1, ages=ages, unit=unit))
+    exact = 1 << unit
+    assert abs(event.total_ns - took) < 2 * exact
+    assert abs(event.stages["queue"] - 5_000_000) < 2 * exact
+    assert sum(event.stages.values()) == event.total_ns
+    assert span is not None
+    assert abs(span.queued_ns - (END - took)) < 2 * exact
+    assert abs(span.completed_ns - END) < 2 * exact
+
+
+@pytest.mark.parametrize("unit", [0, 10])
+def test_charges_are_those_of_the_stages_in_the_mask(obj: BpfObject, layout: Described, unit: int) -> None:
+    names = layout.enum("op_stage")[:-1]
+    some = names[:12]
+    charges = [(1 << 31) + 1000 * (number + 1) for number in range(len(some))]
+    found = record(
+        layout, obj, "operation", charges=charges, unit=unit, stages=(1 << len(some)) - 1, bytes=3, flags=1, result=-5
+    )
+    event, span = decoded(layout, found)
+    assert span is None
+    assert {name: ns for name, ns in event.stages.items() if ns} == {
+        name: ns << unit for name, ns in zip(some, charges)
+    }
+    assert event.total_ns == sum(charges) << unit
+    assert (event.fields["requests"], event.fields["readahead"], event.fields["error"]) == (3, 1, 5)
+    # In the order of the path.
+    assert list(event.stages) == [name for name in names if name in event.stages]
