@@ -304,8 +304,8 @@ static __noinline int count_asked(struct bio_state *state)
 	return 0;
 }
 
-/* The only request of an operation, when that is over. */
-__noinline int release_only(__u32 place, bool uncounted)
+/* The only request of an operation that is over is counted on its own. */
+__noinline int release_only(__u32 place)
 {
 	struct op_state *op = op_at(place);
 	struct bio_state *state;
@@ -313,20 +313,29 @@ __noinline int release_only(__u32 place, bool uncounted)
 	state = bio_at(op->only - 1);
 	if (state->bio != DELIVERED)
 		return 0;
-	if (uncounted)
-		count_request(state);
+	count_request(state);
 	state->bio = 0;
 	return 0;
+}
+
+/* It was counted with its operation. */
+static __always_inline void release_counted(struct op_state *op)
+{
+	struct bio_state *state = bio_at(op->only - 1);
+
+	if (state->bio == DELIVERED)
+		state->bio = 0;
+	op->only = 0;
 }
 
 /*
  * Not by who clears the rest of an operation: what did not wait for its request may end, and the next one begin here, while
  * that completes elsewhere, which is reported when it is read; a request that is cleared unread would be in flight for ever.
  */
-static __always_inline void drop_only(struct op_state *op, bool uncounted)
+static __always_inline void drop_only(struct op_state *op)
 {
 	if (op->only) {
-		release_only(op->place, uncounted);
+		release_only(op->place);
 		op->only = 0;
 	}
 }
@@ -350,7 +359,7 @@ static __always_inline void drop_only(struct op_state *op, bool uncounted)
 	do { \
 		__u64 __until = (until); \
 		if (__until > at) { \
-			hist_add_plain(&cell->stages[stage], __until - at); \
+			hist_add_short(cell, &cell->stages[stage], __until - at, false); \
 			at = __until; \
 		} \
 		UNCONNECTED(at); \
@@ -389,11 +398,14 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 		row = owned_row(op->owner, done->slot, op->op_kind);
 		owned = cell_at(&owned_op_cells, row);
 		owned_request = cell_at(&owned_request_cells, row);
+		hist_add_twice(&cell->stages[ONLY_STAGE_TOTAL], owned ? &owned->stages[0] : NULL, at - op->start_ns);
+		hist_add_twice(&cell->stages[ONLY_STAGE_REQUEST],
+			       owned_request ? &owned_request->stages[OWNED_REQUEST_STAGE_TOTAL] : NULL,
+			       times->completed - times->queued);
+	} else {
+		hist_add_short(cell, &cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns, true);
+		hist_add_short(cell, &cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued, true);
 	}
-	hist_add_twice(&cell->stages[ONLY_STAGE_TOTAL], owned ? &owned->stages[0] : NULL, at - op->start_ns);
-	hist_add_twice(&cell->stages[ONLY_STAGE_REQUEST],
-		       owned_request ? &owned_request->stages[OWNED_REQUEST_STAGE_TOTAL] : NULL,
-		       times->completed - times->queued);
 	if (owned_request) {
 		add(&owned_request->stages[OWNED_REQUEST_STAGE_UNDER_WAY], times->completed - times->issued);
 		count_request_result(owned_request, done);

@@ -29,7 +29,7 @@ static __always_inline void begin_anew(struct op_state *op)
 {
 	__builtin_memset(&op->tid, 0, offsetof(struct op_state, charges) - offsetof(struct op_state, tid));
 	/* The end of the one before went unseen, or its request came later. */
-	drop_only(op, true);
+	drop_only(op);
 }
 
 /* Out of the way of those that want everything. */
@@ -215,7 +215,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		/* What waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
 			count_discarded();
-			drop_only(op, true);
+			drop_only(op);
 			free_op(op);
 			return 0;
 		}
@@ -246,7 +246,10 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			op->wake_cpu = bpf_get_smp_processor_id();
 		record_operation(op->place, hit, now, result);
 	}
-	drop_only(op, !only);
+	if (only)
+		release_counted(op);
+	else
+		drop_only(op);
 	free_op(op);
 	return 0;
 }
