@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from wptrace.agent.children import Children
 from wptrace.agent.config import Config
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
@@ -17,6 +16,7 @@ from wptrace.agent.notify import Notify
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
 from wptrace.agent.trigger import Actions, Watch
+from wptrace.engine.children import Children
 from wptrace.engine.run import Reports, RunOptions, collect_seldom
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from wptrace.agent.children import Children, Command, itself
 from wptrace.agent.condition import Condition
-from wptrace.engine.dumps import DumpOptions, Dumps
+from wptrace.engine.children import Children, Command
+from wptrace.engine.dumps import DumpOptions, Dumps, page
 from wptrace.engine.session import Trace
 from wptrace.model.report import Event, Snapshot
 from wptrace.outputs.prometheus import Fired
@@ -68,14 +68,14 @@ class Actions:
     def _dump(self) -> list[Path]:
         files = [path for one in self._dumps if (path := one.dump()) is not None]
         for path in files:
-            words = itself("report", str(path), "-o", str(path.with_suffix(".html")))
-            self._children.add(Command(words, {}, f"the report of {path.name}"))
+            self._children.add(page(path))
         return files
 
     def _run(self, name: str, command: Sequence[str], files: Sequence[Path]) -> None:
         if command:
             variables = {"WPTRACE_TRIGGER": name}
-            self._children.add(Command([*command, *map(str, files)], variables, f"the command of trigger {name}"))
+            what = f"the command of trigger {name}"
+            self._children.add(Command([*command, *map(str, files)], what, variables=variables))
 
     def by_hand(self, now: float) -> None:
         """Somebody asks for the recorders."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -201,19 +200,13 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
             if value:
                 raise UsageError(f"{name} needs --recorder: it is about what that keeps", hint="--recorder 30s")
         return None
-    from wptrace.engine.dumps import DumpOptions
+    from wptrace.engine.dumps import DumpOptions, page
 
     folder = Path(options.dump_dir or ".")
     if not folder.is_dir():
         raise UsageError(f"--dump-dir names {folder}, which is no folder")
-    page = _page if options.dump_page else None
-    return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=page)
-
-
-def _page(dump: Path) -> list[str]:
-    """Run wptrace as it was found itself: from nowhere else, such as the current directory, is anything imported."""
-    found = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from wptrace.cli.main import run; run()"
-    return [sys.executable, "-I", "-c", found, json.dumps(sys.path), "report", str(dump)]
+    made = page if options.dump_page else None
+    return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=made)
 
 
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> PathFlow:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, NamedTuple
 
+from wptrace.engine.children import Children, Command, itself
 from wptrace.engine.flow import FlightRecorder
 from wptrace.engine.session import Trace
 from wptrace.errors import WptraceError
@@ -25,9 +24,6 @@ _LOOKED_S = 0.25
 _BEHIND_NS = 1_000_000_000
 _HOUR_S = 3600.0
 _MOST_OF_A_NAME = 1000
-# A page takes long to make, and what is traced is worth more.
-_NICEST = 19
-_MOST_WORDS = 4096
 
 
 def _print(words: str) -> None:
@@ -43,8 +39,8 @@ class DumpOptions(NamedTuple):
     asked: Callable[[], bool] = bool
     """Whether somebody asked for one since the last call, by a key."""
     say: Callable[[str], None] = _print
-    page: Callable[[Path], Sequence[str]] | None = None
-    """The command that makes the page of a dump; None: none is wanted."""
+    page: Callable[[Path], Command] | None = None
+    """What makes the page of a dump; None: none is wanted."""
 
 
 class Dumps:
@@ -55,19 +51,18 @@ class Dumps:
         self._done_ns = 0
         """What was slow up to then is in a dump, or was left out."""
         self._made: deque[float] = deque(maxlen=options.hourly)
-        self._pages = None if options.page is None else Pages(options.page, options.say)
+        self._pages = Children(options.say)
         self._look = time.monotonic() + _LOOKED_S if options.on_slow else math.inf
 
     @property
     def due(self) -> float:
-        return min(self._look, math.inf if self._pages is None else self._pages.due)
+        return min(self._look, self._pages.due)
 
     def events(self, events: Sequence[Event]) -> None:
         pass
 
     def turn(self, now: float) -> None:
-        if self._pages is not None:
-            self._pages.turn(now)
+        self._pages.turn(now)
         if now >= self._look:
             self._look = now + _LOOKED_S
             self._dump_slow(now)
@@ -99,73 +94,14 @@ class Dumps:
         # Writing it may have been slow itself.
         self._done_ns = max(self._done_ns, time.monotonic_ns())
         self._say(f"the recorder is in {made.path}: {made.records:,} records of {max(seconds, 0):.1f} s")
-        if self._pages is not None:
-            self._pages.add(made.path)
+        if self._options.page is not None:
+            self._pages.add(self._options.page(made.path))
         return made.path
 
     def end(self) -> None:
         if self._options.at_end:
             self.dump()
-        if self._pages is not None:
-            self._pages.end()
-
-
-class Pages:
-    """Has pages made of dumps, one after another, each by a process of its own: the trace does not wait for them."""
-
-    def __init__(self, command: Callable[[Path], Sequence[str]], say: Callable[[str], None]) -> None:
-        self._command, self._say = command, say
-        self._waiting: deque[Path] = deque()
-        self._running: tuple[Path, subprocess.Popen[bytes]] | None = None
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as there may be a process
-        self.due = math.inf
-
-    def add(self, dump: Path) -> None:
-        self._waiting.append(dump)
-        self.turn(time.monotonic())
-
-    def turn(self, now: float) -> None:
-        if self._running is not None and self._running[1].poll() is not None:
-            self._ended(*self._running)
-        if self._running is None and self._waiting:
-            self._begin(self._waiting.popleft())
-        self.due = math.inf if self._running is None else now + _LOOKED_S
-
-    def _begin(self, dump: Path) -> None:
-        self._complaints.truncate(0)
-        try:
-            # A signal from the terminal is for the trace.
-            made = subprocess.Popen(
-                self._command(dump),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._complaints,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._say(f"the page of {dump} could not be made: {error}")
-            return
-        self._running = dump, made
-        with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, made.pid, _NICEST)
-
-    def _ended(self, dump: Path, made: subprocess.Popen[bytes]) -> None:
-        self._running = None
-        if made.returncode == 0:
-            self._say(f"its page is {dump.with_suffix('.html')}")
-            return
-        self._complaints.seek(0)
-        words = self._complaints.read(_MOST_WORDS).decode(errors="replace").strip().splitlines()
-        why = words[0].removeprefix("wptrace: ") if words else f"it ended with {made.returncode}"
-        self._say(f"the page of {dump} could not be made: {why}")
-
-    def end(self) -> None:
-        """All of them are there."""
-        while self._running is not None or self._waiting:
-            if self._running is not None:
-                self._running[1].wait()
-            self.turn(time.monotonic())
-        self._complaints.close()
+        self._pages.finish()
 
 
 def _created(folder: Path) -> Path:
@@ -177,3 +113,9 @@ def _created(folder: Path) -> Path:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             return path
     raise WptraceError(f"{folder} has {_MOST_OF_A_NAME:,} dumps of this second", "remove some of them")
+
+
+def page(dump: Path) -> Command:
+    """What makes the page of a dump."""
+    made = dump.with_suffix(".html")
+    return Command(itself("report", str(dump), "-o", str(made)), f"the page of {dump}", f"its page is {made}")

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import math
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +14,9 @@ from tests.unit.agent.test_condition import BLOCK, MS, REQUEST, snapshot
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import cell
-from wptrace.agent.children import Children, Command, itself
 from wptrace.agent.condition import parse
 from wptrace.agent.trigger import Actions, Trigger, Watch, _State
+from wptrace.engine.children import Children, Command
 from wptrace.engine.session import Session
 
 
@@ -211,65 +207,3 @@ def test_by_hand_there_is_a_dump_at_once(
     actions.by_hand(clock.now)
     session.turn()
     assert len(recorder.dumps) == len(children.commands) == 1
-
-
-# --- Commands ---------------------------------------------------------------------------------------------------------
-
-
-def command(code: str, what: str = "it", **variables: str) -> Command:
-    return Command([sys.executable, "-c", code], variables, what)
-
-
-def finish(children: Children) -> None:
-    end = time.monotonic() + 60
-    while children.due != math.inf:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-        children.turn(time.monotonic())
-
-
-def test_commands_run_one_after_another_as_they_are(
-    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", "/x")
-    children = Children(said.append)
-    code = "import os; print(os.environ['X'], os.environ.get('NOTIFY_SOCKET'), os.nice(0), file=open({!r}, 'a'))"
-    for number in range(3):
-        children.add(command(code.format(str(tmp_path / "out")), X=f"{number} $(id)"))
-    finish(children)
-    assert (tmp_path / "out").read_text() == "".join(f"{number} $(id) None 19\n" for number in range(3))
-    assert said == []
-
-
-def test_what_fails_is_said_and_the_next_one_runs(said: list[str], tmp_path: Path) -> None:
-    children = Children(said.append)
-    children.add(Command(["/nowhere"], {}, "one"), command("raise SystemExit(3)", "two"), command("", "three"))
-    finish(children)
-    assert said == ["one cannot be run: [Errno 2] No such file or directory: '/nowhere'", "two failed with 3"]
-
-
-def test_what_does_not_end_is_ended(said: list[str]) -> None:
-    children = Children(said.append)
-    children.add(command("import time; time.sleep(1000)"))
-    children.turn(time.monotonic() + 601)
-    assert said == ["it took more than 10 minutes and was ended"]
-    assert children.due == math.inf
-
-
-def test_there_is_an_end_to_what_waits(said: list[str]) -> None:
-    children = Children(said.append)
-    children.add(command("import time; time.sleep(1000)"))
-    for _ in range(20):
-        children.add(command("", "more"))
-    assert said == ["more is left out: 16 commands wait already"] * 4
-    children.end()
-    children.turn(math.inf)
-    children.close()
-
-
-def test_it_runs_itself_from_where_it_is(tmp_path: Path) -> None:
-    """A folder of that name where it happens to be is not taken for it."""
-    (tmp_path / "wptrace").mkdir()
-    (tmp_path / "wptrace" / "__init__.py").write_text("raise SystemExit('another one')")
-    found = subprocess.run(itself("--version"), capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert found.stdout.startswith("wptrace 0.")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from wptrace.engine.children import Command
 from wptrace.engine.dumps import DumpOptions, Dumps
 from wptrace.errors import WptraceError
 
@@ -68,8 +69,12 @@ def make(tmp_path: Path, said: list[str], recorder: Recorder) -> Make:
     return made
 
 
-def page(*words: str) -> Callable[[Path], list[str]]:
-    return lambda dump: [sys.executable, "-I", "-c", *(words or (GREETING,)), str(dump)]
+def page(*words: str) -> Callable[[Path], Command]:
+    def made(dump: Path) -> Command:
+        command = [sys.executable, "-I", "-c", *(words or (GREETING,)), str(dump)]
+        return Command(command, f"the page of {dump}", f"its page is {dump.with_suffix('.html')}")
+
+    return made
 
 
 def files(folder: Path, end: str) -> list[str]:
@@ -143,9 +148,8 @@ def test_pages_are_made_one_after_another_and_the_trace_goes_on(make: Make, said
     assert len(files(tmp_path, ".wpt")) == 2
     assert files(tmp_path, ".html") == []
     assert one.due < time.monotonic() + 1
-    assert one._pages is not None
-    _, running = one._pages._running or (None, None)
-    assert running is not None
+    assert one._pages._running is not None
+    running = one._pages._running.process
     assert os.getpriority(os.PRIO_PROCESS, running.pid) == 19
     # A signal that a terminal sends to all of the trace is not for it.
     assert os.getsid(running.pid) != os.getsid(0)
@@ -167,11 +171,11 @@ def test_a_page_that_cannot_be_made_is_said(make: Make, said: list[str], words: 
     one = make(page=page(words))
     one.dump()
     one.end()
-    assert said[-1].endswith(f"could not be made: {why}")
+    assert said[-1].endswith(f"failed: {why}")
 
 
 def test_a_command_that_is_not_there_is_said(make: Make, said: list[str]) -> None:
-    one = make(page=lambda dump: ["/nonexistent/python"])
+    one = make(page=lambda dump: Command(["/nonexistent/python"], "its page", "made"))
     one.dump()
     one.end()
-    assert "could not be made: [Errno 2]" in said[-1]
+    assert "its page cannot be run: [Errno 2]" in said[-1]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands beside a trace: one after another, without a shell, at the lowest priority, and each for a while."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Callable, NamedTuple
+
+from wptrace.model.report import Event
+
+_MOST_WAITING = 16
+_PATIENCE_S = 600.0
+_AT_CLOSE_S = 5.0
+_LOOKED_S = 0.25
+# What is traced is worth more.
+_NICEST = 19
+_MOST_WORDS = 4096
+# What systemd tells the service itself.
+_OWN = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
+
+
+class Command(NamedTuple):
+    words: Sequence[str]
+    what: str
+    """What it is for, in a message."""
+    done: str = ""
+    """What is said when it went well. Then nothing of its output is shown, but the first line of why it failed."""
+    variables: Mapping[str, str] = {}
+
+
+class _Running(NamedTuple):
+    command: Command
+    process: subprocess.Popen[bytes]
+    until: float
+    complaints: IO[bytes] | None
+
+
+def itself(*arguments: str) -> list[str]:
+    """Run wptrace as it was found itself: from nowhere else, such as the current directory, is anything imported."""
+    code = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from wptrace.__main__ import run; run()"
+    return [sys.executable, "-I", "-c", code, json.dumps(sys.path), *arguments]
+
+
+class Children:
+    """A consumer that looks after them: the trace waits for none."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._waiting: deque[Command] = deque()
+        self._running: _Running | None = None
+        self.due = math.inf
+
+    def add(self, *commands: Command) -> None:
+        """One behind the other; where too many wait, none of these is run."""
+        if len(self._waiting) + len(commands) > _MOST_WAITING:
+            self._say(f"{commands[0].what} is left out: {len(self._waiting)} commands wait already")
+            return
+        self._waiting.extend(commands)
+        self._next()
+
+    def _next(self) -> None:
+        while self._running is None and self._waiting:
+            self._begin(self._waiting.popleft())
+        self.due = time.monotonic() + _LOOKED_S if self._running else math.inf
+
+    def _begin(self, one: Command) -> None:
+        variables = {name: value for name, value in os.environ.items() if name not in _OWN}
+        complaints = tempfile.TemporaryFile() if one.done else None  # noqa: SIM115 - as long as the process
+        try:
+            process = subprocess.Popen(
+                list(one.words),
+                env={**variables, **one.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr if complaints is None else subprocess.DEVNULL,
+                stderr=complaints,
+                # A signal from the terminal is for the trace.
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            self._say(f"{one.what} cannot be run: {error}")
+            if complaints is not None:
+                complaints.close()
+            return
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICEST)
+        self._running = _Running(one, process, time.monotonic() + _PATIENCE_S, complaints)
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        running = self._running
+        if running is not None:
+            if running.process.poll() is not None:
+                self._ended(running)
+            elif now >= running.until:
+                self._kill(running, f"took more than {_PATIENCE_S / 60:.0f} minutes and was ended")
+        self._next()
+
+    def _ended(self, running: _Running) -> None:
+        self._running = None
+        one, code = running.command, running.process.returncode
+        lines: list[str] = []
+        if running.complaints is not None:
+            with running.complaints as file:
+                file.seek(0)
+                lines = file.read(_MOST_WORDS).decode(errors="replace").strip().splitlines()
+        if code:
+            why = lines[0].removeprefix("wptrace: ") if lines else f"it ended with {code}"
+            self._say(f"{one.what} failed: {why}")
+        elif one.done:
+            self._say(one.done)
+
+    def _kill(self, running: _Running, why: str) -> None:
+        self._running = None
+        running.process.kill()
+        running.process.wait()
+        if running.complaints is not None:
+            running.complaints.close()
+        self._say(f"{running.command.what} {why}")
+
+    def end(self) -> None:
+        """What was begun may go on to its end, what waits does not begin."""
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """All of them run to their end."""
+        while self._running is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._running.process.wait(_LOOKED_S)
+            self.turn(time.monotonic())
+
+    def close(self) -> None:
+        running = self._running
+        if running is None:
+            return
+        try:
+            running.process.wait(_AT_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._kill(running, "was ended with the trace")
+        else:
+            self._ended(running)
