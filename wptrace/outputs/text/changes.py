@@ -173,6 +173,7 @@ def sentences(change: Change, difference: Difference) -> Iterator[str]:
         yield f"{what}: {signed(mean.change)} ({percent(mean)}, {took}): {why}"
         for label in change.split.unlike:
             yield _untold(label, what, change)
+        yield from _sizes_of_rows(what, change)
     for name, figure in figures.items():
         if figure.real and name not in ("mean", "p99", "rate") and name not in said:
             took = f"{units.duration(figure.a)} -> {units.duration(figure.b)}"
@@ -195,6 +196,20 @@ def _untold(label: str, what: str, change: Change) -> str:
         return f"  no size is in both ({sizes} in the mean): other sizes and slower {what} are not told apart"
     name = {DEV: "device", OWNED_BY: "owner"}.get(label, label)
     return f"  no {name} of {what} is in both: other {name}s and slower ones are not told apart"
+
+
+def _sizes_of_rows(what: str, change: Change) -> Iterator[str]:
+    """Rows have no sizes, so that the split knows nothing of them, but what was moved tells of the mean."""
+    split = change.split
+    if SIZE in split.unlike or any(one.label == SIZE for one in split.values) or not (change.a.bytes and change.b.bytes):
+        return
+    sizes = [one.bytes / one.count for one in (change.a, change.b)]
+    if max(sizes) >= _OTHER_SIZE * min(sizes):
+        way = "larger" if sizes[1] > sizes[0] else "smaller"
+        yield f"  {what} are {way} ({_sizes(*sizes)} in the mean): captures with --each tell what that is worth"
+
+
+_OTHER_SIZE = 1.1
 
 
 def _p99(change: Change) -> str:

@@ -201,6 +201,9 @@ def title(difference: Difference, pair: Pair) -> str:
         if pair.kind.sized:
             sizes = [count / long for count, long in zip(pair.bytes, seconds)]
             line += f", {units.size(sizes[0])}/s -> {units.size(sizes[1])}/s"
+            if all(counts) and all(pair.bytes):
+                each = [units.size(round(size / count)) for size, count in zip(pair.bytes, counts)]
+                line += f", {each[0]} -> {each[1]} each"
     return line + _state(pair)
 
 
