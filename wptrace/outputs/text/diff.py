@@ -203,7 +203,7 @@ def title(difference: Difference, pair: Pair) -> str:
             line += f", {units.size(sizes[0])}/s -> {units.size(sizes[1])}/s"
             if all(counts) and all(pair.bytes):
                 each = [units.size(round(size / count)) for size, count in zip(pair.bytes, counts)]
-                line += f", {each[0]} -> {each[1]} each"
+                line += f", {each[0]} -> {each[1]} each" if each[0] != each[1] else ""
     return line + _state(pair)
 
 
