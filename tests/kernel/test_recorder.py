@@ -297,6 +297,7 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
 
 
 @pytest.mark.guest
+@pytest.mark.one_kernel
 def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> None:
     """By dm-delay below the device that is traced, from a moment on that is known."""
     with ExitStack() as stack:

@@ -200,8 +200,8 @@ def _untold(label: str, what: str, change: Change) -> str:
 
 def _sizes_of_rows(what: str, change: Change) -> Iterator[str]:
     """Rows have no sizes, so that the split knows nothing of them, but what was moved tells of the mean."""
-    split = change.split
-    if SIZE in split.unlike or any(one.label == SIZE for one in split.values) or not (change.a.bytes and change.b.bytes):
+    known = SIZE in change.split.unlike or any(one.label == SIZE for one in change.split.values)
+    if known or not (change.a.bytes and change.b.bytes):
         return
     sizes = [one.bytes / one.count for one in (change.a, change.b)]
     if max(sizes) >= _OTHER_SIZE * min(sizes):
