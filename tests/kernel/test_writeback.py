@@ -357,6 +357,7 @@ def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: py
         try:
             with frozen(top):
                 flow.start(Reader())
+                flow.begin()
                 before = disk.completed()
             writer.write()
             with frozen(top):
