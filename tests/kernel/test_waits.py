@@ -597,9 +597,18 @@ def test_what_makes_room_for_others_is_still_counted(tmp_path: Path, monkeypatch
     with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
         options = Options(devices=(disk.name,), slow_ns=0, waits_ns=ALWAYS)
         flow = Running(lambda: PathFlow(options), [disk])
+
+        def made_room() -> int:
+            stack = flow.flow._obj.struct("wait_stack")
+            table = stack.struct.iter_unpack(flow.flow._obj.view("wait_stacks"))
+            return sum(one[stack.fields.index("generation")] for one in table)
+
         try:
             with flow.window() as reported:
-                for _ in range(4):
+                for number in range(20):
+                    # How many stacks there are at a look depends on how fast the machine is.
+                    if number >= 4 and made_room() > 1:
+                        break
                     load = threading.Thread(target=sync_often, args=(folder, 12))
                     load.start()
                     while load.is_alive():
@@ -611,16 +620,14 @@ def test_what_makes_room_for_others_is_still_counted(tmp_path: Path, monkeypatch
                     for _ in range(12):
                         flow.flow.read_cells()
             listed = flow.flow.lists()["wait_stacks"]
-            stack = flow.flow._obj.struct("wait_stack")
-            table = stack.struct.iter_unpack(flow.flow._obj.view("wait_stacks"))
-            generations = [one[stack.fields.index("generation")] for one in table]
+            generations = made_room()
         finally:
             flow.flow.close()
     exact(reported)
     found = waits(reported, "sync")
     assert found
     assert not [wait for _, wait in found if not wait["stack"] and wait["reason"] != "several"]
-    assert sum(generations) > 1
+    assert generations > 1
     counted = Counter[tuple[str, str]]()
     for one in listed:
         counted[one["op"], one["reason"]] += one["sum_ns"]
