@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from wptrace.analysis import owners
 from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import CPU, DEVICE, OPERATION, OWNER, Group, Kind
-from wptrace.model.report import Snapshot
+from wptrace.model.kind import CPU, DEVICE, OPERATION, Group, Kind
+from wptrace.model.report import Snapshot, added_up
 from wptrace.model.units import NS_PER, duration, parse_bytes, parse_duration, size
 
 OPERATIONS = (
@@ -72,19 +73,15 @@ class Condition(NamedTuple):
                     grown = found.get(self.what, 0) - earlier.counters.get(group, {}).get(self.what, 0)
                     counts[_place(group)] = counts.get(_place(group), 0) + grown
             return {place: count / seconds for place, count in counts.items()}
-        found_at: dict[str, Distribution] = {}
+        found_at: dict[str, list[Distribution]] = {}
         for group, stages in now.cells.items():
             before = earlier.cells.get(group, {})
             if not self._is_of(group) or self.what not in stages or stages is before:
                 continue
             recent = stages[self.what].delta(before[self.what]) if self.what in before else stages[self.what]
             if recent.count:
-                place = _place(group)
-                if place in found_at:
-                    found_at[place] = _sum(found_at[place], recent)
-                else:
-                    found_at[place] = recent
-        return {place: self._of(one, seconds) for place, one in found_at.items()}
+                found_at.setdefault(_place(group), []).append(recent)
+        return {place: self._of(added_up(found), seconds) for place, found in found_at.items()}
 
     def _of(self, found: Distribution, seconds: float) -> float:
         if self.statistic in _PERCENTILES:
@@ -105,12 +102,6 @@ class Condition(NamedTuple):
             unit = self.kind[self.what].unit
             return duration(value) if unit == "ns" else size(value) if unit == "bytes" else f"{value:.6g}"
         return f"{size(value)}/s" if self.what == "bytes" else f"{value:.6g}/s"
-
-
-def _sum(one: Distribution, other: Distribution) -> Distribution:
-    found = one.copy()
-    found.merge(other)
-    return found
 
 
 def _of_book(book: Any, what: str) -> int:
@@ -156,7 +147,7 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
             raise UsageError(f"{flow.name}.{what} is a count, of which there is {flow.name}.{what}.rate")
         return None, "", what, statistic
     # Their rows are those of others, by owner.
-    kinds = [kind for kind in flow.kinds if not any(label.alias == OWNER for label in kind.labels)]
+    kinds = [kind for kind in flow.kinds if owners.place(kind) is None]
     by_name = {kind.name: kind for kind in reversed(kinds)}
     if before and before[0] in by_name:
         kinds = [by_name[before[0]]]

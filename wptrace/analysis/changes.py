@@ -16,6 +16,7 @@ from wptrace.analysis.split import (
     Split,
     Sums,
     added,
+    merged,
     reasons,
     split,
     split_percentile,
@@ -214,7 +215,7 @@ def _errors(
     variance: dict[tuple[str, int], float] = {}
     for side in (a, b):
         parts = [_without_owner(measured, found) if owner else found for _, found in side.stretches]
-        every = _merged(parts)
+        every = merged(parts)
         mine = []
         for left_out in parts:
             rest = _less(every, left_out)
@@ -229,14 +230,6 @@ def _errors(
             noise = chance.of_parts([found.get(key, 0.0) for found in mine])
             variance[key] = variance.get(key, 0.0) + noise.variance
     return {key: found**0.5 for key, found in variance.items()}
-
-
-def _merged(found: Sequence[Classes]) -> dict[Class, Sums]:
-    made: dict[Class, Sums] = {}
-    for classes in found:
-        for key, one in classes.items():
-            made.setdefault(key, Sums(len(one.times) - 1)).add(one)
-    return made
 
 
 def _less(whole: Classes, left_out: Classes) -> dict[Class, Sums]:

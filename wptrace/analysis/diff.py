@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from wptrace.analysis import changes
+from wptrace.analysis import changes, owners
 from wptrace.analysis.changes import Change
 from wptrace.analysis.measured import Measured, aligned, named, same_labels, seen_stages
 from wptrace.analysis.unlike import Unlike, alike, observed, unlike
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import DEVICE, OPERATION, OWNER, Kind
-from wptrace.model.report import BYTES, Report, Start
+from wptrace.model.kind import DEVICE, OPERATION, Kind
+from wptrace.model.report import BYTES, Report, Start, of_one_row
 
 NOT_BY_OWNER = "not by owner"
 """One has no rows by owner, which is said of all of them at once."""
@@ -125,19 +125,14 @@ def _rows(report: Report) -> dict[tuple[str, tuple[str, ...]], _Row]:
 
 
 def _together(one: _Row, other: _Row) -> _Row:
-    cells = dict(one.cells)
-    for name, found in other.cells.items():
-        merged = cells[name].copy() if name in cells else type(found)()
-        merged.merge(found)
-        cells[name] = merged
-    return _Row(one.kind, cells, one.bytes + other.bytes)
+    return _Row(one.kind, of_one_row((one.cells, other.cells)), one.bytes + other.bytes)
 
 
 def _unseen(kind: Kind, values: tuple[str, ...], side: Side) -> str:
     """Why a recording without a row of this cannot have one; empty where there was none of it."""
     start = side.start
     if all(one.name != kind.name for one in start.kinds):
-        if any(label.alias == OWNER for label in kind.labels):
+        if owners.place(kind) is not None:
             return NOT_BY_OWNER
         return f"{kind.noun.plural} are not followed"
     types: dict[str, str] = {label.type: value for label, value in zip(kind.labels, values)}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wptrace.analysis.split import Class, Classes, Sums
+from wptrace.analysis.split import Class, Classes, Sums, merged, put
 from wptrace.model.kind import (
     ALL,
     CALL,
@@ -123,11 +123,7 @@ def classes(cells: Cells, counters: Mapping[Group, Mapping[str, int]], kind: Kin
         sums.times = [total.sum, *times, total.sum - sum(times)]
         sums.squares = [total.sumsq, *(0 if one is None else one.sumsq for one in parts), 0]
         sums.buckets = {slot: count for slot, count in enumerate(total.buckets) if count}
-        there = found.setdefault(op, {}).get(key)
-        if there is None:
-            found[op][key] = sums
-        else:
-            there.add(sums)
+        put(found.setdefault(op, {}), key, sums)
     return found
 
 
@@ -139,11 +135,8 @@ def joined_stretches(found: Sequence[Stretch], most: int = STRETCHES) -> list[St
     made = []
     for first in range(0, len(found), many):
         some = found[first : first + many]
-        classes: dict[str, dict[Class, Sums]] = {}
-        for stretch in some:
-            for op, inner in stretch.classes.items():
-                for key, one in inner.items():
-                    classes.setdefault(op, {}).setdefault(key, Sums(len(one.times) - 1)).add(one)
+        ops = dict.fromkeys(op for stretch in some for op in stretch.classes)
+        classes = {op: merged(stretch.classes.get(op, {}) for stretch in some) for op in ops}
         made.append(Stretch(some[-1].end_ns, sum(one.duration_ns for one in some), classes))
     return made
 

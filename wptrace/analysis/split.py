@@ -69,6 +69,23 @@ class Sums:
 Classes = Mapping[Class, Sums]
 
 
+def put(classes: dict[Class, Sums], key: Class, one: Sums) -> None:
+    """Add it to what the class has; where that is nothing, it is taken as it is."""
+    there = classes.get(key)
+    if there is None:
+        classes[key] = one
+    else:
+        there.add(one)
+
+
+def merged(found: Iterable[Classes]) -> dict[Class, Sums]:
+    made: dict[Class, Sums] = {}
+    for classes in found:
+        for key, one in classes.items():
+            made.setdefault(key, Sums(len(one.times) - 1)).add(one)
+    return made
+
+
 def added(found: Iterable[Sums], columns: int) -> Sums:
     whole = Sums(columns)
     for one in found:

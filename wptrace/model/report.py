@@ -416,15 +416,23 @@ def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:
 
 def merged(cells: Cells, into: Callable[[Group], Group]) -> dict[Group, dict[str, Distribution]]:
     """Those that become one group, added up; one that stays alone is the same object."""
-    parts: dict[Group, dict[str, list[Distribution]]] = {}
+    parts: dict[Group, list[Mapping[str, Distribution]]] = {}
     for group, stages in cells.items():
-        of_all = parts.setdefault(into(group), {})
+        parts.setdefault(into(group), []).append(stages)
+    return {group: of_one_row(found) for group, found in parts.items()}
+
+
+def of_one_row(rows: Iterable[Mapping[str, Distribution]]) -> dict[str, Distribution]:
+    """All of them added up; what only one of them has is the same object."""
+    parts: dict[str, list[Distribution]] = {}
+    for stages in rows:
         for name, one in stages.items():
-            of_all.setdefault(name, []).append(one)
-    return {group: {name: _sum(found) for name, found in stages.items()} for group, stages in parts.items()}
+            parts.setdefault(name, []).append(one)
+    return {name: added_up(found) for name, found in parts.items()}
 
 
-def _sum(found: list[Distribution]) -> Distribution:
+def added_up(found: Sequence[Distribution]) -> Distribution:
+    """One that is alone is the same object."""
     if len(found) == 1:
         return found[0]
     of_all = type(found[0])()

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from wptrace import __version__
+from wptrace.analysis import owners
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import (
@@ -23,7 +24,6 @@ from wptrace.model.kind import (
     DEVICE,
     FILE,
     OPERATION,
-    OWNER,
     PASID,
     STACK,
     TASK,
@@ -112,7 +112,7 @@ class Metrics:
 
     def event(self, flow: int, event: Event) -> None:
         """Of the flow with this number."""
-        if any(label.alias == OWNER for label in event.group.kind.labels) or event.group.kind.total.unit != "ns":
+        if owners.place(event.group.kind) is not None or event.group.kind.total.unit != "ns":
             return
         group = self._bounded[flow].of(_shortened(event.group))
         labels = ",".join(
@@ -145,7 +145,7 @@ class Metrics:
 
     def _flow(self, source: Source, snapshot: Snapshot, bounded: Bounded) -> None:
         prefix = f"wptrace_{plain(source.name)}"
-        kinds = [kind for kind in source.kinds if not any(label.alias == OWNER for label in kind.labels)]
+        kinds = [kind for kind in source.kinds if owners.place(kind) is None]
         cells = _of_kinds(snapshot.cells, kinds, bounded)
         for kind in kinds:
             unit, _ = _UNITS.get(kind.total.unit, (plain(kind.total.unit), 1))

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 from wptrace.analysis import measured
 from wptrace.analysis.diff import Side
 from wptrace.analysis.measured import DEV, OWNED_BY, SIZE, STRETCHES, Measured, Stretch, joined_stretches
-from wptrace.analysis.split import Class, Sums
+from wptrace.analysis.split import Class, Sums, put
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Capture, NextTrace, Records
 from wptrace.capture.recording import Window
@@ -82,11 +82,7 @@ class _Rows:
                 if len(known) < _MOST_CLASSES:
                     known.add(key)
                     continue
-                others, left = (OTHERS,) * len(key), classes.pop(key)
-                if others in classes:
-                    classes[others].add(left)
-                else:
-                    classes[others] = left
+                put(classes, (OTHERS,) * len(key), classes.pop(key))
         return found
 
 
@@ -288,11 +284,7 @@ class _Singles:
                 self._known.add((kind.name, op, key))
             else:
                 key = (key[0], OTHERS, key[2])
-        classes = self._found.setdefault(kind.name, {}).setdefault(op, {})
-        if key in classes:
-            classes[key].add(sums)
-        else:
-            classes[key] = sums
+        put(self._found.setdefault(kind.name, {}).setdefault(op, {}), key, sums)
 
 
 class _Columns(NamedTuple):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 from wptrace.analysis import load
@@ -16,7 +16,8 @@ from wptrace.analysis.reasons import Blame
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATIONS, OTHERS, STACK, TOTAL
+from wptrace.model.kind import OPERATION, OPERATIONS, OTHERS, STACK, TOTAL
+from wptrace.model.report import of_one_row
 from wptrace.outputs.text import changes, words
 from wptrace.outputs.text.changes import ratio, signed
 from wptrace.outputs.text.words import columns, ends, padded, printable
@@ -110,7 +111,7 @@ def _tables(difference: Difference, top: int) -> Iterator[list[str]]:
 
 
 def _op(pair: Pair) -> str:
-    return next((value for label, value in zip(pair.kind.labels, pair.values) if label.type == "operation"), "")
+    return next((value for label, value in zip(pair.kind.labels, pair.values) if label.type == OPERATION), "")
 
 
 def everywhere(pairs: Sequence[Pair]) -> Iterator[Pair]:
@@ -119,24 +120,12 @@ def everywhere(pairs: Sequence[Pair]) -> Iterator[Pair]:
     for pair in pairs:
         by_op.setdefault(_op(pair), []).append(pair)
     for op, found in by_op.items():
-        a, b = (_merged([one for one in side if one is not None]) for side in zip(*((one.a, one.b) for one in found)))
+        sides = ([one for one in side if one is not None] for side in zip(*((one.a, one.b) for one in found)))
+        a, b = (of_one_row(rows) if rows else None for rows in sides)
         unseen = next((one.unseen for one in found if one.unseen), "") if a is None or b is None else ""
-        values = tuple(op if label.type == "operation" else "" for label in found[0].kind.labels)
+        values = tuple(op if label.type == OPERATION else "" for label in found[0].kind.labels)
         count = (sum(one.bytes[0] for one in found), sum(one.bytes[1] for one in found))
         yield Pair(found[0].kind, values, a, b, count, unseen)
-
-
-def _merged(found: Sequence[Mapping[str, Distribution]]) -> Mapping[str, Distribution] | None:
-    if len(found) < 2:
-        return found[0] if found else None
-    merged: dict[str, Distribution] = {}
-    for stages in found:
-        for name, one in stages.items():
-            if name in merged:
-                merged[name].merge(one)
-            else:
-                merged[name] = one.copy()
-    return merged
 
 
 def figure(difference: Difference, pair: Pair, stage: str) -> Figure | None:
