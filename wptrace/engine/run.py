@@ -151,6 +151,9 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
     controls, workload = options.controls, options.workload
     shown: list[Reports] = []
     dumps: list[Dumps] = []
+    # Before the start is said: whoever reads of it may ask at once.
+    if options.dumps is not None and any(trace.flow.flight_recorder is not None for trace in session.traces):
+        stop.expect_dumps()
     # Once all are attached, so that whoever reads of a start knows that nothing is missed.
     for trace, output in zip(session.traces, outputs):
         output.start(trace.start)
@@ -164,7 +167,6 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
         if options.dumps is not None and recorder is not None:
             dumps.append(Dumps(trace, recorder, options.dumps))
             trace.subscribe(dumps[-1])
-            stop.expect_dumps()
     end = _End(stop, workload)
     if workload is not None:
         session.reader.listen(workload.fd)
