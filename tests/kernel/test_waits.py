@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -776,26 +777,73 @@ def test_who_filled_the_dirty_limit_is_named(throttled: Disk, v2: Path, tmp_path
     assert "; /wptbatch made most of what is written back dirty" in trace.summary["verdict"]["text"]
 
 
-@pytest.mark.guest
-def test_a_writer_above_its_cgroups_limit_waits_for_memory(
-    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
-) -> None:
-    group = v2 / "wptwaits"
+@contextmanager
+def limited(v2: Path, name: str, **limits: int) -> Iterator[Path]:
+    """A cgroup with limits of its memory, whose pages are written back on its own account."""
+    controllers = v2 / "cgroup.subtree_control"
+    group = v2 / name
     group.mkdir()
     try:
-        if "memory" not in (v2 / "cgroup.subtree_control").read_text().split():
-            (v2 / "cgroup.subtree_control").write_text("+memory")
-        (group / "memory.high").write_text(str(8 << 20))
-        with mounted(throttled, "ext4", tmp_path / "mounted") as top:
-            flow = path_flow.aim(throttled)
-            with opened(top / "file") as fd, flow.window() as told, joined(group):
-                for number in range(16):
-                    os.pwrite(fd, b"x" * (1 << 20), number << 20)
-        exact(told)
-        reasons = {wait["reason"] for _, wait in waits(told, "write")}
-        assert reasons & {"memory", "dirty limit"}, reasons
+        if not {"memory", "io"} <= set(controllers.read_text().split()):
+            controllers.write_text("+memory +io")
+        for limit, size in limits.items():
+            (group / f"memory.{limit}").write_text(str(size))
+        yield group
     finally:
         group.rmdir()
+
+
+@pytest.mark.guest
+def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
+    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
+) -> None:
+    """That is a share of the memory that the cgroup may have, and the machine is far from its own."""
+    most = 16 << 20
+    with limited(v2, "wptwaits", max=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
+        flow = path_flow.aim(throttled)
+        with opened(top / "file") as fd, tracefs.traced("writeback/balance_dirty_pages") as pauses:
+            with flow.window() as told, joined(group):
+                for number in range(16):
+                    os.pwrite(fd, b"x" * (1 << 20), number << 20)
+            events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
+    exact(told)
+    made = [int(one["pause"]) for one in events if int(one["pause"]) > 0]
+    assert made
+    (row,) = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
+    assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
+    assert 0 < row["limit_bytes"] < most < row["machine_bytes"]
+    told_whose(told, "its cgroup may have")
+
+
+_READER = """
+import mmap, os, sys
+size, path = int(sys.argv[1]), sys.argv[2]
+held = mmap.mmap(-1, size)
+for at in range(0, size, mmap.PAGESIZE):
+    held[at] = 1
+fd = os.open(path, os.O_RDONLY)
+for number in range(4):
+    os.pread(fd, 1 << 20, number << 20)
+"""
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_a_reader_whose_cgroup_is_full_waits_for_memory(
+    path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
+) -> None:
+    """Its own memory is all that the cgroup should have: from 5.18, who asks for much more is held up at once."""
+    most = 16 << 20
+    with limited(v2, "wptfull", high=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
+        written(top / "file", 4 << 20)
+        Path("/proc/sys/vm/drop_caches").write_text("1\n")
+        flow = path_flow.aim(throttled)
+        with flow.window() as told, joined(group):
+            subprocess.run([sys.executable, "-c", _READER, str(most), top / "file"], check=True)
+        events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
+    exact(told)
+    assert int(events["high"]) > 0
+    assert {wait["reason"] for _, wait in waits(told, "read")} >= {"memory"}
 
 
 @pytest.mark.guest
