@@ -270,3 +270,5 @@ def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
     assert lines[-1]["kind"] == "summary"
     assert lines[-1]["requests"]["finished"] == count(lines[-1], op="read", dev=disk.name) == 400
     assert any("2 traces" in note for note in lines[0]["notes"])
+    compared = wptrace("diff", str(history / "io"), "--against=0s-1h", "--at=0s-1h").stdout
+    assert "read: 400 -> 400 requests" in compared

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable
 
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.session import Trace
 from wptrace.errors import WptraceError
-from wptrace.model.report import Event
+from wptrace.model.report import Event, Snapshot
 
 _FILE_S = 3600.0
 _FILES = 16
@@ -35,14 +36,21 @@ class History:
         """Then there is another file."""
         self._output: CaptureOutput | None = None
         self.due = now + interval_s
+        with self._gap(now):
+            self._begin(now, self._first)
 
     def events(self, events: Sequence[Event]) -> None:
         pass
 
     def turn(self, now: float) -> None:
         self.due = max(self.due + self._interval_s, now)
-        try:
+        with self._gap(now):
             self._write(now)
+
+    @contextmanager
+    def _gap(self, now: float) -> Iterator[None]:
+        try:
+            yield
         except (WptraceError, OSError) as error:
             self._say(f"the history of {self._trace.flow.name} has a gap: {error}")
             self._drop()
@@ -51,21 +59,22 @@ class History:
     def _write(self, now: float) -> None:
         taken, last = self._trace.snapshot(), self._last
         self._last = taken
-        if self._output is None or now >= self._until or self._path.stat().st_size > self._keep // _FILES:
+        output = self._output or self._begin(now, last)
+        output.interval(self._trace.window(last, taken, "interval"))
+        if now >= self._until or self._path.stat().st_size > self._keep // _FILES:
             self._finish()
-            self._begin(now)
-            self._first = last
-        if self._output is not None:
-            self._output.interval(self._trace.window(last, taken, "interval"))
+            self._begin(now, taken)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float, first: Snapshot) -> CaptureOutput:
+        """A file whose clock is that of the begin of its first interval."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._make_room()
         flow = self._trace.flow
         self._path = _free(self._folder)
         self._output = CaptureOutput(self._path, About(flow.view, flow.verdict_kinds))
         self._output.start(self._trace.start)
-        self._until = now + _FILE_S
+        self._first, self._until = first, now + _FILE_S
+        return self._output
 
     def _make_room(self) -> None:
         sizes = {path: path.lstat().st_size for path in sorted(self._folder.glob("*.wpt"))}

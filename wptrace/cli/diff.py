@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wptrace.analysis.diff import Difference, Side
     from wptrace.analysis.measured import Measured
     from wptrace.analysis.reasons import Blame
-    from wptrace.capture.reader import Capture
+    from wptrace.capture.reader import Capture, Head
 
 SUMMARY = "compare two captures, or two stretches of one: what changed, and why"
 
@@ -189,7 +189,7 @@ def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tupl
 
     wanted = []
     for capture, given, option in ((first, options.against, "--against"), (second, options.at, "--at")):
-        since_ns, until_ns = (None, None) if given is None else _stretch(given, capture.head.began_ns, option)
+        since_ns, until_ns = (None, None) if given is None else _stretch(given, capture.head, option)
         name = str(capture.head.start.file) + (f" {given}" if given else "")
         wanted.append(Wanted(name, since_ns, until_ns, options.by or ""))
     a, b = read(first, wanted[0]), read(second, wanted[1])
@@ -198,13 +198,14 @@ def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tupl
     return a, b, read(first, wanted[0]._replace(until_ns=wanted[1].until_ns)).measured
 
 
-def _stretch(text: str, began_ns: int, option: str) -> tuple[int, int]:
+def _stretch(text: str, head: Head, option: str) -> tuple[int, int]:
     """Both ends are times as of --since; there are dashes in dates as well."""
     for at, letter in enumerate(text):
         if letter != "-":
             continue
         try:
-            since_ns, until_ns = (moment(one, began_ns, option) for one in (text[:at], text[at + 1 :]))
+            since_ns = moment(text[:at], head, option)
+            until_ns = moment(text[at + 1 :], head, option, since_ns)
         except UsageError:
             continue
         if since_ns >= until_ns:

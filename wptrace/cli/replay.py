@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "show what a command wrote with --capture"
 
-_TIME = re.compile(r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ])?([0-9]{1,2}:[0-9]{2})(?::([0-9]{2})(\.[0-9]{1,9})?)?")
+_TIME = re.compile(
+    r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2}|today|yesterday)[T ] *)?([0-9]{1,2}:[0-9]{2})(?::([0-9]{2})(\.[0-9]{1,9})?)?"
+)
+_DAYS_AGO = {"today": 0, "yesterday": 1}
 _FACTOR = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6})?")
 _SLOWEST = 0.001
 _NEVER_NS = 1 << 63
@@ -43,7 +46,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
         which.add_argument(*flags, action="append" if one.repeatable else "store", metavar=one.metavar, help=one.words)
     which.add_argument(
-        "--since", metavar="TIME", help="from then on: a time of day, or a duration after its start (30s)"
+        "--since", metavar="TIME", help="from then on: 14:03, 'yesterday 14:03', or a duration after its start (30s)"
     )
     which.add_argument("--until", metavar="TIME", help="up to then")
 
@@ -274,7 +277,8 @@ def _shown(options: argparse.Namespace, head: Head) -> dict[str, Any]:
 
 def _times(options: argparse.Namespace, head: Head) -> tuple[int | None, int | None]:
     given = (("--since", options.since), ("--until", options.until))
-    since_ns, until_ns = (None if text is None else moment(text, head.began_ns, option) for option, text in given)
+    since_ns = None if options.since is None else moment(options.since, head, "--since")
+    until_ns = None if options.until is None else moment(options.until, head, "--until", since_ns)
     if since_ns is not None and until_ns is not None and since_ns > until_ns:
         raise UsageError(f"--since {options.since} is later than --until {options.until}")
     for (option, text), at_ns in zip(given, (since_ns, until_ns)):
@@ -287,18 +291,47 @@ def _shown_time(ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ns // 1_000_000_000))
 
 
-def moment(text: str, began_ns: int, option: str) -> int:
-    """A time of day in nanoseconds since 1970: of the day of the capture, unless a date stands before it."""
+def moment(text: str, head: Head, option: str, since_ns: int | None = None) -> int:
+    """A time in nanoseconds since 1970.
+
+    A time of day without a date is of the day of the capture; of a folder, which may have many days, it is the last
+    one that has come. The end of a stretch is of the day of its begin, or of the next one.
+    """
     found = _TIME.fullmatch(text.strip())
     if found is None:
         try:
-            return began_ns + parse_duration(text)
+            return head.began_ns + parse_duration(text)
         except UsageError:
-            raise UsageError(f"{option} takes a time such as 14:03:05 or 30s, not {text!r}") from None
+            raise _not_a_time(text, option) from None
     date, minute, seconds, part = found.groups()
-    day = date or time.strftime("%Y-%m-%d", time.localtime(began_ns // 1_000_000_000))
+    now = time.time()
     try:
-        at = time.mktime(time.strptime(f"{day} {minute}:{seconds or '00'}", "%Y-%m-%d %H:%M:%S"))
+        clock = time.strptime(f"{minute}:{seconds or '00'}", "%H:%M:%S")
+        if date in _DAYS_AGO:
+            at = _on_day(time.localtime(now), clock, -_DAYS_AGO[date])
+        elif date:
+            at = _on_day(time.strptime(date, "%Y-%m-%d"), clock)
+        elif since_ns is not None:
+            day = time.localtime(since_ns // 1_000_000_000)
+            at = _on_day(day, clock)
+            if at < since_ns // 1_000_000_000 and _on_day(day, clock, 1) <= now:
+                at = _on_day(day, clock, 1)
+        elif Path(head.start.file).is_dir():
+            at = _on_day(time.localtime(now), clock)
+            if at > now:
+                at = _on_day(time.localtime(now), clock, -1)
+        else:
+            at = _on_day(time.localtime(head.began_ns // 1_000_000_000), clock)
     except (ValueError, OverflowError):
-        raise UsageError(f"{option} takes a time such as 14:03:05 or 30s, not {text!r}") from None
-    return int(at) * 1_000_000_000 + (int(f"{part[1:]:0<9}") if part else 0)
+        raise _not_a_time(text, option) from None
+    return at * 1_000_000_000 + (int(f"{part[1:]:0<9}") if part else 0)
+
+
+def _on_day(day: time.struct_time, clock: time.struct_time, days: int = 0) -> int:
+    """Which may have 23 or 25 hours."""
+    date = (day.tm_year, day.tm_mon, day.tm_mday + days)
+    return int(time.mktime((*date, clock.tm_hour, clock.tm_min, clock.tm_sec, 0, 0, -1)))
+
+
+def _not_a_time(text: str, option: str) -> UsageError:
+    return UsageError(f"{option} takes a time such as 14:03:05, 'yesterday 14:00' or 30s, not {text!r}")

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from tests.unit.outputs.samples import SECOND, cell, group, report, start
 from wptrace.capture.folder import Folder
 from wptrace.capture.reader import Capture
 from wptrace.capture.writer import About, CaptureOutput
-from wptrace.errors import WptraceError
+from wptrace.cli.replay import moment
+from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import Report
 
 
@@ -83,3 +87,43 @@ def test_links_are_not_followed_and_a_folder_without_captures_is_said(tmp_path: 
     (inside / "1.wpt").symlink_to(tmp_path / "x.wpt")
     with pytest.raises(WptraceError):
         Capture(inside)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_times_of_a_folder_are_those_of_its_last_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Across the night in which an hour comes twice."""
+    (tmp_path / "io").mkdir()
+    written(tmp_path / "io" / "1.wpt", 1)
+    written(tmp_path / "one.wpt", 1)
+    heads = []
+    for one in (tmp_path / "io", tmp_path / "one.wpt"):
+        with closing(Capture(one)) as capture:
+            heads.append(capture.head._replace(began_ns=0))
+    folder, file = heads
+    now = int(time.mktime((2026, 10, 25, 15, 0, 0, 0, 0, -1)))
+    monkeypatch.setattr(time, "time", lambda: float(now))
+
+    def ago(text: str, since: str | None = None, head: object = folder) -> float:
+        """Hours before now."""
+        since_ns = None if since is None else moment(since, head, "--since")  # type: ignore[arg-type]
+        return (now - moment(text, head, "--until", since_ns) / 1e9) / 3600  # type: ignore[arg-type]
+
+    assert (ago("14:00"), ago("today 14:00"), ago("yesterday 14:00")) == (1, 1, 26)
+    assert (ago("15:30"), ago("2026-10-24 15:30"), ago("yesterday 15:30:30.5")) == (24.5, 24.5, 24.5 - 30.5 / 3600)
+    # The end belongs to the begin: of the same day, or of the one after.
+    assert (ago("14:10", "yesterday 14:00"), ago("00:30", "yesterday 23:00")) == (26 - 1 / 6, 15.5)
+    assert ago("13:00", "today 14:00") == 2
+    # A single capture is of the day on which it began.
+    assert ago("01:00", head=file) == now / 3600
+    for wrong in ("yesterday", "tomorrow 14:00", "yesterday 30s", "today 24:00"):
+        with pytest.raises(UsageError, match="takes a time such as"):
+            moment(wrong, folder, "--since")
