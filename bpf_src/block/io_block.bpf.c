@@ -11,6 +11,7 @@
 #include "lib/arguments.h"
 #include "lib/tracepoint.h"
 #include "lib/pid_namespace.h"
+#include "lib/recorder.h"
 #include "lib/sample.h"
 #include "lib/table.h"
 
@@ -30,6 +31,7 @@ enum block_cause {
 	BLOCK_CAUSE_NO_STAMP,
 	BLOCK_CAUSE_NO_START,
 	BLOCK_CAUSE_UNMATCHED_END,
+	BLOCK_CAUSE_UNRECORDED,
 	BLOCK_CAUSES,
 };
 EXPORT_ENUM(block_cause);
@@ -60,6 +62,7 @@ struct block_record {
 	__u16 unused;
 	enum block_op op;
 	struct events events;
+	__u32 number; /* of a recorder */
 };
 
 const struct block_record *export_block_record __attribute__((unused));
@@ -75,6 +78,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } records SEC(".maps");
+
+RECORDER_MAP(recorded, block_record);
 
 /* Whether there are stateful devices: of them it is kept when a bio got its request, and what the driver has. */
 const volatile bool own_times;
@@ -465,8 +470,37 @@ static __noinline int end_life(struct request *rq, struct life *found)
 	return 0;
 }
 
-static __always_inline void send(struct request *rq, bool trusted, __u64 now, __u64 queue, __u64 device, __u32 bytes,
-				 __u32 dev, __u32 flags, enum block_op op, __u16 slot, int error, struct life *life)
+/* What a record says of a request. */
+struct ended {
+	__u64 now;
+	__u64 queue;
+	__u64 device;
+	__u32 bytes;
+	__u32 flags;
+	enum block_op op;
+	int error;
+	__u16 slot;
+	struct life life;
+};
+
+static __always_inline void fill(struct block_record *record, struct request *rq, bool trusted, struct ended *ended)
+{
+	record->end_ns = ended->now;
+	record->sector = FIELD(trusted, rq, __sector) - (ended->life.bytes >> 9);
+	record->queue_ns = ended->queue;
+	record->device_ns = ended->device;
+	record->bytes = ended->bytes;
+	record->dev = request_disk(rq, trusted);
+	record->flags = portable_flags(ended->flags);
+	record->cpu = bpf_get_smp_processor_id();
+	record->slot = ended->slot;
+	record->error = ended->error;
+	record->unused = 0;
+	record->op = ended->op;
+	record->events = ended->life.events;
+}
+
+static __always_inline void send(struct request *rq, bool trusted, struct ended *ended)
 {
 	struct block_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
@@ -474,20 +508,27 @@ static __always_inline void send(struct request *rq, bool trusted, __u64 now, __
 		COUNT(loss[BLOCK_CAUSE_RING_FULL]);
 		return;
 	}
-	record->end_ns = now;
-	record->sector = FIELD(trusted, rq, __sector) - (life->bytes >> 9);
-	record->queue_ns = queue;
-	record->device_ns = device;
-	record->bytes = bytes;
-	record->dev = dev;
-	record->flags = portable_flags(flags);
-	record->cpu = bpf_get_smp_processor_id();
-	record->slot = slot;
-	record->error = error;
-	record->unused = 0;
-	record->op = op;
-	record->events = life->events;
+	fill(record, rq, trusted, ended);
+	record->number = 0;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void keep(struct request *rq, bool trusted, struct ended *ended)
+{
+	struct block_record *record;
+	__u32 place, number;
+
+	note_slow(ended->queue + ended->device, ended->now);
+	if (!claim_place_of_recorder(&place, &number)) {
+		COUNT(loss[BLOCK_CAUSE_UNRECORDED]);
+		return;
+	}
+	record = bpf_map_lookup_elem(&recorded, &place);
+	if (!record)
+		return;
+	fill(record, rq, trusted, ended);
+	barrier();
+	record->number = number;
 }
 
 static __always_inline void count(struct block_cell *cell, __u32 bytes, int error)
@@ -534,6 +575,8 @@ static __noinline int complete_without_start(__u16 slot, enum block_op op, __u32
 		count(cell, bytes, error);
 		cell->untimed++;
 	}
+	if (recording)
+		COUNT(loss[BLOCK_CAUSE_UNRECORDED]);
 	return 0;
 }
 
@@ -544,15 +587,18 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	enum block_op op = request_op(flags);
 	__u64 key = (__u64)rq;
 	struct issued *known = NULL;
-	__u64 start, issued, queue, device;
 	struct block_cell *cell;
-	struct life life = {};
+	struct ended ended;
+	struct life *life = &ended.life;
+	__u64 start, issued;
 	__u16 slot;
+	bool timed;
 
 	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of(key), bytes, error);
+	__builtin_memset(life, 0, sizeof(*life));
 	if (living)
-		end_life(rq, &life);
+		end_life(rq, life);
 	if (own_times)
 		known = find_issued(key);
 	if (known) {
@@ -591,41 +637,56 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	cell = cell_of(slot, op);
 	if (!cell)
 		return 0;
-	bytes += life.bytes;
-	if (life.error)
-		error = life.error;
+	bytes += life->bytes;
+	if (life->error)
+		error = life->error;
 	if (error && has_timed_out(rq)) {
 		cell->events.timeouts++;
-		ONE_MORE(life.events.timeouts);
+		ONE_MORE(life->events.timeouts);
 	}
 	if (FIELD(trusted, rq, bio) != FIELD(trusted, rq, biotail)) {
 		int others = bios_within(number_of(key), ~0U) - 1;
 
-		life.events.merged += others;
+		life->events.merged += others;
 		cell->events.merged += others;
 	}
 	count(cell, bytes, error);
 	/* Where starts are seen, it was decided there. */
-	if (request_sample && (!known || target_tgid) && !is_timed()) {
+	timed = !request_sample || (known && !target_tgid) || is_timed();
+	if (!timed) {
 		cell->untimed++;
-		return 0;
+		if (!recording)
+			return 0;
 	}
 	if (!start || !issued) {
-		COUNT(loss[BLOCK_CAUSE_NO_STAMP]);
+		if (timed)
+			COUNT(loss[BLOCK_CAUSE_NO_STAMP]);
+		if (recording)
+			COUNT(loss[BLOCK_CAUSE_UNRECORDED]);
 		return 0;
 	}
 	/* Clocks of two CPUs may differ by some cycles. */
-	queue = issued > start ? issued - start : 0;
-	device = now > issued ? now - issued : 0;
-	if (queue) {
-		hist_add_short(cell, &cell->stages[BLOCK_STAGE_QUEUE], queue, false);
-		hist_add_short(cell, &cell->stages[BLOCK_STAGE_DEVICE], device, false);
-		hist_add_short(cell, &cell->stages[BLOCK_STAGE_TOTAL], queue + device, false);
+	ended.queue = issued > start ? issued - start : 0;
+	ended.device = now > issued ? now - issued : 0;
+	ended.now = now;
+	ended.bytes = bytes;
+	ended.flags = flags;
+	ended.op = op;
+	ended.error = error;
+	ended.slot = slot;
+	if (recording)
+		keep(rq, trusted, &ended);
+	if (!timed)
+		return 0;
+	if (ended.queue) {
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_QUEUE], ended.queue, false);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_DEVICE], ended.device, false);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_TOTAL], ended.queue + ended.device, false);
 	} else { /* from 6.9 on the stamps of a plugged request are one */
-		hist_add_short(cell, &cell->stages[BLOCK_STAGE_AT_ONCE], device, false);
+		hist_add_short(cell, &cell->stages[BLOCK_STAGE_AT_ONCE], ended.device, false);
 	}
-	if (queue + device >= slow_ns || (sample && has_record()))
-		send(rq, trusted, now, queue, device, bytes, request_disk(rq, trusted), flags, op, slot, error, &life);
+	if (ended.queue + ended.device >= slow_ns || (sample && has_record()))
+		send(rq, trusted, &ended);
 	return 0;
 }
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import time
@@ -21,6 +23,8 @@ from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from tests.unit.outputs.export.test_html import data
 from wptrace.bpf.ring import Reader
+from wptrace.flows.io import block as io_block
+from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.options import LONGEST_NS, Options, RecorderSize
 from wptrace.flows.io.parts.recorder import Recorder
 from wptrace.flows.io.path import PathFlow
@@ -109,6 +113,53 @@ def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> N
     assert {one["comm"].partition("-")[0] for one in of(found, "operation", "request")} <= {"fio", "iou"}
     assert found[-1]["requests"]["finished"] == count
     assert found[-1]["loss"] == {}
+
+
+@pytest.mark.parametrize("times", ["kernel", "own"])
+def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path: Path, times: str) -> None:
+    """By both ways to know the times of a request; the same trace also sends each of them."""
+    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
+    folder.mkdir()
+    options = ["--level=block", f"--times={times}", "--each", f"--capture={every}", "--recorder=4M"]
+    with Recording(*options, "--recorder-at-end", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
+        job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
+        trace.stop()
+    (dump,) = dumps(folder)
+    told, found = replayed(every), replayed(dump)
+    count = job["read"]["total_ios"] + job["write"]["total_ios"]
+    assert count == 400
+    assert (
+        len(of(found, "request")) == found[-1]["requests"]["finished"] == trace.summary["requests"]["finished"] >= count
+    )
+
+    def each(lines: list[Line]) -> list[str]:
+        """But for the time of day, as that of the machine may have been set meanwhile."""
+        return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "request"))
+
+    assert each(found) == each(told)
+    assert "unrecorded" not in trace.summary["loss"]
+    assert found[-1]["incident"]["total_ns"] == max(one["total_ns"] for one in of(found, "request"))
+
+
+@pytest.mark.one_kernel
+def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path: Path) -> None:
+    """The kernel stamps them all the same."""
+    size = RecorderSize(LONGEST_NS, 4 << 20)
+    flow = BlockFlow(io_block.Options((disk.name,), recorder=size, times="kernel"))
+    try:
+        start = flow.start(Reader())
+        flow.begin()
+        flow._running.obj.bss.request_sample = 16
+        count = fio(disk.path, rw="randread", number_ios=320)["read"]["total_ios"]
+        flow.stop()
+        (counts,) = [counts for group, counts in flow.snapshot().counters.items() if "untimed" in counts]
+        assert counts["untimed"] >= count * 15 // 16 - 2 * (os.cpu_count() or 1)
+        recorder = flow.flight_recorder
+        assert recorder is not None
+        recorder.dump(tmp_path / "dump.wpt", start, flow.view)
+    finally:
+        flow.close()
+    assert len(of(replayed(tmp_path / "dump.wpt"), "request")) == count == 320
 
 
 @pytest.mark.one_kernel
@@ -386,7 +437,7 @@ def test_wrong_wishes_are_one_sentence(tmp_path: Path) -> None:
         (["--recorder=soon"], "soon"),
         (["--on-slow=1ms"], "--on-slow needs --recorder"),
         (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is no folder"),
-        (["--level=block", "--recorder=4M"], "--recorder needs --level path"),
+        (["--level=block", "--on-slow=1ms"], "--on-slow needs --recorder"),
     ):
         done = wptrace("io", *words)
         assert (done.returncode, done.stdout) == (2, ""), words

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
-_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits", "recorder", "on_slow", "dump_dir")
-_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments", "recorder_at_end", "dump_page")
+_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits")
+_PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,10 +90,10 @@ def run(options: argparse.Namespace) -> int:
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path: the block layer does not know what it starts")
     with _workload(options) as workload:
-        if options.level == "block":
-            code, _ = path.run(options, {"": _block(options, events)}, events)
-            return code
         dumps = _dumps(options)
+        if options.level == "block":
+            code, _ = path.run(options, {"": _block(options, events)}, events, dumps=dumps)
+            return code
         while True:
             by = _by(options)
             flow = _path(options, events, by)
@@ -149,8 +149,17 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     wanted = filters.parse(vars(options), BlockFlow.filters)
     if wanted and options.times == "kernel":
         raise UsageError("--pid needs wptrace's own times: the kernel's stamps do not name a process")
-    ring = common.ring(options, events)
-    return BlockFlow(Options(tuple(options.dev), events.slow_ns, ring, wanted, options.times))
+    return BlockFlow(
+        Options(
+            tuple(options.dev),
+            events.slow_ns,
+            common.ring(options, events),
+            wanted,
+            recorder=None if options.recorder is None else _recorder(options.recorder),
+            recorder_slow_ns=None if options.on_slow is None else parse_duration(options.on_slow),
+            times=options.times,
+        )
+    )
 
 
 def _by(options: argparse.Namespace) -> str:

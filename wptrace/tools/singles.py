@@ -50,6 +50,12 @@ class Singles:
         if layout.record == recorded.RECORDED.record:
             yield from self._recorded_spans(found, layout, by)
             return
+        if layout.record == block.RECORDS.record:
+            made_of = block.Requests(layout, layout.names)
+            plain = layout.rows(made_of.layout)
+            for piece in _pieces(found, layout.stride):
+                yield from made_of.spans(list(plain.iter_unpack(piece)))
+            return
         if layout.record != records.RECORDS.record:
             return
         made = self._spans.get(found.number)

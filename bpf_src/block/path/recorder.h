@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The flight recorder: a record of each operation and request that ended of late, in the kernel's memory. Nobody reads
- * them until somebody asks (wptrace/flows/io/parts/recorder.py).
- *
- * Each CPU has an area, in which the newest record overwrites the oldest one. A record is whole once its number is there:
- * a reader takes none whose number is another one, or which was overwritten while it read.
+ * The flight recorder: a record of each operation and request that ended of late (lib/recorder.h), with names of tasks
+ * and files beside them.
  */
 #ifndef WPT_PATH_RECORDER_H
 #define WPT_PATH_RECORDER_H
@@ -12,35 +9,10 @@
 #include "block/path/state.h"
 #include "lib/comm.h"
 #include "lib/dentry.h"
-
-const volatile bool recording;
+#include "lib/recorder.h"
 
 /* Page-cache hits that took at least as long have a record. */
 __u64 recorded_hit_ns = 1000000;
-/* When an operation took that long last; the reader looks here. */
-__u64 recorder_slow_ns = NEVER;
-__u64 recorder_slow_seen;
-
-/* A line of a cache for each possible CPU. What has more shares them. */
-#define RECORDER_HEADS 1024
-struct recorder_head {
-	__u64 number; /* of the next record */
-	__u32 first; /* of the area */
-	__u32 mask;
-	__u64 unused[6];
-};
-
-struct recorder_head recorder_heads[RECORDER_HEADS] SEC(".bss.recorder");
-
-/* Maps of one element, unless there is a recorder. */
-#define RECORDER_MAP(name, type_) \
-	struct { \
-		__uint(type, BPF_MAP_TYPE_ARRAY); \
-		__uint(map_flags, BPF_F_MMAPABLE); \
-		__uint(max_entries, 1); \
-		__type(key, __u32); \
-		__type(value, struct type_); \
-	} name SEC(".maps")
 
 RECORDER_MAP(recorded, recorded);
 
@@ -187,36 +159,19 @@ static __always_inline void note_recorded_file(__u64 inode, __u32 dev, struct fi
 
 static __always_inline struct recorded *claim_recorded(__u32 *number)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), place;
-	struct recorder_head *head;
-	struct recorded *record;
-	__u64 next;
+	__u32 place;
 
-	asm volatile("%0 &= %1" : "+w"(cpu) : "i"(RECORDER_HEADS - 1));
-	head = &recorder_heads[cpu];
-	next = *(volatile __u64 *)&head->number;
-	/* An interrupt may have come in between. */
-	if (!take_place(&head->number, next, next + 1)) {
+	if (!claim_place_of_recorder(&place, number)) {
 		COUNT(loss[PATH_CAUSE_UNRECORDED]);
 		return NULL;
 	}
-	place = head->first + ((__u32)next & head->mask);
-	record = bpf_map_lookup_elem(&recorded, &place);
-	if (record)
-		*number = next + 1;
-	return record;
+	return bpf_map_lookup_elem(&recorded, &place);
 }
 
 static __always_inline void publish_recorded(struct recorded *record, __u32 number)
 {
 	barrier();
 	record->number = number;
-}
-
-static __always_inline void note_slow(__u64 total, __u64 now)
-{
-	if (total >= recorder_slow_ns)
-		recorder_slow_seen = now;
 }
 
 #define COARSE_FROM 0xfff00000ULL /* the clocks of two CPUs may differ */

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
+from wptrace.analysis.neighbours import Owner
+from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import Rules
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
@@ -16,13 +18,14 @@ from wptrace.capture.records import Raw
 from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, DeviceCells, Devices
 from wptrace.engine.filters import Filter, task
-from wptrace.engine.flow import NEVER_NS, Flow
+from wptrace.engine.flow import NEVER_NS, FlightRecorder, Flow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
-from wptrace.flows.io.options import SAMPLE, SAVINGS
+from wptrace.flows.io.options import SAMPLE, SAVINGS, RecorderSize
+from wptrace.flows.io.part import Tracing
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
@@ -39,6 +42,7 @@ from wptrace.model.rows import Number, Rows, Shape, items, numbered
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
     from wptrace.capture.layout import Described
+    from wptrace.flows.io.parts.recorder import Recorder
 
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -48,8 +52,12 @@ _NO_CELL = Cause("no_cell", "a request had no row to count in")
 _NO_STAMP = Cause("no_stamp", "a request finished without usable time stamps: counted, and in no stage")
 _NO_START = Cause("no_start", "the table of bios had no room: a request lacks its start")
 _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
+_UNRECORDED = Cause(
+    "unrecorded", "the recorder lacks a request: an interrupt came while one was begun, or it was not timed"
+)
 _CAUSES = {
-    cause.name: cause for cause in (STATE_FULL, RING_FULL, _NO_CELL, _NO_STAMP, _NO_START, UNMATCHED_END, RECURSION)
+    cause.name: cause
+    for cause in (STATE_FULL, RING_FULL, _NO_CELL, _NO_STAMP, _NO_START, UNMATCHED_END, _UNRECORDED, RECURSION)
 }
 # Those that cost a request; the others are noted.
 _LOST = (STATE_FULL, _NO_CELL, RECURSION)
@@ -68,6 +76,10 @@ class Options(NamedTuple):
     ring_bytes: int = 1 << 20
     filter: Filter = Filter()
     """Whose requests; needs times of its own."""
+    recorder: RecorderSize | None = None
+    """What ended of late is kept in the kernel's memory."""
+    recorder_slow_ns: int | None = None
+    """Who dumps the recorder hears of requests that took as long."""
     times: str = AUTO
     """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
 
@@ -170,6 +182,11 @@ class BlockFlow(Flow):
         self._devices = Devices(options.devices, stateful=self._unstamped)
         self._records: list[Record] = []
         self._sampling = Sampling()
+        self._flight: Recorder | None = None
+        if options.recorder is not None:
+            from wptrace.flows.io.parts.recorder import Recorder
+
+            self._flight = Recorder(options.recorder, options.recorder_slow_ns, self.kinds, RECORDS)
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -190,6 +207,8 @@ class BlockFlow(Flow):
             sink = None if self.recorder is None else self.recorder.raw(obj, RECORDS, names)
             self._ring = Ring.of(obj.maps["records"], self._requests.layout, sink)
             reader.add(self._ring, self._take, rate=RATE)
+        if self._flight is not None:
+            self._flight.start(Tracing(loaded, names, reader, self.recorder))
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
 
     def _filters(self) -> dict[str, Any]:
@@ -203,6 +222,9 @@ class BlockFlow(Flow):
         if self._devices.stateful:
             obj.maps["starts"].max_entries = obj.maps["requests"].max_entries = obj.constants["STATES"]
             obj.rodata.own_times = True
+        if self._flight is not None:
+            self._flight.prepare(obj, len(self._devices.names))
+        if self._devices.stateful or self._flight is not None:
             obj.rodata.without_exchange = not trial.exchanges()
         if self._options.slow_ns is not None:
             obj.maps["records"].max_entries = self._options.ring_bytes
@@ -251,7 +273,7 @@ class BlockFlow(Flow):
                 " device (--times own is exact and costs more)"
             )
         notes.append("throttle, fs, wakeup and return are not seen at this level; driver and complete are in device")
-        return notes
+        return [*notes, *(self._flight.notes(loaded) if self._flight is not None else ())]
 
     def _take(self, records: list[Record]) -> None:
         self._records += records
@@ -259,6 +281,10 @@ class BlockFlow(Flow):
     def events(self) -> Sequence[Event]:
         taken, self._records = self._records, []
         return Rows(taken, self._requests) if taken else ()
+
+    @property
+    def flight_recorder(self) -> FlightRecorder | None:
+        return self._flight
 
     @property
     def rules(self) -> Rules:
@@ -318,6 +344,7 @@ class BlockFlow(Flow):
         return _Shedder(self._running, self._options.slow_ns == 0, stateless, self.read_cells)
 
 
+_NOT_KNOWN = Owner()
 RECORDS = Raw("block_record", enums=("block_op", "block_flag"))
 
 
@@ -376,11 +403,22 @@ class Requests:
                 "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
                 "complete_cpu": record[cpu],
                 "error": to_errno(record[error]),
+                "clock": {"end_ns": record[end]},
                 **self._events.fields(record[events]),
             }
             stages = {"queue": record[queue], "device": record[device]}
             group = groups[record[slot] * len(ops) + record[op]]
             yield Event(group, record[end] + wall_offset_ns, sum(stages.values()), stages, fields)
+
+    def spans(self, records: Sequence[Record]) -> Iterator[Span]:
+        """Who made them is not known."""
+        at = self._fields.index
+        end, queue, device, size, slot, op = map(at, ("end_ns", "queue_ns", "device_ns", "bytes", "slot", "op"))
+        for record in records:
+            completed, on_device = record[end], record[device]
+            issued = completed - on_device
+            dev, kind = self._names[record[slot]], self._ops[record[op]]
+            yield Span(dev, kind, _NOT_KNOWN, record[size], issued - record[queue], issued, completed)
 
 
 class _Shedder:

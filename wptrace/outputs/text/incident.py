@@ -23,7 +23,7 @@ def lines(found: Incident, dates: bool) -> Iterator[str]:
     yield moment(found, dates)
     shown, left = found.under_way[:_SHOWN], [*found.under_way[_SHOWN:], *_others(found)]
     for one in shown:
-        yield f"    {printable(one.owner)} {one.op}: {_many(one)}"
+        yield f"    {printable(f'{one.owner} {one.op}'.strip())}: {_many(one)}"
     if left:
         yield f"    others: {_many(_sum(left))}"
     yield beginning(found, dates)
@@ -37,7 +37,8 @@ def slowest(found: Incident, dates: bool) -> str:
     of = f" of {path}" if path else ""
     what = f"{group(event.group)} {event.group.kind.noun.one}{of}"
     until = clock_time(event.end_ns, dates)
-    return f"{what} by {task(event.fields)} took {units.duration(event.total_ns)}, until {until}"
+    who = f" by {task(event.fields)}" if "comm" in event.fields else ""
+    return f"{what}{who} took {units.duration(event.total_ns)}, until {until}"
 
 
 def where(found: Incident) -> str:

@@ -57,9 +57,9 @@ def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
         waits = Waits(options.waits_ns, counts, owners, ticks=options.interference)
         found.append(waits)
     if options.recorder is not None:
-        from wptrace.flows.io.parts.recorder import Recorder
+        from wptrace.flows.io.parts.recorder import NamedRecorder
 
-        found.append(Recorder(options.recorder, options.recorder_slow_ns, cgroups, KINDS))
+        found.append(NamedRecorder(options.recorder, options.recorder_slow_ns, KINDS, cgroups))
     if options.by == CGROUP or options.emits_records or options.recorder is not None:
         from wptrace.flows.io.parts.tasks import Cgroups
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--recorder`: the last operations and requests, which nobody reads until a dump (bpf_src/block/path/recorder.h)."""
+"""`--recorder`: the last operations and requests, which nobody reads until a dump (bpf_src/lib/recorder.h)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import HEADER as ENTRY
+from wptrace.capture.records import Raw
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import UsageError
 from wptrace.flows.io.causes import EARLIER, OVERWRITTEN, TORN, UNNAMED
 from wptrace.flows.io.options import RecorderSize
 from wptrace.flows.io.part import Part, Tracing
-from wptrace.flows.io.recorded import FLAGS, RECORDED
+from wptrace.flows.io.recorded import FLAGS, RECORDED, Names
 from wptrace.flows.io.state import path_in
 from wptrace.kernel import cpus, memory
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -88,14 +89,18 @@ class Dump(NamedTuple):
 
 
 class Recorder(Part):
-    def __init__(self, size: RecorderSize, slow_ns: int | None, cgroups: CgroupNames, kinds: Sequence[Kind]) -> None:
+    """Of records that name nobody: those of block requests."""
+
+    what = "requests"
+
+    def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], records: Raw) -> None:
         super().__init__()
-        self._size, self._slow_ns, self._cgroups, self._kinds = size, slow_ns, cgroups, kinds
+        self._size, self._slow_ns, self._kinds, self._records = size, slow_ns, kinds, records
 
     # --- The start ------------------------------------------------------------------------------------------------
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
-        self._record = obj.struct(RECORDED.record)
+        self._record = obj.struct(self._records.record)
         self._online = cpus.online()
         self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, self._online)
         count = sum(area.room for area in self._areas)
@@ -104,10 +109,7 @@ class Recorder(Part):
         if lacking:
             raise UsageError(lacking, SMALLER)
         obj.rodata.recording = True
-        obj.rodata.recorder_window_ns = min(self._size.window_ns, _NAMED_NS)
         obj.maps["recorded"].max_entries = count
-        obj.maps["recorded_tasks"].max_entries = _TASKS
-        obj.maps["recorded_files"].max_entries = obj.maps["recorded_paths"].max_entries = _FILES
         if self._slow_ns is not None:
             obj.data.recorder_slow_ns = self._slow_ns
 
@@ -121,7 +123,7 @@ class Recorder(Part):
 
     def notes(self, loaded: Loaded) -> list[str]:
         self._notes = [
-            f"the recorder takes {human(self._bytes)}: the last {self._areas[0].room:,} operations and requests of "
+            f"the recorder takes {human(self._bytes)}: the last {self._areas[0].room:,} {self.what} of "
             f"each of {len(self._online)} CPUs; wptrace dump {os.getpid()} writes them to a file"
         ]
         return self._notes
@@ -130,7 +132,7 @@ class Recorder(Part):
 
     @property
     def slow_seen_ns(self) -> int:
-        """When an operation was slow last; 0: none was."""
+        """When something was slow last; 0: nothing was."""
         return int(self._obj.bss.recorder_slow_seen)
 
     def dump(self, path: Path, start: Start, view: str) -> Dump:
@@ -142,22 +144,22 @@ class Recorder(Part):
         now = time.monotonic_ns()
         begin_ns = max(self._begun_ns, now - self._size.window_ns, *oldest)
         order, earlier = _ordered(ends, areas, begin_ns)
-        tasks, files = dict(self._tasks()), dict(self._files())
+        names = self._names()
         offset = time.time_ns() - now
         count, unnamed = len(order), 0
         notes = [
             f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records",
-            "page-cache hits of less than 1 ms are not recorded",
+            *self._notes_of_dump,
         ]
         about = About(view, self._kinds, each=True, of_events=True)
         output = CaptureOutput(path, about)
         try:
-            sink = output.raw(self._obj, RECORDED._replace(more=_flags()), self._devices)
+            sink = output.raw(self._obj, self._records, self._devices)
             output.start(start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes]))
-            output.name(tasks, files)
+            output.name(names.tasks, names.files)
             for entries in _entries(rows, size, order):
                 sink(memoryview(entries))
-                unnamed += _unnamed(entries, self._record, tasks, files)
+                unnamed += self._unnamed(entries, names)
             output.flush()
             noted = {
                 OVERWRITTEN: sum(one.written - one.there - one.torn for one in areas),
@@ -175,6 +177,15 @@ class Recorder(Part):
             output.close()
         return Dump(path, count, begin_ns + offset, now + offset)
 
+    _notes_of_dump: Sequence[str] = ()
+
+    def _names(self) -> Names:
+        return Names()
+
+    def _unnamed(self, entries: bytearray, names: Names) -> int:
+        """How many have no name of their thread, or of their file."""
+        return 0
+
     def _copy(self) -> tuple[mmap.mmap, list[Whole]]:
         """The areas of all CPUs, one behind the other, while programs go on writing them."""
         size = self._record.size
@@ -191,6 +202,26 @@ class Recorder(Part):
                 at += count
         return rows, areas
 
+
+class NamedRecorder(Recorder):
+    """Of operations and requests, with names of tasks and files beside them."""
+
+    what = "operations and requests"
+    _notes_of_dump = ("page-cache hits of less than 1 ms are not recorded",)
+
+    def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], cgroups: CgroupNames) -> None:
+        super().__init__(size, slow_ns, kinds, RECORDED._replace(more=_flags()))
+        self._cgroups = cgroups
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        super().prepare(obj, slots)
+        obj.rodata.recorder_window_ns = min(self._size.window_ns, _NAMED_NS)
+        obj.maps["recorded_tasks"].max_entries = _TASKS
+        obj.maps["recorded_files"].max_entries = obj.maps["recorded_paths"].max_entries = _FILES
+
+    def _names(self) -> Names:
+        return Names(dict(self._tasks()), dict(self._files()))
+
     def _tasks(self) -> Iterator[tuple[int, tuple[int, str, str]]]:
         layout = self._obj.struct("recorded_task")
         for values in _used(self._obj.maps["recorded_tasks"], layout, "tid"):
@@ -205,6 +236,20 @@ class Recorder(Part):
             if memory is None or not values["key"] & 1:
                 continue
             yield (values["dev"], values["inode"]), path_in(names, memory)
+
+    def _unnamed(self, entries: bytearray, names: Names) -> int:
+        layout, (tasks, files) = self._record, names
+        places = {one.name: one.offset for one in layout.places}
+        step = (ENTRY + layout.size) // _HALF
+        words = memoryview(entries).cast("I")
+        threads = words[(ENTRY + places["tid"]) // _HALF :: step].tolist()
+        lacking = {tid for tid in set(threads) if tid and tid not in tasks}
+        devices = words[(ENTRY + places["file_dev"]) // _HALF :: step].tolist()
+        inodes = memoryview(entries).cast("Q")[(ENTRY + places["inode"]) // _WORD :: step // 2].tolist()
+        pairs = {one for one in set(zip(devices, inodes)) if one[1] and one not in files}
+        if not lacking and not pairs:
+            return 0
+        return sum(tid in lacking or pair in pairs for tid, pair in zip(threads, zip(devices, inodes)))
 
 
 def takes(size: int) -> str:
@@ -287,21 +332,6 @@ def _entries(rows: mmap.mmap | bytearray, size: int, order: Sequence[int]) -> It
     for at in range(0, len(order), _AT_ONCE):
         some = [rows[place * size : (place + 1) * size] for place in order[at : at + _AT_ONCE]]
         yield bytearray(head.join([b"", *some]))
-
-
-def _unnamed(entries: bytearray, layout: Any, tasks: Any, files: Any) -> int:
-    """How many have no name of their thread, or of their file."""
-    places = {one.name: one.offset for one in layout.places}
-    step = (ENTRY + layout.size) // _HALF
-    words = memoryview(entries).cast("I")
-    threads = words[(ENTRY + places["tid"]) // _HALF :: step].tolist()
-    lacking = {tid for tid in set(threads) if tid and tid not in tasks}
-    devices = words[(ENTRY + places["file_dev"]) // _HALF :: step].tolist()
-    inodes = memoryview(entries).cast("Q")[(ENTRY + places["inode"]) // _WORD :: step // 2].tolist()
-    pairs = {one for one in set(zip(devices, inodes)) if one[1] and one not in files}
-    if not lacking and not pairs:
-        return 0
-    return sum(tid in lacking or pair in pairs for tid, pair in zip(threads, zip(devices, inodes)))
 
 
 def _mapped(table: Map) -> mmap.mmap:
