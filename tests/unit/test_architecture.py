@@ -205,6 +205,10 @@ def test_a_flow_is_imported_without_what_a_start_does_not_need() -> None:
     assert not found & {"rich", "elftools", "numpy", "wptrace.bpf.elf", "wptrace.outputs", "wptrace.cli", "asyncio"}
 
 
+def test_a_run_is_imported_without_what_dumps_alone_need() -> None:
+    assert not imported("import wptrace.engine.run, wptrace.flows.io.path") & {"wptrace.engine.dumps", "subprocess"}
+
+
 def test_what_is_pure_needs_no_kernel() -> None:
     pure = [path for name in ("model", "analysis", "correlation") for path in sorted((PACKAGE / name).glob("*.py"))]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in pure if path.stem != "__init__"]

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.programs import run_statistics
-from wptrace.engine.dumps import DumpOptions, Dumps
 from wptrace.engine.flow import Flow
 from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
@@ -22,6 +21,7 @@ from wptrace.model.report import Controls, Event, Output
 from wptrace.model.rows import taken
 
 if TYPE_CHECKING:
+    from wptrace.engine.dumps import DumpOptions, Dumps
     from wptrace.engine.workload import Workload
 
 # Without an interval, stuck requests are looked for so often.
@@ -165,6 +165,8 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
         trace.subscribe(shown[-1])
         recorder = trace.flow.flight_recorder
         if options.dumps is not None and recorder is not None:
+            from wptrace.engine.dumps import Dumps
+
             dumps.append(Dumps(trace, recorder, options.dumps))
             trace.subscribe(dumps[-1])
     end = _End(stop, workload)
