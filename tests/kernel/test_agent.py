@@ -12,13 +12,14 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, fio_jobs, total
+from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
 from tests.kernel.trace import PATIENCE, ROOT, commands, count, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
@@ -37,8 +38,8 @@ class Agent:
 
     def __init__(self, folder: Path, text: str) -> None:
         commands.append("agent")
-        file = folder / "agent.toml"
-        file.write_text(text)
+        self._file = folder / "agent.toml"
+        self._file.write_text(text)
         self._systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._systemd.bind(str(folder / "notify"))
         self._systemd.settimeout(PATIENCE)
@@ -50,7 +51,7 @@ class Agent:
             "wptrace",
             "agent",
             "-c",
-            str(file),
+            str(self._file),
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         try:
@@ -58,6 +59,18 @@ class Agent:
         except TimeoutError:
             self.kill()
             raise
+
+    def reload(self, text: str) -> str:
+        """Its state afterwards."""
+        self._file.write_text(text)
+        self.process.send_signal(signal.SIGHUP)
+        while True:
+            heard = self._systemd.recv(4096).decode()
+            if heard.startswith("RELOADING=1"):
+                assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", heard)
+                ready = self._systemd.recv(4096).decode()
+                assert ready.startswith("READY=1\nSTATUS=")
+                return ready.partition("STATUS=")[2]
 
     def stop(self) -> tuple[str, str]:
         """What it wrote, and what it said."""
@@ -96,6 +109,61 @@ def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Pa
         (finished,) = re.findall(r"  (\d+) requests in ", summary)
         assert int(finished) == made
     assert re.search(rf"^  4 KiB +{made} +100", of_size, re.M)
+
+
+# --- Reloads ----------------------------------------------------------------------------------------------------------
+
+
+def scrape(status: str, disk: Disk) -> float:
+    """How many requests a disk had so far."""
+    (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    name = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}} '
+    return sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.mark.one_kernel
+def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
+    """While one disk is read all the time everything that can change does; its totals are fio's in the end, and those
+    of another one begin with the reload that names it."""
+    history = tmp_path / "history"
+    with (
+        running(tmp_path, f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n') as agent,
+        loop_device(tmp_path / "other.img") as other,
+        ThreadPoolExecutor() as pool,
+    ):
+        job = pool.submit(fio, disk.path, rw="randread", number_ios=3000, rate_iops=500)
+        seen, status = [], agent.ready
+        wait_until(lambda: scrape(status, disk) > 0, "the first requests")
+        variants = [
+            f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "localhost:0"\nstages = "histogram"\n',
+            f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "localhost:0"\n'
+            '[trigger.never]\nwhen = "io.read.total.p99 > 1h"\n',
+            f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n'
+            f'[history]\ndir = "{history}"\ninterval = "1s"\n',
+        ]
+        while not job.done():
+            status = agent.reload(variants[len(seen) % 3])
+            assert "agent.toml again: " in status
+            seen.append(scrape(status, disk))
+        made = total(job.result())
+        assert len(seen) >= 5
+        assert seen == sorted(seen)
+        wrong = agent.reload("\n[always.io]\nlevel = 'blok'\n")
+        assert "the configuration stays as it was: " in wrong
+        assert "agent.toml: line 3, column 10: io: argument --level: invalid choice" in wrong
+        of_prometheus = '[prometheus]\nlisten = "127.0.0.1:0"\n'
+        of_both = CONFIG.replace('"{dev}"', json.dumps([disk.name, other.name]))
+        status = agent.reload(of_both + of_prometheus)
+        more = fio(other.path, rw="randread", number_ios=70)
+        assert scrape(status, disk) == made == 3000
+        assert scrape(status, other) == total(more) == 70
+        deeper = agent.reload(CONFIG.format(dev=disk.name).replace("block", "path") + "[always.size]\n")
+        assert "a new start is needed for level of [always.io], dev of [always.io], [always.size]" in deeper
+        written, said = agent.stop()
+    assert f"  {made + 70:,} requests in " in written
+    assert len(re.findall(r"agent\.toml again: ", said)) == len(seen) + 2
 
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------

@@ -185,13 +185,25 @@ _ABOUT_ALWAYS = (
 )
 
 
+class Always(NamedTuple):
+    """What a command traces."""
+
+    command: str
+    settings: Settings
+    flows: Sequence[Flow]
+
+
 class Config(NamedTuple):
     file: str
     agent: Settings
     prometheus: Settings | None
     history: Settings | None
-    flows: Sequence[Flow]
+    always: Sequence[Always]
     triggers: Sequence[Trigger] = ()
+
+    @property
+    def flows(self) -> list[Flow]:
+        return [flow for one in self.always for flow in one.flows]
 
 
 def defaults() -> str:
@@ -241,9 +253,9 @@ class _Reader:
             if name not in known:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
         read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
-        flows = self._flows()
         agent, prometheus, history = (read[table.name] for table in TABLES)
-        return Config(file, agent or {}, prometheus, history, flows, self._triggers(flows))
+        found = Config(file, agent or {}, prometheus, history, self._always())
+        return found._replace(triggers=self._triggers(found.flows))
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:
@@ -297,22 +309,24 @@ class _Reader:
             found.append(Trigger(name, when, read["cooldown"], read["daily"], read["after"], read["command"]))
         return found
 
-    def _flows(self) -> list[Flow]:
+    def _always(self) -> list[Always]:
         always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)
         if not isinstance(always, dict) and always is not _DEFAULT_FLOWS:
             self._wrong(f"{_ALWAYS} is a table of tables: [{_ALWAYS}.io]", _ALWAYS)
             return []
         if not always:
             self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
-        found: dict[str, Flow] = {}
+        found, names = [], set()
         for command, settings in always.items():
-            for flow in self._of_command(command, settings):
-                if flow.name in found:
+            flows = self._of_command(command, settings)
+            for flow in flows:
+                if flow.name in names:
                     self._fault(f"another flow is called {flow.name}", _ALWAYS, command)
-                found[flow.name] = flow
-        if len(found) > _MOST_FLOWS:
-            self._fault(f"there are {len(found)} flows; there is room for {_MOST_FLOWS}", _ALWAYS)
-        return list(found.values())
+                names.add(flow.name)
+            found.append(Always(command, settings, flows))
+        if len(names) > _MOST_FLOWS:
+            self._fault(f"there are {len(names)} flows; there is room for {_MOST_FLOWS}", _ALWAYS)
+        return found
 
     def _of_command(self, command: str, settings: Any) -> Sequence[Flow]:
         if not isinstance(settings, dict):

@@ -80,6 +80,13 @@ class Endpoint:
         """The oldest first."""
         self.due = math.inf
 
+    def move(self, listening: socket.socket) -> None:
+        """To another address; who is connected gets his answer."""
+        self._poll.unregister(self._listening)
+        self._listening.close()
+        self._listening = listening
+        self._poll.register(listening, select.EPOLLIN)
+
     @property
     def fd(self) -> int:
         return self._poll.fileno()

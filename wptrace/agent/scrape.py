@@ -37,6 +37,11 @@ class Scraped:
         """Of each type: until when it is good."""
         self._started_s = time.time()
 
+    def show(self, stage_histograms: bool) -> None:
+        """From now on."""
+        self._metrics.stage_histograms = stage_histograms
+        self._made.clear()
+
     def listeners(self) -> list[Listener]:
         """Those of events, in the order of the traces."""
         return [Listener(self._metrics, number) for number in range(len(self._traces))]

@@ -38,13 +38,17 @@ class Actions:
 
     def __init__(self, traces: Sequence[Trace], folder: Path, children: Children, say: Callable[[str], None]) -> None:
         self._children, self._say = children, say
-        self._dumps = [
-            Dumps(trace, recorder, DumpOptions(folder, say=say))
-            for trace in traces
-            if (recorder := trace.flow.flight_recorder) is not None
-        ]
+        self._traces = traces
+        self.write_to(folder)
         self._pending: list[tuple[float, str, Sequence[str]]] = []
         self.due = math.inf
+
+    def write_to(self, folder: Path) -> None:
+        self._dumps = [
+            Dumps(trace, recorder, DumpOptions(folder, say=self._say))
+            for trace in self._traces
+            if (recorder := trace.flow.flight_recorder) is not None
+        ]
 
     def events(self, events: Sequence[Event]) -> None:
         pass
@@ -98,7 +102,17 @@ class Watch:
         self._states = [_State(one) for one in triggers]
         self._cells_alone = all(one.when.of_cells for one in triggers)
         self._last = trace.first
-        self.due = now + WINDOW_S
+        self.due = now + WINDOW_S if triggers else math.inf
+
+    def arm(self, triggers: Sequence[Trigger], now: float) -> None:
+        """These from now on. One that is as before goes on; what was counted of another of its name stays."""
+        before = {one.trigger.name: one for one in self._states}
+        if not self._states:
+            self._last, self.due = self._trace.snapshot(), now + WINDOW_S
+        self._states = [_State.of(one, before.get(one.name)) for one in triggers]
+        self._cells_alone = all(one.when.of_cells for one in triggers)
+        if not triggers:
+            self.due = math.inf
 
     @property
     def fired(self) -> list[Fired]:
@@ -146,6 +160,15 @@ class _State:
         self._times: deque[float] = deque(maxlen=trigger.daily)
         self._known: set[str] = set()
         """Places that it has fired or been held back for since it began to hold there."""
+
+    @classmethod
+    def of(cls, trigger: Trigger, before: _State | None) -> _State:
+        if before is None or before.trigger == trigger:
+            return before or cls(trigger)
+        made = cls(trigger)
+        made.fired, made.suppressed = before.fired, before.suppressed
+        made._times.extend(before._times)
+        return made
 
     def look(self, taken: Snapshot, last: Snapshot, now: float) -> tuple[str, float] | None:
         """The place and the value for which it fires now."""

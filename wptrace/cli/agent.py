@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(found: Config) -> int:
+    from wptrace.agent import config
     from wptrace.agent.run import run as stay
     from wptrace.kernel.privileges import require_tracing
     from wptrace.outputs.registry import TEXT, Wanted
@@ -55,9 +56,8 @@ def _run(found: Config) -> int:
 
     require_tracing()
     several = len(found.flows) > 1
-    stay(
-        found, [output(TEXT, sys.stdout, flow.view, Wanted(title=flow.name if several else "")) for flow in found.flows]
-    )
+    shown = [output(TEXT, sys.stdout, flow.view, Wanted(title=flow.name if several else "")) for flow in found.flows]
+    stay(found, shown, lambda: config.read(Path(found.file), make))
     return 0
 
 

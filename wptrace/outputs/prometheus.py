@@ -100,7 +100,7 @@ class Metrics:
 
     def __init__(self, sources: Sequence[Source], stage_histograms: bool = False) -> None:
         self._sources = sources
-        self._stage_histograms = stage_histograms
+        self.stage_histograms = stage_histograms
         self._tells = False
         """With exemplars, in this text."""
         self._bounded = [Bounded(_MOST) for _ in sources]
@@ -155,7 +155,7 @@ class Metrics:
             total = self._family(f"{prefix}_{whole}", "histogram", f"The whole of each of these kinds: {nouns}.")
             stages = self._family(
                 f"{prefix}_stage_{unit}",
-                "histogram" if self._stage_histograms else "summary",
+                "histogram" if self.stage_histograms else "summary",
                 f"Stages that share out the whole, and what else is measured of: {nouns}.",
             )
             for group, found in cells.get(kind, {}).items():
@@ -174,7 +174,7 @@ class Metrics:
         self._loads(prefix, kinds, cells, snapshot)
 
     def _stage(self, family: _Family, labels: str, found: Distribution, measured: Measured) -> None:
-        if self._stage_histograms:
+        if self.stage_histograms:
             _histogram(family, labels, found, measured.unit)
             return
         family.add(labels, _scaled(found.sum, measured.unit), "_sum")

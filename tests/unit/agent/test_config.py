@@ -19,6 +19,7 @@ from wptrace.flows.io.block import REQUEST
 
 class Named(Flow):
     kinds = (REQUEST,)
+    hooks = ()
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name, self.settings = name, settings

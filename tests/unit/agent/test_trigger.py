@@ -101,6 +101,28 @@ def test_it_fires_so_often_a_day() -> None:
     assert world.seconds(15, sda=80)[0] == 3 + 86_400
 
 
+def test_an_armed_trigger_goes_on_where_it_was_the_same(
+    session: Session, clock: Time, said: list[str], tmp_path: Path
+) -> None:
+    """Another one of its name has its counts and rests as it did; one that is gone fires no more."""
+    watch, _, _ = watched(session, clock, tmp_path, said, [fake_trigger(session, cooldown_s=20.0)])
+    play(session, clock, 2.5)
+    watch.arm([fake_trigger(session, cooldown_s=20.0)], clock.now)
+    play(session, clock, 4.0)
+    assert [(one.fired, one.suppressed) for one in watch.fired] == [(1, 0)]
+    watch.arm([fake_trigger(session, cooldown_s=20.0, daily=2)], clock.now)
+    play(session, clock, 10.0)
+    assert [(one.fired, one.suppressed) for one in watch.fired] == [(1, 1)]
+    play(session, clock, 24.0)
+    assert [(one.fired, one.suppressed) for one in watch.fired] == [(2, 1)]
+    watch.arm([], clock.now)
+    play(session, clock, 100.0)
+    assert (watch.fired, watch.due, len(said)) == ([], float("inf"), 2)
+    watch.arm([fake_trigger(session)], clock.now)
+    play(session, clock, 105.0)
+    assert [one.fired for one in watch.fired] == [1]
+
+
 # --- What then happens ------------------------------------------------------------------------------------------------
 
 
