@@ -134,7 +134,8 @@ def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
         ThreadPoolExecutor() as pool,
     ):
         job = pool.submit(fio, disk.path, rw="randread", number_ios=3000, rate_iops=500)
-        seen, status = [], agent.ready
+        seen: list[float] = []
+        status = agent.ready
         wait_until(lambda: scrape(status, disk) > 0, "the first requests")
         variants = [
             f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "localhost:0"\nstages = "histogram"\n',
@@ -280,6 +281,7 @@ after = "1s"
 command = ["{sys.executable}", "-c", "import sys; open('{told}', 'w').write(' '.join(sys.argv[1:]))"]
 [trigger.never]
 when = "io.write.total.p99 > 1h"
+after = "0s"
 """
     with running(tmp_path, text) as agent:
         job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
@@ -293,8 +295,17 @@ when = "io.write.total.p99 > 1h"
             == f"process {agent.process.pid} writes its recorder to a file in the folder of its configuration\n"
         )
         wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 2, "the dump by hand")
+        wrong = wptrace("agent", "--trigger", "nver", "--pid", str(agent.process.pid))
+        assert (wrong.returncode, wrong.stderr) == (
+            1,
+            "wptrace: there is no trigger nver; did you mean never?; there is any, never, hand\n",
+        )
+        pulled = wptrace("agent", "--trigger", "never", "--pid", str(agent.process.pid))
+        assert pulled.stdout == "trigger never has fired\n"
+        wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 3, "the dump of a trigger by hand")
         _, said = agent.stop()
-    (line,) = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    line, by_hand = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    assert by_hand.startswith("wptrace: trigger never: by hand; verdict: ")
     assert line.startswith(f"wptrace: trigger any: io.request.read.total.max > 1ns for 2s on {disk.name}, it is ")
     assert "; verdict: " in line
     shown = wptrace("replay", str(dump), "--json", "--slow", "0s")

@@ -13,17 +13,20 @@ from typing import Callable
 
 from wptrace.agent import reload
 from wptrace.agent.config import Config
+from wptrace.agent.control import Control
+from wptrace.agent.ears import Ears
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
-from wptrace.agent.trigger import Actions, Watch
+from wptrace.agent.trigger import HAND, Actions, Watch
 from wptrace.engine.children import Children
+from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.run import Reports, RunOptions, collect_seldom
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
-from wptrace.errors import WptraceError
+from wptrace.errors import UsageError, WptraceError
 from wptrace.kernel.files import require_own_folder
 from wptrace.model.report import Output, Snapshot
 from wptrace.outputs.text.words import printable
@@ -121,8 +124,17 @@ class Agent:
         self._begin_histories(now)
         self._scraped = Scraped(session.traces, False, lambda: [one for watch in self._watches for one in watch.fired])
         self._listeners = self._scraped.listeners()
+        self._ears = Ears()
+        session.reader.listen(self._ears.fd)
         self._endpoint: Endpoint | None = None
         self._be_scraped(listening)
+        self._control: Control | None = None
+        try:
+            self._control = Control(self.trigger)
+        except OSError as error:
+            _say(f"nobody can ask by --trigger: {error.strerror}")
+        else:
+            self._ears.add(self._control.fd, self._control.serve)
 
     @property
     def words(self) -> str:
@@ -130,8 +142,19 @@ class Agent:
         return words(self._session.traces, metrics)
 
     def serve(self) -> None:
-        if self._endpoint is not None and self._session.reader.heard:
-            self._endpoint.serve()
+        if self._session.reader.heard:
+            self._ears.hear()
+
+    def trigger(self, name: str) -> str:
+        """By hand, whatever its condition says."""
+        now = time.monotonic()
+        if name == HAND:
+            self.actions.by_hand(now)
+            return "the recorders are written"
+        if any(watch.pull(name, now) for watch in self._watches):
+            return f"trigger {name} has fired"
+        names = [one.name for one in self._config.triggers]
+        raise UsageError(f"there is no trigger {name}{did_you_mean(name, names)}; there is {', '.join([*names, HAND])}")
 
     def reload(self, again: Callable[[], Config], attached: dict[str, frozenset[str]]) -> str:
         """What came of it, in words. What is wrong leaves all as it was."""
@@ -195,14 +218,14 @@ class Agent:
         elif listening is not None:
             self._endpoint = Endpoint(listening, self._scraped.ask)
             self._first.subscribe(self._endpoint)
-            self._session.reader.listen(self._endpoint.fd)
+            self._ears.add(self._endpoint.fd, self._endpoint.serve)
             for trace, listener in zip(self._session.traces, self._listeners):
                 trace.subscribe(listener)
 
     def _stop_being_scraped(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
-            self._session.reader.listen(-1)
+            self._ears.remove(endpoint.fd)
             self._first.unsubscribe(endpoint)
             for trace, listener in zip(self._session.traces, self._listeners):
                 trace.unsubscribe(listener)
@@ -214,3 +237,6 @@ class Agent:
             history.close()
         if self._endpoint is not None:
             self._endpoint.close()
+        if self._control is not None:
+            self._control.close()
+        self._ears.close()

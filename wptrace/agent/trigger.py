@@ -139,7 +139,18 @@ class Watch:
     def _fire(self, state: _State, place: str, value: float, now: float) -> None:
         one = state.trigger
         where = f" on {place}" if place else ""
-        words = f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}"
+        self._do(state, f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}", now)
+
+    def pull(self, name: str, now: float) -> bool:
+        """Somebody fires it by hand, whatever limits it has; False: it is none of these."""
+        state = next((one for one in self._states if one.trigger.name == name), None)
+        if state is not None:
+            state.count(now)
+            self._do(state, f"trigger {name}: by hand", now)
+        return state is not None
+
+    def _do(self, state: _State, words: str, now: float) -> None:
+        one = state.trigger
         report = self._trace.window_with_verdict(state.begun or self._last, self._trace.snapshot(), "interval")
         said = "" if report.verdict is None else next(iter(verdict.short_lines(report.verdict, dates=False)), "")
         self._say(printable(f"{words}; {said}" if said else words))
@@ -198,6 +209,9 @@ class _State:
         often = len(times) == one.daily and now - times[0] < _DAY_S
         if soon or often:
             return False
-        times.append(now)
-        self.fired += 1
+        self.count(now)
         return True
+
+    def count(self, now: float) -> None:
+        self._times.append(now)
+        self.fired += 1
