@@ -282,6 +282,10 @@ command = ["{sys.executable}", "-c", "import sys; open('{told}', 'w').write(' '.
 [trigger.never]
 when = "io.write.total.p99 > 1h"
 after = "0s"
+[trigger.waits]
+when = "pressure.io.some > 0.1%"
+cooldown = "1h"
+after = "1h"
 """
     with running(tmp_path, text) as agent:
         job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
@@ -298,13 +302,18 @@ after = "0s"
         wrong = wptrace("agent", "--trigger", "nver", "--pid", str(agent.process.pid))
         assert (wrong.returncode, wrong.stderr) == (
             1,
-            "wptrace: there is no trigger nver; did you mean never?; there is any, never, hand\n",
+            "wptrace: there is no trigger nver; did you mean never?; there is any, never, waits, hand\n",
         )
         pulled = wptrace("agent", "--trigger", "never", "--pid", str(agent.process.pid))
         assert pulled.stdout == "trigger never has fired\n"
         wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 3, "the dump of a trigger by hand")
         _, said = agent.stop()
-    line, by_hand = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    found = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    (waits,) = [one for one in found if "trigger waits" in one]
+    # The kernel woke it.
+    assert "once a second" not in waits
+    assert re.match(r"wptrace: trigger waits: pressure.io.some > 0.1%, it is [0-9.]+%; verdict: ", waits)
+    line, by_hand = [one for one in found if one is not waits]
     assert by_hand.startswith("wptrace: trigger never: by hand; verdict: ")
     assert line.startswith(f"wptrace: trigger any: io.request.read.total.max > 1ns for 2s on {disk.name}, it is ")
     assert "; verdict: " in line
@@ -313,7 +322,7 @@ after = "0s"
     seen = [line for line in found if line["kind"] == "operation"]
     # Those of the first seconds, and of one more; not all: it went on.
     assert 100 <= len(seen) < made
-    last = wptrace("replay", str(max(tmp_path.glob("*.wpt"))), "--json", "--slow", "0s").stdout.splitlines()
+    last = wptrace("replay", str(sorted(tmp_path.glob("*.wpt"))[2]), "--json", "--slow", "0s").stdout.splitlines()
     assert sum(json.loads(line)["kind"] == "operation" for line in last) == made
 
 

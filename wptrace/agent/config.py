@@ -140,6 +140,8 @@ AGENT = Table(
     (
         Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
         Key("folder", "where dumps of recorders go", "/var/lib/wptrace", Path),
+        Key("keep", "all dumps together have so much room there; the oldest make place", "2G", _keep),
+        Key("daily", "so much is dumped in 24 hours at most, but for what somebody asks for", "1G", _keep),
     ),
 )
 PROMETHEUS = Table(

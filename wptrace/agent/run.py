@@ -12,15 +12,17 @@ from socket import socket
 from typing import Callable
 
 from wptrace.agent import reload
+from wptrace.agent.condition import PRESSURE
 from wptrace.agent.config import Config
 from wptrace.agent.control import Control
+from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.ears import Ears
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
-from wptrace.agent.trigger import HAND, Actions, Watch
+from wptrace.agent.trigger import HAND, Actions, PressureWatch, Trigger, Watch
 from wptrace.engine.children import Children
 from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.run import Reports, RunOptions, collect_seldom
@@ -112,14 +114,19 @@ class Agent:
         self._config, self._session = config, session
         self._first = session.traces[0]
         self._children = Children(_say)
-        self.actions = Actions(session.traces, config.agent["folder"], self._children, _say)
+        self._daily = Daily(config.agent["daily"])
+        room = Room(config.agent["folder"], config.agent["keep"])
+        self.actions = Actions(session.traces, room, self._daily, self._children, _say)
         for consumer in (self.actions, self._children):
             self._first.subscribe(consumer)
-        self._watches = []
-        for number, trace in enumerate(session.traces):
-            triggers = [one for one in config.triggers if one.when.flow == number]
+        self._watches: list[Watch] = []
+        of_flows, of_pressure = self._triggers
+        for trace, triggers in zip(session.traces, of_flows):
             self._watches.append(Watch(trace, triggers, self.actions, now, _say))
             trace.subscribe(self._watches[-1])
+        self._pressure = PressureWatch(self._first, of_pressure, self.actions, now, _say, session.reader)
+        self._watches.append(self._pressure)
+        self._first.subscribe(self._pressure)
         self._histories: list[History] = []
         self._begin_histories(now)
         self._scraped = Scraped(session.traces, False, lambda: [one for watch in self._watches for one in watch.fired])
@@ -144,6 +151,15 @@ class Agent:
     def serve(self) -> None:
         if self._session.reader.heard:
             self._ears.hear()
+        if self._session.reader.alerted:
+            self._pressure.wake(time.monotonic())
+
+    @property
+    def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
+        """Those of each trace, and those that are about the whole machine."""
+        rest = [one for one in self._config.triggers if one.when.sort != PRESSURE]
+        of_flows = [[one for one in rest if one.when.flow == number] for number in range(len(self._session.traces))]
+        return of_flows, [one for one in self._config.triggers if one.when.sort == PRESSURE]
 
     def trigger(self, name: str) -> str:
         """By hand, whatever its condition says."""
@@ -171,10 +187,12 @@ class Agent:
             trace.keep_within(config.agent["budget"] / len(self._session.traces))
         for aim in plan.aims:
             aim.flow.watch(aim.wanted)
-        if config.agent["folder"] != before.agent["folder"]:
-            self.actions.write_to(config.agent["folder"])
-        for number, watch in enumerate(self._watches):
-            watch.arm([one for one in config.triggers if one.when.flow == number], now)
+        if config.agent != before.agent:
+            self._daily.most = config.agent["daily"]
+            self.actions.write_to(Room(config.agent["folder"], config.agent["keep"]))
+        of_flows, of_pressure = self._triggers
+        for watch, triggers in zip(self._watches, [*of_flows, of_pressure]):
+            watch.arm(triggers, now)
         if config.history != before.history:
             self._change_histories(before, now)
         self._be_scraped(listening)
@@ -239,4 +257,5 @@ class Agent:
             self._endpoint.close()
         if self._control is not None:
             self._control.close()
+        self._pressure.close()
         self._ears.close()

@@ -41,7 +41,8 @@ def faults(text: str, how: config.Make = make) -> list[str]:
 
 def test_the_printed_defaults_are_what_goes_without_saying() -> None:
     said, unsaid = config.parse(config.defaults(), "x", make), config.parse("", "x", make)
-    assert said.agent == unsaid.agent == {"budget": 0.01, "folder": Path("/var/lib/wptrace")}
+    rest = {"keep": 2 << 30, "daily": 1 << 30}
+    assert said.agent == unsaid.agent == {"budget": 0.01, "folder": Path("/var/lib/wptrace"), **rest}
     assert said.prometheus is unsaid.prometheus is None
     assert traced(config.defaults()) == traced("") == {"io": {"level": "block"}}
 
