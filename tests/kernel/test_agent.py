@@ -256,6 +256,38 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
     assert f"  {made} requests in " in written
 
 
+POD = "{}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+
+
+@pytest.mark.one_kernel
+def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: Path, v2: Path) -> None:
+    """Of three pods the first two have what fio did there; a pod without a log is called by its uid."""
+    text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
+    text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\ntop = 2\n'
+    made = {1: 300, 2: 200, 3: 10}
+    with running(tmp_path, text) as agent:
+        (address,) = re.findall(r"metrics at http://(\S+?)/metrics", agent.ready)
+        top = v2 / "kubepods.slice"
+        try:
+            for number, count in made.items():
+                group = top / f"pod{POD.format(number)}" / (str(number) * 64)
+                group.mkdir(parents=True)
+                job = f"fio --name=x --filename={disk.path} --rw=randread --bs=4k --direct=1 --size=32M"
+                words = f"echo $$ > {group}/cgroup.procs; exec {job} --number_ios={count} --output={tmp_path / 'fio'}"
+                subprocess.run(["sh", "-c", words], check=True)
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+                scraped = answer.read().decode()
+        finally:
+            for folder in sorted(top.rglob("*/"), reverse=True):
+                folder.rmdir()
+            top.rmdir()
+        agent.stop()
+    counted = dict(re.findall(r'^wptrace_io_owner_bytes_total{.*kind="operation".*pod="(.*)"} (\d+)$', scraped, re.M))
+    first = {POD.format(number)[:13]: str(made[number] * 4096) for number in (1, 2)}
+    assert counted.pop("others", "0") == str(made[3] * 4096)
+    assert counted == first
+
+
 def busy_ms(disk: Disk) -> int:
     """As the kernel counts it."""
     return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])

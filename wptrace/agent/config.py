@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Union
 
 from wptrace.agent import condition
+from wptrace.agent.owner_names import LABELS
 from wptrace.agent.trigger import HAND, Trigger
 from wptrace.engine.definition import source
 from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
@@ -17,6 +18,7 @@ from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
+from wptrace.outputs.prometheus import of_cgroups
 
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
@@ -24,6 +26,7 @@ _MOST_VALUES = 256
 """In a list, such as that of devices."""
 _LONGEST_HOST = 253
 _LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
+_MOST_OWNERS = 1000
 _MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
 
 Settings = Mapping[str, Any]
@@ -92,6 +95,18 @@ def _interval(text: str) -> float:
     return found
 
 
+def _owners(text: str) -> str:
+    if text and text not in LABELS:
+        raise UsageError(f"one of {', '.join(LABELS)}, not {_shown(text)}")
+    return text
+
+
+def _top(count: int) -> int:
+    if not 1 <= count <= _MOST_OWNERS:
+        raise UsageError(f"a number from 1 to {_MOST_OWNERS:,}, not {count}")
+    return count
+
+
 def _daily(count: int) -> int:
     if not 1 <= count <= _MOST_DAILY:
         raise UsageError(f"a number from 1 to {_MOST_DAILY:,}, not {count}")
@@ -152,6 +167,13 @@ PROMETHEUS = Table(
         Key(
             "stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages
         ),
+        Key(
+            "owners",
+            'series by "unit" of systemd, "namespace", "pod" or "container", of what has by = "cgroup"',
+            "",
+            _owners,
+        ),
+        Key("top", "so many of them have series of their own, all others are one", 20, _top),
     ),
     optional=True,
 )
@@ -257,6 +279,12 @@ class _Reader:
         read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
         agent, prometheus, history = (read[table.name] for table in TABLES)
         found = Config(file, agent or {}, prometheus, history, self._always())
+        if (
+            prometheus
+            and prometheus["owners"]
+            and not any(of_cgroups(kind) for one in found.flows for kind in one.kinds)
+        ):
+            self._wrong('owners takes rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
         return found._replace(triggers=self._triggers(found.flows))
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:

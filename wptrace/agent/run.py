@@ -230,7 +230,7 @@ class Agent:
         if wanted is None:
             self._stop_being_scraped()
             return
-        self._scraped.show(wanted["stages"])
+        self._scraped.show(wanted["stages"], wanted["owners"], wanted["top"])
         if self._endpoint is not None and listening is not None:
             self._endpoint.move(listening)
         elif listening is not None:
