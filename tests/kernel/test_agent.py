@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
-from tests.kernel.trace import PATIENCE, ROOT, commands, count, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
 
@@ -254,6 +254,24 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
         written, _ = agent.stop()
     assert f"  {made} requests in " in written
+
+
+class Scraped(BlockTrace):
+    says = r"wptrace: metrics at http://\S+/metrics\n"
+
+
+@pytest.mark.one_kernel
+def test_a_run_answers_a_scraper_beside_its_output(disk: Disk, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with Scraped("--dev", disk.name, "--prometheus", address) as trace:
+        made = total(fio(disk.path, rw="randread", number_ios=150))
+        assert scrape(f"metrics at http://{address}/metrics", disk) == made
+    assert count(trace.summary, op="read", dev=disk.name) == made == 150
+    for wrong, said in (("9435", "--prometheus takes an address such as"), ("192.0.2.1:1", "nobody can listen at")):
+        refused = wptrace("io", "--level", "block", "--dev", disk.name, "--prometheus", wrong)
+        assert said in refused.stderr
+        assert refused.returncode in (1, 2)
 
 
 POD = "{}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"

@@ -64,9 +64,14 @@ def listen(address: Address) -> socket.socket:
     return made
 
 
+def at(listening: socket.socket) -> Address:
+    """With the port that it has, where any one would do."""
+    return Address(*listening.getsockname()[:2])
+
+
 def _refused(address: Address, error: Exception) -> WptraceError:
     said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "listen names another address")
+    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
 
 
 class Endpoint:
@@ -93,8 +98,7 @@ class Endpoint:
 
     @property
     def address(self) -> Address:
-        """With the port that it has, where any one would do."""
-        return Address(*self._listening.getsockname()[:2])
+        return at(self._listening)
 
     def serve(self) -> None:
         """Does all that can be done now."""

@@ -16,7 +16,6 @@ from wptrace.agent.condition import PRESSURE
 from wptrace.agent.config import Config
 from wptrace.agent.control import Control
 from wptrace.agent.dumps import Daily, Room
-from wptrace.agent.ears import Ears
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
@@ -77,7 +76,6 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         notify.send("READY=1", f"STATUS={agent.words}")
         while not stop.asked:
             session.wait()
-            agent.serve()
             if stop.take_list():
                 for reports in shown:
                     reports.list_in_flight()
@@ -131,8 +129,6 @@ class Agent:
         self._begin_histories(now)
         self._scraped = Scraped(session.traces, False, lambda: [one for watch in self._watches for one in watch.fired])
         self._listeners = self._scraped.listeners()
-        self._ears = Ears()
-        session.reader.listen(self._ears.fd)
         self._endpoint: Endpoint | None = None
         self._be_scraped(listening)
         self._control: Control | None = None
@@ -141,18 +137,12 @@ class Agent:
         except OSError as error:
             _say(f"nobody can ask by --trigger: {error.strerror}")
         else:
-            self._ears.add(self._control.fd, self._control.serve)
+            session.reader.attend(self._control.fd, self._control.serve)
 
     @property
     def words(self) -> str:
         metrics = f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
         return words(self._session.traces, metrics)
-
-    def serve(self) -> None:
-        if self._session.reader.heard:
-            self._ears.hear()
-        if self._session.reader.alerted:
-            self._pressure.wake(time.monotonic())
 
     @property
     def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
@@ -236,14 +226,14 @@ class Agent:
         elif listening is not None:
             self._endpoint = Endpoint(listening, self._scraped.ask)
             self._first.subscribe(self._endpoint)
-            self._ears.add(self._endpoint.fd, self._endpoint.serve)
+            self._session.reader.attend(self._endpoint.fd, self._endpoint.serve)
             for trace, listener in zip(self._session.traces, self._listeners):
                 trace.subscribe(listener)
 
     def _stop_being_scraped(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
-            self._ears.remove(endpoint.fd)
+            self._session.reader.leave(endpoint.fd)
             self._first.unsubscribe(endpoint)
             for trace, listener in zip(self._session.traces, self._listeners):
                 trace.unsubscribe(listener)
@@ -258,4 +248,3 @@ class Agent:
         if self._control is not None:
             self._control.close()
         self._pressure.close()
-        self._ears.close()

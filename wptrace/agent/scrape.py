@@ -8,11 +8,12 @@ import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from socket import socket
 from typing import Callable
 
-from wptrace.agent.endpoint import Answer
+from wptrace.agent.endpoint import Answer, Endpoint
 from wptrace.agent.owner_names import OwnerNames
-from wptrace.engine.session import Trace
+from wptrace.engine.session import Session, Trace
 from wptrace.model.report import Event, Snapshot
 from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Owners, Process, Source
 
@@ -94,3 +95,18 @@ class Listener:
 
     def end(self) -> None:
         pass
+
+
+def serving(listening: socket) -> Callable[[Session], Callable[[], None]]:
+    """For a run: scrapers are answered until its end."""
+
+    def serve(session: Session) -> Callable[[], None]:
+        scraped = Scraped(session.traces, stage_histograms=False)
+        endpoint = Endpoint(listening, scraped.ask)
+        session.traces[0].subscribe(endpoint)
+        session.reader.attend(endpoint.fd, endpoint.serve)
+        for trace, listener in zip(session.traces, scraped.listeners()):
+            trace.subscribe(listener)
+        return endpoint.close
+
+    return serve

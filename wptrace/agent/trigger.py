@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import select
+import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -235,19 +237,20 @@ class PressureWatch(Watch):
         for when in self._pressures.keys() - wanted.keys():
             gone = self._pressures.pop(when)
             if gone.fd >= 0:
-                self._reader.ignore(gone.fd)
+                self._reader.leave(gone.fd)
             gone.close()
         for when, name in wanted.items():
             if when not in self._pressures:
                 made = self._pressures[when] = Pressure(when.what, when.limit)
                 if made.fd >= 0:
-                    self._reader.alert(made.fd)
+                    self._reader.attend(made.fd, self._wake, select.POLLPRI)
                 else:
                     self._say(f"trigger {name} is looked at once a second: the kernel wakes nobody ({made.refused})")
         self._sleep()
 
-    def wake(self, now: float) -> None:
+    def _wake(self) -> None:
         """The kernel says so."""
+        now = time.monotonic()
         if self.due == math.inf:
             for one in self._pressures.values():
                 one.share(now)

@@ -242,8 +242,7 @@ class Reader:
         self._wake = wake
         self._watched = -1
         self._listened = -1
-        self._alerts: set[int] = set()
-        self.alerted = False
+        self._hearers: dict[int, Callable[[], None]] = {}
         self.heard = False
         """Somebody has something to say at the descriptor of `listen`."""
         if wake is not None:
@@ -264,13 +263,14 @@ class Reader:
         if fd >= 0:
             self._poll.register(fd, select.POLLIN)
 
-    def alert(self, fd: int) -> None:
-        """Ends waits and sets `alerted` when there is something urgent."""
-        self._alerts.add(fd)
-        self._poll.register(fd, select.POLLPRI)
+    def attend(self, fd: int, hear: Callable[[], None], event: int = select.POLLIN) -> None:
+        """Calls `hear` in a wait, and ends it, when there is something to read, or POLLPRI says something urgent."""
+        self._hearers[fd] = hear
+        self._poll.register(fd, event)
 
-    def ignore(self, fd: int) -> None:
-        self._alerts.discard(fd)
+    def leave(self, fd: int) -> None:
+        """Before it is closed."""
+        del self._hearers[fd]
         self._poll.unregister(fd)
 
     def add(
@@ -303,16 +303,15 @@ class Reader:
         timeout = at_most
         if self._rings:
             timeout = min(timeout, self._pace.after(max(ring.fill for ring, _ in self._rings)))
-        self.heard = self.alerted = False
+        self.heard = False
         for fd, event in self._poll.poll(min(max(timeout, 0), _LONGEST_POLL) * 1000):
             if fd == self._watched:
                 # A pipe without a reader polls as an error, a socket as hung up.
                 self.hung_up = bool(event & (select.POLLERR | select.POLLHUP))
             elif fd == self._listened:
                 self.heard = True
-            elif fd in self._alerts:
-                # Urgent data of the kernel is told once.
-                self.alerted = True
+            elif fd in self._hearers:
+                self._hearers[fd]()
             elif fd == self._wake:
                 # A byte left there would end every wait to come; the signal may be one that asks for no end.
                 os.read(fd, 4096)
