@@ -60,6 +60,9 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         cleanup.callback(session.close)
         session.start()
         collect_seldom()
+        # Before the start is said: whoever reads of it may ask at once.
+        stop.expect_dumps()
+        stop.expect_reloads()
         now = time.monotonic()
         shown = []
         for trace, output in zip(session.traces, outputs):
@@ -70,8 +73,6 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         cleanup.callback(agent.close)
         for status in (Status(session.traces, notify, now, lambda: agent.words), Watchdog(notify, now)):
             session.traces[0].subscribe(status)
-        stop.expect_dumps()
-        stop.expect_reloads()
         _say(agent.words)
         notify.send("READY=1", f"STATUS={agent.words}")
         while not stop.asked:
