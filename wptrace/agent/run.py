@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -86,6 +87,8 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
                 notify.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 said = agent.reload(again, attached)
                 _say(said)
+                # What the options were read with has cycles, for which a trace looks seldom.
+                gc.collect()
                 notify.send("READY=1", f"STATUS={' '.join(f'{agent.words}; {said}'.split())}")
             session.turn()
         notify.send("STOPPING=1")
