@@ -12,14 +12,15 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, fio_jobs, total
-from tests.kernel.trace import PATIENCE, ROOT, commands, count, wait_until, wptrace
+from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
 
@@ -37,8 +38,8 @@ class Agent:
 
     def __init__(self, folder: Path, text: str) -> None:
         commands.append("agent")
-        file = folder / "agent.toml"
-        file.write_text(text)
+        self._file = folder / "agent.toml"
+        self._file.write_text(text)
         self._systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._systemd.bind(str(folder / "notify"))
         self._systemd.settimeout(PATIENCE)
@@ -50,7 +51,7 @@ class Agent:
             "wptrace",
             "agent",
             "-c",
-            str(file),
+            str(self._file),
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         try:
@@ -58,6 +59,18 @@ class Agent:
         except TimeoutError:
             self.kill()
             raise
+
+    def reload(self, text: str) -> str:
+        """Its state afterwards."""
+        self._file.write_text(text)
+        self.process.send_signal(signal.SIGHUP)
+        while True:
+            heard = self._systemd.recv(4096).decode()
+            if heard.startswith("RELOADING=1"):
+                assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", heard)
+                ready = self._systemd.recv(4096).decode()
+                assert ready.startswith("READY=1\nSTATUS=")
+                return ready.partition("STATUS=")[2]
 
     def stop(self) -> tuple[str, str]:
         """What it wrote, and what it said."""
@@ -96,6 +109,62 @@ def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Pa
         (finished,) = re.findall(r"  (\d+) requests in ", summary)
         assert int(finished) == made
     assert re.search(rf"^  4 KiB +{made} +100", of_size, re.M)
+
+
+# --- Reloads ----------------------------------------------------------------------------------------------------------
+
+
+def scrape(status: str, disk: Disk) -> float:
+    """How many requests a disk had so far."""
+    (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    name = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}} '
+    return sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.mark.one_kernel
+def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
+    """While one disk is read all the time everything that can change does; its totals are fio's in the end, and those
+    of another one begin with the reload that names it."""
+    history = tmp_path / "history"
+    with (
+        running(tmp_path, f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n') as agent,
+        loop_device(tmp_path / "other.img") as other,
+        ThreadPoolExecutor() as pool,
+    ):
+        job = pool.submit(fio, disk.path, rw="randread", number_ios=3000, rate_iops=500)
+        seen: list[float] = []
+        status = agent.ready
+        wait_until(lambda: scrape(status, disk) > 0, "the first requests")
+        variants = [
+            f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "localhost:0"\nstages = "histogram"\n',
+            f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "localhost:0"\n'
+            '[trigger.never]\nwhen = "io.read.total.p99 > 1h"\n',
+            f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n'
+            f'[history]\ndir = "{history}"\ninterval = "1s"\n',
+        ]
+        while not job.done():
+            status = agent.reload(variants[len(seen) % 3])
+            assert "agent.toml again: " in status
+            seen.append(scrape(status, disk))
+        made = total(job.result())
+        assert len(seen) >= 5
+        assert seen == sorted(seen)
+        wrong = agent.reload("\n[always.io]\nlevel = 'blok'\n")
+        assert "the configuration stays as it was: " in wrong
+        assert "agent.toml: line 3, column 10: io: argument --level: invalid choice" in wrong
+        of_prometheus = '[prometheus]\nlisten = "127.0.0.1:0"\n'
+        of_both = CONFIG.replace('"{dev}"', json.dumps([disk.name, other.name]))
+        status = agent.reload(of_both + of_prometheus)
+        more = fio(other.path, rw="randread", number_ios=70)
+        assert scrape(status, disk) == made == 3000
+        assert scrape(status, other) == total(more) == 70
+        deeper = agent.reload(CONFIG.format(dev=disk.name).replace("block", "path") + "[always.size]\n")
+        assert "a new start is needed for level of [always.io], dev of [always.io], [always.size]" in deeper
+        written, said = agent.stop()
+    assert f"  {made + 70:,} requests in " in written
+    assert len(re.findall(r"agent\.toml again: ", said)) == len(seen) + 2
 
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------
@@ -187,6 +256,59 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
     assert f"  {made} requests in " in written
 
 
+class Scraped(BlockTrace):
+    says = r"wptrace: metrics at http://\S+/metrics\n"
+
+
+@pytest.mark.one_kernel
+def test_a_run_answers_a_scraper_beside_its_output(disk: Disk, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with Scraped("--dev", disk.name, "--prometheus", address) as trace:
+        made = total(fio(disk.path, rw="randread", number_ios=150))
+        assert scrape(f"metrics at http://{address}/metrics", disk) == made
+    assert count(trace.summary, op="read", dev=disk.name) == made == 150
+    for wrong, said in (("9435", "--prometheus takes an address such as"), ("192.0.2.1:1", "nobody can listen at")):
+        refused = wptrace("io", "--level", "block", "--dev", disk.name, "--prometheus", wrong)
+        assert said in refused.stderr
+        assert refused.returncode in (1, 2)
+
+
+POD = "{}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+
+
+@pytest.mark.one_kernel
+def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: Path, v2: Path) -> None:
+    """Of three pods two have what fio did there, the third is the others; a pod without a log is called by its uid."""
+    text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
+    text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\ntop = 2\n'
+    made = {1: 300, 2: 200, 3: 10}
+    with running(tmp_path, text) as agent:
+        (address,) = re.findall(r"metrics at http://(\S+?)/metrics", agent.ready)
+        top = v2 / "kubepods.slice"
+        try:
+            for number, count in made.items():
+                group = top / f"pod{POD.format(number)}" / (str(number) * 64)
+                group.mkdir(parents=True)
+                job = f"fio --name=x --filename={disk.path} --rw=randread --bs=4k --direct=1 --size=32M"
+                words = f"echo $$ > {group}/cgroup.procs; exec {job} --number_ios={count} --output={tmp_path / 'fio'}"
+                subprocess.run(["sh", "-c", words], check=True)
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+                scraped = answer.read().decode()
+        finally:
+            for folder in sorted(top.rglob("*/"), reverse=True):
+                folder.rmdir()
+            top.rmdir()
+        agent.stop()
+    counted = dict(re.findall(r'^wptrace_io_owner_bytes_total{.*kind="operation".*pod="(.*)"} (\d+)$', scraped, re.M))
+    every = {POD.format(number)[:13]: count * 4096 for number, count in made.items()}
+    # Which two took the most time is for the machine to say.
+    others = int(counted.pop("others"))
+    assert len(counted) == 2
+    assert {pod: every[pod] for pod in counted} == {pod: int(count) for pod, count in counted.items()}
+    assert others == sum(count for pod, count in every.items() if pod not in counted)
+
+
 def busy_ms(disk: Disk) -> int:
     """As the kernel counts it."""
     return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])
@@ -212,6 +334,11 @@ after = "1s"
 command = ["{sys.executable}", "-c", "import sys; open('{told}', 'w').write(' '.join(sys.argv[1:]))"]
 [trigger.never]
 when = "io.write.total.p99 > 1h"
+after = "0s"
+[trigger.waits]
+when = "pressure.io.some > 0.1%"
+cooldown = "1h"
+after = "1h"
 """
     with running(tmp_path, text) as agent:
         job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
@@ -225,8 +352,22 @@ when = "io.write.total.p99 > 1h"
             == f"process {agent.process.pid} writes its recorder to a file in the folder of its configuration\n"
         )
         wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 2, "the dump by hand")
+        wrong = wptrace("agent", "--trigger", "nver", "--pid", str(agent.process.pid))
+        assert (wrong.returncode, wrong.stderr) == (
+            1,
+            "wptrace: there is no trigger nver; did you mean never?; there is any, never, waits, hand\n",
+        )
+        pulled = wptrace("agent", "--trigger", "never", "--pid", str(agent.process.pid))
+        assert pulled.stdout == "trigger never has fired\n"
+        wait_until(lambda: len(list(tmp_path.glob("*.wpt"))) == 3, "the dump of a trigger by hand")
         _, said = agent.stop()
-    (line,) = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    found = re.findall(r"^wptrace: trigger .*$", said, re.M)
+    (waits,) = [one for one in found if "trigger waits" in one]
+    # The kernel woke it.
+    assert "once a second" not in waits
+    assert re.match(r"wptrace: trigger waits: pressure.io.some > 0.1%, it is [0-9.]+%; verdict: ", waits)
+    line, by_hand = [one for one in found if one is not waits]
+    assert by_hand.startswith("wptrace: trigger never: by hand; verdict: ")
     assert line.startswith(f"wptrace: trigger any: io.request.read.total.max > 1ns for 2s on {disk.name}, it is ")
     assert "; verdict: " in line
     shown = wptrace("replay", str(dump), "--json", "--slow", "0s")
@@ -234,7 +375,7 @@ when = "io.write.total.p99 > 1h"
     seen = [line for line in found if line["kind"] == "operation"]
     # Those of the first seconds, and of one more; not all: it went on.
     assert 100 <= len(seen) < made
-    last = wptrace("replay", str(max(tmp_path.glob("*.wpt"))), "--json", "--slow", "0s").stdout.splitlines()
+    last = wptrace("replay", str(sorted(tmp_path.glob("*.wpt"))[2]), "--json", "--slow", "0s").stdout.splitlines()
     assert sum(json.loads(line)["kind"] == "operation" for line in last) == made
 
 

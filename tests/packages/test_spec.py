@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -66,3 +67,15 @@ def test_the_rules_of_debian_call_what_there_is() -> None:
     assert reported == {"all", "install"}
     targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
     assert {target for words in reported for target in words.split()} <= targets
+
+
+def test_the_agent_is_exposed_to_little() -> None:
+    """By systemd's own judgement, of 0 to 10."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = ROOT / "packaging" / "wptrace-agent.service"
+    judged = run(analyze, "security", "--offline=true", "--no-pager", "--threshold=19", str(unit))
+    if "unrecognized option" in judged.stderr:
+        pytest.skip("this systemd-analyze looks at running units alone")
+    assert judged.returncode == 0, judged.stdout

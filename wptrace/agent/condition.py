@@ -8,14 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from wptrace.agent.pressure import measured
 from wptrace.analysis import owners
+from wptrace.analysis.verdict import Rules
 from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import CPU, DEVICE, OPERATION, Group, Kind
-from wptrace.model.report import Snapshot, added_up
-from wptrace.model.units import NS_PER, duration, parse_bytes, parse_duration, size
+from wptrace.model.report import InFlight, Snapshot, added_up
+from wptrace.model.units import NS_PER, duration, parse_bytes, parse_duration, parse_share, size
 
 OPERATIONS = (
     *("read", "write", "sync", "pagefault", "swapin"),
@@ -32,8 +34,16 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_FORM = re.compile(r"\s*([\w-]+(?:\.[\w-]+)+)\s*(>=|<=|>|<)\s*(\S+)(?:\s+for\s+(\S+))?\s*", re.ASCII)
+_FORM = re.compile(r"\s*([\w-]+(?:\.[\w-]+)+)\s*(?:(>=|<=|>|<)\s*(\S+)\s*)?(?:\bfor\s+(\S+))?\s*", re.ASCII)
 _HOW = "FLOW.OPERATION.STAGE.STATISTIC > VALUE for TIME"
+_TIMES = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)x")
+STUCK, VERDICT, PRESSURE = "stuck", "verdict", "pressure"
+"""In the place of what is measured: the age of what is in flight, a finding, and what the kernel says of waiting tasks
+(Documentation/accounting/psi.rst)."""
+_PRESSURES, _WHOSE = ("io", "memory", "cpu"), ("some", "full")
+# Rules that every verdict has something for.
+_ALWAYS = ("idle", "largest")
+_VERDICT_S = 10.0
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,6})?")
 _LONGEST_S = 86_400.0
 
@@ -52,6 +62,10 @@ class Condition(NamedTuple):
     compare: Callable[[Any, Any], bool]
     limit: float
     for_s: float
+    sort: str = ""
+    """STUCK, VERDICT of a stretch of `for_s`, or PRESSURE, where it is no figure of a window."""
+    times: bool = False
+    """The limit is so many times what is usual."""
 
     @property
     def of_cells(self) -> bool:
@@ -93,11 +107,17 @@ class Condition(NamedTuple):
             return False
         return not self.operation or group.values[_operation_at(group.kind)] == self.operation
 
-    def holds(self, value: float) -> bool:
-        return bool(self.compare(value, self.limit))
+    def holds(self, value: float, usual: float = 1.0) -> bool:
+        return bool(self.compare(value, self.limit * usual if self.times else self.limit))
 
     def shown(self, value: float) -> str:
-        """With its unit."""
+        """With its unit; empty where there is no value."""
+        if self.sort == VERDICT:
+            return ""
+        if self.sort == PRESSURE:
+            return f"{value * 100:.3g}%"
+        if self.sort == STUCK:
+            return duration(value)
         if self.kind is not None and self.statistic != RATE:
             unit = self.kind[self.what].unit
             return duration(value) if unit == "ns" else size(value) if unit == "bytes" else f"{value:.6g}"
@@ -118,6 +138,15 @@ def _operation_at(kind: Kind) -> int:
     return next((at for at, label in enumerate(kind.labels) if label.type == OPERATION), -1)
 
 
+def oldest(found: Sequence[InFlight]) -> dict[str, float]:
+    """The age of the oldest that is in flight, by place."""
+    ages: dict[str, float] = {}
+    for one in found:
+        place = _place(one.group)
+        ages[place] = max(ages.get(place, 0.0), float(one.age_ns))
+    return ages
+
+
 def parse(text: str, flows: Sequence[Flow]) -> Condition:
     """Raises a UsageError that says what of it there is not."""
     form = _FORM.fullmatch(text)
@@ -125,14 +154,63 @@ def parse(text: str, flows: Sequence[Flow]) -> Condition:
         raise UsageError(f"a condition is {_HOW}, such as io.read.total.p99 > 50ms for 30s")
     path, sign, value, time = form.groups()
     name, *words = path.split(".")
+    for_s = _seconds(time) if time else 0.0
+    text = " ".join(text.split())
+    if words[0] == VERDICT:
+        flow = _flow(name, flows)
+        if sign is not None:
+            raise UsageError(f"a finding is there or not: {name}.{VERDICT}.RULE for TIME, without a value")
+        rule = _rule(flows[flow], words[1:])
+        return Condition(text, flow, None, "", rule, "", operator.ge, 1.0, for_s or _VERDICT_S, VERDICT)
+    if sign is None:
+        raise UsageError(f"{path} is compared with a value: {_HOW}")
+    compare = _COMPARISONS[sign]
+    if name == PRESSURE:
+        what = _pressure(words)
+        limit = parse_share(value)
+        if sign not in (">", ">=") or limit is None or limit >= 1:
+            raise UsageError(f"pressure is above a share of the time, such as {name}.io.some > 10%")
+        return Condition(text, 0, None, "", what, "", compare, limit, for_s, PRESSURE)
+    flow = _flow(name, flows)
+    if words == [STUCK]:
+        if sign not in (">", ">="):
+            raise UsageError(f"what is stuck has been in flight for longer than a time: {name}.{STUCK} > 30s")
+        if type(flows[flow]).in_flight is Flow.in_flight:
+            raise UsageError(f"{name} does not know what is in flight: of io that is the level path")
+        return Condition(text, flow, None, "", STUCK, "", compare, float(parse_duration(value)), for_s, STUCK)
+    kind, operation, what, statistic = _what(flows[flow], words)
+    times = _TIMES.fullmatch(value)
+    if times is not None and sign not in (">", ">="):
+        raise UsageError(f"{value} what is usual is something to be above, not {sign}")
+    limit = _limit(value, kind, what, statistic) if times is None else float(times.group(1))
+    return Condition(text, flow, kind, operation, what, statistic, compare, limit, for_s, "", times is not None)
+
+
+def _flow(name: str, flows: Sequence[Flow]) -> int:
     names = [flow.name for flow in flows]
     if name not in names:
         raise UsageError(f"no flow {name} is traced{did_you_mean(name, names)}; there is {', '.join(names)}")
-    flow = names.index(name)
-    kind, operation, what, statistic = _what(flows[flow], words)
-    for_s = _seconds(time) if time else 0.0
-    limit = _limit(value, kind, what, statistic)
-    return Condition(" ".join(text.split()), flow, kind, operation, what, statistic, _COMPARISONS[sign], limit, for_s)
+    return names.index(name)
+
+
+def _rule(flow: Flow, words: Sequence[str]) -> str:
+    rules = flow.rules if flow.verdict_kinds else Rules((), ())
+    names = [name for rule in (*rules.first, *rules.more) if (name := rule.__name__) not in _ALWAYS]
+    if not names:
+        raise UsageError(f"{flow.name} has no verdict")
+    if len(words) != 1 or words[0] not in names:
+        odd = ".".join(words)
+        raise UsageError(f"the verdict has no finding {odd}{did_you_mean(odd, names)}; there is {', '.join(names)}")
+    return words[0]
+
+
+def _pressure(words: Sequence[str]) -> str:
+    """A file below /proc/pressure, and a line of it."""
+    if len(words) != 2 or words[0] not in _PRESSURES or words[1] not in _WHOSE:
+        raise UsageError(f"pressure is that of {', '.join(_PRESSURES)}, of {' or '.join(_WHOSE)}: pressure.io.some")
+    if not measured(words[0], words[1]):
+        raise UsageError(f"this kernel does not measure {words[0]} pressure ({words[1]})", "boot it with psi=1")
+    return ".".join(words)
 
 
 def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Union
 
 from wptrace.agent import condition
+from wptrace.agent.owner_names import LABELS
 from wptrace.agent.trigger import HAND, Trigger
 from wptrace.engine.definition import source
 from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
@@ -17,6 +18,7 @@ from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
+from wptrace.outputs.prometheus import of_cgroups
 
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
@@ -24,6 +26,7 @@ _MOST_VALUES = 256
 """In a list, such as that of devices."""
 _LONGEST_HOST = 253
 _LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
+_MOST_OWNERS = 1000
 _MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
 
 Settings = Mapping[str, Any]
@@ -92,6 +95,18 @@ def _interval(text: str) -> float:
     return found
 
 
+def _owners(text: str) -> str:
+    if text and text not in LABELS:
+        raise UsageError(f"one of {', '.join(LABELS)}, not {_shown(text)}")
+    return text
+
+
+def _top(count: int) -> int:
+    if not 1 <= count <= _MOST_OWNERS:
+        raise UsageError(f"a number from 1 to {_MOST_OWNERS:,}, not {count}")
+    return count
+
+
 def _daily(count: int) -> int:
     if not 1 <= count <= _MOST_DAILY:
         raise UsageError(f"a number from 1 to {_MOST_DAILY:,}, not {count}")
@@ -140,6 +155,8 @@ AGENT = Table(
     (
         Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
         Key("folder", "where dumps of recorders go", "/var/lib/wptrace", Path),
+        Key("keep", "all dumps together have so much room there; the oldest make place", "2G", _keep),
+        Key("daily", "so much is dumped in 24 hours at most, but for what somebody asks for", "1G", _keep),
     ),
 )
 PROMETHEUS = Table(
@@ -150,6 +167,13 @@ PROMETHEUS = Table(
         Key(
             "stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages
         ),
+        Key(
+            "owners",
+            'series by "unit" of systemd, "namespace", "pod" or "container", of what has by = "cgroup"',
+            "",
+            _owners,
+        ),
+        Key("top", "so many of them have series of their own, all others are one", 20, _top),
     ),
     optional=True,
 )
@@ -185,13 +209,25 @@ _ABOUT_ALWAYS = (
 )
 
 
+class Always(NamedTuple):
+    """What a command traces."""
+
+    command: str
+    settings: Settings
+    flows: Sequence[Flow]
+
+
 class Config(NamedTuple):
     file: str
     agent: Settings
     prometheus: Settings | None
     history: Settings | None
-    flows: Sequence[Flow]
+    always: Sequence[Always]
     triggers: Sequence[Trigger] = ()
+
+    @property
+    def flows(self) -> list[Flow]:
+        return [flow for one in self.always for flow in one.flows]
 
 
 def defaults() -> str:
@@ -241,9 +277,15 @@ class _Reader:
             if name not in known:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
         read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
-        flows = self._flows()
         agent, prometheus, history = (read[table.name] for table in TABLES)
-        return Config(file, agent or {}, prometheus, history, flows, self._triggers(flows))
+        found = Config(file, agent or {}, prometheus, history, self._always())
+        if (
+            prometheus
+            and prometheus["owners"]
+            and not any(of_cgroups(kind) for one in found.flows for kind in one.kinds)
+        ):
+            self._wrong('owners takes rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
+        return found._replace(triggers=self._triggers(found.flows))
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:
@@ -297,22 +339,24 @@ class _Reader:
             found.append(Trigger(name, when, read["cooldown"], read["daily"], read["after"], read["command"]))
         return found
 
-    def _flows(self) -> list[Flow]:
+    def _always(self) -> list[Always]:
         always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)
         if not isinstance(always, dict) and always is not _DEFAULT_FLOWS:
             self._wrong(f"{_ALWAYS} is a table of tables: [{_ALWAYS}.io]", _ALWAYS)
             return []
         if not always:
             self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
-        found: dict[str, Flow] = {}
+        found, names = [], set()
         for command, settings in always.items():
-            for flow in self._of_command(command, settings):
-                if flow.name in found:
+            flows = self._of_command(command, settings)
+            for flow in flows:
+                if flow.name in names:
                     self._fault(f"another flow is called {flow.name}", _ALWAYS, command)
-                found[flow.name] = flow
-        if len(found) > _MOST_FLOWS:
-            self._fault(f"there are {len(found)} flows; there is room for {_MOST_FLOWS}", _ALWAYS)
-        return list(found.values())
+                names.add(flow.name)
+            found.append(Always(command, settings, flows))
+        if len(names) > _MOST_FLOWS:
+            self._fault(f"there are {len(names)} flows; there is room for {_MOST_FLOWS}", _ALWAYS)
+        return found
 
     def _of_command(self, command: str, settings: Any) -> Sequence[Flow]:
         if not isinstance(settings, dict):

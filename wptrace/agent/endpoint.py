@@ -64,9 +64,14 @@ def listen(address: Address) -> socket.socket:
     return made
 
 
+def at(listening: socket.socket) -> Address:
+    """With the port that it has, where any one would do."""
+    return Address(*listening.getsockname()[:2])
+
+
 def _refused(address: Address, error: Exception) -> WptraceError:
     said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "listen names another address")
+    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
 
 
 class Endpoint:
@@ -80,14 +85,20 @@ class Endpoint:
         """The oldest first."""
         self.due = math.inf
 
+    def move(self, listening: socket.socket) -> None:
+        """To another address; who is connected gets his answer."""
+        self._poll.unregister(self._listening)
+        self._listening.close()
+        self._listening = listening
+        self._poll.register(listening, select.EPOLLIN)
+
     @property
     def fd(self) -> int:
         return self._poll.fileno()
 
     @property
     def address(self) -> Address:
-        """With the port that it has, where any one would do."""
-        return Address(*self._listening.getsockname()[:2])
+        return at(self._listening)
 
     def serve(self) -> None:
         """Does all that can be done now."""

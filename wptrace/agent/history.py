@@ -26,11 +26,19 @@ class History:
     """A consumer. What fails costs history, and neither figures nor the trace."""
 
     def __init__(
-        self, trace: Trace, folder: Path, keep: int, interval_s: float, now: float, say: Callable[[str], None]
+        self,
+        trace: Trace,
+        folder: Path,
+        keep: int,
+        interval_s: float,
+        now: float,
+        say: Callable[[str], None],
+        begun: Snapshot | None = None,
     ) -> None:
+        """From the first look of the trace on, or a later one."""
         self._trace, self._folder, self._keep, self._say = trace, folder, keep, say
         self._interval_s = interval_s
-        self._last = self._first = trace.first
+        self._last = self._first = trace.first if begun is None else begun
         self._path = folder
         self._until = now
         """Then there is another file."""
@@ -38,6 +46,15 @@ class History:
         self.due = now + interval_s
         with self._gap(now):
             self._begin(now, self._first)
+
+    @property
+    def last(self) -> Snapshot:
+        """Up to there it has everything."""
+        return self._last
+
+    def change(self, keep: int, interval_s: float, now: float) -> None:
+        self._keep, self._interval_s = keep, interval_s
+        self.due = min(self.due, now + interval_s)
 
     def events(self, events: Sequence[Event]) -> None:
         pass

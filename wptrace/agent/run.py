@@ -3,25 +3,35 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from socket import socket
+from typing import Callable
 
+from wptrace.agent import reload
+from wptrace.agent.condition import PRESSURE
 from wptrace.agent.config import Config
+from wptrace.agent.control import Control
+from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
-from wptrace.agent.trigger import Actions, Watch
+from wptrace.agent.trigger import HAND, Actions, PressureWatch, Trigger, Watch
 from wptrace.engine.children import Children
+from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.run import Reports, RunOptions, collect_seldom
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
+from wptrace.errors import UsageError, WptraceError
 from wptrace.kernel.files import require_own_folder
-from wptrace.model.report import Output
+from wptrace.model.report import Output, Snapshot
+from wptrace.outputs.text.words import printable
 
 # Who stays on for weeks looks less often than somebody in front of a screen.
 _HISTORY_S = 10.0
@@ -29,92 +39,216 @@ _HISTORY_S = 10.0
 
 def _say(words: str) -> None:
     """A line of the journal."""
-    print(f"wptrace: {words}", file=sys.stderr, flush=True)
+    print(f"wptrace: {printable(words)}", file=sys.stderr, flush=True)
 
 
-def run(config: Config, outputs: Sequence[Output]) -> None:
-    """Each flow has an output, which gets its start, what is in flight when somebody asks, and its summary."""
+def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) -> None:
+    """Each flow has an output, which gets its start, what is in flight when somebody asks, and its summary. `again`
+    reads the configuration once more."""
     with Stop() as stop, ExitStack() as cleanup:
         for output in outputs:
             cleanup.callback(output.close)
-        listening = None
-        if config.prometheus is not None:
-            listening = listen(config.prometheus["listen"])
+        listening = _prepared(config, None)
+        if listening is not None:
             cleanup.callback(listening.close)
-        if any(flow.flight_recorder is not None for flow in config.flows):
-            require_own_folder(config.agent["folder"], "dumps")
-        if config.history is not None:
-            config.history["dir"].mkdir(mode=0o700, exist_ok=True)
-            require_own_folder(config.history["dir"], "histories")
         notify = Notify(os.environ)
         cleanup.callback(notify.close)
+        for flow in config.flows:
+            if flow.devices is not None:
+                flow.devices.changing = True
+        attached = reload.hooks(config.flows)
         session = Session(config.flows, stop.fd, config.agent["budget"], _HISTORY_S)
         cleanup.callback(session.close)
         session.start()
         collect_seldom()
+        # Before the start is said: whoever reads of it may ask at once.
+        stop.expect_dumps()
+        stop.expect_reloads()
         now = time.monotonic()
         shown = []
         for trace, output in zip(session.traces, outputs):
             output.start(trace.start)
             shown.append(Reports(trace, output, RunOptions(), now))
             trace.subscribe(shown[-1])
-        first = session.traces[0]
-        children = Children(_say)
-        cleanup.callback(children.close)
-        actions = Actions(session.traces, config.agent["folder"], children, _say)
-        watches = _watches(session, config, actions, now)
-        for consumer in (actions, children):
-            first.subscribe(consumer)
-        for history in _histories(session, config, now):
-            cleanup.callback(history.close)
-        stop.expect_dumps()
-        endpoint, metrics = None, ""
-        if config.prometheus is not None and listening is not None:
-            fired = lambda: [one for watch in watches for one in watch.fired]  # noqa: E731
-            scraped = Scraped(session.traces, config.prometheus["stages"], fired)
-            endpoint = Endpoint(listening, scraped.ask)
-            cleanup.callback(endpoint.close)
-            metrics = f"http://{endpoint.address}/metrics"
-            first.subscribe(endpoint)
-            session.reader.listen(endpoint.fd)
-            for trace, listener in zip(session.traces, scraped.listeners()):
-                trace.subscribe(listener)
-        for status in (Status(session.traces, notify, now, metrics), Watchdog(notify, now)):
-            first.subscribe(status)
-        _say(words(session.traces, metrics))
-        notify.send("READY=1", f"STATUS={words(session.traces, metrics)}")
+        agent = Agent(config, session, listening, now)
+        cleanup.callback(agent.close)
+        for status in (Status(session.traces, notify, now, lambda: agent.words), Watchdog(notify, now)):
+            session.traces[0].subscribe(status)
+        _say(agent.words)
+        notify.send("READY=1", f"STATUS={agent.words}")
         while not stop.asked:
             session.wait()
-            if endpoint is not None and session.reader.heard:
-                endpoint.serve()
             if stop.take_list():
                 for reports in shown:
                     reports.list_in_flight()
             if stop.take_dump():
-                actions.by_hand(time.monotonic())
+                agent.actions.by_hand(time.monotonic())
+            if stop.take_reload():
+                notify.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+                said = agent.reload(again, attached)
+                _say(said)
+                # What the options were read with has cycles, for which a trace looks seldom.
+                gc.collect()
+                notify.send("READY=1", f"STATUS={' '.join(f'{agent.words}; {said}'.split())}")
             session.turn()
         notify.send("STOPPING=1")
         session.end()
 
 
-def _watches(session: Session, config: Config, actions: Actions, now: float) -> list[Watch]:
-    """One for each flow that some triggers are about."""
-    found = []
-    for number, trace in enumerate(session.traces):
-        triggers = [one for one in config.triggers if one.when.flow == number]
-        if triggers:
-            found.append(Watch(trace, triggers, actions, now, _say))
-            trace.subscribe(found[-1])
-    return found
+def _prepared(config: Config, before: Config | None) -> socket | None:
+    """All that may fail, before anything is attached or changed. A socket where there is another address."""
+    if any(flow.flight_recorder is not None for flow in (before or config).flows):
+        require_own_folder(config.agent["folder"], "dumps")
+    if config.history is not None:
+        with suppress(OSError):
+            config.history["dir"].mkdir(mode=0o700, exist_ok=True)
+        require_own_folder(config.history["dir"], "histories")
+    of_before = before.prometheus if before is not None else None
+    if config.prometheus is None or (of_before and of_before["listen"] == config.prometheus["listen"]):
+        return None
+    return listen(config.prometheus["listen"])
 
 
-def _histories(session: Session, config: Config, now: float) -> list[History]:
-    if config.history is None:
-        return []
-    folder, interval_s = config.history["dir"], config.history["interval"]
-    keep = config.history["keep"] // len(session.traces)
-    found = []
-    for trace in session.traces:
-        found.append(History(trace, folder / trace.flow.name, keep, interval_s, now, _say))
-        trace.subscribe(found[-1])
-    return found
+class Agent:
+    """What the file asks for beside the traces themselves. All of it may change while they run."""
+
+    def __init__(self, config: Config, session: Session, listening: socket | None, now: float) -> None:
+        self._config, self._session = config, session
+        self._first = session.traces[0]
+        self._children = Children(_say)
+        self._daily = Daily(config.agent["daily"])
+        room = Room(config.agent["folder"], config.agent["keep"])
+        self.actions = Actions(session.traces, room, self._daily, self._children, _say)
+        for consumer in (self.actions, self._children):
+            self._first.subscribe(consumer)
+        self._watches: list[Watch] = []
+        of_flows, of_pressure = self._triggers
+        for trace, triggers in zip(session.traces, of_flows):
+            self._watches.append(Watch(trace, triggers, self.actions, now, _say))
+            trace.subscribe(self._watches[-1])
+        self._pressure = PressureWatch(self._first, of_pressure, self.actions, now, _say, session.reader)
+        self._watches.append(self._pressure)
+        self._first.subscribe(self._pressure)
+        self._histories: list[History] = []
+        self._begin_histories(now)
+        self._scraped = Scraped(session.traces, False, lambda: [one for watch in self._watches for one in watch.fired])
+        self._listeners = self._scraped.listeners()
+        self._endpoint: Endpoint | None = None
+        self._be_scraped(listening)
+        self._control: Control | None = None
+        try:
+            self._control = Control(self.trigger)
+        except OSError as error:
+            _say(f"nobody can ask by --trigger: {error.strerror}")
+        else:
+            session.reader.attend(self._control.fd, self._control.serve)
+
+    @property
+    def words(self) -> str:
+        metrics = f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
+        return words(self._session.traces, metrics)
+
+    @property
+    def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
+        """Those of each trace, and those that are about the whole machine."""
+        rest = [one for one in self._config.triggers if one.when.sort != PRESSURE]
+        of_flows = [[one for one in rest if one.when.flow == number] for number in range(len(self._session.traces))]
+        return of_flows, [one for one in self._config.triggers if one.when.sort == PRESSURE]
+
+    def trigger(self, name: str) -> str:
+        """By hand, whatever its condition says."""
+        now = time.monotonic()
+        if name == HAND:
+            self.actions.by_hand(now)
+            return "the recorders are written"
+        if any(watch.pull(name, now) for watch in self._watches):
+            return f"trigger {name} has fired"
+        names = [one.name for one in self._config.triggers]
+        raise UsageError(f"there is no trigger {name}{did_you_mean(name, names)}; there is {', '.join([*names, HAND])}")
+
+    def reload(self, again: Callable[[], Config], attached: dict[str, frozenset[str]]) -> str:
+        """What came of it, in words. What is wrong leaves all as it was."""
+        before = self._config
+        try:
+            plan = reload.plan(before, again(), attached)
+            listening = _prepared(plan.config, before)
+        except (WptraceError, OSError) as error:
+            hint = getattr(error, "hint", None)
+            return f"the configuration stays as it was: {error}{f' ({hint})' if hint else ''}"
+        now = time.monotonic()
+        self._config = config = plan.config
+        for trace in self._session.traces:
+            trace.keep_within(config.agent["budget"] / len(self._session.traces))
+        for aim in plan.aims:
+            aim.flow.watch(aim.wanted)
+        if config.agent != before.agent:
+            self._daily.most = config.agent["daily"]
+            self.actions.write_to(Room(config.agent["folder"], config.agent["keep"]))
+        of_flows, of_pressure = self._triggers
+        for watch, triggers in zip(self._watches, [*of_flows, of_pressure]):
+            watch.arm(triggers, now)
+        if config.history != before.history:
+            self._change_histories(before, now)
+        self._be_scraped(listening)
+        return str(plan)
+
+    # --- Histories ------------------------------------------------------------------------------------------------
+
+    def _begin_histories(self, now: float, since: Sequence[Snapshot | None] = ()) -> None:
+        wanted, traces = self._config.history, self._session.traces
+        if wanted is None:
+            return
+        for trace, begun in zip(traces, since or [None] * len(traces)):
+            folder, keep = wanted["dir"] / trace.flow.name, wanted["keep"] // len(traces)
+            self._histories.append(History(trace, folder, keep, wanted["interval"], now, _say, begun))
+            trace.subscribe(self._histories[-1])
+
+    def _change_histories(self, before: Config, now: float) -> None:
+        wanted, old, traces = self._config.history, before.history, self._session.traces
+        if wanted is not None and old is not None and wanted["dir"] == old["dir"]:
+            for history in self._histories:
+                history.change(wanted["keep"] // len(traces), wanted["interval"], now)
+            return
+        for trace, history in zip(traces, self._histories):
+            history.end()
+            trace.unsubscribe(history)
+        # Another folder goes on where the one before ends.
+        since = [history.last for history in self._histories] or [trace.snapshot() for trace in traces]
+        self._histories = []
+        self._begin_histories(now, since)
+
+    # --- Prometheus -----------------------------------------------------------------------------------------------
+
+    def _be_scraped(self, listening: socket | None) -> None:
+        wanted = self._config.prometheus
+        if wanted is None:
+            self._stop_being_scraped()
+            return
+        self._scraped.show(wanted["stages"], wanted["owners"], wanted["top"])
+        if self._endpoint is not None and listening is not None:
+            self._endpoint.move(listening)
+        elif listening is not None:
+            self._endpoint = Endpoint(listening, self._scraped.ask)
+            self._first.subscribe(self._endpoint)
+            self._session.reader.attend(self._endpoint.fd, self._endpoint.serve)
+            for trace, listener in zip(self._session.traces, self._listeners):
+                trace.subscribe(listener)
+
+    def _stop_being_scraped(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            self._session.reader.leave(endpoint.fd)
+            self._first.unsubscribe(endpoint)
+            for trace, listener in zip(self._session.traces, self._listeners):
+                trace.unsubscribe(listener)
+            endpoint.close()
+
+    def close(self) -> None:
+        self._children.close()
+        for history in self._histories:
+            history.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if self._control is not None:
+            self._control.close()
+        self._pressure.close()

@@ -8,12 +8,14 @@ import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from socket import socket
 from typing import Callable
 
-from wptrace.agent.endpoint import Answer
-from wptrace.engine.session import Trace
+from wptrace.agent.endpoint import Answer, Endpoint
+from wptrace.agent.owner_names import OwnerNames
+from wptrace.engine.session import Session, Trace
 from wptrace.model.report import Event, Snapshot
-from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Process, Source
+from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Owners, Process, Source
 
 # A text is made anew only when so many times of what that costs are over, however often somebody asks.
 _SPARED = 20
@@ -36,6 +38,17 @@ class Scraped:
         self._made: dict[str, tuple[float, Answer]] = {}
         """Of each type: until when it is good."""
         self._started_s = time.time()
+        self._by = ""
+        self._names: OwnerNames | None = None
+
+    def show(self, stage_histograms: bool, owners: str = "", top: int = 0) -> None:
+        """From now on."""
+        self._metrics.stage_histograms = stage_histograms
+        if owners != self._by:
+            self._by, self._names = owners, OwnerNames(owners) if owners else None
+        names = self._names
+        self._metrics.own(None if names is None else Owners(names.labels, names.of, top))
+        self._made.clear()
 
     def listeners(self) -> list[Listener]:
         """Those of events, in the order of the traces."""
@@ -82,3 +95,18 @@ class Listener:
 
     def end(self) -> None:
         pass
+
+
+def serving(listening: socket) -> Callable[[Session], Callable[[], None]]:
+    """For a run: scrapers are answered until its end."""
+
+    def serve(session: Session) -> Callable[[], None]:
+        scraped = Scraped(session.traces, stage_histograms=False)
+        endpoint = Endpoint(listening, scraped.ask)
+        session.traces[0].subscribe(endpoint)
+        session.reader.attend(endpoint.fd, endpoint.serve)
+        for trace, listener in zip(session.traces, scraped.listeners()):
+            trace.subscribe(listener)
+        return endpoint.close
+
+    return serve

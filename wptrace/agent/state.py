@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Callable
 
 from wptrace.agent.notify import Notify
 from wptrace.engine.session import Trace
@@ -34,8 +35,8 @@ def _name(trace: Trace) -> str:
 class Status:
     """A consumer that tells systemd how many objects each flow has followed, and what was lost."""
 
-    def __init__(self, traces: Sequence[Trace], notify: Notify, now: float, metrics: str = "") -> None:
-        self._traces, self._notify, self._metrics = traces, notify, metrics
+    def __init__(self, traces: Sequence[Trace], notify: Notify, now: float, words: Callable[[], str]) -> None:
+        self._traces, self._notify, self._words = traces, notify, words
         self.due = now + _STATUS_S
 
     def events(self, events: Sequence[Event]) -> None:
@@ -43,7 +44,7 @@ class Status:
 
     def turn(self, now: float) -> None:
         self.due = now + _STATUS_S
-        self._notify.status("; ".join([words(self._traces, self._metrics), *map(_counts, self._traces)]))
+        self._notify.status("; ".join([self._words(), *map(_counts, self._traces)]))
 
     def end(self) -> None:
         pass

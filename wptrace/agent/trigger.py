@@ -4,22 +4,31 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
+import select
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from wptrace.agent.condition import Condition
+from wptrace.agent.condition import VERDICT, Condition, oldest
+from wptrace.agent.dumps import Daily, Room
+from wptrace.agent.pressure import Pressure
+from wptrace.bpf.ring import Reader
 from wptrace.engine.children import Children, Command
 from wptrace.engine.dumps import DumpOptions, Dumps, page
 from wptrace.engine.session import Trace
 from wptrace.model.report import Event, Snapshot
 from wptrace.outputs.prometheus import Fired
 from wptrace.outputs.text import verdict
-from wptrace.outputs.text.words import printable
 
 WINDOW_S = 1.0
 _DAY_S = 86_400.0
+# Of what is usual: so long it is learned before anything is compared with it, and so far back it goes.
+_LEARNED_S, _USUAL_S = 300.0, 3600.0
+_MOST_PLACES = 4096
+Say = Callable[[str], None]
 HAND = "hand"
 """The name of what somebody asks for by a signal."""
 
@@ -36,15 +45,20 @@ class Trigger(NamedTuple):
 class Actions:
     """A consumer that does what is due: dumps some time after their triggers."""
 
-    def __init__(self, traces: Sequence[Trace], folder: Path, children: Children, say: Callable[[str], None]) -> None:
+    def __init__(self, traces: Sequence[Trace], room: Room, daily: Daily, children: Children, say: Say) -> None:
         self._children, self._say = children, say
-        self._dumps = [
-            Dumps(trace, recorder, DumpOptions(folder, say=say))
-            for trace in traces
-            if (recorder := trace.flow.flight_recorder) is not None
-        ]
+        self._traces, self._daily = traces, daily
+        self.write_to(room)
         self._pending: list[tuple[float, str, Sequence[str]]] = []
         self.due = math.inf
+
+    def write_to(self, room: Room) -> None:
+        self._room = room
+        self._dumps = [
+            Dumps(trace, recorder, DumpOptions(room.folder, say=self._say))
+            for trace in self._traces
+            if (recorder := trace.flow.flight_recorder) is not None
+        ]
 
     def events(self, events: Sequence[Event]) -> None:
         pass
@@ -60,15 +74,24 @@ class Actions:
             if due > now:
                 self._pending.append((due, name, command))
                 continue
+            if not self._daily.left(now) and name != HAND:
+                self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
+                self._run(name, command, ())
+                continue
             # Several at once have the same files.
-            files = self._dump() if files is None else files
+            files = self._dump(now) if files is None else files
             self._run(name, command, files)
         self.due = min((due for due, _, _ in self._pending), default=math.inf)
 
-    def _dump(self) -> list[Path]:
+    def _dump(self, now: float) -> list[Path]:
+        self._room.make()
         files = [path for one in self._dumps if (path := one.dump()) is not None]
         for path in files:
+            with suppress(OSError):
+                self._daily.add(now, path.stat().st_size)
             self._children.add(page(path))
+            if removed := self._room.make(path):
+                self._say(f"{len(removed)} older files made room in {self._room.folder}")
         return files
 
     def _run(self, name: str, command: Sequence[str], files: Sequence[Path]) -> None:
@@ -95,10 +118,23 @@ class Watch:
         self, trace: Trace, triggers: Sequence[Trigger], actions: Actions, now: float, say: Callable[[str], None]
     ) -> None:
         self._trace, self._actions, self._say = trace, actions, say
-        self._states = [_State(one) for one in triggers]
-        self._cells_alone = all(one.when.of_cells for one in triggers)
+        self._look_at([_State(one) for one in triggers])
         self._last = trace.first
-        self.due = now + WINDOW_S
+        self.due = now + WINDOW_S if triggers else math.inf
+
+    def arm(self, triggers: Sequence[Trigger], now: float) -> None:
+        """These from now on. One that is as before goes on; what was counted of another of its name stays."""
+        before = {one.trigger.name: one for one in self._states}
+        if not self._states:
+            self._last, self.due = self._trace.snapshot(), now + WINDOW_S
+        self._look_at([_State.of(one, before.get(one.name)) for one in triggers])
+        if not triggers:
+            self.due = math.inf
+
+    def _look_at(self, states: list[_State]) -> None:
+        self._states = states
+        figures = [one.trigger.when for one in states if not one.trigger.when.sort]
+        self._figures, self._cells_alone = bool(figures), all(one.of_cells for one in figures)
 
     @property
     def fired(self) -> list[Fired]:
@@ -110,29 +146,138 @@ class Watch:
     def turn(self, now: float) -> None:
         self.due = max(self.due + WINDOW_S, now)
         last = self._last
-        taken = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
+        taken = last._replace(at_ns=int(now * 1e9))
+        if self._figures:
+            taken = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
         if taken.at_ns == last.at_ns:
             return
         self._last = taken
+        seconds = (taken.at_ns - last.at_ns) / 1e9
         for state in self._states:
-            found = state.look(taken, last, now)
-            if state.begun is last:
+            when, held = state.trigger.when, bool(state.since)
+            if when.sort == VERDICT:
+                self._judge(state, now)
+                continue
+            found = when.values(taken, last) if not when.sort else self._in_flight(when)
+            place = state.look(found, seconds, now)
+            if not state.since:
+                state.begun = None
+            elif not held:
                 # Counters and books of now are near enough.
-                state.begun = self._trace.snapshot()._replace(at_ns=last.at_ns, cells=last.cells)
-            if found is not None:
-                self._fire(state, *found, now)
+                state.begun = self._trace.snapshot()
+                if self._figures:
+                    state.begun = state.begun._replace(at_ns=last.at_ns, cells=last.cells)
+            if place is not None:
+                self._fire(state, place, found[place], now)
+
+    def _in_flight(self, when: Condition) -> dict[str, float]:
+        return oldest(self._trace.flow.in_flight(int(when.limit)))
+
+    def _judge(self, state: _State, now: float) -> None:
+        """The verdict of each stretch of its time."""
+        when = state.trigger.when
+        if state.begun is not None and now < state.judged_s + when.for_s - WINDOW_S / 2:
+            return
+        begun, taken = state.begun, self._trace.snapshot()
+        state.begun, state.judged_s = taken, now
+        if begun is None or begun.at_ns == taken.at_ns:
+            return
+        verdict = self._trace.window_with_verdict(begun, taken, "interval").verdict
+        named = () if verdict is None else [one for one in verdict.findings if one.rule == when.what]
+        found = {one.who: 1.0 for one in named}
+        place = state.look(found, when.for_s, now)
+        if place is not None:
+            self._do(state, f"trigger {state.trigger.name}: {when.text}", now, begun)
 
     def _fire(self, state: _State, place: str, value: float, now: float) -> None:
         one = state.trigger
         where = f" on {place}" if place else ""
-        words = f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}"
-        report = self._trace.window_with_verdict(state.begun or self._last, self._trace.snapshot(), "interval")
+        usual = f", usual is {one.when.shown(state.usual(place))}" if one.when.times else ""
+        self._do(state, f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}{usual}", now)
+
+    def pull(self, name: str, now: float) -> bool:
+        """Somebody fires it by hand, whatever limits it has; False: it is none of these."""
+        state = next((one for one in self._states if one.trigger.name == name), None)
+        if state is not None:
+            state.count(now)
+            self._do(state, f"trigger {name}: by hand", now)
+        return state is not None
+
+    def _do(self, state: _State, words: str, now: float, begun: Snapshot | None = None) -> None:
+        one = state.trigger
+        report = self._trace.window_with_verdict(begun or state.begun or self._last, self._trace.snapshot(), "interval")
         said = "" if report.verdict is None else next(iter(verdict.short_lines(report.verdict, dates=False)), "")
-        self._say(printable(f"{words}; {said}" if said else words))
+        self._say(f"{words}; {said}" if said else words)
         self._actions.after(now + one.after_s, one.name, one.command)
 
     def end(self) -> None:
         pass
+
+
+class PressureWatch(Watch):
+    """Sleeps until the kernel says that tasks wait, and then looks once a second until they do not."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        triggers: Sequence[Trigger],
+        actions: Actions,
+        now: float,
+        say: Callable[[str], None],
+        reader: Reader,
+    ) -> None:
+        super().__init__(trace, [], actions, now, say)
+        self._reader = reader
+        self._pressures: dict[Condition, Pressure] = {}
+        self.arm(triggers, now)
+
+    def arm(self, triggers: Sequence[Trigger], now: float) -> None:
+        super().arm(triggers, now)
+        wanted = {one.when: one.name for one in triggers}
+        for when in self._pressures.keys() - wanted.keys():
+            gone = self._pressures.pop(when)
+            if gone.fd >= 0:
+                self._reader.leave(gone.fd)
+            gone.close()
+        for when, name in wanted.items():
+            if when not in self._pressures:
+                made = self._pressures[when] = Pressure(when.what, when.limit)
+                if made.fd >= 0:
+                    self._reader.attend(made.fd, self._wake, select.POLLPRI)
+                else:
+                    self._say(f"trigger {name} is looked at once a second: the kernel wakes nobody ({made.refused})")
+        self._sleep()
+
+    def _wake(self) -> None:
+        """The kernel says so."""
+        now = time.monotonic()
+        if self.due == math.inf:
+            for one in self._pressures.values():
+                one.share(now)
+            self._last = self._trace.snapshot()
+            self.due = now + WINDOW_S
+
+    def turn(self, now: float) -> None:
+        self.due = max(self.due + WINDOW_S, now)
+        shares = {when: one.share(now) for when, one in self._pressures.items()}
+        last, self._last = self._last, self._trace.snapshot()
+        for state in self._states:
+            held = bool(state.since)
+            value, seconds = shares[state.trigger.when]
+            place = state.look({"": value}, seconds, now)
+            state.begun = None if not state.since else state.begun if held else last
+            if place is not None:
+                self._fire(state, place, value, now)
+        self._sleep()
+
+    def _sleep(self) -> None:
+        holds = any(one.since for one in self._states)
+        if not holds and all(one.fd >= 0 for one in self._pressures.values()):
+            self.due = math.inf
+
+    def close(self) -> None:
+        for one in self._pressures.values():
+            one.close()
 
 
 class _State:
@@ -141,33 +286,55 @@ class _State:
         self.since: dict[str, float] = {}
         """Since when it holds, by place."""
         self.begun: Snapshot | None = None
-        """What was there before it did."""
+        """What was there before it did; of a verdict, at the last one."""
+        self.judged_s = 0.0
         self.fired = self.suppressed = 0
         self._times: deque[float] = deque(maxlen=trigger.daily)
         self._known: set[str] = set()
         """Places that it has fired or been held back for since it began to hold there."""
+        self._baselines: OrderedDict[str, _Baseline] = OrderedDict()
 
-    def look(self, taken: Snapshot, last: Snapshot, now: float) -> tuple[str, float] | None:
-        """The place and the value for which it fires now."""
+    @classmethod
+    def of(cls, trigger: Trigger, before: _State | None) -> _State:
+        if before is None or before.trigger == trigger:
+            return before or cls(trigger)
+        made = cls(trigger)
+        made.fired, made.suppressed = before.fired, before.suppressed
+        made._times.extend(before._times)
+        return made
+
+    def look(self, values: Mapping[str, float], seconds: float, now: float) -> str | None:
+        """The place for which it fires now, by the values of a window of so many seconds."""
         when = self.trigger.when
-        holds = {place: value for place, value in when.values(taken, last).items() if when.holds(value)}
-        if not holds:
-            self.begun = None
-        elif not self.since:
-            self.begun = last
-        began = now - (taken.at_ns - last.at_ns) / 1e9
+        holds = [place for place, value in values.items() if self._holds(place, value, seconds)]
+        began = now - seconds
         self.since = {place: self.since.get(place, began) for place in holds}
-        self._known &= holds.keys()
+        self._known &= set(holds)
         # A window may be shorter than a second by a little.
         ripe = [place for place, since in self.since.items() if now - since >= when.for_s - WINDOW_S / 2]
         found = None
         for place in ripe:
             if found is None and self._may_fire(now):
-                found = place, holds[place]
+                found = place
             elif place not in self._known:
                 self.suppressed += 1
         self._known.update(ripe)
         return found
+
+    def _holds(self, place: str, value: float, seconds: float) -> bool:
+        if not self.trigger.when.times:
+            return self.trigger.when.holds(value)
+        usual = self._baselines.setdefault(place, _Baseline())
+        if len(self._baselines) > _MOST_PLACES:
+            self._baselines.popitem(last=False)
+        if usual.known and self.trigger.when.holds(value, usual.value):
+            # What is not usual is not learned, however long it is so.
+            return True
+        usual.learn(value, seconds)
+        return False
+
+    def usual(self, place: str) -> float:
+        return self._baselines[place].value
 
     def _may_fire(self, now: float) -> bool:
         times, one = self._times, self.trigger
@@ -175,6 +342,29 @@ class _State:
         often = len(times) == one.daily and now - times[0] < _DAY_S
         if soon or often:
             return False
-        times.append(now)
-        self.fired += 1
+        self.count(now)
         return True
+
+    def count(self, now: float) -> None:
+        self._times.append(now)
+        self.fired += 1
+
+
+class _Baseline:
+    """What is usual: the mean of logarithms, in which an hour ago counts a third as much as now."""
+
+    def __init__(self) -> None:
+        self._mean, self._seconds = 0.0, 0.0
+
+    @property
+    def known(self) -> bool:
+        return self._seconds >= _LEARNED_S
+
+    @property
+    def value(self) -> float:
+        return math.exp(self._mean)
+
+    def learn(self, value: float, seconds: float) -> None:
+        if value > 0:
+            self._seconds = min(self._seconds + seconds, _USUAL_S)
+            self._mean += (math.log(value) - self._mean) * min(seconds / self._seconds, 1.0)

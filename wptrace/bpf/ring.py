@@ -242,6 +242,7 @@ class Reader:
         self._wake = wake
         self._watched = -1
         self._listened = -1
+        self._hearers: dict[int, Callable[[], None]] = {}
         self.heard = False
         """Somebody has something to say at the descriptor of `listen`."""
         if wake is not None:
@@ -261,6 +262,16 @@ class Reader:
         self._listened = fd
         if fd >= 0:
             self._poll.register(fd, select.POLLIN)
+
+    def attend(self, fd: int, hear: Callable[[], None], event: int = select.POLLIN) -> None:
+        """Calls `hear` in a wait, and ends it, when there is something to read, or POLLPRI says something urgent."""
+        self._hearers[fd] = hear
+        self._poll.register(fd, event)
+
+    def leave(self, fd: int) -> None:
+        """Before it is closed."""
+        del self._hearers[fd]
+        self._poll.unregister(fd)
 
     def add(
         self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False, rate: float | None = None
@@ -299,6 +310,8 @@ class Reader:
                 self.hung_up = bool(event & (select.POLLERR | select.POLLHUP))
             elif fd == self._listened:
                 self.heard = True
+            elif fd in self._hearers:
+                self._hearers[fd]()
             elif fd == self._wake:
                 # A byte left there would end every wait to come; the signal may be one that asks for no end.
                 os.read(fd, 4096)

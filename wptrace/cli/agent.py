@@ -28,8 +28,14 @@ _NOT = ("duration", "help")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE.toml", help="what to trace, and for whom")
+    parser.add_argument("--pid", metavar="PID", help="with --trigger: the process of the agent, where several run")
     look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
     look.add_argument("--check", action="store_true", help="say what is wrong with the file, and where")
+    look.add_argument(
+        "--trigger",
+        metavar="NAME",
+        help="fire a trigger of the running agent, whatever its condition says; hand: write its recorders",
+    )
     look.add_argument("--print-defaults", action="store_true", help="a file with all settings, to begin with")
 
 
@@ -39,6 +45,10 @@ def run(options: argparse.Namespace) -> int:
     if options.print_defaults:
         print(config.defaults(), end="")
         return 0
+    if options.trigger is not None:
+        return _trigger(options.trigger, options.pid)
+    if options.pid is not None:
+        raise UsageError("--pid names the agent that --trigger asks")
     if options.config is None:
         raise UsageError("name the configuration", hint="wptrace agent --print-defaults > agent.toml")
     if options.check:
@@ -48,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(found: Config) -> int:
+    from wptrace.agent import config
     from wptrace.agent.run import run as stay
     from wptrace.kernel.privileges import require_tracing
     from wptrace.outputs.registry import TEXT, Wanted
@@ -55,10 +66,30 @@ def _run(found: Config) -> int:
 
     require_tracing()
     several = len(found.flows) > 1
-    stay(
-        found, [output(TEXT, sys.stdout, flow.view, Wanted(title=flow.name if several else "")) for flow in found.flows]
-    )
+    shown = [output(TEXT, sys.stdout, flow.view, Wanted(title=flow.name if several else "")) for flow in found.flows]
+    stay(found, shown, lambda: config.read(Path(found.file), make))
     return 0
+
+
+def _trigger(name: str, pid: str | None) -> int:
+    from wptrace.agent import control
+    from wptrace.outputs.text.words import printable
+    from wptrace.tools import recorders
+
+    found = recorders.agents()
+    if pid is not None:
+        if not pid.isdecimal() or int(pid) not in found:
+            raise UsageError(f"{pid} is not the process of an agent", hint=_named(found))
+        found = [int(pid)]
+    if len(found) != 1:
+        raise UsageError("several agents are running" if found else "no agent is running", hint=_named(found))
+    print(printable(control.ask(found[0], name)))
+    return 0
+
+
+def _named(found: Sequence[int]) -> str:
+    pids = " or ".join(f"--pid {pid}" for pid in found)
+    return f"name one of them: {pids}" if found else "systemctl start wptrace-agent"
 
 
 def _check(path: Path) -> int:

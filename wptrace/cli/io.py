@@ -65,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--against", metavar="FILE", help="end with what is different from this capture, as wptrace diff shows it"
     )
+    show.add_argument(
+        "--prometheus",
+        metavar="ADDRESS",
+        help="also answer a scraper there, such as 127.0.0.1:9435, with all that is counted",
+    )
     recorder = parser.add_argument_group("the flight recorder")
     recorder.add_argument(
         "--recorder",

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
@@ -13,6 +14,7 @@ from wptrace.errors import UsageError
 if TYPE_CHECKING:
     from wptrace.cli.diff import Against
     from wptrace.engine.dumps import DumpOptions
+    from wptrace.engine.session import Session
     from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
     from wptrace.flows.io.path import PathFlow
@@ -124,12 +126,30 @@ def run(
             live,
             workload,
             dumps,
+            _beside(options),
         )
         trace(list(zip(flows.values(), outputs)), run_options)
         again = "" if text is None else text.next_owner
         if against is not None and not again:
             against.write(options, stream)
     return 0 if workload is None else workload.exit_code(), again
+
+
+def _beside(options: argparse.Namespace) -> Callable[[Session], Callable[[], None]] | None:
+    """That nobody can listen there is found out before anything is attached."""
+    wanted = getattr(options, "prometheus", None)
+    if wanted is None:
+        return None
+    from wptrace.agent.config import address
+    from wptrace.agent.endpoint import at, listen
+    from wptrace.agent.scrape import serving
+
+    try:
+        listening = listen(address(wanted))
+    except UsageError as error:
+        raise UsageError(f"--prometheus takes {error.message}") from None
+    print(f"wptrace: metrics at http://{at(listening)}/metrics", file=sys.stderr, flush=True)
+    return serving(listening)
 
 
 def _against(options: argparse.Namespace, flow: PathFlow | BlockFlow) -> Against:

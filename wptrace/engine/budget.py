@@ -103,6 +103,10 @@ class Keeper:
         # The first one shows whether the kernel lets us.
         self.check(now)
 
+    def limit(self, share: float) -> None:
+        """From now on it may cost so much. What is shed comes back as it does when there is less to do."""
+        self._policy.limit = share
+
     def check(self, now: float) -> None:
         if not self._measuring:
             self._meter.begin()

@@ -185,6 +185,8 @@ class Devices:
         self.remotes = tuple(remotes)
         self.extents = [] if self._no_disk else extents(wanted, hidden)
         self.stateful = stateful(self.extents)
+        self.changing = False
+        """Set before the start: somebody may ask for others while they are traced, so there is room for some."""
         self._aimed = False
 
     @property
@@ -233,7 +235,7 @@ class Devices:
 
     def spare(self, row_bytes: int) -> int:
         """How many rows of so many bytes on each CPU are kept for those that come later."""
-        return spare(row_bytes) if self.may_come else 0
+        return spare(row_bytes) if self.may_come or self.changing else 0
 
     def place(self, obj: BpfObject, room: int, reused: bool = True) -> None:
         """Give each device a row of the programs, which are not loaded yet, and keep some for those that come."""
@@ -250,6 +252,12 @@ class Devices:
         """Trace these devices from the next look on. Others keep what was counted of them."""
         self.wanted, self._aimed = tuple(wanted), True
         obj.bss.trace_unlisted = self.everything
+
+    def without_room(self, wanted: Sequence[blockdev.Extent]) -> list[str]:
+        """Those of them that would have no row. One that nobody asks for any more leaves its own."""
+        there = [*(one.name for one in wanted), *(one.name for one in self.remotes)]
+        free = sum(name not in (OTHER, *there) for name in self.slots.names)
+        return [name for name in there if name not in self.slots.names][free:]
 
     def refresh(
         self,

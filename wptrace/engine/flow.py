@@ -31,6 +31,7 @@ from wptrace.model.report import Counters, Event, InFlight, Overhead, Snapshot, 
 
 if TYPE_CHECKING:
     from wptrace.capture.writer import CaptureOutput
+    from wptrace.engine.devices import Devices
 
 NEVER_NS = (1 << 64) - 1
 """Nothing is as slow."""
@@ -180,6 +181,20 @@ class Flow:
     def flight_recorder(self) -> FlightRecorder | None:
         """None where there is none, or none was asked for."""
         return None
+
+    @property
+    def devices(self) -> Devices | None:
+        """Those that it follows, where `watch` can have it follow others."""
+        return None
+
+    def watch(self, wanted: Sequence[str]) -> None:
+        """From now on these devices, without a new start. Others keep what was counted of them."""
+        raise WptraceError(f"{self.name} follows what it does from its start on")
+
+    @property
+    def needed_hooks(self) -> tuple[Hook, ...]:
+        """Before the start: those that it would attach."""
+        return self.hooks
 
     @property
     def missing(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.engine.flow import Flow
@@ -51,6 +51,8 @@ class RunOptions(NamedTuple):
     """Begins once all are attached, and ends the run."""
     dumps: DumpOptions | None = None
     """Of flows with a flight recorder."""
+    beside: Callable[[Session], Callable[[], None]] | None = None
+    """Somebody else who consumes the session; returns what ends it."""
 
 
 class Stuck:
@@ -144,6 +146,8 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
             stop.ending = options.workload.signal
         session.start()
         collect_seldom()
+        if options.beside is not None:
+            cleanup.callback(options.beside(session))
         _run(session, [output for _, output in pairs], stop, options)
 
 

@@ -90,6 +90,10 @@ class Trace:
     def subscribe(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
 
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """It is not told the end."""
+        self._consumers.remove(consumer)
+
     def begin(self, reader: Reader, often: float) -> None:
         self.start = self.flow.start(reader)
         # Before anything is taken: what events tell is in the figures as well.
@@ -104,6 +108,11 @@ class Trace:
         if shedder is not None:
             self._keeper = Keeper(budget, shedder, time.monotonic())
             self.start = self.start._replace(notes=[*self.start.notes, *self._keeper.notes()])
+
+    def keep_within(self, budget: float) -> None:
+        """Another budget than before, where there is one."""
+        if self._keeper is not None:
+            self._keeper.limit(budget)
 
     @property
     def due(self) -> float:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals to a running trace: to end, to list what is in flight, and to write the flight recorder to a file."""
+"""Signals to a running trace: to end, to list what is in flight, to write the flight recorder to a file, and to read
+its configuration anew."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from types import FrameType
 from typing import Any, Callable
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LIST, _DUMP = signal.SIGUSR1, signal.SIGUSR2
+_LIST, _DUMP, _RELOAD = signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP
 
 
 def _nothing(number: int) -> None:
@@ -21,7 +22,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
-        self._list_asked = self._dump_asked = False
+        self._list_asked = self._dump_asked = self._reload_asked = False
         self._asked_by: set[int] = set()
         self.ending: Callable[[int], None] = _nothing
         """Called at once with the first signal that ends: the second one ends without another word."""
@@ -42,6 +43,11 @@ class Stop:
         """Without a recorder the signal ends the process, as anywhere."""
         self._before[_DUMP] = signal.signal(_DUMP, self._dump)
 
+    def expect_reloads(self) -> None:
+        """Whoever has a configuration does not end of a hang-up; one that is ignored stays so."""
+        if _RELOAD in self._before:
+            signal.signal(_RELOAD, self._reload)
+
     def _end(self, number: int, frame: FrameType | None) -> None:
         # A second signal means not to wait for the summary; it may come before this is over.
         again = number in self._asked_by
@@ -57,6 +63,14 @@ class Stop:
 
     def _dump(self, number: int, frame: FrameType | None) -> None:
         self._dump_asked = True
+
+    def _reload(self, number: int, frame: FrameType | None) -> None:
+        self._reload_asked = True
+
+    def take_reload(self) -> bool:
+        """Whether there was a request, since the last call, to read the configuration anew."""
+        asked, self._reload_asked = self._reload_asked, False
+        return asked
 
     def take_dump(self) -> bool:
         """Whether there was a request, since the last call, to write the recorder."""

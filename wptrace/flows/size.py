@@ -105,6 +105,14 @@ class SizeFlow(Flow):
         self._devices.place(obj, self._devices.spare(obj.maps["cells"].value_size * ops))
         obj.maps["cells"].max_entries = len(self._devices.names) * ops
 
+    @property
+    def devices(self) -> Devices:
+        return self._devices
+
+    def watch(self, wanted: Sequence[str]) -> None:
+        self._devices.aim(self._obj, wanted)
+        self.read_cells()
+
     def snapshot(self) -> Snapshot:
         loaded = self._running
         self._devices.refresh(loaded.obj, self._sizes.rename)

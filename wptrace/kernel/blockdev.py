@@ -17,6 +17,7 @@ MINOR_BITS = 20
 EVERYTHING = (1 << 64) - 1
 
 SYS = Path("/sys")
+DEV = Path("/dev")
 
 
 class Extent(NamedTuple):
@@ -122,6 +123,12 @@ def resolve(text: str, sys: Path = SYS) -> str:
         return text
     try:
         found = os.stat(text)  # noqa: PTH116 - follows links, as /dev/mapper and /dev/disk are full of them
+    except FileNotFoundError as error:
+        # A service may have links of /dev, and not the devices.
+        named = Path(os.path.realpath(text))
+        if named.parent == DEV and (sys / "class" / "block" / named.name / "dev").exists():
+            return named.name
+        raise _missing(text, f": {os.strerror(error.errno or 0)}") from None
     except OSError as error:
         raise _missing(text, f": {os.strerror(error.errno or 0)}") from None
     if not stat.S_ISBLK(found.st_mode):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short names of cgroups: what made a cgroup has written into its path what it is of."""
+"""What a cgroup is of, and its short name: what made it has written both into its path."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 _ID = 12
 """So many digits of an id are shown, as those who made it show it."""
@@ -19,6 +20,63 @@ _POD = re.compile(rf"(?:kubepods-(?:(?:besteffort|burstable)-)?)?pod({_UUID})(?:
 _GUEST = re.compile(r"machine-(qemu|lxc)-[0-9]+-(.+)\.scope")
 _UNIT = re.compile(r"(.+)\.(service|scope|slice|socket|mount|swap)")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+
+
+_UNIT_KINDS = ("service", "scope", "socket", "mount", "swap")
+# Units of one process, one login or one command: each would be a name for ever.
+_NUMBERED = re.compile(r"((?:run|session)-)[a-z]?[0-9a-f]+(?:-i[0-9]+)?(\.\w+)|(.*?[-_@])[0-9a-f]{12,}(\.\w+)")
+
+
+class Made(NamedTuple):
+    """By whom a cgroup was made, and for what; empty where it is none of these."""
+
+    pod: str = ""
+    """Its uid; of one that the node itself starts (a static pod) the hash of its file."""
+    runtime: str = ""
+    container: str = ""
+    """The whole id."""
+    guest: str = ""
+    unit: str = ""
+    """Of systemd, the outermost; a container or a login is what it is, without numbers."""
+
+    @property
+    def short_container(self) -> str:
+        return self.container[:_ID]
+
+    @property
+    def short_pod(self) -> str:
+        return self.pod[:_POD_ID]
+
+
+def made(path: str) -> Made:
+    names = [name for name in path.split("/") if name]
+    pod = next((found.group(1) for name in names if (found := _POD.fullmatch(name))), "").replace("_", "-")
+    runtime = container = guest = ""
+    for at, name in enumerate(names):
+        scope = _SCOPE.fullmatch(name)
+        if scope is not None:
+            runtime, container = _RUNTIMES[scope.group(1)], scope.group(2)
+        elif _CONTAINER.fullmatch(name):
+            runtime, container = "docker" if "docker" in names[:at] else "container", name
+        elif (machine := _GUEST.fullmatch(_plain(name))) is not None:
+            guest = f"{machine.group(1)} {machine.group(2)}"
+        else:
+            continue
+        # What is inside of it is its own.
+        break
+    return Made(pod, runtime, container, guest, _outermost(names, pod, runtime, guest))
+
+
+def _outermost(names: list[str], pod: str, runtime: str, guest: str) -> str:
+    if pod:
+        return "kubepods"
+    if guest:
+        return guest
+    if runtime:
+        return runtime
+    units = [name for name in names if _UNIT.fullmatch(name)]
+    first = next((name for name in units if name.rpartition(".")[2] in _UNIT_KINDS), units[-1] if units else "")
+    return _NUMBERED.sub(lambda found: f"{found[1] or found[3]}*{found[2] or found[4]}", _plain(first))
 
 
 def short(path: str) -> str:

@@ -10,10 +10,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace import __version__
 from wptrace.analysis import owners
+from wptrace.analysis.leading import Leading
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import (
@@ -34,7 +35,7 @@ from wptrace.model.kind import (
     Label,
     Measured,
 )
-from wptrace.model.report import Event, Snapshot, merged
+from wptrace.model.report import BYTES, Event, Snapshot, merged
 from wptrace.model.tally import Tally
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -63,6 +64,16 @@ class Source(NamedTuple):
     kinds: Sequence[Kind]
     missing: Mapping[str, str]
     """Hooks that nothing can observe here, and why."""
+
+
+class Owners(NamedTuple):
+    """By whom there are series."""
+
+    labels: tuple[str, ...]
+    of: Callable[[Any], tuple[str, ...]]
+    """Values for these labels, of an owner in rows."""
+    top: int
+    """So many have series of their own."""
 
 
 class Fired(NamedTuple):
@@ -100,15 +111,31 @@ class Metrics:
 
     def __init__(self, sources: Sequence[Source], stage_histograms: bool = False) -> None:
         self._sources = sources
-        self._stage_histograms = stage_histograms
+        self.stage_histograms = stage_histograms
         self._tells = False
         """With exemplars, in this text."""
         self._bounded = [Bounded(_MOST) for _ in sources]
+        self._owners: Owners | None = None
+        self._leading: list[Leading | None] = [None for _ in sources]
         self._families: dict[str, _Family] = {}
         self._labels: dict[Group, str] = {}
         """Of groups that are bounded."""
         self._exemplars: dict[Group, dict[int, str]] = {}
         """The last event that was told in each bucket of the whole."""
+
+    def own(self, owners: Owners | None) -> None:
+        """From now on series of these owners. By the same labels totals go on."""
+        before, self._owners = self._owners, owners
+        same = before is not None and owners is not None and before.labels == owners.labels
+        for number, source in enumerate(self._sources):
+            kinds = frozenset(kind for kind in source.kinds if of_cgroups(kind))
+            leading = self._leading[number]
+            if owners is None or not kinds:
+                self._leading[number] = None
+            elif same and leading is not None:
+                leading.keep(owners.top)
+            else:
+                self._leading[number] = Leading(kinds, owners.top, owners.of)
 
     def event(self, flow: int, event: Event) -> None:
         """Of the flow with this number."""
@@ -123,8 +150,11 @@ class Metrics:
 
     def text(self, snapshots: Sequence[Snapshot], process: Process, openmetrics: bool = False) -> str:
         self._families, self._tells = {}, openmetrics
-        for source, snapshot, bounded in zip(self._sources, snapshots, self._bounded):
+        for source, snapshot, bounded, leading in zip(self._sources, snapshots, self._bounded, self._leading):
             self._flow(source, snapshot, bounded)
+            if leading is not None and self._owners is not None:
+                leading.add(snapshot)
+                self._of_owners(f"wptrace_{plain(source.name)}_owner", leading, self._owners)
             self._of_tracing(source, snapshot, process)
         self._of_process(process)
         lines: list[str] = []
@@ -155,7 +185,7 @@ class Metrics:
             total = self._family(f"{prefix}_{whole}", "histogram", f"The whole of each of these kinds: {nouns}.")
             stages = self._family(
                 f"{prefix}_stage_{unit}",
-                "histogram" if self._stage_histograms else "summary",
+                "histogram" if self.stage_histograms else "summary",
                 f"Stages that share out the whole, and what else is measured of: {nouns}.",
             )
             for group, found in cells.get(kind, {}).items():
@@ -173,8 +203,28 @@ class Metrics:
         self._books(prefix, source, snapshot)
         self._loads(prefix, kinds, cells, snapshot)
 
+    def _of_owners(self, prefix: str, leading: Leading, owned: Owners) -> None:
+        total = self._family(
+            f"{prefix}_duration_seconds",
+            "histogram" if self.stage_histograms else "summary",
+            "The whole of each, by owner; others is all of whom there are no series.",
+        )
+        for group, found in leading.cells.items():
+            labels = _of_owner(group, owned)
+            self._stage(total, labels, found[TOTAL], group.kind.total)
+            for metric in group.kind.metrics:
+                if metric.name in found:
+                    family = self._family(
+                        f"{prefix}_{plain(metric.name)}_seconds_total", "counter", _sentence(metric.description)
+                    )
+                    family.add(labels, _scaled(found[metric.name].sum, metric.unit))
+        for group, counts in leading.counters.items():
+            if BYTES in counts:
+                family = self._family(f"{prefix}_bytes_total", "counter", "Bytes that were transferred, by owner.")
+                family.add(_of_owner(group, owned), counts[BYTES])
+
     def _stage(self, family: _Family, labels: str, found: Distribution, measured: Measured) -> None:
-        if self._stage_histograms:
+        if self.stage_histograms:
             _histogram(family, labels, found, measured.unit)
             return
         family.add(labels, _scaled(found.sum, measured.unit), "_sum")
@@ -202,7 +252,7 @@ class Metrics:
                 # As counters are called, unless nothing has happened yet: `bytes` are there from the start.
                 for group, counts in sums.get(kind, {}).items():
                     if counts.get(field.name) or field.unit == "bytes":
-                        help = f"{field.description[:1].upper()}{field.description[1:]}."  # noqa: A001
+                        help = _sentence(field.description)  # noqa: A001
                         family = self._family(f"{prefix}_{name}{ending}_total", "counter", help)
                         family.add(self._labels_of(group), _scaled(counts.get(field.name, 0), field.unit))
 
@@ -288,6 +338,31 @@ class Metrics:
             ):
                 self._family(f"wptrace_trigger_{name}", type, help).add(trigger, value)
         self._family("wptrace_build_info", "gauge", "The version of wptrace.").add(_label("version", __version__), 1)
+
+
+def of_cgroups(kind: Kind) -> bool:
+    """Its rows are by owner, and that is a cgroup."""
+    at = owners.place(kind)
+    return at is not None and kind.labels[at].type == CGROUP and kind.total.unit == "ns"
+
+
+def _of_owner(group: Group, owned: Owners) -> str:
+    at = owners.place(group.kind)
+    who = group.values[-1 if at is None else at]
+    named = (who,) * len(owned.labels) if isinstance(who, str) else who
+    own = [_label(name, value) for name, value in zip(owned.labels, named)]  # type: ignore[call-overload]
+    rest = [
+        _label(_NAMES.get(label.type, plain(label.name)), _shown(label, value))
+        for place, (label, value) in enumerate(zip(group.kind.labels, group.values))
+        if place != at
+    ]
+    # As the one of which it is a part.
+    kind = plain(group.kind.name.removeprefix("owned_"))
+    return ",".join([*rest, f'kind="{kind}"', *own])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _of_kinds(cells: Mapping[Group, Any], kinds: Sequence[Kind], bounded: Bounded) -> dict[Kind, dict[Group, Any]]:

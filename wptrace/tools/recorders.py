@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,21 +18,29 @@ PROC = Path("/proc")
 def running(proc: Path = PROC) -> dict[int, str]:
     """Where each of them writes its dumps, by its process."""
     found = {}
+    for folder, words in _expecting(proc):
+        # The agent's file says whether it has one.
+        if _is_agent(words) or any(word.partition("=")[0] == "--recorder" for word in words):
+            with suppress(OSError):
+                found[int(folder.name)] = _folder(folder, words)
+    return found
+
+
+def agents(proc: Path = PROC) -> list[int]:
+    """The processes of running agents."""
+    return sorted(int(folder.name) for folder, words in _expecting(proc) if _is_agent(words))
+
+
+def _expecting(proc: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Commands such as `python3 /usr/bin/wptrace io` that expect the signal, with their words."""
     for folder in proc.iterdir():
         # It may end at any moment, or be somebody else's.
         with suppress(OSError, ValueError):
             if not folder.name.isdigit():
                 continue
             words = (folder / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
-            if _has_recorder(words) and _expects(folder):
-                found[int(folder.name)] = _folder(folder, words)
-    return found
-
-
-def _has_recorder(words: Sequence[str]) -> bool:
-    """Whether it is a command such as `python3 /usr/bin/wptrace io --recorder 30s`, or the agent: its file says so."""
-    names = [Path(word).name for word in words[:4]]
-    return "wptrace" in names and (_is_agent(words) or any(word.partition("=")[0] == "--recorder" for word in words))
+            if "wptrace" in (Path(word).name for word in words[:4]) and _expects(folder):
+                yield folder, words
 
 
 def _is_agent(words: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs.samples import OVERHEAD, SECOND, cell, distribution
-from wptrace.agent.condition import OPERATIONS, Condition, parse
+from wptrace.agent.condition import OPERATIONS, STUCK, VERDICT, Condition, oldest, parse
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.flows.cpu import KINDS as TURNS
@@ -21,7 +21,7 @@ from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Kind
-from wptrace.model.report import Snapshot
+from wptrace.model.report import InFlight, Snapshot
 from wptrace.model.tally import Tally
 
 MS = 1_000_000
@@ -30,11 +30,16 @@ SOURCES = Path(__file__).parents[3] / "bpf_src"
 
 class Of(Flow):
     def __init__(self, name: str, *of: Kind) -> None:
-        self.name, self.kinds = name, of
+        self.name, self.kinds, self.verdict_kinds = name, of, of[:1]
+
+
+class Listed(Of):
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        return []
 
 
 BLOCK = Of("io", block.REQUEST)
-PATH = Of("io", *kinds.KINDS, *OWNED["comm"])
+PATH = Listed("io", *kinds.KINDS, *OWNED["comm"])
 SIZE, CPU = Of("size", SIZES), Of("cpu", *TURNS["cpu"])
 REQUEST = block.REQUEST
 
@@ -122,6 +127,17 @@ def test_the_first_kind_that_has_it_is_meant_unless_one_is_named(
         ("io.read.total.rate > 5ms", "total.rate is compared with a number, not 5ms"),
         ("io.read.total.p99 > 5ms for 10ms", "a condition holds for 1s to 24h, as windows are of 1 s, not 10ms"),
         ("io.read.total.p99 > 5ms for 25h", "a condition holds for 1s to 24h"),
+        ("io.read.total.p99", "io.read.total.p99 is compared with a value: FLOW"),
+        ("io.read.total.p99 < 4x", "4x what is usual is something to be above, not <"),
+        ("io.stuck < 5s", "what is stuck has been in flight for longer than a time: io.stuck > 30s"),
+        ("io.stuck > 5s", "io does not know what is in flight: of io that is the level path"),
+        ("io.verdict.tail > 5", "a finding is there or not: io.verdict.RULE for TIME, without a value"),
+        ("io.verdict.tial", "the verdict has no finding tial; did you mean tail?; there is unmeasured, grew"),
+        ("io.verdict.largest", "the verdict has no finding largest; there is"),
+        ("pressure.disk.some > 5%", "pressure is that of io, memory, cpu, of some or full: pressure.io.some"),
+        ("pressure.io > 5%", "pressure is that of"),
+        ("pressure.io.some > 100%", "pressure is above a share"),
+        ("pressure.io.some < 5%", "pressure is above a share"),
         (f"io.{'x' * 5000}.total.p99 > 5ms", "io has no kind and no operation"),
     ],
 )
@@ -188,3 +204,20 @@ def test_other_units_and_places() -> None:
     assert of("cpu.wait.p50 > 1ms", CPU).values(snapshot({turn.group(3): {"wait": distribution([5])}}, 1), EMPTY) == {
         "cpu3": 5
     }
+
+
+def test_what_is_no_figure_of_a_window() -> None:
+    found = of("io.stuck >= 90s for 5s", PATH)
+    assert (found.sort, found.limit, found.for_s, found.shown(90e9)) == (STUCK, 90e9, 5.0, "1.50 min")
+    found = of("size.total.p50 > 4K", PATH, SIZE)
+    assert (found.sort, found.flow) == ("", 1)
+    for text, for_s in (("io.verdict.grew", 10.0), ("io.verdict.grew for 1m", 60.0)):
+        found = of(text, PATH)
+        assert (found.sort, found.what, found.for_s, found.shown(1.0)) == (VERDICT, "grew", for_s, "")
+    found = of("io.read.total.p99 > 4x for 1m", PATH)
+    assert (found.times, found.limit, found.holds(39.0, 10.0), found.holds(41.0, 10.0)) == (True, 4.0, False, True)
+
+
+def test_the_oldest_of_each_place_is_the_one_that_is_stuck() -> None:
+    waiting = [InFlight(REQUEST.group(dev, "read"), age, "", {}) for dev, age in (("sda", 5), ("sda", 9), ("sdb", 3))]
+    assert oldest(waiting) == {"sda": 9.0, "sdb": 3.0}

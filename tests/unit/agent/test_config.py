@@ -15,13 +15,18 @@ from wptrace.cli import agent
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.flows.io.block import REQUEST
+from wptrace.flows.io.parts.owners import KINDS as OWNED
+from wptrace.model.kind import Kind
 
 
 class Named(Flow):
-    kinds = (REQUEST,)
+    kinds: tuple[Kind, ...] = (REQUEST,)
+    hooks = ()
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name, self.settings = name, settings
+        if settings.get("by") == "cgroup":
+            self.kinds = (REQUEST, *OWNED["cgroup"])
 
 
 def make(command: str, settings: Settings) -> Sequence[Flow]:
@@ -40,7 +45,8 @@ def faults(text: str, how: config.Make = make) -> list[str]:
 
 def test_the_printed_defaults_are_what_goes_without_saying() -> None:
     said, unsaid = config.parse(config.defaults(), "x", make), config.parse("", "x", make)
-    assert said.agent == unsaid.agent == {"budget": 0.01, "folder": Path("/var/lib/wptrace")}
+    rest = {"keep": 2 << 30, "daily": 1 << 30}
+    assert said.agent == unsaid.agent == {"budget": 0.01, "folder": Path("/var/lib/wptrace"), **rest}
     assert said.prometheus is unsaid.prometheus is None
     assert traced(config.defaults()) == traced("") == {"io": {"level": "block"}}
 
@@ -63,6 +69,12 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("[agent]\nbudget = '0%'", 'line 2, column 11: budget is a percentage above 0 and up to 100 such as "5%"'),
         ("[agent]\nbudget = 1", 'line 2, column 10: budget is a text in quotes, such as "1%"'),
         ("agent = 1", "line 1, column 9: agent is a table: [agent]"),
+        (
+            "[prometheus]\nowners = 'pid'",
+            "line 2, column 11: owners is one of unit, namespace, pod, container, not",
+        ),
+        ("[prometheus]\nowners = 'pod'", "line 2, column 11: owners takes rows by cgroup"),
+        ("[prometheus]\ntop = 0", "line 2, column 7: top is a number from 1 to 1,000, not 0"),
         ("always = 'io'", "line 1, column 11: always is a table of tables: [always.io]"),
         ("[always]", "line 1, column 1: [always] names nothing to trace: [always.io]"),
         ("[always]\nio = 1", "line 2, column 6: io is a table of options: [always.io]"),

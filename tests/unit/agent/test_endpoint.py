@@ -232,3 +232,18 @@ def test_an_address_is_free_again_at_once(served: Served) -> None:
     assert served.exchange(get())
     served.endpoint.close()
     endpoint.listen(Address("127.0.0.1", served.port)).close()
+
+
+def test_it_moves_to_another_address_and_answers_who_is_connected(served: Served) -> None:
+    with served.connect() as peer:
+        served.endpoint.serve()
+        before = served.port
+        moved = endpoint.listen(Address("127.0.0.1", 0))
+        served.endpoint.move(moved)
+        served.port = moved.getsockname()[1]
+        peer.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert served.rest(peer).startswith(b"HTTP/1.1 200 OK")
+    assert served.exchange(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+    assert served.endpoint.address.port == served.port != before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", before), timeout=10)

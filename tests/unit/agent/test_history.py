@@ -52,6 +52,25 @@ def test_all_is_in_it_from_the_first_second_to_the_last(
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "io").iterdir()} == {0o600}
 
 
+def test_another_folder_goes_on_where_the_one_before_ends(
+    session: Session, clock: Time, tmp_path: Path, said: list[str]
+) -> None:
+    (trace,) = session.traces
+    before = kept(session, clock, tmp_path / "a", said)
+    play(session, clock, 25.0)
+    before.change(1 << 30, 2.0, clock.now)
+    assert before.due <= clock.now + 2.0
+    play(session, clock, 33.0)
+    before.end()
+    trace.unsubscribe(before)
+    after = History(trace, tmp_path / "b", 1 << 30, 10.0, clock.now, said.append, before.last)
+    trace.subscribe(after)
+    play(session, clock, 60.0)
+    session.end()
+    assert counted(tmp_path / "a") + counted(tmp_path / "b") == total(session)
+    assert counted(tmp_path / "b") > 0
+
+
 def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> None:
     session, folder = Session([Fake(clock, [])], history_s=60.0), tmp_path / "io"
     session.start()

@@ -45,7 +45,8 @@ def test_systemd_hears_of_it_in_time(
         systemd.bind(str(tmp_path / "notify"))
         systemd.setblocking(False)
         notify = Notify({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"})
-        for consumer in (Status(session.traces, notify, clock.now), Watchdog(notify, clock.now)):
+        status = Status(session.traces, notify, clock.now, lambda: words(session.traces))
+        for consumer in (status, Watchdog(notify, clock.now)):
             session.traces[0].subscribe(consumer)
         play(session, clock, 100.0)
         session.end()
@@ -56,6 +57,6 @@ def test_systemd_hears_of_it_in_time(
         with pytest.raises(BlockingIOError):
             systemd.recv(200)
     assert heard.count("WATCHDOG=1") == 6
-    (status,) = set(heard) - {"WATCHDOG=1"}
-    assert status.startswith("STATUS=tracing fake; ")
-    assert " requests, 0 lost" in status
+    (said,) = set(heard) - {"WATCHDOG=1"}
+    assert said.startswith("STATUS=tracing fake; ")
+    assert " requests, 0 lost" in said

@@ -12,12 +12,14 @@ import pytest
 from tests.unit.agent.conftest import play
 from tests.unit.agent.test_condition import BLOCK, MS, REQUEST, snapshot
 from tests.unit.engine.conftest import Time
-from tests.unit.engine.test_run import Fake
+from tests.unit.engine.test_run import SDA_READ, Fake
 from tests.unit.outputs.samples import cell
 from wptrace.agent.condition import parse
+from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.trigger import Actions, Trigger, Watch, _State
 from wptrace.engine.children import Children, Command
 from wptrace.engine.session import Session
+from wptrace.model.report import InFlight
 
 
 def trigger(when: str = "io.read.total.p50 > 50ms for 3s", **settings: Any) -> Trigger:
@@ -41,7 +43,9 @@ class World:
         cells = {REQUEST.group(dev, "read"): cell([0] * len(of), of) for dev, of in self._reads.items()}
         taken = snapshot(cells, self.now)
         last, self._last = self._last, taken
-        return self.state.look(taken, last, self.now)
+        values = self.state.trigger.when.values(taken, last)
+        place = self.state.look(values, 1.0, self.now)
+        return None if place is None else (place, values[place])
 
     def seconds(self, count: int, **took: int) -> list[int]:
         """The seconds in which it fires."""
@@ -52,8 +56,6 @@ def test_it_fires_when_it_has_held_for_its_time() -> None:
     world = World(trigger())
     assert world.seconds(5, sda=1) == []
     assert world.seconds(2, sda=80) == []
-    assert world.state.begun is not None
-    assert world.state.begun.at_ns == 5_000_000_000
     found = world.second(sda=80)
     assert found is not None
     assert found[0] == "sda"
@@ -65,7 +67,7 @@ def test_a_window_in_which_it_does_not_hold_begins_anew(between: dict[str, int])
     world = World(trigger())
     assert world.seconds(2, sda=80) == []
     world.second(**between)
-    assert world.state.begun is None
+    assert world.state.since == {}
     assert world.seconds(4, sda=80) == [6]
 
 
@@ -99,6 +101,50 @@ def test_it_fires_so_often_a_day() -> None:
     assert world.seconds(10, sda=80) == [3, 4, 5]
     world.now += 86_400 - 20
     assert world.seconds(15, sda=80)[0] == 3 + 86_400
+
+
+def test_an_armed_trigger_goes_on_where_it_was_the_same(
+    session: Session, clock: Time, said: list[str], tmp_path: Path
+) -> None:
+    """Another one of its name has its counts and rests as it did; one that is gone fires no more."""
+    watch, _, _ = watched(session, clock, tmp_path, said, [fake_trigger(session, cooldown_s=20.0)])
+    play(session, clock, 2.5)
+    watch.arm([fake_trigger(session, cooldown_s=20.0)], clock.now)
+    play(session, clock, 4.0)
+    assert [(one.fired, one.suppressed) for one in watch.fired] == [(1, 0)]
+    watch.arm([fake_trigger(session, cooldown_s=20.0, daily=2)], clock.now)
+    play(session, clock, 10.0)
+    assert [(one.fired, one.suppressed) for one in watch.fired] == [(1, 1)]
+    play(session, clock, 24.0)
+    assert [(one.fired, one.suppressed) for one in watch.fired] == [(2, 1)]
+    watch.arm([], clock.now)
+    play(session, clock, 100.0)
+    assert (watch.fired, watch.due, len(said)) == ([], float("inf"), 2)
+    watch.arm([fake_trigger(session)], clock.now)
+    play(session, clock, 105.0)
+    assert [one.fired for one in watch.fired] == [1]
+
+
+# --- What is usual ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_usual_is_learned_before_anything_is_compared_with_it() -> None:
+    state = _State(trigger("io.read.total.p50 > 4x for 3s"))
+    values = [{"sda": 10.0}] * 299 + [{"sda": 80.0}] * 10
+    fired = [now for now, value in enumerate(values, 1) if state.look(value, 1.0, now)]
+    # The first one of them is the last that is learned.
+    assert fired == [303]
+    assert state.usual("sda") == pytest.approx(10, rel=0.02)
+
+
+def test_what_is_not_usual_is_not_learned_and_other_places_have_their_own() -> None:
+    state = _State(trigger("io.read.total.p50 > 4x", cooldown_s=10_000.0))
+    values = [{"sda": 10.0, "sdb": 200.0}] * 400 + [{"sda": 80.0, "sdb": 250.0}] * 1000
+    fired = [now for now, value in enumerate(values, 1) if state.look(value, 1.0, now)]
+    assert fired == [401]
+    assert state.usual("sda") == pytest.approx(10)
+    # What becomes usual little by little is.
+    assert 225 < state.usual("sdb") < 250
 
 
 # --- What then happens ------------------------------------------------------------------------------------------------
@@ -150,7 +196,7 @@ def watched(
 ) -> tuple[Watch, Actions, Collected]:
     (trace,) = session.traces
     children = Collected(said.append)
-    actions = Actions(session.traces, folder, children, said.append)
+    actions = Actions(session.traces, Room(folder, 1 << 30), Daily(1 << 30), children, said.append)
     watch = Watch(trace, one, actions, clock.now, said.append)
     for consumer in (actions, watch):
         trace.subscribe(consumer)
@@ -180,6 +226,39 @@ def test_it_says_the_verdict_and_dumps_with_what_follows(
     assert [(one.name, one.fired, one.holds) for one in watch.fired] == [("slow", 1, True)]
 
 
+def test_what_is_stuck_fires_by_its_age(
+    session: Session, clock: Time, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trace,) = session.traces
+    flow = trace.flow
+    assert isinstance(flow, Fake)
+    when = parse("fake.stuck > 30s for 2s", [flow])
+    watched(session, clock, tmp_path, said, [fake_trigger(session, when=when)])
+    play(session, clock, 5.0)
+    assert said == []
+    assert set(flow.asked) == {30_000_000_000}
+    waiting = [InFlight(SDA_READ, age * 1_000_000_000, "device", {}) for age in (31, 42)]
+    flow.waiting = waiting
+    play(session, clock, 9.0)
+    assert said[0].startswith("trigger slow: fake.stuck > 30s for 2s on sda, it is 42.0 s; verdict: ")
+    assert len(said) == 1
+
+
+def test_a_finding_fires_by_its_name(session: Session, clock: Time, said: list[str], tmp_path: Path) -> None:
+    """The verdict is that of each stretch of its time."""
+    (trace,) = session.traces
+    flow = trace.flow
+    assert isinstance(flow, Fake)
+    when = parse("fake.verdict.grew for 40s", [flow])
+    watched(session, clock, tmp_path, said, [fake_trigger(session, when=when)])
+    flow.slow_after = 100.0
+    play(session, clock, 79.0)
+    assert said == []
+    play(session, clock, 130.0)
+    (line,) = said
+    assert line.startswith("trigger slow: fake.verdict.grew for 40s; verdict: ")
+
+
 def test_the_end_does_not_wait_for_what_follows(
     session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
 ) -> None:
@@ -207,3 +286,17 @@ def test_by_hand_there_is_a_dump_at_once(
     actions.by_hand(clock.now)
     session.turn()
     assert len(recorder.dumps) == len(children.commands) == 1
+
+
+def test_so_much_is_dumped_a_day_and_by_hand_more(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    children = Collected(said.append)
+    actions = Actions(session.traces, Room(tmp_path, 1 << 30), Daily(0), children, said.append)
+    actions.after(clock.now, "slow", ("notify",))
+    actions.turn(clock.now)
+    assert said == ["trigger slow writes nothing: enough was dumped in the last 24 hours (daily)"]
+    assert ([one.words for one in children.commands], recorder.dumps) == ([["notify"]], [])
+    actions.by_hand(clock.now)
+    actions.turn(clock.now)
+    assert len(recorder.dumps) == 1

@@ -14,10 +14,11 @@ from tests.unit.outputs.test_prometheus import PROCESS, snapshot
 from wptrace.agent import condition, config
 from wptrace.analysis.load import LOAD, STAMPED
 from wptrace.flows.io import kinds
+from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import BYTES
-from wptrace.outputs.prometheus import Fired, Metrics, Source
+from wptrace.outputs.prometheus import Fired, Metrics, Owners, Source
 
 
 def test_every_setting_has_a_row_with_what_it_is_without_one() -> None:
@@ -38,8 +39,18 @@ def test_every_metric_is_on_the_page_and_vice_versa() -> None:
     counters = {kinds.REQUEST.group("sda", "read"): {BYTES: 1}, LOAD.group("sda"): {STAMPED: 1}}
     sizes = {SIZES.group("sda", "read"): {TOTAL: distribution([1])}}
     sources = [Source("io", "block", (kinds.REQUEST,), {"hook": "why"}), Source("io", "", (SIZES,), {})]
-    text = Metrics(sources).text(
-        [snapshot(cells, counters), snapshot(sizes)], PROCESS._replace(triggers=[Fired("slow", 1, 2, True)])
+    operation, _, request = OWNED["cgroup"]
+    sources.append(Source("io", "", (operation, request), {}))
+    owned = {
+        operation.group("sda", "read", "/a"): {TOTAL: distribution([1])},
+        request.group("sda", "read", "/a"): {TOTAL: distribution([1]), "under_way": distribution([1])},
+    }
+    moved = {operation.group("sda", "read", "/a"): {BYTES: 1}}
+    metrics = Metrics(sources)
+    metrics.own(Owners(("unit",), lambda owner: (str(owner),), 1))
+    text = metrics.text(
+        [snapshot(cells, counters), snapshot(sizes), snapshot(owned, moved)],
+        PROCESS._replace(triggers=[Fired("slow", 1, 2, True)]),
     )
     made = set(re.findall(r"^# TYPE (\w+)", text, re.M)) - {"wptrace_io_stage_bytes"}
     assert made == said

@@ -88,6 +88,20 @@ def test_names_and_numbers_are_resolved(stacks: Sysfs) -> None:
         assert blockdev.resolve(number, stacks.root) == name
 
 
+def test_a_link_of_dev_is_enough(stacks: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may have links, and not the devices."""
+    monkeypatch.setattr(blockdev, "DEV", tmp_path / "dev")
+    (tmp_path / "dev" / "disk").mkdir(parents=True)
+    link, other = tmp_path / "dev" / "disk" / "by-id", tmp_path / "dev" / "other"
+    link.symlink_to("../dm-1")
+    other.symlink_to(tmp_path / "sda")
+    assert blockdev.resolve(str(link), stacks.root) == "dm-1"
+    assert blockdev.resolve(str(tmp_path / "dev" / "sda"), stacks.root) == "sda"
+    for text in (other, tmp_path / "dev" / "sdz"):
+        with pytest.raises(UsageError, match="there is no block device"):
+            blockdev.resolve(str(text), stacks.root)
+
+
 @pytest.mark.parametrize("text", ["sdz", "8:99", "sda3", "", ".", "..", "8:", ":0", "8:0:0", "sda\n", "\u0668:\u0660"])
 def test_unknown_devices_are_refused_in_one_sentence(sysfs: Sysfs, text: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -22,7 +22,7 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Kind, Task
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
-from wptrace.outputs.prometheus import Metrics, Process, Source
+from wptrace.outputs.prometheus import Metrics, Owners, Process, Source
 
 PROCESS = Process(1.5, 30 << 20, 1_700_000_000.5, bpf_is_timed=True)
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -206,3 +206,35 @@ def test_two_flows_have_families_of_their_own() -> None:
     found = of(metrics, snapshot({group("sda"): cell([1], [1])}), snapshot({}))
     assert found[key("wptrace_size_2_finished_total", book="requests")] == 12
     assert found[key("wptrace_flow_info", flow="size-2", level="path")] == 1
+
+
+def test_owners_are_labels_by_choice() -> None:
+    operation, _, of_request = OWNED["cgroup"]
+    cells = {
+        operation.group("sda", "read", '/a"b'): {"total": distribution([1_000_000_000, 2_000_000_000])},
+        operation.group("sda", "read", "/c"): {"total": distribution([500_000_000])},
+        of_request.group("sda", "read", '/a"b'): {
+            "total": distribution([1_500_000_000]),
+            "under_way": distribution([250_000_000]),
+        },
+    }
+    taken = snapshot(cells, {operation.group("sda", "read", '/a"b'): {"bytes": 8192}})
+    metrics = Metrics([source(operation, of_request)])
+    assert not any("owner" in name for name, _ in of(metrics, taken))
+    metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 1))
+    for _ in range(2):
+        found = of(metrics, taken)
+        one = {"device": "sda", "operation": "read", "kind": "operation", "namespace": "ns", "pod": '/a"b'}
+        assert found[key("wptrace_io_owner_duration_seconds_sum", **one)] == 3
+        assert found[key("wptrace_io_owner_duration_seconds_count", **one)] == 2
+        assert found[key("wptrace_io_owner_bytes_total", **one)] == 8192
+        assert found[key("wptrace_io_owner_under_way_seconds_total", **{**one, "kind": "request"})] == 0.25
+        others = {**one, "namespace": "others", "pod": "others"}
+        assert found[key("wptrace_io_owner_duration_seconds_sum", **others)] == 0.5
+    # More of them by the same labels: what was counted goes on.
+    metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 5))
+    assert of(metrics, taken) == found
+    metrics.stage_histograms = True
+    assert of(metrics, taken)[key("wptrace_io_owner_duration_seconds_bucket", **one, le="+Inf")] == 2
+    metrics.own(None)
+    assert not any("owner" in name for name, _ in of(metrics, taken))

@@ -241,6 +241,18 @@ class BlockFlow(Flow):
         hooks = self._hooks()
         return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks), self.planned_memory(self._prepare)]
 
+    @property
+    def devices(self) -> Devices:
+        return self._devices
+
+    @property
+    def needed_hooks(self) -> tuple[Hook, ...]:
+        return self._hooks()
+
+    def watch(self, wanted: Sequence[str]) -> None:
+        self._devices.aim(self._running.obj, wanted)
+        self.read_cells()
+
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._devices.stateful else _STAMPS
 

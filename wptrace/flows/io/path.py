@@ -180,8 +180,15 @@ class PathFlow(Flow):
 
     # --- Other devices, other filters -------------------------------------------------------------------------------
 
+    @property
+    def devices(self) -> Devices:
+        return self._devices
+
+    @property
+    def needed_hooks(self) -> tuple[Hook, ...]:
+        return self._hooks()
+
     def watch(self, wanted: Sequence[str]) -> None:
-        """From now on these devices, without a new start. Others keep what was counted of them."""
         self._options = self._options._replace(devices=tuple(wanted))
         self._devices.aim(self._obj, wanted)
         self.read_cells()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `contrib/` has for Prometheus, as promtool reads it: rules fire where they should, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lab import peers
+from tests.unit.docs.pages import section, tables
+
+CONTRIB = Path(__file__).parents[2] / "contrib" / "prometheus"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(CONTRIB, tmp_path / "prometheus"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check", "config", "prometheus.yml"), ("check", "rules", "rules.yml"), ("test", "rules", "rules-test.yml")],
+)
+def test_promtool_takes_them(words: tuple[str, ...], folder: Path) -> None:
+    *command, file = words
+    done = subprocess.run(
+        peers.command("promtool", *command, str(folder / file), recipe=peers.PROMETHEUS), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_ask_for_metrics_that_there_are() -> None:
+    known = {
+        name.replace("FLOW", "io")
+        for row in tables(section("agent.md", "## Prometheus"))[0]
+        for name in re.findall(r"wptrace_\w+", row[0])
+    }
+    asked = set(re.findall(r"(?<![:\w])wptrace_\w+", (CONTRIB / "rules.yml").read_text()))
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= known

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What owners are called in labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engine.conftest import Time, clock
+from tests.unit.model.test_cgroup import ID, SLICE, UID
+from wptrace.agent import owner_names
+from wptrace.agent.owner_names import OwnerNames
+from wptrace.model.kind import NOBODY
+
+__all__ = ["clock"]
+SCOPE = f"{SLICE}/cri-containerd-{ID}.scope"
+
+
+def log(folder: Path) -> None:
+    (folder / "pods" / f"shop_web-1_{UID}").mkdir(parents=True)
+    (folder / "containers").mkdir()
+    (folder / "containers" / f"web-1_shop_nginx-{ID}.log").touch()
+
+
+@pytest.mark.parametrize(
+    ("by", "path", "named"),
+    [
+        ("unit", "/system.slice/nginx.service", ("nginx.service",)),
+        ("unit", SCOPE, ("kubepods",)),
+        ("unit", NOBODY, (NOBODY,)),
+        ("unit", "/", ("none",)),
+        ("namespace", SCOPE, ("shop",)),
+        ("pod", SCOPE, ("shop", "web-1")),
+        ("pod", SLICE, ("shop", "web-1")),
+        ("pod", "/system.slice/nginx.service", ("", "")),
+        ("container", SCOPE, ("shop", "web-1", "nginx")),
+        ("container", f"{SCOPE}/init", ("shop", "web-1", "nginx")),
+        ("container", SLICE, ("shop", "web-1", "")),
+        ("container", f"/system.slice/docker-{ID}.scope", ("", "", ID[:12])),
+        ("container", NOBODY, ("", "", "")),
+    ],
+)
+def test_an_owner_has_values_for_labels(by: str, path: str, named: tuple[str, ...], tmp_path: Path) -> None:
+    log(tmp_path)
+    names = OwnerNames(by, tmp_path, tmp_path)
+    assert names.of(path) == named
+    assert len(names.labels) == len(named)
+
+
+def test_a_pod_whose_log_comes_later_has_its_name_then_and_keeps_it(tmp_path: Path, clock: Time) -> None:
+    names = OwnerNames("container", tmp_path, tmp_path)
+    assert names.of(SCOPE) == ("", UID[:13], ID[:12])
+    log(tmp_path)
+    # Not read for each of thousands.
+    assert names.of(SCOPE) == ("", UID[:13], ID[:12])
+    clock.now += 6
+    assert names.of(SCOPE) == ("shop", "web-1", "nginx")
+    (tmp_path / "pods" / f"shop_web-1_{UID}").rmdir()
+    clock.now += 60
+    assert names.of(SCOPE) == ("shop", "web-1", "nginx")
+
+
+def test_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_names, "_MOST", 50)
+    names = OwnerNames("unit")
+    for number in range(1000):
+        assert names.of(f"/system.slice/a{number}.service") == (f"a{number}.service",)
+    assert len(names._known) == 50

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where somebody on this machine asks a running agent for something: datagrams to a name that has its process.
+
+Names without a file may be taken by anybody, so each side looks at what the kernel says of the other one: the agent
+listens to root and to its own user alone, and who asks takes an answer from that process alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import suppress
+from typing import Callable
+
+from wptrace.errors import NotPermittedError, WptraceError
+
+_LONGEST = 512
+_MOST = 16
+"""So many at a time; the others wait."""
+_PATIENCE_S = 10.0
+_CREDENTIALS = struct.Struct("3i")
+_YES, _NO = "+", "-"
+
+Answer = Callable[[str], str]
+"""What is said to who asks for a trigger; a WptraceError is why there is none."""
+
+
+def _name(pid: int) -> str:
+    return f"\0wptrace-agent/{pid}"
+
+
+def _socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return made
+
+
+def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes]:
+    """The text, the process and the user who sent it, and the address for an answer; -1: the kernel says nothing."""
+    data, more, _, address = from_.recvmsg(_LONGEST, socket.CMSG_SPACE(_CREDENTIALS.size))
+    pid = uid = -1
+    for level, kind, found in more:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(found) >= _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack_from(found)
+    return data.decode(errors="replace"), pid, uid, address
+
+
+class Control:
+    """Answers what was asked. Nobody is waited for: an answer that cannot be sent at once is not sent."""
+
+    def __init__(self, answer: Answer) -> None:
+        """Raises OSError where somebody else has the name."""
+        self._answer = answer
+        self._socket = _socket()
+        self._socket.setblocking(False)
+        try:
+            self._socket.bind(_name(os.getpid()))
+        except OSError:
+            self._socket.close()
+            raise
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    def serve(self) -> None:
+        for _ in range(_MOST):
+            try:
+                asked, _pid, uid, address = _received(self._socket)
+            except OSError:
+                return
+            try:
+                if uid not in (0, os.geteuid()):
+                    raise NotPermittedError("only root and the user of the agent may ask it for something")
+                said = _YES + self._answer(asked)
+            except WptraceError as error:
+                said = _NO + error.message
+            with suppress(OSError):
+                self._socket.sendto(said.encode(errors="replace")[:_LONGEST], address)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def ask(pid: int, words: str) -> str:
+    """What the agent with this process says."""
+    with _socket() as asking:
+        asking.settimeout(_PATIENCE_S)
+        # A name of the kernel's choice, for the answer.
+        asking.bind("")
+        try:
+            asking.sendto(words.encode()[:_LONGEST], _name(pid))
+            while True:
+                said, by, _, _ = _received(asking)
+                if by == pid:
+                    break
+        except TimeoutError:
+            raise WptraceError(f"the agent with process {pid} does not answer") from None
+        except OSError as error:
+            raise WptraceError(
+                f"the agent with process {pid} cannot be asked: {error.strerror}",
+                "it may be in another network namespace, or an earlier version; wptrace dump asks by a signal",
+            ) from None
+    if said[:1] != _YES:
+        raise WptraceError(said[1:])
+    return said[1:]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of dumps: it has a bound, and so has what is written into it in a day."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from wptrace.kernel.files import is_regular
+
+_DAY_S = 86_400.0
+# As engine/dumps.py names them: the date and the time, a number where there are several of a second.
+_NAME = re.compile(r"(wptrace-[0-9]{8}-[0-9]{6})(?:-([0-9]{1,3}))?\.(?:wpt|html)", re.ASCII)
+
+
+class Room:
+    """Only files of our own names are counted and removed, and no link is followed."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def make(self, newest: Path | None = None) -> list[str]:
+        """Removes the oldest dumps with their pages until the rest has room; never the one that was just made."""
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            return self._make(folder, newest)
+        finally:
+            os.close(folder)
+
+    def _make(self, folder: int, newest: Path | None) -> list[str]:
+        dumps: dict[tuple[str, int], dict[str, int]] = {}
+        for name in os.listdir(folder):
+            found = _NAME.fullmatch(name)
+            if found is None:
+                continue
+            with suppress(OSError):
+                of = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if is_regular(of) and of.st_uid == os.geteuid():
+                    dumps.setdefault((found.group(1), int(found.group(2) or 0)), {})[name] = of.st_size
+        whole = sum(sum(files.values()) for files in dumps.values())
+        removed = []
+        for _, files in sorted(dumps.items()):
+            if whole <= self.keep:
+                break
+            if newest is not None and newest.name in files:
+                continue
+            for name, size in files.items():
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+                    removed.append(name)
+                    whole -= size
+        return removed
+
+
+class Daily:
+    """How much was written in the last 24 hours."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._written: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, size: int) -> None:
+        self._written.append((now, size))
+
+    def left(self, now: float) -> bool:
+        while self._written and now - self._written[0][0] >= _DAY_S:
+            self._written.popleft()
+        return sum(size for _, size in self._written) < self.most

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an owner is called in labels: a unit of systemd, or the namespace, the pod and the container."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wptrace.kernel import pods
+from wptrace.kernel.pods import Pod
+from wptrace.model.cgroup import Made, made
+from wptrace.model.kind import NOBODY
+
+LABELS: Mapping[str, tuple[str, ...]] = {
+    "unit": ("unit",),
+    "namespace": ("namespace",),
+    "pod": ("namespace", "pod"),
+    "container": ("namespace", "pod", "container"),
+}
+# A folder is read again for a name that it had not, but so seldom.
+_READ_S = 5.0
+# So many are remembered; one whose name was not there yet is asked for again.
+_MOST = 1 << 14
+_NONE = Pod("", "")
+
+
+class OwnerNames:
+    """Of cgroups, by their paths. One that is gone keeps its name as long as it is remembered."""
+
+    def __init__(self, by: str, log: Path = pods.LOG, lib: Path = pods.LIB) -> None:
+        self.labels = LABELS[by]
+        self._by, self._log, self._lib = by, log, lib
+        self._known: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._pods: dict[str, Pod] = {}
+        self._containers: dict[str, tuple[Pod, str]] = {}
+        self._again_s = 0.0
+
+    def of(self, owner: Any) -> tuple[str, ...]:
+        path = str(owner)
+        found = self._known.get(path)
+        if found is None:
+            found, lasts = self._find(path)
+            if lasts:
+                self._known[path] = found
+                if len(self._known) > _MOST:
+                    self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(path)
+        return found
+
+    def _find(self, path: str) -> tuple[tuple[str, ...], bool]:
+        """And whether it stays so."""
+        one = made(path)
+        if self._by == "unit":
+            return (NOBODY if path == NOBODY else one.unit or "none",), True
+        if one.pod:
+            pod, container, lasts = self._of_pod(one)
+        else:
+            # Where docker or podman runs it, there is no pod.
+            named = pods.container_name(one.container, self._lib) if one.container and self._by == "container" else ""
+            pod, container, lasts = _NONE, named or one.short_container, True
+        return (pod.namespace, pod.name, container)[: len(self.labels)], lasts
+
+    def _of_pod(self, one: Made) -> tuple[Pod, str, bool]:
+        pod, (of, container) = self._pods.get(one.pod), self._containers.get(one.container, (_NONE, ""))
+        if (pod is None and of is _NONE) or (self._by == "container" and one.container and not container):
+            self._read()
+            pod, (of, container) = self._pods.get(one.pod), self._containers.get(one.container, (_NONE, ""))
+        lasts = (pod is not None or of is not _NONE) and (bool(container) or self._by != "container")
+        found = pod or of
+        named = found if found is not _NONE else Pod("", one.short_pod)
+        return named, container or one.short_container, lasts
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        if now >= self._again_s:
+            self._again_s = now + _READ_S
+            self._pods, self._containers = pods.pods(self._log), pods.containers(self._log)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Totals of the first owners and of all others, of which none ever goes back, whoever comes and goes.
+
+An owner that becomes one of the first begins with nothing: what it had before is, and stays, among the others'. One
+that leaves adds all that it had to the others', and its own totals end. So the sum of all is always that of all
+owners, and each total only grows as long as it is there. Who leads is asked of the recent past, and a newcomer has to
+have twice as much as the last of the first: owners that are alike do not take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Callable
+
+from wptrace.analysis import owners
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import OTHERS, TOTAL, Group, Kind
+from wptrace.model.report import Snapshot, since
+
+_HALF_S = 600.0
+"""What was so long ago counts half as much as what is now."""
+_AHEAD = 2.0
+_MOST_SCORES = 4096
+_MOST_ROWS = 20_000
+
+Who = Hashable
+
+
+class Leading:
+    def __init__(self, kinds: frozenset[Kind], top: int, who: Callable[[Any], Who]) -> None:
+        """Several owners may be the same for `who`."""
+        self._kinds, self._top, self._who = kinds, top, who
+        self._last: Snapshot | None = None
+        self._scores: dict[Who, float] = {}
+        self._first: set[Who] = set()
+        self.cells: dict[Group, dict[str, Distribution]] = {}
+        """The owner of a group is what `who` says, or OTHERS."""
+        self.counters: dict[Group, dict[str, int]] = {}
+
+    @property
+    def first(self) -> frozenset[Who]:
+        return frozenset(self._first)
+
+    def keep(self, top: int) -> None:
+        self._top = top
+        while len(self._first) > top:
+            self._leave(min(self._first, key=self._score))
+
+    def add(self, now: Snapshot) -> None:
+        """What came since the last call."""
+        cells = {group: found for group, found in now.cells.items() if group.kind in self._kinds}
+        counters = {group: found for group, found in now.counters.items() if group.kind in self._kinds}
+        taken = now._replace(cells=cells, counters=counters)
+        last = self._last or taken._replace(cells={}, counters={})
+        new, counted = since(taken, last)
+        self._rank(new, (taken.at_ns - last.at_ns) / 1e9)
+        self._last = taken
+        for group, found in new.items():
+            into = self.cells.setdefault(self._row(group), {})
+            for name, one in found.items():
+                if name in into:
+                    into[name].merge(one)
+                else:
+                    into[name] = one.copy()
+        for group, counts in counted.items():
+            sums = self.counters.setdefault(self._row(group), {})
+            for name, count in counts.items():
+                sums[name] = sums.get(name, 0) + count
+
+    def _rank(self, new: dict[Group, dict[str, Distribution]], seconds: float) -> None:
+        fade = 0.5 ** (seconds / _HALF_S)
+        scores = {who: score * fade for who, score in self._scores.items() if score * fade >= 1}
+        for group, found in new.items():
+            owner = owners.owner(group)
+            if owner != OTHERS and TOTAL in found:
+                who = self._who(owner)
+                scores[who] = scores.get(who, 0.0) + found[TOTAL].sum
+        ranked = sorted(scores, key=lambda who: (-scores[who], str(who)))
+        self._scores = {who: scores[who] for who in ranked[:_MOST_SCORES]}
+        for who in ranked[: 2 * self._top]:
+            if who in self._first:
+                continue
+            if len(self._first) >= self._top:
+                last = min(self._first, key=self._score, default=None)
+                if last is None or scores[who] < _AHEAD * self._score(last) or not scores[who]:
+                    break
+                self._leave(last)
+            self._first.add(who)
+
+    def _score(self, who: Who) -> float:
+        return self._scores.get(who, 0.0)
+
+    def _leave(self, who: Who) -> None:
+        self._first.discard(who)
+        for group in [group for group in self.cells if owners.owner(group) == who]:
+            into = self.cells.setdefault(group.of_others, {})
+            for name, one in self.cells.pop(group).items():
+                if name in into:
+                    into[name].merge(one)
+                else:
+                    into[name] = one
+        for group in [group for group in self.counters if owners.owner(group) == who]:
+            sums = self.counters.setdefault(group.of_others, {})
+            for name, count in self.counters.pop(group).items():
+                sums[name] = sums.get(name, 0) + count
+
+    def _row(self, group: Group) -> Group:
+        at = owners.place(group.kind)
+        who = OTHERS if at is None or group.values[at] == OTHERS else self._who(group.values[at])
+        who = who if who in self._first else OTHERS
+        values = tuple(who if place == at else value for place, value in enumerate(group.values))
+        found = Group(group.kind, values)
+        known = found in self.cells or found in self.counters or len(self.cells) < _MOST_ROWS
+        return found if known else group.others
