@@ -31,9 +31,10 @@ _REQUESTS = 20_000
 _PIECES = 300_000
 
 MODES: tuple[tuple[str, ...], ...] = (
-    ("io",),
-    ("io", "--interference"),
-    ("io", "--each"),
+    ("io", "--level", "path"),
+    ("io", "--level", "path", "--interference"),
+    ("io", "--level", "path", "--each"),
+    ("io", "--level", "request"),
     ("io", "--level", "block", "--times", "kernel"),
     ("io", "--level", "block", "--times", "own"),
     ("stacks",),
@@ -50,6 +51,25 @@ def _requests(disk: Disk) -> float:
     """The median: anything that takes the CPU of the loop device's worker meanwhile moves the mean."""
     job = fio(disk.path, rw="randread", number_ios=_REQUESTS, io_size=_REQUESTS * 4096, randseed=1)
     return float(job["read"]["clat_ns"]["percentile"]["50.000000"])
+
+
+def _queued(disk: Disk) -> float:
+    """The whole time, as requests overlap. The best of some runs."""
+    options = {"rw": "randread", "ioengine": "libaio", "iodepth": 32, "number_ios": _REQUESTS, "randseed": 1}
+    return min(float(fio(disk.path, **options)["read"]["runtime"]) for _ in range(3)) * 1e6 / _REQUESTS
+
+
+def _tree(_disk: Disk) -> float:
+    """Small files that the page cache holds: opened, read, closed. The best of some runs, for a file."""
+    folders = [ROOT / name for name in ("wptrace", "tests", "docs", "bpf_src")]
+    command = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), "grep", "-rc", "no such line"]
+    times, files = [], 0
+    for _ in range(4):
+        begin = time.monotonic_ns()
+        done = subprocess.run([*command, *map(str, folders)], stdout=subprocess.PIPE, check=False)
+        times.append(time.monotonic_ns() - begin)
+        files = done.stdout.count(b"\n")
+    return min(times) / files
 
 
 def _calls(_disk: Disk) -> float:
@@ -83,6 +103,8 @@ def _bare(call: str) -> Callable[[Disk], float]:
 
 WORKS = (
     Work("fio psync randread 4k on a loop device", _requests),
+    Work("fio libaio randread 4k, depth 32, on a loop device", _queued),
+    Work("grep of a tree of small files in the page cache", _tree),
     Work("dd bs=1 from /dev/zero to /dev/null", _calls),
     Work("read of one byte from /dev/zero", _bare("read")),
     Work("getppid", _bare("getppid")),

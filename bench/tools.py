@@ -107,6 +107,7 @@ WPTRACE = (
         "2 stages, percentiles, and a record of each of the last ones",
         *("--level", "block", "--times", "kernel", "--recorder", "16M"),
     ),
+    _io("io --level request", "requests: 5 stages, percentiles, and who sleeps for them", "--level", "request"),
     _io("io", "system calls and requests: 8 stages, percentiles, page-cache hits"),
     _io("io --interference", "the same, and who took the CPU", "--interference"),
     _io("io --by process", "the same, and a row for each process", "--by", "process"),

@@ -67,7 +67,12 @@ def _shared_kib() -> int:
     return int(line.split()[1])
 
 
-@pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
+def _name(flow: type[Flow]) -> str:
+    """That of the object, which levels may share."""
+    return f"{flow.name}_{flow.level}" if flow.level else flow.object
+
+
+@pytest.mark.parametrize("flow", discover(), ids=_name)
 def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
     with trial.open_here(flow.object) as obj:
@@ -85,7 +90,7 @@ def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> N
         flow.configure(obj)
         # What is refused fails it.
         obj.load()
-        sizes = _sizes(obj, flow.object)
+        sizes = _sizes(obj, _name(flow))
         for program in here:
             # A tracepoint of a module that is not there, or a counter that this machine lacks, shows now.
             with suppress(WptraceError):

@@ -19,6 +19,12 @@ WORK = Kind("work", Noun("sample"), LABELS, book="")
 """What operations did on a CPU in a stage when ticks came: how many, and the ticks' time."""
 PARTS_OF_STAGES = (WAIT, WORK)
 """They stand below the stages that are made of them."""
+SLEEP = "sleep"
+"""The name of the kind of tasks that slept, where no operations are followed."""
+WAITING = (OPERATION, SLEEP)
+"""The names of kinds with stages that are made of waits."""
+ASLEEP_ALONE = "asleep"
+"""A stage in which nothing runs."""
 NS, COUNT = "ns", "count"
 LIMIT, RATE, MACHINE = "limit_bytes", "rate_bytes", "machine_bytes"
 WAITS = Kind(
@@ -100,13 +106,13 @@ def of(report: Report) -> ByGroup:
     asleep = {group: counts.get(NS, 0) for group, counts in report.counters.items() if group.kind is ASLEEP}
     found: ByGroup = {}
     for group, stages in report.cells.items():
-        if group.kind.name != OPERATION:
+        if group.kind.name not in WAITING:
             continue
         for stage, took in stages.items():
             key = ASLEEP.group(*group.values, stage)
             if took.sum and (key in reasons or key in work or asleep.get(key)):
                 # Nobody slept where there is no figure.
-                slept = asleep.get(key, 0 if stage in RUNNABLE else None)
+                slept = took.sum if stage == ASLEEP_ALONE else asleep.get(key, 0 if stage in RUNNABLE else None)
                 made = _made(report, stage, took.sum, reasons.get(key, []), slept)
                 busy = work.get(key, Counter[str]())
                 shares = tuple((what, ns / busy.total()) for what, ns in busy.most_common())
@@ -141,7 +147,7 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
     counts = report.counters.get(WAITS.group(*group.values), {})
     waits = counts.get(COUNT, 0)
     # They stand first, and there is a row of each wait.
-    kind = next((of.kind for of in report.cells if of.kind.name == OPERATION), None)
+    kind = next((of.kind for of in report.cells if of.kind.name in WAITING), None)
     took = None if kind is None else report.cells.get(kind.group(*group.values[:2]), {}).get(group.label("in_stage"))
     whole = 0 if took is None else took.sum
     limits = {name: counts[name] // waits for name in (LIMIT, RATE, MACHINE) if waits and counts.get(name)}

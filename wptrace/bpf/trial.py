@@ -28,7 +28,8 @@ class Trial(NamedTuple):
 _FUNCTION = "vfs_fsync_range"
 # An object would do as well, but libbpf would read all types of the kernel for each.
 _ZERO, _EXIT = struct.pack("<Q", 0xB7), struct.pack("<Q", 0x95)
-_NOTHING = _ZERO + _EXIT
+NOTHING = _ZERO + _EXIT
+"""A program that does nothing."""
 # A word of the stack becomes 0, and then, if it is 0, it does so once more.
 _EXCHANGE = _ZERO + struct.pack("<BBhiBBhi", 0x7B, 10, -8, 0, 0xDB, 10, -8, 0xF1) + _EXIT
 
@@ -55,7 +56,7 @@ def exchanges() -> bool:
 def functions() -> bool:
     """Whether there may be fentry and fexit programs: not on a kernel without trampolines, or with a policy."""
     function = vmlinux().function(_FUNCTION)
-    return bool(function) and is_taken(Target("fentry", _FUNCTION, function), _NOTHING)
+    return bool(function) and is_taken(Target("fentry", _FUNCTION, function), NOTHING)
 
 
 def attempt(

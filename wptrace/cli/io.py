@@ -6,13 +6,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
 from wptrace.cli import path
-from wptrace.errors import UsageError
+from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
 _PATH_ONLY = ("sample", "limit", "stuck", "by", "waits")
+_NEED_OPERATIONS = {"file": "which file it is of", "dir": "which file it is of", "segments": "what it is made of"}
 _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from wptrace.flows.io.options import BY, FILTERS, TOP
+    from wptrace.flows.io.options import BY, FILTERS, LEVELS, TOP
 
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
     which.add_argument(
         "--level",
-        choices=("path", "block"),
-        default="path",
-        help="what to follow: the path from the system call on, or the block layer alone, the cheapest (default: path)",
+        choices=LEVELS,
+        help="what to follow: the path from the system call on; requests alone, with their owners and who sleeps for "
+        "them; or the block layer alone, the cheapest (default: path, or request where path would be dear)",
     )
     common.add_devices(which, ", or a path on NFS, FUSE and the like")
     common.add_filters(which, FILTERS)
@@ -93,15 +94,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     events = path.require(options)
     if options.level == "block" and options.workload:
-        raise UsageError("a command to run needs --level path: the block layer does not know what it starts")
+        raise UsageError("a command to run needs --level path or request: the block layer does not know what it starts")
     with _workload(options) as workload:
         dumps = _dumps(options)
         if options.level == "block":
             code, _ = path.run(options, {"": _block(options, events)}, events, dumps=dumps)
             return code
+        # What is wrong with the options comes first.
+        why = _why_requests(options, _path(options, events, _by(options)))
+        if why:
+            options.level = "request"
         while True:
             by = _by(options)
-            flow = _path(options, events, by)
+            flow = _path(options, events, by, why)
             owners = _owners(options, by)
             code, again = path.run(options, {"": flow}, events, workload=workload, owners=owners, dumps=dumps)
             if not again:
@@ -150,7 +155,8 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:
         name = unknown[0].replace("_", "-")
-        raise UsageError(f"--{name} needs --level path: the block layer alone does not show it")
+        which = "path" if unknown[0] in _NEED_OPERATIONS else "path or request"
+        raise UsageError(f"--{name} needs --level {which}: the block layer alone does not show it")
     wanted = filters.parse(vars(options), BlockFlow.filters)
     if wanted and options.times == "kernel":
         raise UsageError("--pid needs wptrace's own times: the kernel's stamps do not name a process")
@@ -165,6 +171,19 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
             times=options.times,
         )
     )
+
+
+def _why_requests(options: argparse.Namespace, flow: PathFlow) -> str:
+    """Why to follow requests alone where nobody asked for a level; empty where there is no need to, or no way."""
+    from wptrace.flows.io import calls
+
+    if options.level or flow.is_remote or any(getattr(options, name) for name in _NEED_OPERATIONS):
+        return ""
+    # What the kernel does not permit, the start says.
+    with suppress(WptraceError):
+        if calls.are_all_that_is_left() and (price := calls.price()).is_high:
+            return price.words
+    return ""
 
 
 def _by(options: argparse.Namespace) -> str:
@@ -223,7 +242,7 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
     return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=made)
 
 
-def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> PathFlow:
+def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why: str = "") -> PathFlow:
     from wptrace.engine import filters
     from wptrace.flows.io.options import DEVICE, FILTERS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
@@ -236,6 +255,10 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> 
         raise UsageError("--neighbours shows who had a device: --by device is no owner", hint="--by cgroup or process")
     if options.children and options.pid is None:
         raise UsageError("--children needs --pid: it is about what that process started")
+    if options.level == "request":
+        for name, what in _NEED_OPERATIONS.items():
+            if getattr(options, name):
+                raise UsageError(f"--{name} needs --level path: only an operation says {what}")
     wanted = Options(
         devices=tuple(options.dev),
         filter=filters.parse(vars(options), FILTERS),
@@ -255,4 +278,8 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> 
         recorder_slow_ns=None if options.on_slow is None else parse_duration(options.on_slow),
         ring_bytes=common.ring(options, events),
     )
+    if options.level == "request":
+        from wptrace.flows.io.request import RequestFlow
+
+        return RequestFlow(wanted, why)
     return PathFlow(wanted)

@@ -43,7 +43,7 @@ def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Exten
     if not hidden and any(extent.hidden for extent in found):
         paths = ", ".join(extent.name for extent in found if extent.hidden)
         raise UsageError(
-            f"{paths} of an NVMe multipath can be distinguished from other disks only at level path",
+            f"{paths} of an NVMe multipath can be distinguished from other disks only at the levels path and request",
             hint="use wptrace io without --level",
         )
     return found

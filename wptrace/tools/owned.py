@@ -11,7 +11,7 @@ from wptrace.analysis.waits import OWNED_WAIT
 from wptrace.capture import sums
 from wptrace.capture.reader import Head
 from wptrace.flows.io import kinds
-from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, THREAD
 from wptrace.flows.io.parts import owners
 from wptrace.model.kind import NOBODY, Comm, Kind, Task
 from wptrace.model.report import Event, Report
@@ -25,7 +25,7 @@ _MOST = 1 << 16
 
 def answers(head: Head, by: str) -> bool:
     """Whether the capture has each operation, and that says whose it is."""
-    return head.start.flow == "io" and head.start.level == "path" and head.each and by in _BY
+    return head.start.flow == "io" and head.start.level in OWNED and head.each and by in _BY
 
 
 def without(report: Report) -> Report:
@@ -54,7 +54,9 @@ class Owned:
 
     def instead(self, found: Iterable[Kind]) -> tuple[Kind, ...]:
         """These kinds in the place of those by other owners."""
-        return (*(one for one in found if one.name not in _NAMES), *self._kinds.values())
+        found = tuple(found)
+        made = (mine for of, mine in self._kinds.items() if of in found)
+        return (*(one for one in found if one.name not in _NAMES), *made)
 
     def added(self, report: Report) -> Report:
         """The same with these rows."""

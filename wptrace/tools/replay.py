@@ -374,4 +374,4 @@ class _Replay:
         start = self._head.start
         if start.flow not in ("io", "host"):
             return TIMED
-        return rules.path() if start.level == "path" else rules.BLOCK
+        return rules.path() if start.level in options.OWNED else rules.BLOCK

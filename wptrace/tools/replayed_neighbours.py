@@ -14,6 +14,7 @@ from wptrace.capture.selection import Selection
 from wptrace.errors import UsageError
 from wptrace.flows.io.causes import NEIGHBOUR_LATE, NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import REQUEST
+from wptrace.flows.io.options import OWNED
 from wptrace.flows.io.spans import BY
 from wptrace.model.book import Book
 from wptrace.model.kind import REQUESTS, TOTAL
@@ -32,7 +33,7 @@ def owners(head: Head, by: str | None) -> str:
     counted = bool(start.filters.get("neighbours"))
     by = by or start.filters.get("by") or BY[0]
     others = [name for name in start.filters if name not in ("dev", "by", "neighbours")]
-    if start.flow != "io" or start.level != "path":
+    if start.flow != "io" or start.level not in OWNED:
         lacking = "it has no owners of requests"
     elif others:
         lacking = f"with --{others[0]}, so that who else had the device is not in it"

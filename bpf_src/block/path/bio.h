@@ -161,7 +161,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		look_at_columns(state, NULL);
 	if (keeps_records())
 		note_submitter(state);
-	if (watches_interference())
+	if (watches_interference() || requests_alone)
 		take_in_hand(state);
 	if (recording)
 		state->tid = note_recorded_task(state->done.times.queued);

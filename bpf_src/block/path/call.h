@@ -83,9 +83,20 @@ static __always_inline __u64 call_in(struct task_struct *task, struct pt_regs *r
 						  : CALL_OF(CALL_CLASS_SYSTEM_CALL, number);
 }
 
+static __always_inline bool has_typed_registers(void)
+{
+	return bpf_core_enum_value_exists(enum bpf_func_id___registers, BPF_FUNC_task_pt_regs___registers);
+}
+
+/* Without the type of the task. */
+static __always_inline __u64 call_of(struct task_struct *task)
+{
+	return call_in(task, BPF_CORE_READ(task, stack) + STACK_BYTES - bpf_core_type_size(struct pt_regs), false);
+}
+
 static __always_inline __u64 call_of_task(void)
 {
-	bool typed = bpf_core_enum_value_exists(enum bpf_func_id___registers, BPF_FUNC_task_pt_regs___registers);
+	bool typed = has_typed_registers();
 	struct task_struct *task = typed ? bpf_get_current_task_btf() : (void *)bpf_get_current_task();
 	__u32 flags = typed ? task->flags : BPF_CORE_READ(task, flags);
 
@@ -95,7 +106,7 @@ static __always_inline __u64 call_of_task(void)
 		return CALL_OF(CALL_CLASS_KERNEL, 0);
 	if (typed)
 		return call_in(task, (void *)bpf_task_pt_regs(task), true);
-	return call_in(task, BPF_CORE_READ(task, stack) + STACK_BYTES - bpf_core_type_size(struct pt_regs), false);
+	return call_of(task);
 }
 
 #endif

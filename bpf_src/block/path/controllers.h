@@ -208,6 +208,13 @@ static __noinline int on_zone_plug(void)
 	return 0;
 }
 
+/* Its task goes to sleep: whatever that sleeps in holds it, if it has no request yet. */
+static __always_inline void begin_held(void *ctx, struct bio_state *state, __u64 now)
+{
+	if (state->kind == BIO_KIND_QUEUED && !is_tag_wait(state))
+		begin_phase(state, asleep_in(ctx), now);
+}
+
 /*
  * The task of this CPU leaves it. Whoever has an operation takes the bio in hand along; of others only the first sleep
  * is seen.
@@ -232,8 +239,8 @@ static __noinline int put_down(void *ctx, __u64 task, bool sleeps)
 		interference_of(op)->in_hand.place = place;
 		interference_of(op)->in_hand.since = hand->bio.since;
 	}
-	if (sleeps && state->kind == BIO_KIND_QUEUED && !is_tag_wait(state))
-		begin_phase(state, asleep_in(ctx), bpf_ktime_get_ns());
+	if (sleeps)
+		begin_held(ctx, state, bpf_ktime_get_ns());
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 #ifndef WPT_PATH_ENTRY_H
 #define WPT_PATH_ENTRY_H
 
+#include "block/path/calls.h"
 #include "block/path/operation.h"
 #include "block/path/async.h"
 #include "block/path/inner.h"
@@ -75,28 +76,6 @@ static __always_inline int on_vfs_leave(__u64 *ctx, __u32 arguments)
 
 	return op ? finish(op, (void *)ctx[0], ctx[arguments], now, true) : 0;
 }
-
-/* Where functions cannot be observed: by the number of the system call. What Python sets for each of them. */
-enum call_kind {
-	CALL_KIND_NONE,
-	CALL_KIND_READ,
-	CALL_KIND_WRITE,
-	CALL_KIND_READV,
-	CALL_KIND_WRITEV,
-	CALL_KIND_PREAD,
-	CALL_KIND_PWRITE,
-	CALL_KIND_PREADV,
-	CALL_KIND_PWRITEV,
-	CALL_KIND_FSYNC,
-	CALL_KIND_SYNCFS,
-	CALL_KIND_SYNC_FILE_RANGE,
-	CALL_KIND_SYNC,
-	CALL_KIND_MSYNC,
-};
-EXPORT_ENUM(call_kind);
-
-#define CALLS 512
-__u8 calls[CALLS];
 
 #define IS_ONE_OF(kind, kinds) (1U << (kind) & (kinds))
 #define READ_CALLS (1U << CALL_KIND_READ | 1U << CALL_KIND_READV | 1U << CALL_KIND_PREAD | 1U << CALL_KIND_PREADV)

@@ -68,18 +68,6 @@ static __always_inline int on_range_sync_enter(struct file *file, __s64 offset, 
 	return begin_inner(file, OP_KIND_SYNC, offset, length);
 }
 
-static __always_inline struct file *file_of(__u32 fd)
-{
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
-	struct file **files = BPF_CORE_READ(table, fd);
-	struct file *file = NULL;
-
-	if (fd < BPF_CORE_READ(table, max_fds))
-		bpf_probe_read_kernel(&file, sizeof(file), files + fd);
-	return file;
-}
-
 #ifdef __TARGET_ARCH_arm64
 #define SYSTEM_CALL(name) "__arm64_sys_" #name
 #else

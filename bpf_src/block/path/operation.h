@@ -4,6 +4,7 @@
 #define WPT_PATH_OPERATION_H
 
 #include "block/path/state.h"
+#include "block/path/stored.h"
 #include "block/path/account.h"
 #include "block/path/controllers.h"
 #include "block/path/record.h"
@@ -11,11 +12,6 @@
 #include "block/path/recorded.h"
 #include "block/path/waits.h"
 #include "lib/filter.h"
-
-#define S_IFMT 0170000
-#define S_IFBLK 0060000
-#define S_IFDIR 0040000
-#define S_IFREG 0100000
 
 static __always_inline void count_discarded(void)
 {
@@ -151,15 +147,6 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	barrier();
 	op->kind = OP_TRACED;
 	return 0;
-}
-
-/* Where the file may be of any kind. */
-static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool trusted)
-{
-	struct inode *inode = FIELD(trusted, file, f_inode);
-	__u32 format = FIELD(trusted, inode, i_mode) & S_IFMT;
-
-	return format == S_IFREG || format == S_IFBLK || (kind == OP_KIND_SYNC && format == S_IFDIR);
 }
 
 /* What a vector of buffers holds together; those beyond the first are not looked at unless the length is wanted. */

@@ -205,6 +205,8 @@ static __noinline int recorder_request(struct bio_state *state)
 	if (!record)
 		return 0;
 	times = &state->done.times;
+	if (requests_alone)
+		note_slow(times->completed - times->queued, times->completed);
 	coarse = times->completed - times->queued >= COARSE_FROM;
 	record->end_ns = times->completed;
 	record->times[RECORDED_TIME_START] = record->times[RECORDED_TIME_ISSUED_TO_FS] = 0;

@@ -52,6 +52,7 @@ const volatile bool following = true; /* what is written back, to who made it di
 const volatile bool stacked = true; /* devices with rows of their own */
 const volatile bool watches_remote = true; /* file systems that other machines or processes serve */
 const volatile bool segmented; /* each stretch of a stage is kept, and each request */
+const volatile bool requests_alone; /* no operations: nobody sees them begin and end */
 
 static __always_inline bool watches_interference(void)
 {
@@ -106,6 +107,7 @@ enum op_state_kind {
 	OP_IGNORED, /* filtered out, and so are its requests */
 	OP_SUBMITTED, /* an asynchronous one that no file system has seen yet */
 	OP_STAND_IN, /* no operation: this task works on an asynchronous one */
+	OP_AWAY, /* no operation, where there are none: this task left its CPU with a bio in hand */
 };
 EXPORT_ENUM(op_state_kind);
 

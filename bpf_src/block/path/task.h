@@ -5,6 +5,7 @@
 
 #include "block/path/account.h"
 #include "block/path/controllers.h"
+#include "block/path/sleep.h"
 #include "block/path/waits.h"
 #include "lib/sched.h"
 
@@ -59,10 +60,13 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *t
 static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
-	struct op_state *op = op_of((__u64)prev);
+	struct op_state *op;
 	bool preempt = ctx[0];
 	__u64 now = 0;
 
+	if (requests_alone)
+		return on_switch_of_requests(ctx, prev, next, trusted);
+	op = op_of((__u64)prev);
 	if (watches_interference() && this_hand()->bio.place)
 		put_down(ctx, number_of((__u64)prev), !left_runnable(preempt, prev, trusted));
 	if (op && op->kind == OP_TRACED) {

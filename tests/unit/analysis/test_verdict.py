@@ -16,7 +16,7 @@ from wptrace.analysis.verdict import TIMED, Case
 from wptrace.analysis.waits import WAIT
 from wptrace.flows.io import options
 from wptrace.flows.io import rules as io_rules
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SLEEP
 from wptrace.flows.io.parts import owners as io_owners
 from wptrace.model import kind
 from wptrace.model.book import STATE_FULL, Book
@@ -33,7 +33,7 @@ RULES = io_rules.path()
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
-KINDS = (OPERATION, HIT, REQUEST, WAIT, *io_owners.KINDS[options.COMM])
+KINDS = (OPERATION, HIT, REQUEST, SLEEP, WAIT, *io_owners.KINDS[options.COMM])
 
 
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
@@ -458,6 +458,7 @@ def test_every_rule_can_be_reached() -> None:
         case({REQUESTS: cell(9)}),
         case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
+        case({REQUESTS: cell(9, device=5), SLEEP.group("sda", "read"): cell(9, asleep=5, wakeup=1)}),
         met(38 * MS, 100 * MS, batch=92 * MS),
     ]
     hog = {"hog[7]": 100 * SECOND}

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from tests.unit.analysis.test_verdict import MS, SECOND, case, cell, judge
 from tests.unit.outputs.samples import distribution
-from wptrace.analysis import waits
+from wptrace.analysis import verdict, waits
 from wptrace.analysis.verdict import Case
 from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, RATE, RUNNING, SHORTER, WAIT, WAITS, Share
-from wptrace.flows.io.kinds import OPERATION, REQUEST
+from wptrace.flows.io import rules
+from wptrace.flows.io.kinds import OPERATION, REQUEST, SLEEP
 from wptrace.flows.io.options import CGROUP
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.flows.io.parts.waits import owned
@@ -74,6 +75,33 @@ def test_waits_of_all_devices_are_added_up() -> None:
         ("memory", 9 * MS),
     ]
     assert made.whole_ns == 110 * MS
+
+
+def asleep(late_ns: int) -> Case:
+    """Ten tasks slept for requests, as long as these took, and ran so much later."""
+    rows = {
+        REQUEST.group("sda", "read"): cell(10, device=10 * MS),
+        SLEEP.group("sda", "read"): cell(10, asleep=10 * MS, wakeup=late_ns),
+        WAIT.group("sda", "read", "asleep", "direct I/O"): {"total": distribution([10 * MS] * 6)},
+    }
+    return Case(case(rows).report, (REQUEST,))
+
+
+def test_sleeps_of_tasks_are_made_of_reasons_and_nothing_ran_meanwhile() -> None:
+    (made,) = waits.of(asleep(MS).report)["sda", "read"]
+    assert (made.stage, made.shorter_ns, made.running_ns) == ("asleep", 40 * MS, 0)
+    assert made.parts == [("direct I/O", 0.6), (SHORTER, 0.4)]
+    row = Row(WAIT.group("sda", "read", "asleep", "direct I/O"), "total", distribution([10 * MS] * 6), 1.0)
+    assert waits.of_row(asleep(MS).report, row) == {"waits": 0, "share": 0.6}
+
+
+def test_tasks_that_ran_late_are_in_the_verdict() -> None:
+    found = verdict.judge(asleep(10 * MS), rules.path())
+    (woken,) = (one for one in found.findings if one.rule == "woken")
+    assert (woken.stage, woken.figures["share"], woken.figures["mean_ns"]) == ("wakeup", 0.5, 10 * MS)
+    lines = list(words.lines(found, dates=False))
+    assert "also: tasks that slept for read requests ran 10.0 ms after these were complete" in "\n".join(lines)
+    assert not any(one.rule == "woken" for one in verdict.judge(asleep(MS), rules.path()).findings)
 
 
 def test_nothing_is_said_of_stages_in_which_nobody_slept() -> None:

@@ -20,8 +20,10 @@ from wptrace.cli.main import command_names, main
 from wptrace.engine.flow import Flow
 from wptrace.engine.run import RunOptions
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
+from wptrace.flows.io import calls
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.request import RequestFlow
 from wptrace.kernel import blockdev
 from wptrace.model.report import Output
 
@@ -89,7 +91,7 @@ BAD = [
     (["io", "--limit", ""], "--limit takes a whole number, not ''"),
     (["io", "--times", "own"], "--times needs --level block: the whole path always takes its own times"),
     (["io", "--level", "path", "--times", "kernel"], "--times needs --level block: the whole path always takes "),
-    (["io", "--level", "block", "--tid", "1"], "--tid needs --level path: the block layer alone does not show it"),
+    (["io", "--level", "block", "--tid", "1"], "--tid needs --level path or request: the block layer alone"),
     (["io", "--top", "5"], "--top needs --by: it says how many owners are shown"),
     (["io", "--children"], "--children needs --pid: it is about what that process started"),
     (["io", "--level", "block", "--pid", "1", "--children"], "--children needs --level path"),
@@ -98,7 +100,25 @@ BAD = [
     (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path"),
     (["io", "--segments"], "--segments is about events: it needs --slow, --each or --sample"),
     (["io", "--by", "comm", "--top", "x"], "--top takes a whole number, not 'x'"),
-    (["io", "--level", "block", "--by", "comm"], "--by needs --level path"),
+    (["io", "--level", "block", "--by", "comm"], "--by needs --level path or request"),
+    (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path: the block layer"),
+    (
+        ["io", "--level", "request", "--file", "/"],
+        "--file needs --level path: only an operation says",
+    ),
+    (
+        ["io", "--level", "request", "--dir", "/"],
+        "--dir needs --level path: only an operation says",
+    ),
+    (
+        ["io", "--level", "request", "--segments", "--each"],
+        "--segments needs --level path: only an operation",
+    ),
+    (
+        ["io", "--level", "request", "--times", "own"],
+        "--times needs --level block: the whole path",
+    ),
+    (["io", "--level", "request", "--children"], "--children needs --pid"),
     (["io", "--level", "block", "--waits", "1ms"], "--waits needs --level path"),
     (["io", "--waits", "5"], "the duration '5' has no unit"),
     (["io", "--level", "block", "--comm", "fio"], "--comm needs --level path"),
@@ -335,6 +355,48 @@ def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
     assert isinstance(flow, BlockFlow)
     assert terms.stuck_ns is None
     assert flow.level == "block"
+
+
+@pytest.mark.parametrize("level", ["request", "path", "block", ""])
+@pytest.mark.parametrize("share", [0.03, 0.3])
+def test_the_level_where_every_system_call_pays(
+    level: str, share: float, flows: list[Handed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    price = calls.Price(share * 1e6, share)
+    monkeypatch.setattr(calls, "price", lambda: price)
+    monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
+    assert main(["io", *(["--level", level] if level else [])]) == 0
+    ((((flow, _),), _),) = flows
+    # Many are more than 50,000 a second.
+    assert flow.level == (level or ("request" if share > 0.05 else "path"))
+    if isinstance(flow, RequestFlow):
+        assert flow._why == ([] if level else [f"requests alone: {price.words}"])
+    assert "makes 300,000 system calls a second" in calls.Price(3e5, 0.3).words
+    assert "about 30.0% of the busy time" in calls.Price(3e5, 0.3).words
+
+
+@pytest.mark.parametrize("words", [["--file", "FILE"], ["--segments", "--each"]], ids=name)
+def test_what_needs_operations_has_them_whatever_they_cost(
+    words: list[str], flows: list[Handed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "price", lambda: calls.Price(1e6, 0.5))
+    monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
+    assert main(["io", *(__file__ if word == "FILE" else word for word in words)]) == 0
+    ((((flow, _),), _),) = flows
+    assert flow.level == "path"
+
+
+def test_a_level_is_chosen_also_where_calls_cannot_be_counted(
+    flows: list[Handed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> calls.Price:
+        raise WptraceError("the kernel does not permit it")
+
+    monkeypatch.setattr(calls, "price", refused)
+    monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
+    assert main(["io"]) == 0
+    ((((flow, _),), _),) = flows
+    assert flow.level == "path"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from wptrace.engine.filters import Filter
 from wptrace.flows import discover
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io.join.joined import JOINED
-from wptrace.flows.io.kinds import KINDS, WITHIN
+from wptrace.flows.io.kinds import KINDS, SLEEP, WITHIN
 from wptrace.flows.io.options import FS, SAMPLE, SAVINGS
 from wptrace.flows.io.parts import owners
 from wptrace.kernel.cgroups import Cgroup
@@ -372,6 +372,6 @@ def test_every_step_of_a_budget_is_in_the_schema_and_on_its_page() -> None:
 
 
 def test_every_kind_of_group_is_in_the_schema() -> None:
-    assert values("group") == [kind.name for kind in (*KINDS, WAIT, WORK, JOINED)]
+    assert values("group") == [kind.name for kind in (*KINDS, SLEEP, WAIT, WORK, JOINED)]
     for owned in owners.KINDS.values():
         assert values("owned") == [*(kind.name for kind in owned), OWNED_WAIT]

@@ -27,6 +27,7 @@ SILENT = Cause(
 WAIT_FULL = Cause("wait_full", "there were more different waits than are tracked: the time of one is in no reason")
 UNRECORDED = Cause("unrecorded", "the recorder lost a record: an interrupt came while one was begun")
 UNNAMED_FILE = Cause("unnamed_file", "the recorder knows no path of a file: it had records of too many at once")
+SLEEP_FULL = Cause("sleep_full", "more tasks slept for requests at once than are tracked: a wait is not counted")
 OVERWRITTEN = Cause("overwritten", "in a dump: the recorder had room for newer records alone")
 TORN = Cause("torn", "in a dump: a record was being written while the recorder was read")
 EARLIER = Cause("earlier", "in a dump: a record is older than its begin, from which on nothing is missing")
@@ -64,6 +65,7 @@ COUNTED = (
     WAIT_FULL,
     UNRECORDED,
     UNNAMED_FILE,
+    SLEEP_FULL,
 )
 """By the programs."""
 NOTED = (
@@ -82,6 +84,7 @@ NOTED = (
     SILENT,
     UNRECORDED,
     UNNAMED_FILE,
+    SLEEP_FULL,
 )
 """Of these, what costs neither an operation nor a request."""
 DUMPED = (OVERWRITTEN, TORN, EARLIER, UNNAMED)

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from wptrace.analysis import waits
 from wptrace.engine import devices, gone_cgroups
 from wptrace.engine.hooks import END, START, Hook, Way, probe
 from wptrace.flows.io import drivers
 from wptrace.flows.io import operations as io_operations
-from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, REQUEST_STAGES, WRITEBACK_STAGES
+from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, REQUEST_KINDS, REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
 from wptrace.kernel import mounts
 from wptrace.kernel.blockdev import Extent
 from wptrace.kernel.mounts import Remote
+from wptrace.model.kind import names
 
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
-OPERATION, SYNC, SWITCH, FROZEN = "operation", "sync", "switch", "frozen"
+OPERATION, SYNC, SWITCH, FROZEN, THROTTLE = "operation", "sync", "switch", "frozen", "bio.throttle"
 # Those whose ends are ends of operations.
 ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
 # Modules of journals, and the file systems that have one of them.
@@ -39,7 +41,7 @@ WRITES = ("vfs_write", "vfs_writev", "do_iter_write", "vfs_iter_write")
 # They are attached only where records are shown.
 _COMMITS = ("journal.commit", "journal.change")
 # What has no other use than to see operations; all but the first and the switch only add to them.
-OPERATIONS = (*ENDING, SWITCH, "dirty_limit", FROZEN, "bio.throttle", *(f"wait.{function}" for function in _WAITS))
+OPERATIONS = (*ENDING, SWITCH, "dirty_limit", FROZEN, THROTTLE, *(f"wait.{function}" for function in _WAITS))
 
 # Whose hooks are attached where they are asked for; layers, where a traced device is stacked.
 _OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
@@ -233,14 +235,14 @@ HOOKS = (
         "bio.complete",
         "bio completed without a request of its own",
         "layer",
-        ("layers", "submit"),
+        ("layers", "submit", "throttle"),
         f"{_NO_LAYERS}; what io_uring could not send at once counts as in flight",
         END,
         required=False,
     ),
     probe("bio.remap", "bio made of another one (L to Q)", "remap", ("layers",), _NO_LAYERS, required=False),
     Hook(
-        "bio.throttle",
+        THROTTLE,
         "bio held back by a cgroup's limit",
         ("throttle_fentry", "throttle_old_fentry"),
         ("throttle", "io_max"),
@@ -295,21 +297,35 @@ def seen_by(kinds: set[str]) -> tuple[Hook, ...]:
     return tuple(hook._replace(programs=ways.get(hook.id, hook.programs)) for hook in HOOKS)
 
 
-def needed(
-    kinds: set[str], disks: Collection[str] | None, wanted: Collection[str], emits_records: bool
-) -> tuple[Hook, ...]:
-    """Those that serve a stage that is always there or wanted, and what is in use: file systems, drivers of disks
-    (None: all)."""
-    unused = _OPTIONAL - set(wanted)
-    there = None if disks is None else set(map(drivers.module_of, disks))
+def of_files(kinds: set[str], emits_records: bool) -> tuple[Hook, ...]:
+    """The same without those of journals of which there is none."""
     return tuple(
         hook
         for hook in seen_by(kinds)
-        if not set(hook.serves) <= unused
-        and (emits_records or hook.id not in _COMMITS)
-        and _serves(hook, there)
-        and (hook.module not in JOURNALS or JOURNALS[hook.module] & kinds)
+        if (emits_records or hook.id not in _COMMITS) and (hook.module not in JOURNALS or JOURNALS[hook.module] & kinds)
     )
+
+
+def of_requests() -> tuple[Hook, ...]:
+    """All of the level `request`."""
+    stages = {*names(REQUEST_KINDS)}
+    more = {SWITCH: (waits.ASLEEP_ALONE,)}
+    found = (
+        hook._replace(serves=(*more.get(hook.id, ()), *(stage for stage in hook.serves if stage in stages)))
+        for hook in HOOKS
+    )
+    less = {
+        THROTTLE: "the wait for a limit of io.max is not seen, and its requests belong to a worker",
+        SWITCH: "it is not seen when tasks sleep for requests",
+    }
+    return tuple(hook._replace(without=less.get(hook.id, hook.without)) for hook in found if hook.serves)
+
+
+def needed(hooks: Iterable[Hook], disks: Collection[str] | None, wanted: Collection[str]) -> tuple[Hook, ...]:
+    """Those that serve a stage that is always there or wanted, and drivers of disks that are in use (None: all)."""
+    unused = _OPTIONAL - set(wanted)
+    there = None if disks is None else set(map(drivers.module_of, disks))
+    return tuple(hook for hook in hooks if not set(hook.serves) <= unused and _serves(hook, there))
 
 
 def _serves(hook: Hook, there: Collection[str] | None) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from wptrace.analysis import waits
 from wptrace.engine.devices import LABELS
 from wptrace.model.kind import (
     OPERATIONS,
@@ -30,6 +31,7 @@ _C = Point("C", "completed")
 _W = Point("W", "task runs again")
 _X = Point("X", "operation leaves the file")
 _B = Point("B", "page became dirty")
+_Z = Point("Z", "task sleeps")
 
 
 # Of the requests of an owner.
@@ -260,7 +262,7 @@ REQUEST_EVENTS = (
     CounterField("merged", "another bio went with it: both were one request"),
     CounterField(
         "split",
-        "a bio was cut in two, as it was larger than what a request may have; only with the level `path`, in records",
+        "a bio was cut in two, as it was larger than what a request may have; not with the level `block`; in records",
     ),
     CounterField("requeues", "the driver could not take it, or gave it back, and it was issued again"),
     CounterField("parts", "a part of it was done, and the rest went on"),
@@ -328,6 +330,26 @@ WRITEBACK = Kind(
 )
 """Data of a file that went from the page cache to a device."""
 
+SLEEP = Kind(
+    waits.SLEEP,
+    Noun("wait of a task", "waits of tasks"),
+    LABELS,
+    (
+        Stage(
+            waits.ASLEEP_ALONE,
+            _Z,
+            _C,
+            "a task sleeps for a request of its own",
+            "requests take long: see their rows",
+        ),
+        STAGES["wakeup"],
+    ),
+    book="",
+)
+"""Where no operations are followed: a task that slept for a request of its own."""
+
 WRITEBACK_STAGES = tuple(stage.name for stage in WRITEBACK.stages)
 
 KINDS = (OPERATION, HIT, LAYER, REQUEST, WRITEBACK)
+REQUEST_KINDS: tuple[Kind, ...] = (LAYER, REQUEST, WRITEBACK, SLEEP)
+"""Those of the level `request`."""

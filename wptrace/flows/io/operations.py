@@ -184,16 +184,19 @@ _KINDS = {
     "sync_file_range": ("sync_file_range",),
     "sync": ("sync",),
     "msync": ("msync",),
+    "events": ("io_getevents", "io_pgetevents", "io_uring_enter"),
 }
 
 SYNCS = ("fsync", "syncfs", "sync_file_range", "sync", "msync")
 
 
-def calls(count: int, kinds: Sequence[str], plain: bool, syncs: bool, machine: str | None = None) -> bytes:
+def calls(
+    count: int, kinds: Sequence[str], plain: bool, syncs: bool, machine: str | None = None, events: bool = False
+) -> bytes:
     """The kind of each system call as the program knows it, 0 for those that do something else or are not wanted."""
     table, known = bytearray(count), system_calls.numbers(machine or "")
     for kind, every in _KINDS.items():
-        if not (syncs if kind in SYNCS else plain):
+        if not (syncs if kind in SYNCS else events if kind == "events" else plain):
             continue
         for name in every:
             if name in known:

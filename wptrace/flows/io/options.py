@@ -28,6 +28,11 @@ CALL = "call"
 BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
 TOP = 20
 
+PATH, REQUEST, BLOCK = "path", "request", "block"
+LEVELS = (PATH, REQUEST, BLOCK)
+OWNED = (PATH, REQUEST)
+"""Levels that know whose a request is."""
+
 WAITS_NS = 1_000_000
 """Waits of at least so long have a reason, unless another threshold is asked for."""
 

@@ -27,9 +27,9 @@ from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
+from wptrace.flows.io import calls, parts, rules
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
-from wptrace.flows.io import parts, rules
 from wptrace.flows.io.books import Books, Unseen
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
@@ -40,6 +40,7 @@ from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.request_events import timed_out_bit
 from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
+from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.budget import KEPT_ONE_IN
 from wptrace.model.diagnosis import DEGRADED, OK, Check
@@ -62,7 +63,8 @@ class PathFlow(Flow):
     level = "path"
     object = "io_path"
     kinds: tuple[Kind, ...] = KINDS
-    verdict_kinds = (OPERATION, REQUEST)
+    verdict_kinds: tuple[Kind, ...] = (OPERATION, REQUEST)
+    follows_operations = True
     hooks = HOOKS
     filters = FILTERS
     fields = (
@@ -77,19 +79,19 @@ class PathFlow(Flow):
         self._devices = Devices(*devices.chosen(options.devices, places), hidden=True)
         if options.devices and FILE.name in options.filter:
             devices.check_file(options.filter[FILE.name], self._devices.extents)
-        self._counts = Counts()
-        self._file_systems = FileSystems(self._devices, places, every=bool(options.spare))
-        self._parts: list[Part] = [
-            self._counts,
-            self._file_systems,
-            *parts.chosen(options, self._devices, self._counts),
-        ]
-        self.kinds = (*KINDS, *(kind for part in self._parts for kind in part.kinds))
+        self._counts = Counts(self.follows_operations)
+        self._parts: list[Part] = [self._counts, *self._parts_of_files(places)]
+        self._parts += parts.chosen(options, self._devices, self._counts, self.follows_operations)
+        self.kinds = (*self.kinds, *(kind for part in self._parts for kind in part.kinds))
         if options.guest is not None:
             self.name = "host"
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
         self._stopped = False
+
+    def _parts_of_files(self, places: Sequence[Place]) -> list[Part]:
+        self._file_systems = FileSystems(self._devices, places, every=bool(self._options.spare))
+        return [self._file_systems]
 
     # --- The start ------------------------------------------------------------------------------------------------
 
@@ -114,6 +116,11 @@ class PathFlow(Flow):
     def hooks_here(cls) -> tuple[Hook, ...]:
         return io_hooks.seen_by(io_hooks.file_systems(devices.extents((), hidden=True)))
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether other machines or processes serve files that are asked for."""
+        return bool(self._devices.remotes)
+
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
         return [*self._devices.plan(self._hooks()), self.planned_memory(self._prepare)]
@@ -121,8 +128,11 @@ class PathFlow(Flow):
     def _hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
         disks = {extent.disk for extent in self._devices.extents} if not self._devices.everything else None
-        found = io_hooks.needed(self._file_systems.watched, disks, wanted, self._options.emits_records)
+        found = io_hooks.needed(self._offered(), disks, wanted)
         return (*found, *(hook for part in self._parts for hook in part.hooks))
+
+    def _offered(self) -> tuple[Hook, ...]:
+        return io_hooks.of_files(self._file_systems.watched, self._options.emits_records)
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
@@ -135,6 +145,9 @@ class PathFlow(Flow):
         filters.apply(obj.bss, self._options.filter, self.filters)
 
     def start(self, reader: Reader) -> Start:
+        # Before any program is there.
+        by_call = self.follows_operations and calls.are_all_that_is_left()
+        self._slow_path_ns = calls.slow_path_ns() if by_call else 0.0
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
@@ -149,6 +162,7 @@ class PathFlow(Flow):
             obj.enum("call_kind"),
             plain=loaded.way(io_hooks.OPERATION).name == io_operations.CALLS,
             syncs=loaded.way(io_hooks.SYNC).name == io_operations.CALLS,
+            events=not self.follows_operations,
         )
         chosen = {**self._devices.chosen, **filters.describe(self._options.filter, self.filters)}
         for part in self._parts:
@@ -264,6 +278,7 @@ class PathFlow(Flow):
         noted[INCONSISTENT] = sum(cells.shrunk for part in self._parts for cells in part.cells.values())
         given_up = None if shed is None else (shed.given_up, shed.given_up_requests)
         read = books.read(starts, ran, noted, given_up, self._stopped)
+        read = {kind.book: read[kind.book] for kind in self.verdict_kinds}
         folded = {group: count for part in self._parts for group, count in part.folded.items()}
         return self._taken(read, found, self._counters(), ran.values(), folded=folded)
 
@@ -307,9 +322,18 @@ class PathFlow(Flow):
         from wptrace.flows.io.parts.shed import PathShedder
 
         wanted = self._options
+        slow_path = []
+        if self._running.way(io_hooks.OPERATION).name == io_operations.CALLS:
+            (enter,) = io_operations.BY_CALL.starts
+            slow_path = [calls.SlowPath(self._obj.progs[enter], self._slow_path_ns)]
         many = wanted.slow_ns == 0 or 0 < wanted.sample < KEPT_ONE_IN or wanted.records_later
         self._shedder = PathShedder(
-            self._running, self._save if many else None, wanted.interference, TICK_NS, self.read_cells
+            self._running,
+            self._save if many else None,
+            wanted.interference,
+            TICK_NS,
+            self.read_cells,
+            slow_path,
         )
         return self._shedder
 

@@ -11,7 +11,7 @@ from wptrace.analysis import neighbours, verdict, waits
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY, WRITEBACK
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, SLEEP, UNDER_WAY, WRITEBACK
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
 from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, CounterField, Group, Kind, Label, Noun, Task
 from wptrace.model.report import BYTES, Event, Finding, Report
@@ -206,6 +206,19 @@ def _named(rule: str) -> Rule:
     return found
 
 
+def woken(case: Case) -> Finding | None:
+    """Where no operations are followed: tasks that did not run when their requests were complete."""
+    found = case.heaviest(SLEEP)
+    if found is None:
+        return None
+    group, stages = found
+    late, whole = stages["wakeup"], stages[TOTAL]
+    if late.sum < verdict.INSIDE_SHARE * whole.sum:
+        return None
+    figures = {"share": late.sum / whole.sum, "mean_ns": late.mean, "p99_ns": late.percentile(99)}
+    return Finding("woken", figures, group, "wakeup")
+
+
 def owner(case: Case) -> Finding | None:
     """With --by: who had most of the device's time."""
     # What a filter leaves out had it as well, where somebody looks.
@@ -330,6 +343,6 @@ def path(
     named = [_named(rule) for rule in _STAGES]
     return Rules(
         (verdict.idle, cached, verdict.unmeasured, largest),
-        (verdict.grew, tail, verdict.inside, *named, _owner_of(filtered, partial), neighbour, verdict.lost),
+        (verdict.grew, tail, verdict.inside, woken, *named, _owner_of(filtered, partial), neighbour, verdict.lost),
         advice,
     )

@@ -7,7 +7,16 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from wptrace.bpf.object import BpfObject
-from wptrace.flows.io.wait_reasons import DIRTY_LIMIT, NOT_KNOWN, SEVERAL, WaitStack, cleaned, reason_of
+from wptrace.flows.io.wait_reasons import (
+    DIRTY_LIMIT,
+    NOT_KNOWN,
+    REASONS,
+    SEVERAL,
+    Reason,
+    WaitStack,
+    cleaned,
+    reason_of,
+)
 from wptrace.kernel import cpus
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
 
@@ -24,9 +33,9 @@ class WaitStacks:
     A stack that leaves takes its number along, as the next one at its place is of another generation.
     """
 
-    def __init__(self, obj: BpfObject, readable: bool = True) -> None:
+    def __init__(self, obj: BpfObject, readable: bool = True, reasons: Sequence[Reason] = REASONS) -> None:
         """Where none can be read, no wait has one."""
-        self._obj = obj
+        self._obj, self._reasons = obj, reasons
         layout = self._layout = obj.struct("wait_stack")
         self.places = obj.length("wait_stacks")
         first = layout.fields.index("frames[0]")
@@ -46,7 +55,7 @@ class WaitStacks:
         found = self._found.get(number)
         if found is None:
             names = self._names(number)
-            found = self._alike.get(names) or WaitStack(reason_of(names), names)
+            found = self._alike.get(names) or WaitStack(reason_of(names, self._reasons), names)
             self._found[number] = self._alike[names] = found
         return found
 

@@ -26,7 +26,7 @@ from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import segments
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATION, STACK, TOTAL, UNATTRIBUTED, Group, Kind
+from wptrace.model.kind import STACK, TOTAL, UNATTRIBUTED, Group, Kind
 from wptrace.model.report import BYTES, UNTIMED, Event, Incident, InFlight, Report, Row, Start, UnderWay, arranged
 from wptrace.outputs.export import sums
 from wptrace.outputs.export.file import Export, ExportFile
@@ -196,7 +196,7 @@ def _series(
             counters[sums.whole(group)].update(counts)
     everywhere = waits.of(report.everywhere())
     for group, counts in counters.items():
-        made = everywhere.get(group.values, []) if group.kind.name == OPERATION else []
+        made = everywhere.get(group.values, []) if group.kind.name in waits.WAITING else []
         yield {
             "kind": kinds.index(group.kind),
             "name": sums.name(group),

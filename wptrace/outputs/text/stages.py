@@ -12,7 +12,7 @@ from wptrace.analysis.load import LOAD
 from wptrace.analysis.waits import OWNED_WAIT, PARTS_OF_STAGES
 from wptrace.kernel import tasks
 from wptrace.model import units
-from wptrace.model.kind import ALL, Kind, Task
+from wptrace.model.kind import ALL, OPERATIONS, Kind, Task
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
     budget,
@@ -32,7 +32,13 @@ from wptrace.outputs.text.view import Forms, View
 from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
 # What a section of a live screen is called.
-_SECTIONS = {"operation": "operations", "hit": "page-cache hits", "layer": "layers", "writeback": "writeback"}
+_SECTIONS = {
+    "operation": "operations",
+    "hit": "page-cache hits",
+    "layer": "layers",
+    "writeback": "writeback",
+    "sleep": "waits of tasks",
+}
 _REQUESTS = "block requests"
 _COMMANDS = 1024
 # What --by may be.
@@ -157,8 +163,8 @@ class StagesView(View):
         return [] if ALL in devices else list(loads(every, style, devices))
 
     def _slow(self, events: Sequence[Event], width: int) -> list[str]:
-        of_path = any(map(story.is_one, events))
-        lines = ["slow operations:" if of_path else "slow requests:"]
+        operations = any(event.group.kind.book == OPERATIONS for event in events)
+        lines = ["slow operations:" if operations else "slow requests:"]
         for event in events:
             lines += story.short(event, width) if story.is_one(event) else self.event(event, width, False)
         return lines

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from wptrace.analysis import waits
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATION, Group, Kind
+from wptrace.model.kind import Group, Kind
 from wptrace.model.report import BYTES, UNTIMED, Report, Row
 from wptrace.outputs.text import words
 from wptrace.outputs.text.words import bar, columns, padded
@@ -62,7 +62,7 @@ def stages(report: Report, kind: Kind, style: Style, only: Sequence[Table] | Non
     room = (style.width - len(_BETWEEN) * (across - 1)) // across
     idle = _idle(report, kind) if style.terse else set()
     shown = [(group, [row for row in rows if row.metric not in idle]) for group, rows in found]
-    made = waits.of(report) if kind.name == OPERATION else {}
+    made = waits.of(report) if kind.name in waits.WAITING else {}
     drawn = [list(one(group, rows, report, style._replace(width=room), made)) for group, rows in shown]
     lines: list[str] = []
     for first in range(0, len(drawn), across):
@@ -90,15 +90,17 @@ def one(
     names_width = max(_STAGE, *(len(row.metric) for row in rows))
     yield f"  {'stage':<{names_width}} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
     names = {metric.name for metric in group.kind.interference}
+    # Not every disk and kernel shows H.
+    exact = wide(report) or any(stage.end.letter == "H" for stage in group.kind.stages)
     interference = [row for row in rows if row.metric in names]
     for row in rows:
         if row not in interference:
-            yield _row(row, many, style.width, names_width, wide(report))
+            yield _row(row, many, style.width, names_width, exact)
     if interference:
         yield "  of that, inside the stages above:"
         for row in interference:
             yield _row(row, many, style.width, names_width, False)
-    if group.kind.name != OPERATION:
+    if group.kind.name not in waits.WAITING:
         return
     for found in (waits.of(report) if made is None else made).get(group.values, ()):
         yield from _made_of(found, style.width)

@@ -150,6 +150,13 @@ def _inside(finding: Finding, dates: bool) -> str:
     return f"{finding.stage} took {figures['share']:.0%} of the time ({took}) inside the stages"
 
 
+def _woken(finding: Finding, dates: bool) -> str:
+    figures, took = finding.figures, units.duration(finding.figures["mean_ns"])
+    op = "" if finding.group is None else f"{named(finding.group.everywhere)} "
+    late = f"wakeup takes {figures['share']:.0%} of their waits, p99 {units.duration(figures['p99_ns'])}"
+    return f"tasks that slept for {op}requests ran {took} after these were complete: {late}"
+
+
 def _behind(finding: Finding, dates: bool) -> str:
     figures = finding.figures
     took = units.duration(figures["sum_ns"])
@@ -222,6 +229,7 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "grew": _grew,
     "tail": _tail,
     "inside": _inside,
+    "woken": _woken,
     "behind": _behind,
     "ran": _in_the_way("ran on their CPU"),
     "irq_off": _in_the_way("kept interrupts off"),

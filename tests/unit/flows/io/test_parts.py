@@ -14,9 +14,11 @@ from wptrace.bpf.lib import Libbpf
 from wptrace.bpf.object import open_object
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
+from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.request import RequestFlow
 from wptrace.kernel import blockdev
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
@@ -75,6 +77,31 @@ def test_hooks_are_those_of_what_is_asked_for(name: str) -> None:
     plain = {hook.id for hook in PathFlow(Options())._hooks()}
     assert {hook.id for hook in PathFlow(OPTIONS[name])._hooks()} - plain >= HOOKS[name]
     assert not plain & set().union(*HOOKS.values())
+
+
+def test_requests_alone_have_no_hooks_of_operations() -> None:
+    hooks = {hook.id: hook for hook in RequestFlow(Options(interference=True, slow_ns=1000))._hooks()}
+    assert not hooks.keys() & ({*OPERATIONS} - {SWITCH, THROTTLE} | {"journal.commit", "journal.change", "tick"})
+    assert hooks.keys() >= {"request.complete", "request.issue", "bio.queue", "bio.complete", SWITCH, THROTTLE}
+    measured = {name for kind in RequestFlow(Options()).kinds for name in (one.name for one in kind.measured)}
+    assert all(set(hook.serves) <= measured for hook in hooks.values())
+    assert not measured & {"fs", "return", "submit", "journal", "preempted"}
+
+
+@pytest.mark.parametrize("by", ["process", "file"])
+def test_requests_alone_have_no_rows_of_operations(by: str) -> None:
+    flow = RequestFlow(Options(by=by, interference=True))
+    assert [kind.name for kind in flow.kinds] == [
+        "layer", "request", "writeback", "sleep", "owned_request", "wait", "owned_wait",
+    ]  # fmt: skip
+    with open_object("io_path") as obj:
+        flow._prepare(obj)
+        assert obj.rodata.requests_alone
+        rows = [obj.maps[f"{name}_cells"].max_entries for name in ("op", "only", "hit", "interference", "held_op")]
+        assert rows == [1] * 5
+    with open_object("io_path") as obj:
+        PathFlow(Options())._prepare(obj)
+        assert not obj.rodata.requests_alone
 
 
 def test_parts_that_nobody_asks_for_are_not_imported() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.docs.pages import section, tables
-from wptrace.flows.io.wait_reasons import BY_NAME, REASONS, WORK, WORK_BY_NAME, cleaned, reason_of, work_of
+from wptrace.flows.io.wait_reasons import BY_NAME, REASONS, SLEEPS, WORK, WORK_BY_NAME, cleaned, reason_of, work_of
 
 _SYSTEM_CALL = "vfs_write <- __x64_sys_pwrite64 <- do_syscall_64 <- entry_SYSCALL_64_after_hwframe"
 # 5.10, 6.12 and 6.18, with ext4, xfs and btrfs on a device of 5 or 10 ms.
@@ -88,6 +88,30 @@ def test_stacks_that_were_seen(name: str, stack: str) -> None:
     assert reason_of(cleaned(stack.split(" <- "))) == name
 
 
+# 6.18 and 6.12, where a task had a request of its own.
+SLEEPING = {
+    "direct I/O": [
+        "blk_io_schedule <- __blkdev_direct_IO_simple <- blkdev_direct_IO <- blkdev_read_iter <- vfs_read",
+        "blk_io_schedule <- __iomap_dio_rw <- iomap_dio_rw <- ext4_file_read_iter <- vfs_read",
+    ],
+    "AIO events": ["read_events <- do_io_getevents <- __x64_sys_io_getevents"],
+    "io_uring events": ["io_cqring_wait <- __do_sys_io_uring_enter"],
+    "buffered read": ["folio_wait_bit_common <- filemap_get_pages <- filemap_read <- ext4_file_read_iter <- vfs_read"],
+    "page fault": ["folio_wait_bit_common <- filemap_fault <- __do_fault <- handle_mm_fault <- exc_page_fault"],
+    "sync": ["folio_wait_bit_common <- folio_wait_writeback <- __filemap_fdatawait_range <- ext4_sync_file"],
+    "flush": ["submit_bio_wait <- blkdev_issue_flush <- some_file_system"],
+    "metadata": ["__wait_on_buffer <- ext4_read_bh <- __read_extent_tree_block <- ext4_find_extent <- ext4_map_blocks"],
+    "request": ["blk_mq_get_tag <- __blk_mq_alloc_requests <- blk_mq_submit_bio <- blkdev_direct_IO <- vfs_read"],
+    "journal commit": ["__wait_on_buffer <- jbd2_journal_commit_transaction <- kjournald2 <- kthread"],
+    "unknown (some_lock)": ["some_lock <- vfs_read"],
+}
+
+
+@pytest.mark.parametrize(("name", "stack"), [(name, stack) for name, stacks in SLEEPING.items() for stack in stacks])
+def test_stacks_of_tasks_with_a_request(name: str, stack: str) -> None:
+    assert reason_of(cleaned(stack.split(" <- ")), SLEEPS) == name
+
+
 def test_what_no_reason_explains_has_its_function() -> None:
     assert reason_of(["down_write", "some_new_lock", "vfs_write"]) == "unknown (some_new_lock)"
     assert reason_of(["0xffffffff81000010", "vfs_write"]) == "unknown (0xffffffff81000010)"
@@ -105,6 +129,8 @@ def test_the_page_has_the_reasons() -> None:
     (rows,) = tables(section("waits.md", "## Reasons"))
     assert rows == [[reason.name, reason.meaning, reason.advice] for reason in REASONS]
     assert len(BY_NAME) == len(REASONS)
+    (rows,) = tables(section("waits.md", "## With `--level request`"))
+    assert rows == [[reason.name, reason.meaning, reason.advice] for reason in SLEEPS]
     (rows,) = tables(section("waits.md", "## On the CPU"))
     assert rows == [[work.name, work.meaning, work.advice] for work in WORK]
     assert len(WORK_BY_NAME) == len(WORK)

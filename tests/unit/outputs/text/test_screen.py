@@ -18,6 +18,7 @@ LEVELS = {
     "page-cache hits": 2,
     "layers": 5,
     "block requests": 5,
+    "waits of tasks": 5,
     "writeback": 5,
     "owners of operations": 4,
     "owners of hits": 4,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wptrace.engine.filters.task import PID
-from wptrace.flows.io.kinds import KINDS
+from wptrace.flows.io.kinds import KINDS, REQUEST_KINDS
 from wptrace.flows.io.options import CGROUP, DEVICE, Options
 from wptrace.flows.io.part import Part
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from wptrace.flows.io.parts.counts import Counts
 
 
-def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
-    """The parts that are asked for, each imported for that alone. What builds on another one comes behind it."""
+def chosen(options: Options, of: Devices, counts: Counts, operations: bool = True) -> list[Part]:
+    """The parts that are asked for, each imported for that alone. What builds on another one comes behind it.
+
+    Without `operations` they are about requests alone.
+    """
     found: list[Part] = []
     cgroups, owners, neighbours, waits = CgroupNames(), None, None, None
     pid, layers = options.filter.get(PID.name), of.layers()
@@ -28,7 +31,7 @@ def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     if options.interference:
         from wptrace.flows.io.parts.interference import Interference
 
-        found.append(Interference())
+        found.append(Interference(operations))
     if options.writeback:
         from wptrace.flows.io.parts.writeback import Writeback
 
@@ -54,12 +57,17 @@ def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     if options.waits_ns is not None:
         from wptrace.flows.io.parts.waits import Waits
 
-        waits = Waits(options.waits_ns, counts, owners, ticks=options.interference)
+        waits = Waits(options.waits_ns, counts if operations else None, owners, ticks=options.interference)
         found.append(waits)
+    if not operations:
+        from wptrace.flows.io.parts.sleeps import Sleeps
+
+        found.append(Sleeps())
     if options.recorder is not None:
         from wptrace.flows.io.parts.recorder import NamedRecorder
 
-        found.append(NamedRecorder(options.recorder, options.recorder_slow_ns, KINDS, cgroups))
+        kinds = KINDS if operations else REQUEST_KINDS
+        found.append(NamedRecorder(options.recorder, options.recorder_slow_ns, kinds, cgroups))
     if options.by == CGROUP or options.emits_records or options.recorder is not None:
         from wptrace.flows.io.parts.tasks import Cgroups
 

@@ -23,6 +23,11 @@ _PLAIN_KINDS = 2
 class Counts(Part):
     """An operation with its only request is in one cell, `only`; others and their requests are in one each."""
 
+    def __init__(self, operations: bool = True) -> None:
+        """Without operations there are requests alone."""
+        super().__init__()
+        self._operations = operations
+
     def row_bytes(self, obj: BpfObject) -> int:
         return sum(obj.maps[name].value_size * rows for name, rows in self._rows(obj).items())
 
@@ -30,10 +35,11 @@ class Counts(Part):
         for name, rows in self._rows(obj).items():
             obj.maps[name].max_entries = slots * rows
 
-    @staticmethod
-    def _rows(obj: BpfObject) -> dict[str, int]:
+    def _rows(self, obj: BpfObject) -> dict[str, int]:
         """Of each device."""
         kinds, ops = len(obj.enum("op_kind")), len(obj.enum("block_op"))
+        if not self._operations:
+            return {"request_cells": ops}
         return {"op_cells": kinds, "only_cells": _PLAIN_KINDS, "hit_cells": kinds, "request_cells": ops}
 
     def start(self, tracing: Tracing) -> None:
@@ -43,12 +49,14 @@ class Counts(Part):
         def cells(name: str, kind: Kind, of: list[str], stages: list[str], absent: Sequence[str] = ()) -> DeviceCells:
             return DeviceCells(obj.maps[f"{name}_cells"], tracing.names, kind, of, stages, True, absent)
 
+        self.cells = {"request": cells("request", REQUEST, ops, obj.enum("request_stage"))}
+        if not self._operations:
+            return
         absent = [name for name in SPARSE if name not in only]
-        self.cells = {
+        self.cells |= {
             "op": cells("op", OPERATION, kinds, obj.enum("op_stage")),
             "only": cells("only", OPERATION, kinds[:_PLAIN_KINDS], only, absent),
             "hit": cells("hit", HIT, kinds, [TOTAL]),
-            "request": cells("request", REQUEST, ops, obj.enum("request_stage")),
         }
 
     def add_distributions(self, found: Distributions) -> None:
@@ -61,7 +69,7 @@ class Counts(Part):
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         super().add_counters(found)
-        for group, counters in self.cells["only"].counters.items():
+        for group, counters in self.cells["only"].counters.items() if self._operations else ():
             found.setdefault(Group(REQUEST, group.values), Counter())[BYTES] += counters["request_bytes"]
 
     # --- The books ------------------------------------------------------------------------------------------------
@@ -69,16 +77,20 @@ class Counts(Part):
     def requests(self) -> Iterator[tuple[Group, Mapping[str, int]]]:
         """What was counted of requests."""
         for name in ("request", "only"):
-            yield from self.cells[name].counters.items()
+            if name in self.cells:
+                yield from self.cells[name].counters.items()
 
     @property
     def requests_ended(self) -> tuple[int, int]:
         """How many, and how many of them failed."""
-        request, only = self.cells["request"], self.cells["only"]
+        request = self.cells["request"]
+        if not self._operations:
+            return request.total("finished"), request.total("failed")
+        only = self.cells["only"]
         finished = request.total("finished") + only.total("finished")
         return finished, request.total("failed") + only.total("request_failed")
 
     @property
     def operations_ended(self) -> tuple[int, int]:
-        cells = [self.cells[name] for name in ("op", "only", "hit")]
+        cells = [self.cells[name] for name in ("op", "only", "hit") if name in self.cells]
         return sum(one.total("finished") for one in cells), sum(one.total("failed") for one in cells)

@@ -22,18 +22,23 @@ FUNCTIONS = {
 
 
 class Interference(Part):
-    stages = (*INTERFERENCES, *CONTROLLERS)
+    def __init__(self, operations: bool = True) -> None:
+        """Without operations, controllers alone."""
+        super().__init__()
+        self._operations = operations
+        self.stages = (*INTERFERENCES, *CONTROLLERS) if operations else CONTROLLERS
 
     def row_bytes(self, obj: BpfObject) -> int:
-        return obj.maps["interference_cells"].value_size * len(obj.enum("op_kind"))
+        return obj.maps["interference_cells"].value_size * len(obj.enum("op_kind")) if self._operations else 0
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
         kinds = len(obj.enum("op_kind"))
-        obj.maps["interference_cells"].max_entries = slots * kinds
-        obj.maps["held_op_cells"].max_entries = slots * kinds
+        if self._operations:
+            obj.maps["interference_cells"].max_entries = slots * kinds
+            obj.maps["held_op_cells"].max_entries = slots * kinds
+            obj.bss.tick_ns = TICK_NS
         obj.maps["held_request_cells"].max_entries = slots * len(obj.enum("block_op"))
         obj.rodata.interference = obj.bss.interference_on = True
-        obj.bss.tick_ns = TICK_NS
         found = symbols.code(set(FUNCTIONS.values()))
         code = [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")]
         obj.bss.code_begin = [begin for begin, _ in code]
@@ -42,21 +47,23 @@ class Interference(Part):
     def start(self, tracing: Tracing) -> None:
         obj, names = tracing.obj, tracing.names
         kinds, ops, controllers = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("controller")
-        interference, held, held_requests = (
-            obj.maps[f"{name}_cells"] for name in ("interference", "held_op", "held_request")
-        )
-        self.cells = {
+        held = obj.maps["held_request_cells"]
+        self.cells = {"held_request": DeviceCells(held, names, REQUEST, ops, controllers)}
+        if not self._operations:
+            return
+        interference, held = obj.maps["interference_cells"], obj.maps["held_op_cells"]
+        self.cells |= {
             "interference": DeviceCells(interference, names, OPERATION, kinds, list(INTERFERENCES), True),
             "held_op": DeviceCells(held, names, OPERATION, kinds, controllers),
-            "held_request": DeviceCells(held_requests, names, REQUEST, ops, controllers),
         }
 
     def notes(self, loaded: Loaded) -> list[str]:
         """Each kernel has some of the functions, if it shows them."""
+        found = [] if self._operations else [f"{', '.join(INTERFERENCES)} are not seen at this level"]
         if any(loaded.obj.bss.code_bytes):
-            return []
+            return found
         hidden = f"/proc/kallsyms shows no addresses ({privileges.hidden_addresses()})"
-        return [f"what held requests back has no name: {hidden}"]
+        return [*found, f"what held requests back has no name: {hidden}"]
 
     def add_distributions(self, found: Distributions) -> None:
         super().add_distributions(found)

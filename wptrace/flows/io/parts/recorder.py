@@ -24,6 +24,7 @@ from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import UsageError
 from wptrace.flows.io.causes import EARLIER, OVERWRITTEN, TORN, UNNAMED
+from wptrace.flows.io.kinds import OPERATION
 from wptrace.flows.io.options import RecorderSize
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.flows.io.recorded import FLAGS, RECORDED, Names
@@ -212,6 +213,8 @@ class NamedRecorder(Recorder):
     def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], cgroups: CgroupNames) -> None:
         super().__init__(size, slow_ns, kinds, RECORDED._replace(more=_flags()))
         self._cgroups = cgroups
+        if OPERATION not in kinds:
+            self.what, self._notes_of_dump = Recorder.what, ("waits of tasks are not recorded",)
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
         super().prepare(obj, slots)

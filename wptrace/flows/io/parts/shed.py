@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Callable
 
-from wptrace.bpf.programs import Program
+from wptrace.engine.flow import Counted
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import HOOKS, OPERATIONS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
@@ -35,8 +36,10 @@ class PathShedder:
         interference: bool,
         tick_ns: int,
         read_cells: Callable[[], object],
+        unseen: Sequence[Counted] = (),
     ) -> None:
-        self._loaded = loaded
+        """`unseen` is work that the programs cause, and the kernel does not count as theirs."""
+        self._loaded, self._unseen = loaded, unseen
         self._save_records, self._tick_ns = save_records, tick_ns
         self._read_cells = read_cells
         self._off: set[str] = set()
@@ -46,11 +49,12 @@ class PathShedder:
         kinds = [INTERFERENCE] if interference else []
         kinds += [EACH] if save_records is not None else []
         # Only an operation knows its file: without operations, a filter for files would leave nothing.
-        kinds += [] if loaded.obj.bss.filter_file else [FS, SAMPLE]
+        operations = [] if loaded.obj.rodata.requests_alone else [FS]
+        kinds += [] if loaded.obj.bss.filter_file else [*operations, SAMPLE]
         self.steps = ladder(kinds)
 
-    def programs(self) -> list[Program]:
-        return self._loaded.programs
+    def programs(self) -> list[Counted]:
+        return [*self._loaded.programs, *self._unseen]
 
     def shed(self, step: Step) -> None:
         {

@@ -18,7 +18,7 @@ from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
 from wptrace.flows.io.options import WAITS_NS
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
-from wptrace.flows.io.wait_reasons import SEVERAL, work_of
+from wptrace.flows.io.wait_reasons import REASONS, SEVERAL, SLEEPS, work_of
 from wptrace.flows.io.wait_stacks import WaitStacks
 from wptrace.kernel import cpus, privileges, symbols
 from wptrace.model.book import MISTAKEN_STACK, Cause
@@ -38,6 +38,7 @@ _GONE = 1 << 63
 """The key of no row."""
 _NOBODY = -1
 """The owner of what is counted for all of them."""
+_OF_OPERATIONS = "op_kind", "op_stage", REASONS
 
 
 def owned(label: Label) -> Kind:
@@ -58,12 +59,13 @@ _Times = dict[tuple[Group, tuple[str, ...]], Counter[str]]
 
 
 class Waits(Part):
-    def __init__(self, least_ns: int, counts: Counts, owners: Owners | None, ticks: bool) -> None:
-        """With `ticks`, also what operations did while they ran."""
+    def __init__(self, least_ns: int, counts: Counts | None, owners: Owners | None, ticks: bool) -> None:
+        """With `ticks`, also what operations did while they ran. Without `counts` of operations, it is about sleeps of
+        tasks for requests of their own."""
         super().__init__()
         self._least_ns, self._counts, self._owners = least_ns, counts, owners
         self._kind = WAIT if owners is None else owned(owners.kinds[0].labels[-1])
-        self.kinds = (*dict.fromkeys((WAIT, self._kind)), *((WORK,) if ticks else ()))
+        self.kinds = (*dict.fromkeys((WAIT, self._kind)), *((WORK,) if ticks and counts is not None else ()))
         if owners is not None:
             owners.leaving = self.forget
         self._rows: dict[int, _Row] = {}
@@ -81,12 +83,14 @@ class Waits(Part):
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
         obj.data.wait_ns = self._least_ns
-        obj.maps["known_stacks"].max_entries = 2 * len(obj.enum("op_kind"))
+        obj.maps["known_stacks"].max_entries = 2 * len(obj.enum("block_op" if self._counts is None else "op_kind"))
 
     def start(self, tracing: Tracing) -> None:
         obj = self._obj = tracing.obj
-        self._names, self._kinds, self._stages = tracing.names, obj.enum("op_kind"), obj.enum("op_stage")
-        self.stacks, self._runs = WaitStacks(obj, _reads_stacks(tracing.loaded)), obj.constants["WAIT_RUNS"]
+        of, stages, reasons = ("block_op", "sleep_stage", SLEEPS) if self._counts is None else _OF_OPERATIONS
+        self._names, self._kinds, self._stages = tracing.names, obj.enum(of), obj.enum(stages)
+        self.stacks = WaitStacks(obj, _reads_stacks(tracing.loaded), reasons)
+        self._runs = obj.constants["WAIT_RUNS"]
         self._waits = Cells(obj.maps["wait_cells"], [], [TOTAL])
         self.cells = {"wait": self._waits}
         by_stack = _journals_by_stack(tracing.loaded)
@@ -196,7 +200,7 @@ class Waits(Part):
                 continue
             made = self._with_limits(group, counts)
             found.setdefault(WAITS.group(*group.values[: len(WAITS.labels)]), Counter()).update(made)
-        for group, counts in self._counts.cells["op"].counters.items():
+        for group, counts in self._counts.cells["op"].counters.items() if self._counts is not None else ():
             for stage in RUNNABLE:
                 found[ASLEEP.group(*group.values, stage)] = Counter({NS: counts[f"{stage}_asleep_ns"]})
 

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that slept for requests of their own, where no operations are followed (bpf_src/block/path/sleep.h)."""
+
+from __future__ import annotations
+
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.devices import DeviceCells
+from wptrace.flows.io.causes import SLEEP_FULL
+from wptrace.flows.io.kinds import SLEEP
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.model.book import Cause
+
+
+class Sleeps(Part):
+    def row_bytes(self, obj: BpfObject) -> int:
+        return obj.maps["sleep_cells"].value_size * len(obj.enum("block_op"))
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        obj.maps["sleep_cells"].max_entries = slots * len(obj.enum("block_op"))
+
+    def start(self, tracing: Tracing) -> None:
+        obj = tracing.obj
+        ops, stages = obj.enum("block_op"), obj.enum("sleep_stage")
+        self.cells = {"sleep": DeviceCells(obj.maps["sleep_cells"], tracing.names, SLEEP, ops, stages, True)}
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        return {SLEEP_FULL: obj.bss.loss[obj.enum("path_cause").index(SLEEP_FULL.name)]}
