@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
-_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits")
+_PATH_ONLY = ("sample", "limit", "stuck", "by", "statement_text", "waits")
 _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from wptrace.analysis.statements import TEXTS
     from wptrace.flows.io.options import BY, FILTERS, TOP
 
     common.add_interval(parser)
@@ -59,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show = parser.add_argument_group("what to show")
     show.add_argument(
+        "--statement-text",
+        choices=TEXTS,
+        help="with --by statement: texts without their literals, in full, or a number for each (default: normalised)",
+    )
+    show.add_argument(
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
     path.add_output(parser, show)
@@ -86,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    events = path.require(options)
+    events = _require(options)
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path: the block layer does not know what it starts")
     with _workload(options) as workload:
@@ -106,10 +112,18 @@ def run(options: argparse.Namespace) -> int:
 
 def flows(options: argparse.Namespace) -> list[PathFlow | BlockFlow]:
     """Without a run: what the options say of it."""
-    events = path.require(options)
+    events = _require(options)
     if options.level == "block":
         return [_block(options, events)]
     return [_path(options, events, options.by or ("cgroup" if options.neighbours else ""))]
+
+
+def _require(options: argparse.Namespace) -> common.EventOptions:
+    from wptrace.flows.io.options import STATEMENT
+
+    if options.statement_text is not None and options.by != STATEMENT and options.level == "path":
+        raise UsageError("--statement-text needs --by statement: it says what is shown of one")
+    return path.require(options)
 
 
 @contextmanager
@@ -172,10 +186,12 @@ def _by(options: argparse.Namespace) -> str:
 
 def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     """The owners that a key leads to, the present one first."""
-    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
 
     order = [PROCESS, CGROUP, FILE, THREAD, COMM, DIR]
-    order += [one for one in BY if one not in order and not (one == DEVICE and options.neighbours)]
+    # Statements are for who has such a server.
+    absent = {DEVICE if options.neighbours else "", STATEMENT if by != STATEMENT else ""}
+    order += [one for one in BY if one not in order and one not in absent]
     at = order.index(by) if by else 0
     return (*order[at:], *order[:at]) if by else ()
 
@@ -219,6 +235,7 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
 
 
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> PathFlow:
+    from wptrace.analysis.statements import NORMALISED
     from wptrace.engine import filters
     from wptrace.flows.io.options import DEVICE, FILTERS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
@@ -243,6 +260,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str) -> 
         interference=options.interference,
         writeback=options.writeback,
         by=by,
+        statement_text=options.statement_text or NORMALISED,
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),

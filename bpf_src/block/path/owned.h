@@ -107,7 +107,9 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	if (by == OWNER_BY_CGROUP) {
 		key.id = frame->cgroup;
 	} else {
-		if (by != OWNER_BY_COMM) {
+		if (by == OWNER_BY_STATEMENT) {
+			key.more = STATEMENT_ROW_PROGRAM;
+		} else if (by != OWNER_BY_COMM) {
 			key.id = (__u64)frame->tgid << 32 | (by == OWNER_BY_THREAD ? frame->tid : 0);
 			key.more = frame->started;
 		}

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 from wptrace.engine.filters.task import PID
 from wptrace.flows.io.kinds import KINDS
-from wptrace.flows.io.options import CGROUP, DEVICE, Options
+from wptrace.flows.io.options import CGROUP, DEVICE, STATEMENT, Options
 from wptrace.flows.io.part import Part
 from wptrace.kernel.cgroup_names import CgroupNames
 
 if TYPE_CHECKING:
     from wptrace.engine.devices import Devices
     from wptrace.flows.io.parts.counts import Counts
+    from wptrace.flows.io.parts.owners import Owners
 
 
 def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
     """The parts that are asked for, each imported for that alone. What builds on another one comes behind it."""
     found: list[Part] = []
-    cgroups, owners, neighbours, waits = CgroupNames(), None, None, None
+    owners: Owners | None = None
+    cgroups, neighbours, waits = CgroupNames(), None, None
     pid, layers = options.filter.get(PID.name), of.layers()
     if pid or options.children:
         from wptrace.flows.io.parts.tasks import Process
@@ -42,9 +44,14 @@ def chosen(options: Options, of: Devices, counts: Counts) -> list[Part]:
 
         found.append(ByDevice(options.top))
     elif options.by:
-        from wptrace.flows.io.parts.owners import Owners
+        if options.by == STATEMENT:
+            from wptrace.flows.io.parts.statements import Statements
 
-        owners = Owners(options.by, cgroups, options.top, options.owner_rows)
+            owners = Statements(options.statement_text, options.top, options.owner_rows)
+        else:
+            from wptrace.flows.io.parts.owners import Owners
+
+            owners = Owners(options.by, cgroups, options.top, options.owner_rows)
         found.append(owners)
         if options.neighbours:
             from wptrace.flows.io.parts.neighbours import Neighbours
