@@ -165,30 +165,36 @@ static __always_inline __u32 started(enum owner_by by)
 	return ns >> 20;
 }
 
-/* What the current task works on; a reader that finds it named must not find half of a text. */
+/* Of a text that may be nowhere any more. A reader that finds the owner named must not find half of a text. */
+static __always_inline __u32 owner_by_statement(struct owner_key *key, __u64 text)
+{
+	__u32 number = owner_number(key, OWNER_BY_STATEMENT);
+	struct owner *owner;
+
+	if (number == OWNER_OTHERS)
+		return number;
+	owner = owner_at(number - 1);
+	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
+		if (text)
+			keep_text(number - 1, text);
+		barrier();
+		owner->known = OWNER_NAMED;
+	}
+	return number;
+}
+
+/* What the current task works on. */
 __noinline __u32 owner_of_statement(void)
 {
 	struct statement statement = {};
 	struct owner_key key = {};
-	struct owner *owner;
-	__u32 number;
 
 	if (owner_by != OWNER_BY_STATEMENT)
 		return 0;
 	statement_of_task(&statement, key.comm);
 	key.id = statement.hash;
 	key.more = statement.row;
-	number = owner_number(&key, OWNER_BY_STATEMENT);
-	if (number == OWNER_OTHERS)
-		return number;
-	owner = owner_at(number - 1);
-	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
-		if (statement.text)
-			keep_text(number - 1, statement.text);
-		barrier();
-		owner->known = OWNER_NAMED;
-	}
-	return number;
+	return owner_by_statement(&key, statement.text);
 }
 
 /* The current task, or what it belongs to. */

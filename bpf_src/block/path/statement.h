@@ -29,8 +29,8 @@ __u32 unknown_server;
 
 /* What of a text tells it from others, and is kept. */
 CONSTANT(STATEMENT_BYTES, 1024);
-/* So much of it at a time: on the stack, which no other task shares. */
-CONSTANT(STATEMENT_PIECE, 128);
+/* So much of it at a time: on the stack, which no other task shares, and of which older kernels give little. */
+CONSTANT(STATEMENT_PIECE, 64);
 
 /* Of each place in `owners`; no more than one without --by statement. */
 struct statement_text {

@@ -8,7 +8,7 @@ the same label.
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections import Counter, OrderedDict
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,9 @@ from wptrace.model.kind import Comm, Group
 UNREAD = Comm("unread")
 """Texts that were not in memory, or are none."""
 
+# What is remembered of those that were freed.
+_TEXTS = 1 << 14
+
 _FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -35,6 +38,8 @@ class Statements(Owners):
         super().__init__(STATEMENT, CgroupNames(), top, rows)
         self._how = how
         self._found: list[Program] = []
+        self._texts: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        """What has a hash, also of those that made room: what one made dirty is written when its text is gone."""
         self._sharing: Counter[Any] = Counter()
         """How many owners have a label; 0: those that had it made room for others."""
 
@@ -86,16 +91,28 @@ class Statements(Owners):
             return Comm(self._comm(values))
         if row == "unread":
             return UNREAD
+        found = self._text(number, values["key.id"], row == "title")
+        key = values["key.more"], values["key.id"]
+        if found is UNREAD:
+            found = self._texts.get(key, UNREAD)
+        else:
+            self._texts[key] = found
+            self._texts.move_to_end(key)
+            if len(self._texts) > _TEXTS:
+                self._texts.popitem(last=False)
+        return found
+
+    def _text(self, number: int, hash_in_key: int, is_title: bool) -> Any:
         memory = self._obj.maps["statement_texts"].raw(number - 1)
         size = self._obj.constants["STATEMENT_BYTES"]
         text = b"" if memory is None else bytes(memory[:size]).split(b"\0", 1)[0]
         # Where it was not read, or has become another one meanwhile, it has another hash.
-        if hash_of(text, self._obj.constants["STATEMENT_PIECE"], size) != values["key.id"]:
+        if hash_of(text, self._obj.constants["STATEMENT_PIECE"], size) != hash_in_key:
             return UNREAD
         found = statements.decoded(text, cut=len(text) == size)
         if not found:
             return UNREAD
-        return Comm(statements.title(found)) if row == "title" else statements.shown(found, self._how)
+        return Comm(statements.title(found)) if is_title else statements.shown(found, self._how)
 
     # --- Owners that are gone ---------------------------------------------------------------------------------------
 
