@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import mounted
@@ -18,6 +16,7 @@ from tests.kernel.patience import said
 from tests.kernel.postgres import Postgres, server
 from tests.kernel.test_owners import OWNED, exact, totals
 from tests.kernel.trace import Line, Trace
+from wptrace.kernel import elf
 
 pytestmark = pytest.mark.one_kernel
 
@@ -89,7 +88,7 @@ LIAR = """
 import ctypes, mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
 buffer = mmap.mmap(-1, 4096)
-base = int(open("/proc/self/maps").read().partition("-")[0], 16) if sys.argv[3] == "ET_DYN" else 0
+base = int(open("/proc/self/maps").read().partition("-")[0], 16) if sys.argv[3] == "3" else 0  # ET_DYN
 variable = ctypes.c_void_p.from_address(base + int(sys.argv[2]))
 pages = mmap.mmap(-1, 8192)
 start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
@@ -115,14 +114,13 @@ def liar(folder: Path, disk: Disk) -> list[str]:
     program = folder / "postgres"
     shutil.copy(Path("/usr/bin/python3").resolve(), program)
     with program.open("rb") as file:
-        found = ELFFile(file)
-        kind, table = found["e_type"], found.get_section_by_name(".dynsym")
-        assert isinstance(table, SymbolTableSection)
-        symbol = next(iter(table.get_symbol_by_name(SPARE.decode()) or ()))
+        found = elf.symbols(file.fileno())
+    assert found is not None
+    value = next(one.value for one in found.table if found.names.startswith(SPARE + b"\0", one.name))
     data = program.read_bytes()
     program.write_bytes(data.replace(b"\0" + SPARE + b"\0", b"\0debug_query_string".ljust(len(SPARE) + 2, b"\0"), 1))
     program.chmod(0o755)
-    return [str(program), "-I", "-S", "-c", LIAR, disk.path, str(symbol["st_value"]), kind]
+    return [str(program), "-I", "-S", "-c", LIAR, disk.path, str(value), str(data[16])]
 
 
 def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) -> None:
