@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--writeback", action="store_true", help="also follow what is written back later, by its owner")
     which.add_argument("--by", choices=BY, help="also show rows by owner")
     which.add_argument(
+        "--statement-text",
+        choices=TEXTS,
+        help="with --by statement: texts without their literals, in full, or a number for each (default: normalised)",
+    )
+    which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
     )
     path.add_waits(which)
@@ -59,11 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: auto)",
     )
     show = parser.add_argument_group("what to show")
-    show.add_argument(
-        "--statement-text",
-        choices=TEXTS,
-        help="with --by statement: texts without their literals, in full, or a number for each (default: normalised)",
-    )
     show.add_argument(
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
