@@ -759,6 +759,8 @@ struct nsproxy {
 
 struct mm_struct {
 	struct {
+		long unsigned int start_code;
+		long unsigned int arg_start;
 		struct task_struct *owner;
 		struct file *exe_file;
 	};

@@ -20,6 +20,7 @@ from wptrace.model.kind import (
     OWNER,
     PASID,
     STACK,
+    STATEMENT,
     TASK,
     TOTAL,
     Group,
@@ -79,7 +80,7 @@ _BY_TYPE = {
     CPU: CPU,
     STACK: STACK,
     PASID: PASID,
-    **dict.fromkeys((TASK, COMM, CGROUP, FILE, CALL), OWNED_BY),
+    **dict.fromkeys((TASK, COMM, CGROUP, FILE, CALL, STATEMENT), OWNED_BY),
 }
 
 

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
-_PATH_ONLY = ("sample", "limit", "stuck", "by", "waits")
+_PATH_ONLY = ("sample", "limit", "stuck", "by", "statement_text", "waits")
 _NEED_OPERATIONS = {"file": "which file it is of", "dir": "which file it is of", "segments": "what it is made of"}
 _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from wptrace.analysis.statements import TEXTS
     from wptrace.flows.io.options import BY, FILTERS, LEVELS, TOP
 
     common.add_interval(parser)
@@ -46,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     which.add_argument("--writeback", action="store_true", help="also follow what is written back later, by its owner")
     which.add_argument("--by", choices=BY, help="also show rows by owner")
+    which.add_argument(
+        "--statement-text",
+        choices=TEXTS,
+        help="with --by statement: texts without their literals, in full, or a number for each (default: normalised)",
+    )
     which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
     )
@@ -92,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    events = path.require(options)
+    events = _require(options)
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path or request: the block layer does not know what it starts")
     with _workload(options) as workload:
@@ -116,10 +122,18 @@ def run(options: argparse.Namespace) -> int:
 
 def flows(options: argparse.Namespace) -> list[PathFlow | BlockFlow]:
     """Without a run: what the options say of it."""
-    events = path.require(options)
+    events = _require(options)
     if options.level == "block":
         return [_block(options, events)]
     return [_path(options, events, options.by or ("cgroup" if options.neighbours else ""))]
+
+
+def _require(options: argparse.Namespace) -> common.EventOptions:
+    from wptrace.flows.io.options import STATEMENT
+
+    if options.statement_text is not None and options.by != STATEMENT and options.level == "path":
+        raise UsageError("--statement-text needs --by statement: it says what is shown of one")
+    return path.require(options)
 
 
 @contextmanager
@@ -196,10 +210,12 @@ def _by(options: argparse.Namespace) -> str:
 
 def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     """The owners that a key leads to, the present one first."""
-    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
 
     order = [PROCESS, CGROUP, FILE, THREAD, COMM, DIR]
-    order += [one for one in BY if one not in order and not (one == DEVICE and options.neighbours)]
+    # Statements are for who has such a server.
+    absent = {DEVICE if options.neighbours else "", STATEMENT if by != STATEMENT else ""}
+    order += [one for one in BY if one not in order and one not in absent]
     at = order.index(by) if by else 0
     return (*order[at:], *order[:at]) if by else ()
 
@@ -243,6 +259,7 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
 
 
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why: str = "") -> PathFlow:
+    from wptrace.analysis.statements import NORMALISED
     from wptrace.engine import filters
     from wptrace.flows.io.options import DEVICE, FILTERS, TOP, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
@@ -271,6 +288,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
         interference=options.interference,
         writeback=options.writeback,
         by=by,
+        statement_text=options.statement_text or NORMALISED,
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),

@@ -38,6 +38,13 @@ def require_tracing() -> None:
         raise NotPermittedError(f"tracing takes {' and '.join(lacking)}, which {missing} missing", hint=advice())
 
 
+def require_reading(what: str) -> None:
+    """Of what shows the memory of other processes, as it is for /proc/PID/mem."""
+    if not effective() & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}:
+        lacks = "takes CAP_SYS_PTRACE, which is missing"
+        raise NotPermittedError(f"{what} reads the memory of other processes and {lacks}", hint="run it with sudo")
+
+
 def require_admin(what: str) -> None:
     """Of what the kernel gives to CAP_SYS_ADMIN alone."""
     if "CAP_SYS_ADMIN" not in effective():

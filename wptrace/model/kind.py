@@ -26,7 +26,7 @@ class _All:
 ALL = _All()
 
 DEVICE, OPERATION, CPU, TASK, CGROUP, PASID, STACK = "device", "operation", "cpu", "task", "cgroup", "pasid", "stack"
-COMM, FILE, CALL = "comm", "file", "call"
+COMM, FILE, CALL, STATEMENT = "comm", "file", "call", "statement"
 NUMBER = "number"
 OWNER = "owner"
 """Another name of the label that says whose something is."""
@@ -68,6 +68,9 @@ class Label(NamedTuple):
             self.type in (CPU, TASK, PASID, NUMBER) or (self.alias == OWNER and value in (OTHERS, NOBODY))
         ):
             # What stands for all that found no row of its own.
+            plain = None
+        if self.type == STATEMENT and isinstance(value, Comm):
+            # Who works on none.
             plain = None
         return {**({self.alias: self.shown(value)} if self.alias else {}), self.name: plain}
 

@@ -27,6 +27,7 @@ from wptrace.model.kind import (
     OPERATION,
     PASID,
     STACK,
+    STATEMENT,
     TASK,
     TOTAL,
     Bounded,
@@ -42,7 +43,7 @@ PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 # Those of which there may be any number.
-_NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL}
+_NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, STATEMENT}
 _NAMES = {DEVICE: "device", OPERATION: "operation", CPU: "cpu"}
 # Powers of two: 1 us to 69 s, and of anything else from 512 to 32 Mi.
 _EDGES_NS = [1 << at for at in range(10, 37)]

@@ -104,6 +104,15 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	struct owner_key key = {};
 	enum owner_by by = owner_by;
 
+	if (by == OWNER_BY_STATEMENT) {
+		if (frame->started == STATEMENT_ROW_NONE)
+			return OWNER_OTHERS;
+		key.id = frame->statement;
+		key.more = frame->started;
+		if (frame->started == STATEMENT_ROW_PROGRAM)
+			__builtin_memcpy(key.comm, frame->comm, sizeof(key.comm));
+		return owner_by_statement(&key, 0);
+	}
 	if (by == OWNER_BY_CGROUP) {
 		key.id = frame->cgroup;
 	} else {

@@ -10,6 +10,7 @@
 
 #include "block/path/state.h"
 #include "block/path/call.h"
+#include "block/path/statement.h"
 #include "lib/comm.h"
 
 enum owner_by {
@@ -21,6 +22,7 @@ enum owner_by {
 	OWNER_BY_CALL,
 	OWNER_BY_FILE,
 	OWNER_BY_DIR,
+	OWNER_BY_STATEMENT,
 };
 EXPORT_ENUM(owner_by);
 const volatile enum owner_by owner_by;
@@ -35,8 +37,10 @@ const volatile enum owner_by owner_by;
 CONSTANT(OWNER_OTHERS, OWNERS + 1);
 
 struct owner_key {
-	__u64 id; /* tgid << 32 | tid, the id of a cgroup, call_class << 32 | number, the number of an inode */
-	__u64 more; /* the device of that inode; of a task when it was started, as its number may be given to another one */
+	/* tgid << 32 | tid, the id of a cgroup, call_class << 32 | number, the number of an inode, the hash of a text */
+	__u64 id;
+	/* The device of that inode; the statement_row; of a task when it was started, as its number may be another's. */
+	__u64 more;
 	__u64 comm[2];
 };
 
@@ -44,7 +48,7 @@ enum owner_known {
 	OWNER_UNKNOWN,
 	OWNER_KNOWN, /* the key is there */
 	OWNER_BEING_NAMED,
-	OWNER_NAMED, /* and the path, where it is a file or a directory */
+	OWNER_NAMED, /* and the path of a file or a directory, or the text of a statement */
 };
 
 struct owner {
@@ -71,7 +75,8 @@ static __always_inline struct owner *owner_at(__u32 place)
 
 /* What owners are is read once: each time it is read takes two instructions, also where the verifier knows it. */
 #define BY_FILE(by) ((by) == OWNER_BY_FILE || (by) == OWNER_BY_DIR)
-#define BY_NAME(by) ((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM)
+#define BY_NAME(by) \
+	((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || (by) == OWNER_BY_STATEMENT)
 
 /* Of what such keys have in them. */
 static __always_inline __u64 owner_hash(struct owner_key *key, enum owner_by by)
@@ -160,12 +165,46 @@ static __always_inline __u32 started(enum owner_by by)
 	return ns >> 20;
 }
 
+/* Of a text that may be nowhere any more. A reader that finds the owner named must not find half of a text. */
+static __always_inline __u32 owner_by_statement(struct owner_key *key, __u64 text)
+{
+	__u32 number = owner_number(key, OWNER_BY_STATEMENT);
+	struct owner *owner;
+
+	if (number == OWNER_OTHERS)
+		return number;
+	owner = owner_at(number - 1);
+	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
+		if (text)
+			keep_text(number - 1, text);
+		barrier();
+		owner->known = OWNER_NAMED;
+	}
+	return number;
+}
+
+/* What the current task works on. */
+__noinline __u32 owner_of_statement(void)
+{
+	struct statement statement = {};
+	struct owner_key key = {};
+
+	if (owner_by != OWNER_BY_STATEMENT)
+		return 0;
+	statement_of_task(&statement, key.comm);
+	key.id = statement.hash;
+	key.more = statement.row;
+	return owner_by_statement(&key, statement.text);
+}
+
 /* The current task, or what it belongs to. */
 static __always_inline __u32 owner_of_task(enum owner_by by)
 {
 	struct owner_key key = {};
 	__u64 ids;
 
+	if (by == OWNER_BY_STATEMENT)
+		return owner_of_statement();
 	if (by == OWNER_BY_CGROUP) {
 		key.id = bpf_get_current_cgroup_id();
 	} else if (by == OWNER_BY_CALL) {

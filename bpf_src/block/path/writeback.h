@@ -20,7 +20,8 @@ struct dirty_frame {
 	__u32 check; /* what it is of: a frame is used again for another file, and not only for what becomes dirty */
 	__u32 tgid;
 	__u32 tid; /* 0: a filter leaves it out */
-	__u32 started; /* where owners are processes or threads */
+	__u32 started; /* where owners are processes or threads; where they are statements, the statement_row */
+	__u64 statement; /* and its hash */
 	char comm[NAME_BYTES];
 };
 
@@ -270,6 +271,25 @@ static __noinline bool dirtier_passes(struct inode *inode)
 	return task_matches() && (!filter_file || inode_passes(inode));
 }
 
+/* That of the write, or of who stores to mapped memory. */
+static __noinline void note_statement(struct dirty_frame *frame)
+{
+	struct op_state *op = op_of(bpf_get_current_task());
+	__u32 number = op ? op->owner : 0;
+	struct owner *owner;
+
+	if (!frame)
+		return;
+	if (!number)
+		number = owner_of_statement();
+	frame->started = STATEMENT_ROW_NONE;
+	if (number == OWNER_OTHERS)
+		return;
+	owner = owner_at(number - 1);
+	frame->statement = owner->key.id;
+	frame->started = owner->key.more;
+}
+
 static __always_inline int note_dirty(__u64 page, __u64 index, struct address_space *mapping, bool trusted)
 {
 	struct dirty_frame *frame;
@@ -292,6 +312,8 @@ static __always_inline int note_dirty(__u64 page, __u64 index, struct address_sp
 	frame->tid = filtering && !dirtier_passes(FIELD(trusted, mapping, host)) ? 0 : ids;
 	if (owner_by == OWNER_BY_PROCESS || owner_by == OWNER_BY_THREAD)
 		frame->started = started(owner_by);
+	if (owner_by == OWNER_BY_STATEMENT)
+		note_statement(frame);
 	frame->cgroup = bpf_get_current_cgroup_id();
 	bpf_get_current_comm(frame->comm, sizeof(frame->comm));
 	frame->since_ns = bpf_ktime_get_ns();

@@ -25,9 +25,10 @@ def elf(
     kind: int = SYMBOLS,
     symbols_size: int | None = None,
     names_size: int | None = None,
+    type: int = 2,  # noqa: A002 - as the symbols have it
 ) -> bytes:
     """A file with a segment of code and these symbols: the place of the name, address and size."""
-    table = b"".join(struct.pack("<IBBHQQ", name, 2, 0, 1, value, size) for name, value, size in symbols)
+    table = b"".join(struct.pack("<IBBHQQ", name, type, 0, 1, value, size) for name, value, size in symbols)
     at = 64 + 56
     header = struct.pack(
         "<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 2, 62, 1, 0, 64, at + len(table) + len(names), 0, 64, 56, 1, 64, 3, 0

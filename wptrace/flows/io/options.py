@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from wptrace.analysis.statements import NORMALISED
 from wptrace.engine.filters import Filter, cgroup, file, operation, task
 from wptrace.model.budget import EACH, Saving, times_of
 
@@ -24,8 +25,8 @@ FILTERS = (
 
 # By whom there may be rows (`--by`), and for how many owners (`--top`).
 PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
-CALL = "call"
-BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL)
+CALL, STATEMENT = "call", "statement"
+BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL, STATEMENT)
 TOP = 20
 
 PATH, REQUEST, BLOCK = "path", "request", "block"
@@ -86,6 +87,8 @@ class Options(NamedTuple):
     """Of so many owners, the largest ones; 0: all."""
     segments: bool = False
     """Single ones tell each stretch of a stage, and each of their requests."""
+    statement_text: str = NORMALISED
+    """By statement: what is shown of one."""
     neighbours: bool = False
     """Who had the device while others waited for it, by the same owners."""
     spare: int = 0

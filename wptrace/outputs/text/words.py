@@ -120,7 +120,7 @@ def chosen(start: Start) -> str:
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
     # A capture may name others than those that are known here.
-    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks")
+    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks", "statement_text")
     filters = {name: value for name, value in start.filters.items() if name not in apart}
     if start.filters.get("command"):
         filters["pid"] = f"{filters.get('pid')} ({shlex.join(filters.pop('command'))}) and what it starts"

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from wptrace.engine.filters.task import PID
 from wptrace.flows.io.kinds import KINDS, REQUEST_KINDS
-from wptrace.flows.io.options import CGROUP, DEVICE, Options
+from wptrace.flows.io.options import CGROUP, DEVICE, STATEMENT, Options
 from wptrace.flows.io.part import Part
 from wptrace.kernel.cgroup_names import CgroupNames
 
 if TYPE_CHECKING:
     from wptrace.engine.devices import Devices
     from wptrace.flows.io.parts.counts import Counts
+    from wptrace.flows.io.parts.owners import Owners
 
 
 def chosen(options: Options, of: Devices, counts: Counts, operations: bool = True) -> list[Part]:
@@ -22,7 +23,8 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
     Without `operations` they are about requests alone.
     """
     found: list[Part] = []
-    cgroups, owners, neighbours, waits = CgroupNames(), None, None, None
+    owners: Owners | None = None
+    cgroups, neighbours, waits = CgroupNames(), None, None
     pid, layers = options.filter.get(PID.name), of.layers()
     if pid or options.children:
         from wptrace.flows.io.parts.tasks import Process
@@ -45,9 +47,14 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
 
         found.append(ByDevice(options.top))
     elif options.by:
-        from wptrace.flows.io.parts.owners import Owners
+        if options.by == STATEMENT:
+            from wptrace.flows.io.parts.statements import Statements
 
-        owners = Owners(options.by, cgroups, options.top, options.owner_rows)
+            owners = Statements(options.statement_text, options.top, options.owner_rows)
+        else:
+            from wptrace.flows.io.parts.owners import Owners
+
+            owners = Owners(options.by, cgroups, options.top, options.owner_rows)
         found.append(owners)
         if options.neighbours:
             from wptrace.flows.io.parts.neighbours import Neighbours

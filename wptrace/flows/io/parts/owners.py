@@ -16,7 +16,7 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
 from wptrace.flows.io.kinds import HIT, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY
 from wptrace.flows.io.operations import call
-from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.state import path_in, values_in_flight
 from wptrace.kernel import cpus
@@ -32,7 +32,7 @@ _ROW_BYTES = 64 << 20
 _TASKS, _FOLDED = 1 << 14, 1 << 14
 # No owner has an even hash.
 _LEAVING = 2
-# Its key is there; of files and directories, its path.
+# Its key is there; of files and directories, its path; of statements, the text.
 _KNOWN, _NAMED = 1, 3
 
 
@@ -72,6 +72,7 @@ KINDS = {
     DIR: _kinds(Label("dir", kind.FILE, OWNER)),
     DEVICE: _kinds(Label("device", kind.DEVICE, OWNER)),
     CALL: _kinds(Label("call", kind.CALL, OWNER)),
+    STATEMENT: _kinds(Label("statement", kind.STATEMENT, OWNER)),
 }
 
 
@@ -267,15 +268,25 @@ class Owners(Part):
         for one in elements:
             cells = self.cells[one.table]
             group = cells.leave(one.number)
-            cells.fold(group, group.of_others)
-            folded[group] = folded.pop(group, 0) + 1
+            rest = self._rest_of(group)
+            if rest is not group:
+                cells.fold(group, rest)
+                folded[group] = folded.pop(group, 0) + 1
         if self.leaving is not None:
             self.leaving(number, folded)
         # Each has a cell in both tables.
         for row in {one.row for one in elements}:
             rows[row] = 0
             self._known.discard(row)
-        del self._idle[number], self._labels[number]
+        del self._idle[number]
+        self._left(self._labels.pop(number))
+
+    def _rest_of(self, group: Group) -> Group:
+        """Where what was counted of one that is gone goes."""
+        return group.of_others
+
+    def _left(self, label: Any) -> None:
+        """One of those that have this label is gone."""
 
     def _group(self, table: str, dev: str, what: int, label: Any) -> Group | None:
         operations, hits, requests = self.kinds
@@ -292,7 +303,7 @@ class Owners(Part):
         """None: it is not known yet."""
         if number not in self._labels:
             values = self._values(number)
-            if values["known"] < (_NAMED if self.by in (FILE, DIR) else _KNOWN):
+            if values["known"] < (_NAMED if self.by in (FILE, DIR, STATEMENT) else _KNOWN):
                 return None
             self._labels[number] = self._named(number, values)
         return self._labels[number]
@@ -319,10 +330,13 @@ class Owners(Part):
             return self._path(number) or f"inode {id}"
         if self.by == CALL:
             return call(self._obj.enum("call_class")[id >> 32], id & 0xFFFFFFFF)
-        comm = _name(values, "key.comm")
+        comm = self._comm(values)
         if self.by == COMM:
             return Comm(comm)
         return self._task(Task(comm, id >> 32, id & 0xFFFFFFFF), values["key.more"])
+
+    def _comm(self, values: dict[str, Any]) -> str:
+        return _name(values, "key.comm")
 
     def _task(self, task: Task, started: int) -> Task:
         """One whose number is that of another one of that name, which was started earlier, says so."""

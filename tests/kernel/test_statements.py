@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --by statement`: what a server says itself that its statements read, and servers that say anything."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, loop_device
+from tests.kernel.loads import mounted
+from tests.kernel.patience import said
+from tests.kernel.postgres import Postgres, server
+from tests.kernel.test_owners import OWNED, exact, totals
+from tests.kernel.trace import Line, Trace
+from wptrace.kernel import elf
+
+pytestmark = pytest.mark.one_kernel
+
+BLOCK = 8192
+# What is read to parse and plan a statement its own figures do not have, and with so few buffers more than once.
+CATALOGUE = 64 * BLOCK
+READ = "select query, (shared_blks_read + temp_blks_read) * 8192, calls from pg_stat_statements"
+ROWS, WIDTH = 16_000, 900
+TABLE = "create table big as select i as id, repeat('x', 900) as v from generate_series(1, 16000) i"
+SCAN, INDEX = "select count(*) from big where v <> ?", "create index on big(id)"
+LOOKUP = "select length(v) from big where id = ?"
+VARIANTS = 300
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    with loop_device(tmp_path_factory.mktemp("disk") / "disk.img", "384M") as made:
+        yield made
+
+
+@pytest.fixture
+def postgres(disk: Disk, tmp_path: Path) -> Iterator[Postgres]:
+    with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "postgres") as found:
+        yield found
+
+
+def read_bytes(summary: Line) -> dict[str, int]:
+    """By owner, with what the page cache had."""
+    found: dict[str, int] = {}
+    for kind in ("owned_operation", "owned_hit"):
+        for row in totals(summary, kind):
+            if row["op"] == "read":
+                found[row["owner"]] = found.get(row["owner"], 0) + row["bytes"]
+    return found
+
+
+def test_what_statements_read(disk: Disk, postgres: Postgres) -> None:
+    """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement."""
+    postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
+    with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
+        postgres.sql(["select pg_stat_statements_reset()"])
+        postgres.sql(["select count(*) from big where v <> 'a'", "select count(*) from big where v <> 'bb'"])
+        postgres.sql([INDEX])
+        postgres.sql([LOOKUP.replace("?", str(50 * number)) for number in range(VARIANTS)])
+        postgres.sql(["checkpoint"])
+        counted = postgres.sql([READ])
+    exact(trace.summary)
+    found = read_bytes(trace.summary)
+    theirs = {query.replace("$1", "?"): (int(size), int(calls)) for query, size, calls in counted}
+    assert theirs[SCAN][1] == 2
+    assert theirs[LOOKUP][1] == VARIANTS
+    assert theirs[SCAN][0] > ROWS * WIDTH
+    for statement in (SCAN, INDEX):
+        size, _ = theirs[statement]
+        assert size <= found[statement] <= size * 1.005 + CATALOGUE, statement
+    assert theirs[LOOKUP][0] <= found[LOOKUP]
+    # All of them, and no other one of that kind.
+    assert [owner for owner in found if "length" in owner] == [LOOKUP]
+    rows = [row for kind in OWNED.values() for row in totals(trace.summary, kind)]
+    texts = {row["owner"]: row["statement"] for row in rows}
+    assert texts[SCAN] == SCAN
+    assert texts["postgres: checkpointer"] is None
+    assert "unread" not in texts
+
+
+# A program that says what it is told to, made of the interpreter: one of its variables gets the name.
+SPARE = b"PyExc_ZeroDivisionError"
+LIAR = """
+import ctypes, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+buffer = mmap.mmap(-1, 4096)
+base = int(open("/proc/self/maps").read().partition("-")[0], 16) if sys.argv[3] == "3" else 0  # ET_DYN
+variable = ctypes.c_void_p.from_address(base + int(sys.argv[2]))
+pages = mmap.mmap(-1, 8192)
+start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 4096), 4096, 0)
+texts = {
+    "honest": ctypes.create_string_buffer(b"select 'honest' from t"),
+    "binary": ctypes.create_string_buffer(bytes(range(1, 256)) * 8),
+    "escapes": ctypes.create_string_buffer(b"select '\\x1b[2J'"),
+}
+pages[3996:4096] = b"a" * 100
+places = {name: ctypes.addressof(text) for name, text in texts.items()}
+places.update({"endless": start + 3996, "unmapped": 8, "kernel": 2**64 - 4096, "none": 0})
+for line in sys.stdin:
+    variable.value = places[line.strip()]
+    os.preadv(fd, [buffer], 0)
+    print("read", flush=True)
+"""
+LIES = ("binary", "escapes", "endless", "unmapped", "kernel")
+
+
+def liar(folder: Path, disk: Disk) -> list[str]:
+    """It has the name of a server, and the variable."""
+    program = folder / "postgres"
+    shutil.copy(Path("/usr/bin/python3").resolve(), program)
+    with program.open("rb") as file:
+        found = elf.symbols(file.fileno())
+    assert found is not None
+    value = next(one.value for one in found.table if found.names.startswith(SPARE + b"\0", one.name))
+    data = program.read_bytes()
+    program.write_bytes(data.replace(b"\0" + SPARE + b"\0", b"\0debug_query_string".ljust(len(SPARE) + 2, b"\0"), 1))
+    program.chmod(0o755)
+    return [str(program), "-I", "-S", "-c", LIAR, disk.path, str(value), str(data[16])]
+
+
+def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) -> None:
+    words = liar(tmp_path, disk)
+    with Trace("--dev", disk.name, "--by=statement", "--top=0", "100ms") as trace:
+        home, pipe = {"PYTHONHOME": "/usr"}, subprocess.PIPE
+        with subprocess.Popen(words, text=True, env=home, stdin=pipe, stdout=pipe) as process:
+            assert process.stdin is not None
+
+            def read(text: str) -> None:
+                assert process.stdin is not None
+                process.stdin.write(f"{text}\n")
+                process.stdin.flush()
+                assert said(process) == "read\n"
+
+            # The first one is by the name of its program.
+            read("honest")
+            trace.wait_for('"owner":"postgres"', "an interval with the program")
+            trace.wait_for('"kind":"interval"', "the next look", often=trace.written().count('"kind":"interval"') + 2)
+            for _ in range(3):
+                read("honest")
+            for text in LIES:
+                read(text)
+            read("none")
+            process.stdin.close()
+    exact(trace.summary)
+    counts = {row["owner"]: row["count"] for row in totals(trace.summary, "owned_operation")}
+    title = next(owner for owner in counts if owner.startswith(str(tmp_path)))
+    assert counts["postgres"] == 1
+    assert counts["select ? from t"] == 3
+    assert counts["unread"] == len(LIES)
+    assert counts[title] == 1
+    assert "[2J" not in trace.written()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many owners of the programs may be one row: variants of a statement, and texts that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from wptrace.bpf.object import BpfObject, open_object
+from wptrace.flows.io.options import STATEMENT
+from wptrace.flows.io.parts.owners import KINDS
+from wptrace.flows.io.parts.statements import UNREAD, Statements, hash_of
+from wptrace.model.kind import OTHERS, Comm
+
+OPERATIONS = KINDS[STATEMENT][0]
+PIECE, SIZE = 64, 1024
+
+
+class Texts:
+    def __init__(self) -> None:
+        self.kept: dict[int, bytes] = {}
+
+    def raw(self, place: int) -> memoryview:
+        return memoryview(self.kept.get(place, b"").ljust(SIZE + 8, b"\0"))
+
+
+class Object:
+    """As much of one as labels need, with so many owners."""
+
+    def __init__(self, obj: BpfObject, owners: int) -> None:
+        self.maps, self.constants, self._owners = {"statement_texts": Texts()}, obj.constants, owners
+
+    def length(self, name: str) -> int:
+        assert name == "owners"
+        return self._owners
+
+
+class Rows(Statements):
+    def __init__(self, obj: BpfObject, owners: int = 4096) -> None:
+        super().__init__("normalised")
+        self._obj = Object(obj, owners)  # type: ignore[assignment]
+        self._rows_of = obj.enum("statement_row")
+        self._last = 0
+
+    def meet(self, text: bytes, row: str = "statement", kept: bytes | None = None) -> object:
+        """The label of another owner that has the hash of a text."""
+        self._last += 1
+        self._obj.maps["statement_texts"].kept[self._last - 1] = text if kept is None else kept  # type: ignore[attr-defined]
+        key = {"key.id": hash_of(text, PIECE, SIZE), "key.more": self._rows_of.index(row)}
+        letters = {f"key.comm[{half}]": int.from_bytes(text[8 * half :][:8], "little") for half in range(2)}
+        return self._named(self._last, {**key, **letters})
+
+    def rest(self, label: object) -> object:
+        """Whose row gets what was counted of one of its owners, which leaves."""
+        rest = self._rest_of(OPERATIONS.group("vda", "read", label)).values[-1]
+        self._left(label)
+        return rest
+
+
+@pytest.fixture(scope="module")
+def obj() -> Iterator[BpfObject]:
+    with open_object("io_path") as found:
+        assert found.constants["STATEMENT_PIECE"] == PIECE
+        assert found.constants["STATEMENT_BYTES"] == SIZE
+        yield found
+
+
+def test_labels(obj: BpfObject) -> None:
+    rows = Rows(obj)
+    assert rows.meet(b"select 1 from t") == rows.meet(b"select 2 from t") == "select ? from t"
+    assert rows.meet(b"postgres: checkpointer ", "title") == Comm("postgres: checkpointer")
+    assert rows.meet(b"jbd2/vda", "program") == Comm("jbd2/vda")
+    assert rows.meet(b"", "unread") == UNREAD
+
+
+def test_texts_that_are_none(obj: BpfObject) -> None:
+    rows = Rows(obj)
+    assert rows.meet(b"\1\2") == rows.meet(b"", "title") == UNREAD
+    assert rows.meet(b"select 1", kept=b"select 2") == UNREAD
+
+
+def test_a_text_is_remembered(obj: BpfObject) -> None:
+    """What its statement wrote is written back when the owner has made room."""
+    rows = Rows(obj)
+    rows.meet(b"insert into t values (1)")
+    assert rows.meet(b"insert into t values (1)", kept=b"") == "insert into t values (?)"
+
+
+def test_variants_that_leave_stay_in_their_row(obj: BpfObject) -> None:
+    rows = Rows(obj)
+    for number in range(300):
+        label = rows.meet(b"select %d" % number)
+    assert {rows.rest(label) for _ in range(300)} == {label}
+
+
+def test_too_many_rows(obj: BpfObject) -> None:
+    """Those without any owner make room."""
+    rows = Rows(obj, owners=8)
+    labels = [rows.meet(b"select a%d" % number) for number in range(5)]
+    labels += [rows.meet(b"select a0")]
+    assert [rows.rest(label) for label in labels] == ["select a0", OTHERS, *labels[2:]]
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 1023, 1024, 1025])
+def test_hashes_of_texts_of_any_length(length: int) -> None:
+    text = b"a" * length
+    found = {hash_of(text, PIECE, SIZE), hash_of(text + b"b", PIECE, SIZE), hash_of(b"b" + text, PIECE, SIZE)}
+    assert len(found) == (3 if length < SIZE else 2)
+    assert all(one & 1 for one in found)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of statements: those that differ in literals alone are one, and a text that is none is told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+FULL, NORMALISED, OFF = "full", "normalised", "off"
+TEXTS = (NORMALISED, FULL, OFF)
+"""What is shown of a text (`--statement-text`)."""
+
+# Each begins where the one before ended, and none looks back: a text is gone through once. Whatever has no end, as it
+# was cut off, ends with the text.
+_TOKEN = re.compile(
+    r"""
+    (?P<blank>(?:\s+|--[^\n]*|/\*.*?(?:\*/|\Z))+)
+    |(?P<literal>
+        [eE]'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)
+        |(?:[bBxXnN]|[uU]&)?'(?:[^']|'')*(?:'|\Z)
+        |\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z)
+        |(?:0[xX][0-9a-fA-F_]+|[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
+    )
+    |(?P<word>[^\W\d][\w$]*|"(?:[^"]|"")*(?:"|\Z)|\$[0-9]+)
+    |(?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# Lists of any length are one: of literals, of parameters, and of rows of these.
+_LISTS = (
+    (re.compile(r"\?(?:, ?\?)+"), "?, ..."),
+    (re.compile(r"(\$[0-9]+)(?:, ?\$[0-9]+)+"), r"\1, ..."),
+    (re.compile(r"(\((?:\?|\$[0-9]+)(?:, \.\.\.)?\))(?:, ?\((?:\?|\$[0-9]+)(?:, \.\.\.)?\))+"), r"\1, ..."),
+)
+# What no text of a statement has, in whatever encoding: those of ASCII but blanks, and of Unicode.
+_CONTROL = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f]")
+_DIGITS = 12
+
+# Of titles: the port of a client, whom a process works for, how far a log or a time line is.
+_VARYING = (
+    (re.compile(r"\([0-9]+\)"), ""),
+    (re.compile(r" for PID [0-9]+"), ""),
+    (re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\b[0-9A-F]{24}(?:\.\w+)*"), "?"),
+)
+
+
+def decoded(text: bytes, cut: bool) -> str:
+    """Empty where it is none. Any encoding that has ASCII may be that of a database: bytes that are no UTF-8 survive as
+    surrogates. Where the text was `cut` off, the last character may be half of one."""
+    found = text.decode("utf-8", "surrogateescape")
+    if cut:
+        found = re.sub("[\udc80-\udcff]{1,3}\\Z", "", found)
+    return "" if _CONTROL.search(found) else " ".join(found.split())
+
+
+def shown(text: str, how: str) -> str:
+    """Of a statement: `full`, `normalised`, or a number for it."""
+    if how == FULL:
+        return text
+    found = normalised(text)
+    if how == OFF:
+        return f"statement {hashlib.sha256(found.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}"
+    return found
+
+
+def normalised(text: str) -> str:
+    """Without literals and comments."""
+    parts: list[str] = []
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind == "blank":
+            parts.append(" ")
+        elif kind == "sign" or kind == "word":
+            parts.append(match[0])
+        else:
+            parts.append("?")
+    found = " ".join("".join(parts).split()).rstrip("; ")
+    for many, one in _LISTS:
+        found = many.sub(one, found)
+    return found
+
+
+def title(text: str) -> str:
+    """What a process calls itself, without what is different each time."""
+    for varying, instead in _VARYING:
+        text = varying.sub(instead, text)
+    return " ".join(text.split())

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows by statement of a database (bpf_src/block/path/statement.h): `--by statement`.
+
+Programs tell texts apart by a hash. What differs in literals alone is one row here: several owners of the programs have
+the same label.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, OrderedDict
+from itertools import islice
+from typing import Any
+
+from wptrace.analysis import statements
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.options import STATEMENT
+from wptrace.flows.io.part import Tracing
+from wptrace.flows.io.parts.owners import Owners
+from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.privileges import require_reading
+from wptrace.kernel.servers import PROGRAMS, VARIABLE, Program, Programs
+from wptrace.model.kind import Comm, Group
+
+UNREAD = Comm("unread")
+"""Texts that were not in memory, or are none."""
+
+# What is remembered of those that were freed.
+_TEXTS = 1 << 14
+
+_FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+class Statements(Owners):
+    def __init__(self, how: str, top: int = 0, rows: int = 0) -> None:
+        """`how` texts are shown (wptrace/analysis/statements.py)."""
+        super().__init__(STATEMENT, CgroupNames(), top, rows)
+        self._how = how
+        self._found: list[Program] = []
+        self._texts: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        """What has a hash, also of those that made room: what one made dirty is written when its text is gone."""
+        self._sharing: Counter[Any] = Counter()
+        """How many owners have a label; 0: those that had it made room for others."""
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {**super().chosen, "statement_text": self._how}
+
+    def prepare(self, obj: BpfObject, slots: int) -> None:
+        require_reading("--by statement")
+        super().prepare(obj, slots)
+        obj.maps["statement_texts"].max_entries = obj.length("owners")
+
+    def start(self, tracing: Tracing) -> None:
+        super().start(tracing)
+        self._rows_of = self._obj.enum("statement_row")
+        self._programs = Programs(self._obj.length("servers"))
+        self._look()
+
+    def _look(self) -> None:
+        """Put the programs of servers where those of the trace find them."""
+        self._found = self._programs.look()
+        usable = [one for one in self._found if one.text is not None]
+        found = [{"inode": one.inode, "size": one.size, "text": one.text} for one in usable]
+        self._obj.bss.servers = [*found, *({} for _ in range(self._obj.length("servers") - len(found)))]
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        if any(one.text is not None for one in self._found):
+            return []
+        if self._found:
+            return [f"{one.path} has no variable {VARIABLE}: what it does has no statements" for one in self._found]
+        return [f"no server of PostgreSQL runs (no process executes {_either(PROGRAMS)}): one that comes is followed"]
+
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
+        if obj.bss.unknown_server:
+            obj.bss.unknown_server = 0
+            self._look()
+        super().refresh(obj, devices_changed)
+
+    # --- Labels -----------------------------------------------------------------------------------------------------
+
+    def _named(self, number: int, values: dict[str, Any]) -> Any:
+        found = self._label(number, values)
+        self._sharing[found] += 1
+        return found
+
+    def _label(self, number: int, values: dict[str, Any]) -> Any:
+        row = self._rows_of[values["key.more"]]
+        if row == "program":
+            return Comm(self._comm(values))
+        if row == "unread":
+            return UNREAD
+        found = self._text(number, values["key.id"], row == "title")
+        key = values["key.more"], values["key.id"]
+        if found is UNREAD:
+            found = self._texts.get(key, UNREAD)
+        else:
+            self._texts[key] = found
+            self._texts.move_to_end(key)
+            if len(self._texts) > _TEXTS:
+                self._texts.popitem(last=False)
+        return found
+
+    def _text(self, number: int, hash_in_key: int, is_title: bool) -> Any:
+        memory = self._obj.maps["statement_texts"].raw(number - 1)
+        size = self._obj.constants["STATEMENT_BYTES"]
+        text = b"" if memory is None else bytes(memory[:size]).split(b"\0", 1)[0]
+        # Where it was not read, or has become another one meanwhile, it has another hash.
+        if hash_of(text, self._obj.constants["STATEMENT_PIECE"], size) != hash_in_key:
+            return UNREAD
+        found = statements.decoded(text, cut=len(text) == size)
+        if not found:
+            return UNREAD
+        return Comm(statements.title(found)) if is_title else statements.shown(found, self._how)
+
+    # --- Owners that are gone ---------------------------------------------------------------------------------------
+
+    def _rest_of(self, group: Group) -> Group:
+        """What was counted of a variant stays in the row of all of them, as long as there are not too many rows."""
+        label = group.values[-1]
+        few = 2 * len(self._sharing) <= self._obj.length("owners")
+        return group if few or self._sharing[label] > 1 else super()._rest_of(group)
+
+    def _left(self, label: Any) -> None:
+        self._sharing[label] -= 1
+        if not self._sharing[label] and 2 * len(self._sharing) > self._obj.length("owners"):
+            del self._sharing[label]
+
+
+def hash_of(text: bytes, piece: int, size: int) -> int:
+    """As programs make it: of pieces, filled up with zeros, of which the last one is not full."""
+    pieces = min(len(text) // piece + 1, size // piece)
+    found = 0
+    for (word,) in islice(struct.iter_unpack("<Q", text[:size].ljust(size, b"\0")), pieces * piece // 8):
+        found = (found ^ word) * _FACTOR & _ALL_BITS
+        found ^= found >> 32
+    return found | 1
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
