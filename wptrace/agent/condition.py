@@ -176,7 +176,7 @@ def parse(text: str, flows: Sequence[Flow]) -> Condition:
         if sign not in (">", ">="):
             raise UsageError(f"what is stuck has been in flight for longer than a time: {name}.{STUCK} > 30s")
         if type(flows[flow]).in_flight is Flow.in_flight:
-            raise UsageError(f"{name} does not know what is in flight: of io that is the level path")
+            raise UsageError(f"{name} does not know what is in flight: of io the levels path and request do")
         return Condition(text, flow, None, "", STUCK, "", compare, float(parse_duration(value)), for_s, STUCK)
     kind, operation, what, statistic = _what(flows[flow], words)
     times = _TIMES.fullmatch(value)

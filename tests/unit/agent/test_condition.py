@@ -130,7 +130,7 @@ def test_the_first_kind_that_has_it_is_meant_unless_one_is_named(
         ("io.read.total.p99", "io.read.total.p99 is compared with a value: FLOW"),
         ("io.read.total.p99 < 4x", "4x what is usual is something to be above, not <"),
         ("io.stuck < 5s", "what is stuck has been in flight for longer than a time: io.stuck > 30s"),
-        ("io.stuck > 5s", "io does not know what is in flight: of io that is the level path"),
+        ("io.stuck > 5s", "io does not know what is in flight: of io the levels path and request do"),
         ("io.verdict.tail > 5", "a finding is there or not: io.verdict.RULE for TIME, without a value"),
         ("io.verdict.tial", "the verdict has no finding tial; did you mean tail?; there is unmeasured, grew"),
         ("io.verdict.largest", "the verdict has no finding largest; there is"),
