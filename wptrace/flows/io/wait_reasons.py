@@ -50,7 +50,7 @@ REASONS = (
         "freeze",
         "the file system is frozen",
         "who froze it: a snapshot or a backup (fsfreeze, LVM)",
-        ("percpu_rwsem_wait", "__percpu_down_read", "sb_start_write*", "freeze_*"),
+        ("percpu_rwsem_wait", "__percpu_down_read", "freeze_*"),
     ),
     Reason(
         "memory",
@@ -158,7 +158,7 @@ REASONS = (
         "mmap_lock",
         "another thread changes the address space of the process, or a fault of it takes long",
         "who calls mmap, munmap or mprotect in this process, and page faults of its threads",
-        ("mmap_read_lock*", "lock_mm_and_find_vma", "down_read_mmap*"),
+        ("mmap_read_lock*", "lock_mm_and_find_vma"),
         ("do_user_addr_fault", "do_page_fault", "exc_page_fault", "__get_user_pages*", "internal_get_user_pages_fast"),
     ),
     Reason(
@@ -222,7 +222,6 @@ REASONS = (
             "folio_wait_bit*",
             "folio_put_wait_locked",
             "wait_on_page_bit*",
-            "wait_on_page_locked*",
             "filemap_update_page",
             "put_and_wait_on_page_locked",
         ),
@@ -231,7 +230,7 @@ REASONS = (
         "lock of the file",
         "another operation holds the lock of the file (i_rwsem)",
         "who else writes the same file; direct I/O over written blocks and separate files need no exclusive lock",
-        ("xfs_ilock*", "btrfs_inode_lock", "inode_lock*"),
+        ("xfs_ilock*", "btrfs_inode_lock"),
         (
             "*_write_iter",
             "*_read_iter",
@@ -434,8 +433,6 @@ WORK = (
             "copy_*_from_iter*",
             "_copy_to_iter",
             "_copy_from_iter*",
-            "copy_to_iter*",
-            "copy_from_iter*",
             "copy_user_*",
             "copyin",
             "copyout",
