@@ -51,6 +51,7 @@ _FS_OF_LARGE = (
     " of them; smaller ones overlap with the device"
 )
 _ON_CPU = "the CPU time of the file system: perf top, or perf record -g of the task"
+_CPU_OF_WAITER = "the run queue of the waiter's CPU: wptrace cpu --by process says who has it"
 _NOBODY_NAMED = "the run queue of the waiter's CPU; --slow DURATION shows of each slow one who ran there meanwhile"
 
 
@@ -216,7 +217,7 @@ def woken(case: Case) -> Finding | None:
     if late.sum < verdict.INSIDE_SHARE * whole.sum:
         return None
     figures = {"share": late.sum / whole.sum, "mean_ns": late.mean, "p99_ns": late.percentile(99)}
-    return Finding("woken", figures, group, "wakeup")
+    return Finding("woken", figures, group, "wakeup", advice=_CPU_OF_WAITER)
 
 
 def owner(case: Case) -> Finding | None:
