@@ -140,7 +140,7 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
             subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)
             trace.stop()
         text = subprocess.Popen(
-            [sys.executable, "-m", "wptrace", "io", "--each", f"--dev={disks[0].name}"],
+            [sys.executable, "-m", "wptrace", "io", "--level=path", "--each", f"--dev={disks[0].name}"],
             stdout=subprocess.PIPE,
             cwd=ROOT,
         )

@@ -72,7 +72,11 @@ def _name(flow: type[Flow]) -> str:
     return f"{flow.name}_{flow.level}" if flow.level else flow.object
 
 
-@pytest.mark.parametrize("flow", discover(), ids=_name)
+# Its programs are those of the path with less in them, so one kernel is enough for the time that they take.
+FLOWS = [pytest.param(one, marks=pytest.mark.one_kernel) if one.level == "request" else one for one in discover()]
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=_name)
 def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
     with trial.open_here(flow.object) as obj:

@@ -603,7 +603,7 @@ def test_a_command_that_is_run_and_what_it_starts(disk: Disk) -> None:
     """Not what a stranger reads meanwhile."""
     reads = f"dd if={disk.path} of=/dev/null bs=4k count=%d iflag=direct status=none"
     script = f"{reads % 20}; ({reads % 10} & {reads % 5}; wait); echo read; cat; exit 3"
-    command = ["io", "--json", "--dev", disk.name, "--by=process", "--", "sh", "-c", script]
+    command = ["io", "--level=path", "--json", "--dev", disk.name, "--by=process", "--", "sh", "-c", script]
     wptrace, pipe = [sys.executable, "-m", "wptrace"], subprocess.PIPE
     with subprocess.Popen([*wptrace, *command], stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=ROOT) as running:
         assert said(running) == "read\n"

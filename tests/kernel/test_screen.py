@@ -30,7 +30,17 @@ def busy(disk: Disk) -> Iterator[Disk]:
 
 def test_keys_on_a_real_trace_at_three_sizes(busy: Disk) -> None:
     commands.append("io")
-    command = [sys.executable, "-m", "wptrace", "io", f"--dev={busy.name}", "--by=comm", "--neighbours", "--slow=1us"]
+    command = [
+        sys.executable,
+        "-m",
+        "wptrace",
+        "io",
+        "--level=path",
+        f"--dev={busy.name}",
+        "--by=comm",
+        "--neighbours",
+        "--slow=1us",
+    ]
     with Terminal([*command, "0.5"]) as terminal:
         terminal.wait_for("block requests by comm")
         assert not terminal.echoes

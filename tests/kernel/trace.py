@@ -153,7 +153,9 @@ class Trace(Lines):
         self._made = kernel_counted(self._disks)
         self._watched = self.command == "io" and _names_disks(arguments)
         self._stamped = self._watched and _by_stamps(arguments)
-        self.process = self._started((self.command, "--json", *arguments))
+        # On a hardened kernel with much to do, that alone would choose a level.
+        is_io = self.command == "io" and not any(word.startswith("--level") for word in arguments)
+        self.process = self._started((self.command, "--json", *(["--level=path"] if is_io else ()), *arguments))
         self._written: list[str] = []
         self._is_over = False
         self._complaint = ""

@@ -75,7 +75,7 @@ def test_bash_completes_words(made: Path) -> None:
     assert set(completed(made, "wptrace", "")) >= set(command_names())
     assert completed(made, "wptrace", "repl") == ["replay"]
     assert completed(made, "wptrace", "io", "--writ") == ["--writeback"]
-    assert completed(made, "wptrace", "io", "--level", "") == ["path", "block"]
+    assert completed(made, "wptrace", "io", "--level", "") == ["path", "request", "block"]
     assert completed(made, "wptrace", "io", "--hist", "dev") == ["device"]
     assert completed(made, "wptrace", "cpu", "--hist", "") == ["wait", "run", "off", "total"]
     assert completed(made, "wptrace", "replay", "/etc/os-rel") == ["/etc/os-release"]
