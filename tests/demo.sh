@@ -27,9 +27,9 @@ run() {
 	exec "$folder/$2" --name="$2" --filename="$disk" --direct=1 --time_based --output=/dev/null "${@:3}"
 }
 
-# A database for 11 seconds, and for 6 of them the backup.
+# A database for so many seconds, and five seconds later the backup.
 load() {
-	disk=$1 queue=/sys/block/$(basename "$1")/queue
+	disk=$1 seconds=$2 queue=/sys/block/$(basename "$1")/queue
 	echo none >"$queue/scheduler" 2>/dev/null || true
 	echo 4 >"$queue/nr_requests" 2>/dev/null || true
 	top=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
@@ -37,15 +37,16 @@ load() {
 		cgroups="$top/database $top/backup"
 	fi
 	half=$(($(blockdev --getsize64 "$disk") / 2 / 1048576))M
-	(run database postgres --rw=randread --bs=8k --size=$half --ioengine=psync --thinktime=2ms --runtime=11) &
+	(run database postgres --rw=randread --bs=8k --size=$half --ioengine=psync --thinktime=2ms --runtime="$seconds") &
 	(
 		sleep 5
-		run backup rsync --rw=read --bs=1M --offset=$half --size=$half --ioengine=libaio --iodepth=32 --runtime=6
+		run backup rsync --rw=read --bs=1M --offset=$half --size=$half --ioengine=libaio --iodepth=32 --runtime=$((seconds - 5))
 	) &
 }
 
 trace() {
-	load "$1"
+	# On a busy machine the trace takes long to begin: both go on until it is over.
+	load "$1" 3600
 	by=cgroup
 	[ -n "$cgroups" ] || by=comm
 	# Live where there is a terminal, then a summary; elsewhere the summary alone.
@@ -71,7 +72,7 @@ in_guest() {
 case "${1:-}" in
 on) trace "$2" ;;
 load)
-	load "$2"
+	load "$2" 11
 	wait
 	;;
 guest) in_guest ;;
