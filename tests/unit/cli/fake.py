@@ -23,6 +23,7 @@ from wptrace.model.report import Event, Snapshot, Start
 class FakeFlow(Flow):
     name = "io"
     kinds = verdict_kinds = (KIND,)
+    hooks = ()
     is_remote = False
     filters = io_path.PathFlow.filters
 

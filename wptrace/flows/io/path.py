@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.verdict import Rules
@@ -27,6 +28,7 @@ from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
+from wptrace.errors import WptraceError
 from wptrace.flows.io import calls, parts, rules
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
@@ -145,9 +147,11 @@ class PathFlow(Flow):
         filters.apply(obj.bss, self._options.filter, self.filters)
 
     def start(self, reader: Reader) -> Start:
-        # Before any program is there.
-        by_call = self.follows_operations and calls.are_all_that_is_left()
-        self._slow_path_ns = calls.slow_path_ns() if by_call else 0.0
+        # Before any program is there. What is not permitted, those say.
+        self._slow_path_ns = 0.0
+        with suppress(WptraceError):
+            if self.follows_operations and calls.are_all_that_is_left():
+                self._slow_path_ns = calls.slow_path_ns()
         self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
