@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* System calls by their numbers, for where functions cannot be observed. Needs `wptrace.h` first. */
+/* System calls by their numbers, for where functions cannot be observed. */
 #ifndef WPT_PATH_CALLS_H
 #define WPT_PATH_CALLS_H
+
+#include "lib/wptrace.h"
 
 /* What Python sets for each of them. */
 enum call_kind {
