@@ -47,7 +47,8 @@ def copy_of_sources(target: Path, objects: bool = True) -> Path:
 def test_each_header_of_the_path_includes_what_it_needs(tmp_path: Path) -> None:
     tree = copy_of_sources(tmp_path / "tree", objects=False)
     for path in (tree / "bpf_src/block/path").glob("*.h"):
-        source = f'#include "block/path/{path.name}"\nchar LICENSE[] SEC("license") = "GPL";\n'
+        program = 'SEC("raw_tp") int nothing(void *ctx) { return 0; }\nchar LICENSE[] SEC("license") = "GPL";\n'
+        source = f'#include "block/path/{path.name}"\n{program}'
         (tree / "bpf_src/lib" / f"alone_{path.stem}.bpf.c").write_text(source)
     # Functions without a caller are no fault here.
     built(tmp_path, "ARCHES=x86_64", "WERROR=-Werror=implicit-function-declaration", source=tree)
