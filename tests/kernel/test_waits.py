@@ -797,9 +797,9 @@ def limited(v2: Path, name: str, **limits: int) -> Iterator[Path]:
 def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
     path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
 ) -> None:
-    """That is a share of the memory that the cgroup may have, and the machine is far from its own."""
+    """That is a share of what the cgroup may have, and the machine is far from its own. A hard limit might end us."""
     most = 16 << 20
-    with limited(v2, "wptwaits", max=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
+    with limited(v2, "wptwaits", high=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
         flow = path_flow.aim(throttled)
         with opened(top / "file") as fd, tracefs.traced("writeback/balance_dirty_pages") as pauses:
             with flow.window() as told, joined(group):
@@ -821,9 +821,7 @@ size, path = int(sys.argv[1]), sys.argv[2]
 held = mmap.mmap(-1, size)
 for at in range(0, size, mmap.PAGESIZE):
     held[at] = 1
-fd = os.open(path, os.O_RDONLY)
-for number in range(4):
-    os.pread(fd, 1 << 20, number << 20)
+os.pread(os.open(path, os.O_RDONLY), 1 << 20, 0)
 """
 
 
@@ -835,7 +833,7 @@ def test_a_reader_whose_cgroup_is_full_waits_for_memory(
     """Its own memory is all that the cgroup should have: from 5.18, who asks for much more is held up at once."""
     most = 16 << 20
     with limited(v2, "wptfull", high=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
-        written(top / "file", 4 << 20)
+        written(top / "file", 1 << 20)
         Path("/proc/sys/vm/drop_caches").write_text("1\n")
         flow = path_flow.aim(throttled)
         with flow.window() as told, joined(group):
