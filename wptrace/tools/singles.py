@@ -42,6 +42,7 @@ class Singles:
         self._images = images.of_filters(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
         self._spans: dict[int, tuple[Spans, struct.Struct]] = {}
+        self._blocks: dict[int, tuple[block.Requests, struct.Struct]] = {}
         self._recorded: tuple[recorded.Recorded, OwnerNames] | None = None
 
     def spans(self, found: Records, by: str) -> Iterator[Span | None]:
@@ -51,10 +52,12 @@ class Singles:
             yield from self._recorded_spans(found, layout, by)
             return
         if layout.record == block.RECORDS.record:
-            made_of = block.Requests(layout, layout.names)
-            plain = layout.rows(made_of.layout)
+            if found.number not in self._blocks:
+                requests = block.Requests(layout, layout.names)
+                self._blocks[found.number] = requests, layout.rows(requests.layout)
+            requests, plain = self._blocks[found.number]
             for piece in _pieces(found, layout.stride):
-                yield from made_of.spans(list(plain.iter_unpack(piece)))
+                yield from requests.spans(list(plain.iter_unpack(piece)))
             return
         if layout.record != records.RECORDS.record:
             return
