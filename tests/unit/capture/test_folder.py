@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.outputs.samples import SECOND, cell, group, report, start
+from tests.unit.zone import zone
 from wptrace.capture.folder import Folder
 from wptrace.capture.reader import Capture
 from wptrace.capture.writer import About, CaptureOutput
@@ -90,12 +91,9 @@ def test_links_are_not_followed_and_a_folder_without_captures_is_said(tmp_path: 
 
 
 @pytest.fixture
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+def berlin() -> Iterator[None]:
+    with zone("Europe/Berlin"):
+        yield
 
 
 @pytest.mark.usefixtures("berlin")

@@ -12,18 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.zone import zone
 from wptrace.kernel import clock
 from wptrace.kernel.clock import clock_seconds, clock_time, realtime_error_ns, shortest, time_below, wall_offset_ns
 
 
 @pytest.fixture(autouse=True)
-def nepal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nepal() -> Iterator[None]:
     """A zone that is off by 5 h 45 min: UTC taken for local time shows."""
-    monkeypatch.setenv("TZ", "NPT-5:45")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+    with zone("NPT-5:45"):
+        yield
 
 
 def test_time_of_day_is_local_and_to_the_microsecond() -> None:
