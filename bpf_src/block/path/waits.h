@@ -394,16 +394,19 @@ static __always_inline void charge_dirty_limit(struct op_state *op, __u64 now)
 #define WAIT_KEY(slot, op_kind, stage, owner, stack) \
 	((__u64)(slot) << 48 | (__u64)(op_kind) << 40 | (__u64)(stage) << 32 | (__u64)(owner) << 16 | (stack))
 
-/* The row of this key: the one that it has, or one that was free. Global: verified once. */
+/*
+ * The row of this key: the one that it has, or one that was free. Each key has a step of its own, so that a table that is
+ * half full has a free row for it. Global: verified once.
+ */
 __noinline __u32 claim_wait_row(__u64 key)
 {
-	__u32 home = (key * 0x9e3779b97f4a7c15ULL) >> 32, probe;
+	__u32 at = (key * 0x9e3779b97f4a7c15ULL) >> 32, step = at >> 16 | 1, probe;
 
-	for (probe = 0; probe < WAIT_ROW_PROBES; probe++) {
-		__u64 *row = wait_row_at(home + probe);
+	for (probe = 0; probe < WAIT_ROW_PROBES; probe++, at += step) {
+		__u64 *row = wait_row_at(at);
 
 		if (*row == key || (!*row && take_place(row, 0, key)))
-			return home + probe & (WAIT_ROWS - 1);
+			return at & (WAIT_ROWS - 1);
 	}
 	return WAIT_ROWS;
 }

@@ -33,7 +33,7 @@ _LISTED = 64
 # Stacks of rows that left, of which the longest are kept.
 _LEFT = 1024
 # Where so much of a table is taken, room is made before others find none.
-FULL = 3 / 4
+FULL = 1 / 2
 _GONE = 1 << 63
 """The key of no row."""
 _NOBODY = -1
