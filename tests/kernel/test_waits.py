@@ -859,6 +859,58 @@ def test_a_reader_whose_cgroup_is_full_waits_for_memory(
     assert {wait["reason"] for _, wait in waits(told, "read")} >= {"memory"}
 
 
+def meminfo(name: str) -> int:
+    """In bytes."""
+    (found,) = re.findall(rf"^{name}: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found) << 10
+
+
+def vmstat(name: str) -> int:
+    return sum(
+        int(count) for count in re.findall(rf"^{name}\S* (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    )
+
+
+_FREE, _CACHED = 64 << 20, 256 << 20
+
+
+@contextmanager
+def crowded(cache: Path) -> Iterator[None]:
+    """Little is free, and this file, which takes most of the page cache, has to go first."""
+    limits = Path("/proc/sys/vm")
+    with cache.open("wb") as file:
+        file.truncate(_CACHED)
+    pages = (meminfo("MemFree") - _CACHED - _FREE) // meminfo("Hugepagesize")
+    # Nothing from the zone that is for DMA alone.
+    with setting(limits / "lowmem_reserve_ratio", "1 1 1"), setting(limits / "nr_hugepages", str(pages)):
+        # Of a hole: these pages are clean.
+        subprocess.run(["cat", cache], stdout=subprocess.DEVNULL, check=True)
+        yield
+
+
+@pytest.mark.guest
+def test_a_reader_waits_for_memory_of_the_machine(path_flow: Running, throttled: Disk, tmp_path: Path) -> None:
+    """Where too little is free for a page that is to be read, kswapd has to find some first."""
+    with mounted(throttled, "ext4", tmp_path / "mounted") as top:
+        written(top / "file", 4 << 20)
+        Path("/proc/sys/vm/drop_caches").write_text("1\n")
+        flow = path_flow.aim(throttled)
+        with opened(top / "file", os.O_RDONLY) as fd, threshold(flow, ALWAYS), crowded(top / "cache"):
+            with flow.window() as reported:
+                # Who wants a page has to wait for kswapd where less than half of this is free.
+                free = meminfo("MemFree")
+                wanted = 2 * free + (16 << 20)
+                assert wanted < free + _CACHED * 3 // 4
+                before = vmstat("allocstall")
+                with setting(Path("/proc/sys/vm/min_free_kbytes"), str(wanted >> 10)):
+                    os.pread(fd, 4 << 20, 0)
+                stalls = vmstat("allocstall") - before
+    exact(reported)
+    assert stalls > 0
+    (stack,) = [wait["stack"] for _, wait in waits(reported, "read") if wait["reason"] == "memory"]
+    assert "throttle_direct_reclaim" in stack
+
+
 @pytest.mark.guest
 @pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_a_frozen_file_system_holds_up_a_write(flow: Running, folder: Path) -> None:
