@@ -895,16 +895,20 @@ def test_a_reader_waits_for_memory_of_the_machine(path_flow: Running, throttled:
         written(top / "file", 4 << 20)
         Path("/proc/sys/vm/drop_caches").write_text("1\n")
         flow = path_flow.aim(throttled)
-        with opened(top / "file", os.O_RDONLY) as fd, threshold(flow, ALWAYS), crowded(top / "cache"):
-            with flow.window() as reported:
-                # Who wants a page has to wait for kswapd where less than half of this is free.
-                free = meminfo("MemFree")
-                wanted = 2 * free + (16 << 20)
-                assert wanted < free + _CACHED * 3 // 4
-                before = vmstat("allocstall")
-                with setting(Path("/proc/sys/vm/min_free_kbytes"), str(wanted >> 10)):
-                    os.pread(fd, 4 << 20, 0)
-                stalls = vmstat("allocstall") - before
+        with (
+            opened(top / "file", os.O_RDONLY) as fd,
+            threshold(flow, ALWAYS),
+            crowded(top / "cache"),
+            flow.window() as reported,
+        ):
+            # Who wants a page has to wait for kswapd where less than half of this is free.
+            free = meminfo("MemFree")
+            wanted = 2 * free + (16 << 20)
+            assert wanted < free + _CACHED * 3 // 4
+            before = vmstat("allocstall")
+            with setting(Path("/proc/sys/vm/min_free_kbytes"), str(wanted >> 10)):
+                os.pread(fd, 4 << 20, 0)
+            stalls = vmstat("allocstall") - before
     exact(reported)
     assert stalls > 0
     (stack,) = [wait["stack"] for _, wait in waits(reported, "read") if wait["reason"] == "memory"]
