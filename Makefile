@@ -252,7 +252,7 @@ define rule_of_source
 $$(BUILD)/$1/$(notdir $(2:.c=.o)): $2 $$(header_dir_$1)/vmlinux.h $$(BUILD)/tools
 	$$(call quiet,CLANG,$1/$$(@F))
 	$$(Q)mkdir -p $$(@D)
-	$$(Q)$$(CLANG) $$(BPF_CFLAGS) $$(DEFINE_$1) -I$$(header_dir_$1) -I$$(BPF_SRC) $$(system_includes) \
+	$$(Q)$$(CLANG) $$(BPF_CFLAGS) $$(DEFINE_$1) -I$$(header_dir_$1) -I$$(BPF_SRC) -Ibpf_src $$(system_includes) \
 		-MMD -MP -c $$< -o $$@
 endef
 $(foreach arch,x86_64 arm64,$(foreach source,$(sources),$(eval $(call rule_of_source,$(arch),$(source)))))

@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -25,10 +26,13 @@ from tests.kernel.disks import Disk, loop_device, null_device, setting
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
+from tests.kernel.test_binding import GETPGID, call
 from tests.kernel.test_io_path import sums_up
-from tests.kernel.trace import Line, Lines, Trace, lossless, wptrace
+from tests.kernel.test_places import alone
+from tests.kernel.trace import Line, Lines, Trace, lossless, object_path, wptrace
 from tests.kernel.window import Running
 from wptrace.analysis.waits import RUNNABLE
+from wptrace.bpf.object import BpfObject
 from wptrace.engine.hooks import Hook
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import wait_reasons
@@ -686,6 +690,37 @@ def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypat
     assert found
     assert {wait["reason"] for _, wait in found} == {"unknown"}
     assert not [wait for _, wait in found if wait["stack"]]
+
+
+# --- What an operation keeps ------------------------------------------------------------------------------------------
+
+
+def test_an_operation_has_room_for_waits_of_every_stage() -> None:
+    """Of any stacks in any order: time and number of each stage are whole, and one of its places is of several."""
+    chance = random.Random(4)  # noqa: S311 - always the same
+    with alone(), BpfObject(object_path("waits")) as obj:
+        obj.bss.target_call = GETPGID
+        obj.load()
+        obj.attach()
+        other = obj.constants["WAIT_OTHER"]
+        stages = range(1, obj.constants["OP_WAITS"])
+        for _ in range(300):
+            made = [
+                (chance.choice(stages), chance.randint(1, 4), chance.randint(1, 99))
+                for _ in range(chance.randint(1, 32))
+            ]
+            unused = [0] * (32 - len(made))
+            obj.bss.stages, obj.bss.stacks, obj.bss.times = ([*of, *unused] for of in zip(*made))
+            obj.bss.given = len(made)
+            call()
+            kept = [obj.bss.kept[place] for place in range(obj.bss.kept_count)]
+            assert len({(one.stage, one.stack) for one in kept}) == len(kept) <= obj.constants["OP_WAITS"]
+            for stage in stages:
+                of_stage = [(one.stack, one.count, one.ns) for one in kept if one.stage == stage]
+                assert sum(count for _, count, _ in of_stage) == sum(1 for one in made if one[0] == stage)
+                assert sum(ns for _, _, ns in of_stage) == sum(ns for at, _, ns in made if at == stage)
+                for stack, _, ns in of_stage:
+                    assert stack == other or ns <= sum(ns for at, its, ns in made if (at, its) == (stage, stack))
 
 
 # --- Limits ---------------------------------------------------------------------------------------------------------

@@ -256,10 +256,49 @@ static __noinline __u32 wait_stack_of(struct task_struct *task, __u32 hint)
 	return id;
 }
 
-/*
- * Global, and of numbers. More different ones than there is room for are one of several stacks; there are fewer stages with
- * waits than places.
- */
+static __always_inline void add_wait(struct op_wait *wait, __u64 ns, __u32 count)
+{
+	wait->ns += ns;
+	wait->count += count;
+}
+
+static __always_inline void begin_wait(struct op_wait *wait, __u32 stage, __u32 stack)
+{
+	wait->ns = wait->count = 0;
+	wait->stack = stack;
+	wait->stage = stage;
+}
+
+/* Of two places of a stage, the one that is of several stacks already: there is one of those at most. */
+static __always_inline __u32 better_place(struct op_waits *waits, __u32 before, __u32 at)
+{
+	return before == OP_WAITS || wait_at(waits, at)->stack == WAIT_OTHER ? at : before;
+}
+
+/* There are fewer stages with waits than places, so two of them are of one stage: they become one of several stacks. */
+__noinline __u32 place_of_two(__u32 place)
+{
+	struct op_waits *waits = waits_of(op_at(place));
+	__u32 last, at, found;
+
+	for (last = OP_WAITS - 1; last > 0; last--) {
+		struct op_wait *wait = wait_at(waits, last);
+
+		found = OP_WAITS;
+		for (at = 0; at < last; at++) {
+			if (wait_at(waits, at)->stage == wait->stage)
+				found = better_place(waits, found, at);
+		}
+		if (found == OP_WAITS)
+			continue;
+		add_wait(wait_at(waits, found), wait->ns, wait->count);
+		wait_at(waits, found)->stack = WAIT_OTHER;
+		return last;
+	}
+	return 0;
+}
+
+/* Global, and of numbers. More different ones of a stage than there is room for are one of several stacks. */
 __noinline int keep_wait(__u32 place, __u64 ns, __u32 stage, __u32 stack)
 {
 	struct op_state *op = op_at(place);
@@ -271,29 +310,24 @@ __noinline int keep_wait(__u32 place, __u64 ns, __u32 stage, __u32 stack)
 	for (at = 0; at < OP_WAITS; at++) {
 		wait = wait_at(waits, at);
 		if (at >= op->waits) {
-			wait->ns = wait->count = 0;
-			wait->stack = stack;
-			wait->stage = stage;
+			begin_wait(wait, stage, stack);
 			op->waits = at + 1;
 			break;
 		}
 		if (wait->stage == stage) {
 			if (wait->stack == stack)
 				break;
-			of_stage = at;
+			of_stage = better_place(waits, of_stage, at);
 		}
 	}
-	if (at == OP_WAITS) {
+	if (at == OP_WAITS && of_stage < OP_WAITS) {
 		at = of_stage;
-		if (at >= OP_WAITS) {
-			COUNT(loss[PATH_CAUSE_WAIT_FULL]);
-			return 0;
-		}
 		wait_at(waits, at)->stack = WAIT_OTHER;
+	} else if (at == OP_WAITS) {
+		at = place_of_two(place);
+		begin_wait(wait_at(waits, at), stage, stack);
 	}
-	wait = wait_at(waits, at);
-	wait->ns += ns;
-	wait->count++;
+	add_wait(wait_at(waits, at), ns, 1);
 	return 0;
 }
 

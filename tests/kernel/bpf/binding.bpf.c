@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* What the tests of the binding load: one of each kind of global, map and program. */
-#include "../../../bpf_src/lib/wptrace.h"
-#include "../../../bpf_src/lib/hist.h"
+#include "lib/wptrace.h"
+#include "lib/hist.h"
 
 enum colour {
 	COLOUR_RED,

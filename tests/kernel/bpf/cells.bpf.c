@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* One row that two contexts update at once, by the very functions that count operations and requests. */
-#include "../../../bpf_src/lib/wptrace.h"
-#include "../../../bpf_src/lib/hist.h"
+#include "lib/wptrace.h"
+#include "lib/hist.h"
 
 __u64 target_call; /* one that nobody else uses */
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* Counts the preads and pwrites of the test and its children, and those that pass the filters. */
-#include "../../../bpf_src/lib/wptrace.h"
-#include "../../../bpf_src/lib/filter.h"
+#include "lib/wptrace.h"
+#include "lib/filter.h"
 
 /* Set around the calls that the test makes on purpose. */
 bool counting;

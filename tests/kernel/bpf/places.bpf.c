@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* One place that two tasks want at once, as those of bpf_src/block/path/state.h: only one may get it. */
-#include "../../../bpf_src/lib/wptrace.h"
-#include "../../../bpf_src/lib/place.h"
+#include "lib/wptrace.h"
+#include "lib/place.h"
 
 __u64 target_call; /* one that nobody else uses */
 

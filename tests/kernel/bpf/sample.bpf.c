@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* Asks, at each system call of the test, how many to leave out until the next sample. */
-#include "../../../bpf_src/lib/wptrace.h"
-#include "../../../bpf_src/lib/sample.h"
+#include "lib/wptrace.h"
+#include "lib/sample.h"
 
 __u32 target_tgid;
 __u32 one_in;
