@@ -177,7 +177,8 @@ class Reader:
 
     def frames(self) -> Iterator[Frame]:
         """Those that are whole; the others are said by `cut`."""
-        # Where the payload of the last frame begins: if its trace was cut off there, the next segment is in it.
+        # Behind the first byte of the last frame: if its trace was cut off there, the next segment begins within it,
+        # also where the bytes of its header that are gone are by chance those that the next one begins with.
         place, number, seed, before = 0, 0, 0, 0
         self.cut = False
         self._left = _MOST_LIKELY
@@ -187,14 +188,14 @@ class Reader:
                 seed, number = _seed(self.path, first, place), 0
                 if place:
                     yield Frame(SEGMENT, place, 0, 0)
-                place = before = place + _FIRST.size
+                before, place = place + 1, place + _FIRST.size
                 continue
             frame, header = None, first[: _HEADER.size]
             with suppress(TornError):
                 frame = _frame(self.path, place, header, _next(seed, number))
             if frame is not None and frame.place + frame.length <= self._size:
                 yield frame
-                before, number = frame.place, number + 1
+                before, number = place + 1, number + 1
                 place = frame.place + frame.length
                 continue
             found = self._resumed(before, place, number, seed)

@@ -15,7 +15,7 @@ from tests.unit.capture import made
 from tests.unit.capture.made import write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import writer
-from wptrace.capture.frames import SEGMENT, Kind, Reader
+from wptrace.capture.frames import SEGMENT, Kind, Reader, Writer
 from wptrace.capture.reader import Arriving, Capture, Records
 from wptrace.cli.main import main
 from wptrace.errors import WptraceError
@@ -130,6 +130,26 @@ def test_what_was_cut_off_costs_nothing_of_the_next_one(
             whole = [frame for frame in frames if frame.kind == Kind.RECORDS and frame.place + frame.length <= length]
             assert len(records) == len(whole) + 2
             assert capture.damaged <= 2
+
+
+def test_the_next_one_may_look_like_the_end_of_a_header(tmp_path: Path) -> None:
+    """One byte of a header is gone, which is the same as the first one of the capture behind it."""
+    other = tmp_path / "other.wpt"
+    for number in range(10_000):
+        one = Writer(tmp_path / "one.wpt")
+        one.begin()
+        one.add(Kind.NAMES, b"%d" % number)
+        one.close()
+        header = (tmp_path / "one.wpt").read_bytes()[: -len(b"%d" % number)]
+        if header[-1:] == b"w":
+            break
+    behind = Writer(other)
+    behind.begin()
+    behind.add(Kind.END, b"")
+    behind.close()
+    with closing(Reader(joined(tmp_path / "both.wpt", header[:-1], other.read_bytes()))) as reader:
+        found = [frame.kind for frame in reader.frames()]
+    assert found[-2:] == [SEGMENT, Kind.END]
 
 
 def test_damage_ends_with_its_segment(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
