@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -153,7 +152,8 @@ def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path
         count = fio(disk.path, rw="randread", number_ios=320)["read"]["total_ios"]
         flow.stop()
         (counts,) = [counts for group, counts in flow.snapshot().counters.items() if "untimed" in counts]
-        assert counts["untimed"] >= count * 15 // 16 - 2 * (os.cpu_count() or 1)
+        # One of 16 at uneven distances: twice as many are 8 standard deviations away.
+        assert counts["untimed"] >= count * 14 // 16
         recorder = flow.flight_recorder
         assert recorder is not None
         recorder.dump(tmp_path / "dump.wpt", start, flow.view)

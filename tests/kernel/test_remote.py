@@ -91,10 +91,12 @@ def test_what_the_page_cache_has_of_a_fuse_file_is_a_hit(tmp_path: Path) -> None
     assert lossless(trace.summary)
     reads = trace.operations
     assert len(reads) == 16
-    slept = [one for one in reads if one["total_ns"] >= DELAY_S * 1e9]
-    assert 0 < len(slept) <= server.asked["READ"]
-    assert {one["kind"] for one in slept} == {"operation"}
-    assert {one["kind"] for one in reads[8:]} == {"hit"}
+    # A hit may take as long, where others want the CPU.
+    assert reads[0]["total_ns"] >= DELAY_S * 1e9
+    slept = [one["kind"] == "operation" for one in reads]
+    assert slept[0]
+    assert sum(slept) <= server.asked["READ"]
+    assert not any(slept[8:])
     assert {one["dev"] for one in reads} == {FUSE}
 
 
