@@ -92,7 +92,7 @@ def measure(repeats: int, records: int) -> dict[str, Any]:
             part = flow.flight_recorder
             assert isinstance(part, parts.Recorder)
             real = _fill(part)
-            part._begun_ns = 0
+            part._start_ns = 0
             for number in range(repeats):
                 with _timed(took, "copy"):
                     part._copy()

@@ -33,12 +33,12 @@ class History:
         interval_s: float,
         now: float,
         say: Callable[[str], None],
-        begun: Snapshot | None = None,
+        start: Snapshot | None = None,
     ) -> None:
         """From the first look of the trace on, or a later one."""
         self._trace, self._folder, self._keep, self._say = trace, folder, keep, say
         self._interval_s = interval_s
-        self._last = self._first = trace.first if begun is None else begun
+        self._last = self._first = trace.first if start is None else start
         self._path = folder
         self._until = now
         """Then there is another file."""
@@ -74,13 +74,13 @@ class History:
             self.due = now + _PAUSE_S
 
     def _write(self, now: float) -> None:
-        taken, last = self._trace.snapshot(), self._last
-        self._last = taken
+        snapshot, last = self._trace.snapshot(), self._last
+        self._last = snapshot
         output = self._output or self._begin(now, last)
-        output.interval(self._trace.window(last, taken, "interval"))
+        output.interval(self._trace.window(last, snapshot, "interval"))
         if now >= self._until or self._path.stat().st_size > self._keep // _FILES:
             self._finish()
-            self._begin(now, taken)
+            self._begin(now, snapshot)
 
     def _begin(self, now: float, first: Snapshot) -> CaptureOutput:
         """A file whose clock is that of the begin of its first interval."""

@@ -146,48 +146,48 @@ class Watch:
     def turn(self, now: float) -> None:
         self.due = max(self.due + WINDOW_S, now)
         last = self._last
-        taken = last._replace(at_ns=int(now * 1e9))
+        snapshot = last._replace(at_ns=int(now * 1e9))
         if self._figures:
-            taken = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
-        if taken.at_ns == last.at_ns:
+            snapshot = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
+        if snapshot.at_ns == last.at_ns:
             return
-        self._last = taken
-        seconds = (taken.at_ns - last.at_ns) / 1e9
+        self._last = snapshot
+        seconds = (snapshot.at_ns - last.at_ns) / 1e9
         for state in self._states:
             when, held = state.trigger.when, bool(state.since)
             if when.sort == VERDICT:
-                self._judge(state, now)
+                self._check_verdict(state, now)
                 continue
-            found = when.values(taken, last) if not when.sort else self._in_flight(when)
+            found = when.values(snapshot, last) if not when.sort else self._in_flight(when)
             place = state.look(found, seconds, now)
             if not state.since:
-                state.begun = None
+                state.start = None
             elif not held:
                 # Counters and books of now are near enough.
-                state.begun = self._trace.snapshot()
+                state.start = self._trace.snapshot()
                 if self._figures:
-                    state.begun = state.begun._replace(at_ns=last.at_ns, cells=last.cells)
+                    state.start = state.start._replace(at_ns=last.at_ns, cells=last.cells)
             if place is not None:
                 self._fire(state, place, found[place], now)
 
     def _in_flight(self, when: Condition) -> dict[str, float]:
         return oldest(self._trace.flow.in_flight(int(when.limit)))
 
-    def _judge(self, state: _State, now: float) -> None:
-        """The verdict of each stretch of its time."""
+    def _check_verdict(self, state: _State, now: float) -> None:
+        """Check a verdict once for each period of the condition."""
         when = state.trigger.when
-        if state.begun is not None and now < state.judged_s + when.for_s - WINDOW_S / 2:
+        if state.start is not None and now < state.verdict_s + when.for_s - WINDOW_S / 2:
             return
-        begun, taken = state.begun, self._trace.snapshot()
-        state.begun, state.judged_s = taken, now
-        if begun is None or begun.at_ns == taken.at_ns:
+        start, snapshot = state.start, self._trace.snapshot()
+        state.start, state.verdict_s = snapshot, now
+        if start is None or start.at_ns == snapshot.at_ns:
             return
-        verdict = self._trace.window_with_verdict(begun, taken, "interval").verdict
+        verdict = self._trace.window_with_verdict(start, snapshot, "interval").verdict
         named = () if verdict is None else [one for one in verdict.findings if one.rule == when.what]
         found = {one.who: 1.0 for one in named}
         place = state.look(found, when.for_s, now)
         if place is not None:
-            self._do(state, f"trigger {state.trigger.name}: {when.text}", now, begun)
+            self._do(state, f"trigger {state.trigger.name}: {when.text}", now, start)
 
     def _fire(self, state: _State, place: str, value: float, now: float) -> None:
         one = state.trigger
@@ -203,9 +203,9 @@ class Watch:
             self._do(state, f"trigger {name}: by hand", now)
         return state is not None
 
-    def _do(self, state: _State, words: str, now: float, begun: Snapshot | None = None) -> None:
+    def _do(self, state: _State, words: str, now: float, start: Snapshot | None = None) -> None:
         one = state.trigger
-        report = self._trace.window_with_verdict(begun or state.begun or self._last, self._trace.snapshot(), "interval")
+        report = self._trace.window_with_verdict(start or state.start or self._last, self._trace.snapshot(), "interval")
         said = "" if report.verdict is None else next(iter(verdict.short_lines(report.verdict, dates=False)), "")
         self._say(f"{words}; {said}" if said else words)
         self._actions.after(now + one.after_s, one.name, one.command)
@@ -265,7 +265,7 @@ class PressureWatch(Watch):
             held = bool(state.since)
             value, seconds = shares[state.trigger.when]
             place = state.look({"": value}, seconds, now)
-            state.begun = None if not state.since else state.begun if held else last
+            state.start = None if not state.since else state.start if held else last
             if place is not None:
                 self._fire(state, place, value, now)
         self._sleep()
@@ -285,9 +285,9 @@ class _State:
         self.trigger = trigger
         self.since: dict[str, float] = {}
         """Since when it holds, by place."""
-        self.begun: Snapshot | None = None
-        """What was there before it did; of a verdict, at the last one."""
-        self.judged_s = 0.0
+        self.start: Snapshot | None = None
+        """The snapshot from before the condition held; for a verdict, that of the previous one."""
+        self.verdict_s = 0.0
         self.fired = self.suppressed = 0
         self._times: deque[float] = deque(maxlen=trigger.daily)
         self._known: set[str] = set()

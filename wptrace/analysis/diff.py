@@ -83,7 +83,7 @@ def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
         some, left = changes.between(*same_labels(aligned(mine, joined), aligned(theirs, joined)))
         every += some
         few += left
-    every = changes.judged(every, any(one.counts for one in found))
+    every = changes.mark_real(every, any(one.counts for one in found))
     tested = sum(len(change.figures) for change in every)
     return Difference(a, b, found, list(_pairs(a, b)), every, joined, tested, few)
 

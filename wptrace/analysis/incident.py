@@ -154,11 +154,11 @@ class _Look(NamedTuple):
         if part != OUTSIDE:
             queued_ns = parts[BEFORE].begin_ns
             whole = _Part(request, queued_ns, parts[DEVICE].end_ns - queued_ns)
-        met, others = self._under_way(whole)
+        shown, others = self._under_way(whole)
         alike = [one for one in self._all(part) if one.at != self.own]
         usual = self._usual(alike)
         op = self._name(request, str(event.group.label("op"))).op
-        begun = self._beginning(parts[part], op, alike, usual)
+        beginning = self._beginning(parts[part], op, alike, usual)
         wall_ns = event.end_ns - _end(event)
         return Incident(
             event,
@@ -167,9 +167,9 @@ class _Look(NamedTuple):
             parts[part].ns,
             usual.get(op, 0),
             whole.begin_ns + wall_ns,
-            met,
+            shown,
             others,
-            None if begun is None else begun._replace(begin_ns=begun.begin_ns + wall_ns),
+            None if beginning is None else beginning._replace(begin_ns=beginning.begin_ns + wall_ns),
             left,
         )
 
@@ -251,8 +251,8 @@ class _Look(NamedTuple):
                 counts[2] += issued <= since_ns
         rows = [UnderWay(names[number].owner, names[number].op, *counts) for number, counts in found.items()]
         rows.sort(key=lambda one: (-one.requests, -one.later))
-        met, rest = rows[:_OWNERS], rows[_OWNERS:]
-        return met, UnderWay(OTHERS, "", *map(sum, zip(*(one[2:] for one in rest)))) if rest else None
+        shown, rest = rows[:_OWNERS], rows[_OWNERS:]
+        return shown, UnderWay(OTHERS, "", *map(sum, zip(*(one[2:] for one in rest)))) if rest else None
 
     def _beginning(self, slowest: _Part, op: str, parts: Collection[_Part], usual: dict[str, int]) -> Beginning | None:
         if slowest.ns < UNUSUAL * max(usual.get(op, 0), _SHORTEST_NS):

@@ -50,11 +50,11 @@ class Leading:
         """What came since the last call."""
         cells = {group: found for group, found in now.cells.items() if group.kind in self._kinds}
         counters = {group: found for group, found in now.counters.items() if group.kind in self._kinds}
-        taken = now._replace(cells=cells, counters=counters)
-        last = self._last or taken._replace(cells={}, counters={})
-        new, counted = since(taken, last)
-        self._rank(new, (taken.at_ns - last.at_ns) / 1e9)
-        self._last = taken
+        snapshot = now._replace(cells=cells, counters=counters)
+        last = self._last or snapshot._replace(cells={}, counters={})
+        new, counted = since(snapshot, last)
+        self._rank(new, (snapshot.at_ns - last.at_ns) / 1e9)
+        self._last = snapshot
         for group, found in new.items():
             into = self.cells.setdefault(self._row(group), {})
             for name, one in found.items():

@@ -98,8 +98,8 @@ class Generated:
             self._fd = -1
 
 
-def is_taken(target: Target, code: bytes) -> bool:
-    """Whether the kernel takes such a program; it is gone again on return."""
+def is_accepted(target: Target, code: bytes) -> bool:
+    """Whether the kernel accepts such a program; it is unloaded again on return."""
     fd = _load(target.name, target, code)
     if fd >= 0:
         os.close(fd)

@@ -118,10 +118,10 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
     module = importlib.import_module(f"wptrace.cli.{command}")
     parser = Parser(prog=f"wptrace {command}")
     module.add_arguments(parser)
-    taken = _taken(parser)
+    accepted = _accepted(parser)
     for name in settings:
-        if name not in taken:
-            raise UsageError(f"--{name} is no option of what {command} traces{did_you_mean(name, taken)}")
+        if name not in accepted:
+            raise UsageError(f"--{name} is no option of what {command} traces{did_you_mean(name, accepted)}")
     definition = [str(settings["definition"])] if "definition" in settings else []
     others = {name: value for name, value in settings.items() if name != "definition"}
     options = parser.parse_args([*words(others), *definition])
@@ -131,8 +131,8 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
     return found
 
 
-def _taken(parser: argparse.ArgumentParser) -> list[str]:
-    """The options that the agent takes, without dashes."""
+def _accepted(parser: argparse.ArgumentParser) -> list[str]:
+    """The options that the agent accepts, without dashes."""
     of_group = [action for group in parser._action_groups if group.title == _GROUP for action in group._group_actions]
     found = [*of_group, *(action for action in parser._actions if action.dest in _BESIDE)]
     names = {(action.option_strings or [action.dest])[-1].lstrip("-"): action.dest for action in found}

@@ -163,8 +163,8 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     from wptrace.flows.io.block import BlockFlow, Options
     from wptrace.flows.io.options import FILTERS
 
-    taken = {one.name for one in BlockFlow.filters}
-    absent = [one.name for one in FILTERS if one.name not in taken]
+    accepted = {one.name for one in BlockFlow.filters}
+    absent = [one.name for one in FILTERS if one.name not in accepted]
     unknown = [name for name in (*absent, *_PATH_ONLY) if getattr(options, name) is not None]
     unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:

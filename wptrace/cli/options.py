@@ -248,8 +248,8 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     from wptrace.outputs.registry import CSV, LINES, NDJSON, TEXT, Wanted, make
 
     line, csv = (getattr(options, name, False) for name in ("line", "csv"))
-    beside = [getattr(options, name, None) for name in ("capture", "against")]
-    if "intervals" not in wanted and (any(beside) or exports(options)):
+    others = [getattr(options, name, None) for name in ("capture", "against")]
+    if "intervals" not in wanted and (any(others) or exports(options)):
         # Intervals are the file's, or those of a comparison, unless some were given.
         wanted["intervals"] = options.interval is not None
     if getattr(options, "count", None) == "1" and not options.json:

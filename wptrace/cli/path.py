@@ -126,7 +126,7 @@ def run(
             live,
             workload,
             dumps,
-            _beside(options),
+            _serve(options),
         )
         trace(list(zip(flows.values(), outputs)), run_options)
         again = "" if text is None else text.next_owner
@@ -135,8 +135,8 @@ def run(
     return 0 if workload is None else workload.exit_code(), again
 
 
-def _beside(options: argparse.Namespace) -> Callable[[Session], Callable[[], None]] | None:
-    """That nobody can listen there is found out before anything is attached."""
+def _serve(options: argparse.Namespace) -> Callable[[Session], Callable[[], None]] | None:
+    """Bind the metrics address before anything is attached, so that a failure costs nothing."""
     wanted = getattr(options, "prometheus", None)
     if wanted is None:
         return None

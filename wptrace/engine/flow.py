@@ -225,7 +225,7 @@ class Flow:
         kernel = os.uname().release
         return Start(self.name, self.level, kernel, chosen, sources, self.kinds, notes, resource=resource.here())
 
-    def _taken(
+    def _snapshot(
         self,
         books: Mapping[str, Book],
         cells: dict[Group, dict[str, Distribution]],

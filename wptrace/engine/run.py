@@ -18,7 +18,7 @@ from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
-from wptrace.model.rows import taken
+from wptrace.model.rows import offer_rows
 
 if TYPE_CHECKING:
     from wptrace.engine.dumps import DumpOptions, Dumps
@@ -51,8 +51,8 @@ class RunOptions(NamedTuple):
     """Begins once all are attached, and ends the run."""
     dumps: DumpOptions | None = None
     """Of flows with a flight recorder."""
-    beside: Callable[[Session], Callable[[], None]] | None = None
-    """Somebody else who consumes the session; returns what ends it."""
+    serve: Callable[[Session], Callable[[], None]] | None = None
+    """Starts another consumer of the session; returns the function that ends it."""
 
 
 class Stuck:
@@ -88,7 +88,7 @@ class Reports:
         self.count = 0
 
     def events(self, events: Sequence[Event]) -> None:
-        if not taken(self._output, events):
+        if not offer_rows(self._output, events):
             for event in events:
                 self._output.event(event)
         self._output.flush()
@@ -98,9 +98,9 @@ class Reports:
 
     def turn(self, now: float) -> None:
         self.due = _next(self.due, self._interval_s, now)
-        taken = self._trace.snapshot()
-        self._output.interval(self._window(self._shown, taken, "interval"))
-        self._shown = taken
+        snapshot = self._trace.snapshot()
+        self._output.interval(self._window(self._shown, snapshot, "interval"))
+        self._shown = snapshot
         self.count += 1
 
     def end(self) -> None:
@@ -146,8 +146,8 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
             stop.ending = options.workload.signal
         session.start()
         collect_seldom()
-        if options.beside is not None:
-            cleanup.callback(options.beside(session))
+        if options.serve is not None:
+            cleanup.callback(options.serve(session))
         _run(session, [output for _, output in pairs], stop, options)
 
 

@@ -44,8 +44,8 @@ class HistoryPace:
     def due(self) -> float:
         return self._last + self._step
 
-    def taken(self, now: float, cost: float) -> bool:
-        """Whether a snapshot taken now counts: one for a report may come somewhat early."""
+    def accept(self, now: float, cost: float) -> bool:
+        """Whether to add a snapshot taken now to the history: one for a report may come somewhat early."""
         if now < self._last + self._step / 2:
             return False
         self._last = now
@@ -137,9 +137,9 @@ class Trace:
         self._read_for_history(now)
         self._turning, self._read = False, None
 
-    def remember(self, taken: Snapshot) -> None:
-        """Adds a snapshot to the history."""
-        self._remember(taken.at_ns, taken.cells)
+    def remember(self, snapshot: Snapshot) -> None:
+        """Add a snapshot to the history."""
+        self._remember(snapshot.at_ns, snapshot.cells)
 
     def _remember(self, at_ns: int, cells: Mapping[Group, dict[str, Distribution]]) -> None:
         """Add the kinds that a verdict may be about; there may be thousands of owners besides."""
@@ -147,7 +147,7 @@ class Trace:
         self._history.add(at_ns, {group: stages for group, stages in cells.items() if group.kind in kinds})
 
     def _read_for_history(self, now: float) -> None:
-        """Takes what a consumer has just read, or reads the counters when that is due."""
+        """Use what a consumer has just read, or read the counters when that is due."""
         if self._read is not None:
             at_ns, cells = self._read.at_ns, self._read.cells
         elif now >= self._pace.due:
@@ -156,7 +156,7 @@ class Trace:
             self._cost_s = time.process_time() - before
         else:
             return
-        if self._pace.taken(now, self._cost_s):
+        if self._pace.accept(now, self._cost_s):
             self._remember(at_ns, cells)
 
     def snapshot(self) -> Snapshot:
@@ -164,11 +164,11 @@ class Trace:
         if self._read is not None:
             return self._read
         before = time.process_time()
-        taken = self.flow.snapshot()
+        snapshot = self.flow.snapshot()
         self._cost_s = time.process_time() - before
         if self._turning:
-            self._read = taken
-        return taken
+            self._read = snapshot
+        return snapshot
 
     def lately(self, before: Snapshot) -> Snapshot:
         """The same with the distributions of now, and all else as it was before: that costs less than half as much."""

@@ -105,8 +105,8 @@ class Rows(Sequence[Event]):
         return list(self)[at]
 
 
-def taken(output: Any, events: Sequence[Event]) -> bool:
-    """Whether the output has taken them as rows; if not, it is told of each of them."""
+def offer_rows(output: Any, events: Sequence[Event]) -> bool:
+    """Offer events to the output as rows; false if it wants each event by itself."""
     take = getattr(output, "rows", None)
     return take is not None and isinstance(events, Rows) and bool(take(events))
 

@@ -68,10 +68,10 @@ def test_another_user_is_refused() -> None:
         os.write(into, said.encode())
         os._exit(0)
     os.close(into)
-    with os.fdopen(out) as told:
-        while not select.select([told], [], [], 0.01)[0]:
+    with os.fdopen(out) as reply:
+        while not select.select([reply], [], [], 0.01)[0]:
             made.serve()
-        assert told.read() == "only root and the user of the agent may ask it for something"
+        assert reply.read() == "only root and the user of the agent may ask it for something"
     os.waitpid(child, 0)
     made.close()
     assert asked == []

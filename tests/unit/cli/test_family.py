@@ -52,11 +52,11 @@ def test_a_good_one_is_handed_to_the_runner(
     words: list[str], kinds: tuple[type, type | None], traced: list[tuple[Any, ...]]
 ) -> None:
     assert main([*words, "-o", os.devnull, "0.5", "3", "--stats"]) == 0
-    ((((flow, output),), terms),) = traced
+    ((((flow, output),), run_options),) = traced
     assert flow.name == words[0]
     assert type(output) is kinds[0]
     assert kinds[1] is None or type(vars(output)["_view"]) is kinds[1]
-    assert terms[:3] == (0.5, 3, True)
+    assert run_options[:3] == (0.5, 3, True)
 
 
 @pytest.mark.parametrize(

@@ -345,15 +345,15 @@ def test_who_wants_all_has_a_larger_ring(
 
 def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
     assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
-    ((((flow, _),), terms),) = flows
-    assert terms == RunOptions(2.0, 3, True, terms.watch_fd, 1_500_000_000)
+    ((((flow, _),), run_options),) = flows
+    assert run_options == RunOptions(2.0, 3, True, run_options.watch_fd, 1_500_000_000)
     assert isinstance(flow, PathFlow)
     assert flow._options.ring_bytes == 4 << 20
     flows.clear()
     assert main(["io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid())]) == 0
-    ((((flow, _),), terms),) = flows
+    ((((flow, _),), run_options),) = flows
     assert isinstance(flow, BlockFlow)
-    assert terms.stuck_ns is None
+    assert run_options.stuck_ns is None
     assert flow.level == "block"
 
 
@@ -416,7 +416,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     called: list[Handed] = []
-    monkeypatch.setattr("wptrace.engine.run.run", lambda pairs, terms: called.append((pairs, terms)))
+    monkeypatch.setattr("wptrace.engine.run.run", lambda pairs, run_options: called.append((pairs, run_options)))
     return called
 
 
@@ -443,7 +443,7 @@ def test_a_screen_says_who_is_there(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert main(["io", *words]) == 0
-    ((((flow, _),), terms),) = flows
+    ((((flow, _),), run_options),) = flows
     assert isinstance(flow, PathFlow)
     assert flow._options.by == by
-    assert terms.live is bool(by)
+    assert run_options.live is bool(by)

@@ -285,7 +285,7 @@ class DefinedFlow(Flow):
         else:
             missing = started - finished - sum(lost.values()) - table.used()
             lost[_COLLIDED] = max(missing, 0)
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(started, finished, lost, noted, self._cells.total("failed"))},
             self._distributions(),
             {group: self._counted(group) for group in self._cells.counters},
@@ -354,7 +354,7 @@ class DefinedFlow(Flow):
             return []
         now = time.monotonic_ns()
         found = []
-        for one in self._table.taken():
+        for one in self._table.occupied():
             life = one.life
             age = now - life.start_ns
             if not life.start_ns or age < at_least_ns:
@@ -423,7 +423,7 @@ class Slots:
     def used(self) -> int:
         return sum(1 for key in self._words[:: self._stride // 8] if key)
 
-    def taken(self) -> list[Any]:
+    def occupied(self) -> list[Any]:
         keys = self._words[:: self._stride // 8].tolist()
         return [self._codec.unpack(self._bytes, at * self._stride) for at, key in enumerate(keys) if key]
 

@@ -291,8 +291,8 @@ class BlockFlow(Flow):
         self._records += records
 
     def events(self) -> Sequence[Event]:
-        taken, self._records = self._records, []
-        return Rows(taken, self._requests) if taken else ()
+        records, self._records = self._records, []
+        return Rows(records, self._requests) if records else ()
 
     @property
     def flight_recorder(self) -> FlightRecorder | None:
@@ -319,7 +319,7 @@ class BlockFlow(Flow):
         started = sum(count["started"] or count["finished"] for count in counters.values())
         stamped = self._stamped()
         started += sum(map(blockdev.in_flight, stamped)) + (causes[RECURSION] if stamped else 0)
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
             found,
             {**counted(self._cells), **self._devices.loads.counters()},

@@ -269,8 +269,8 @@ class Books:
         self.stale.note(starts.requests, starts.held, requests_ended + given_up, at_rest)
         if shed is None:
             # Once more: a flush that began since then may have ended before its row was read.
-            begun = started(self._obj, "bios")
-            self.unseen.note(self._counts.requests(), begun + self._obj.bss.elsewhere + causes[BIO_FULL])
+            bios = started(self._obj, "bios")
+            self.unseen.note(self._counts.requests(), bios + self._obj.bss.elsewhere + causes[BIO_FULL])
         requests = Book.read(
             starts.requests + causes[BIO_FULL] + self.unseen.count,
             requests_ended,

@@ -284,7 +284,7 @@ class PathFlow(Flow):
         read = books.read(starts, ran, noted, given_up, self._stopped)
         read = {kind.book: read[kind.book] for kind in self.verdict_kinds}
         folded = {group: count for part in self._parts for group, count in part.folded.items()}
-        return self._taken(read, found, self._counters(), ran.values(), folded=folded)
+        return self._snapshot(read, found, self._counters(), ran.values(), folded=folded)
 
     def folded(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
         for part in self._parts:

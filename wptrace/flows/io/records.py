@@ -173,8 +173,8 @@ class Stories:
         for number in {record[cgroup] for record in records}:
             self.cgroups.of(number)
 
-    def told(self, records: Sequence[Record]) -> list[Record]:
-        """Those that say who was in the way."""
+    def with_culprits(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records that name an interferer or a journal commit."""
         commit, nothing = self._at["commit"], self._no_commit
         interference, before, silence = self._interference_at, self._at.get("before_wakeup", 0), self._silence
         if interference is None:
@@ -379,8 +379,8 @@ class Stories:
         for one in () if self._waits is None else self._waits.unpack(data, 0):
             if one.stack:
                 reason, functions = self.stack_of(one.stack)
-                told = {"stage": self._stages[one.stage], "reason": reason, "ns": one.ns, "count": one.count}
-                found.append({**told, "stack": list(functions)})
+                entry = {"stage": self._stages[one.stage], "reason": reason, "ns": one.ns, "count": one.count}
+                found.append({**entry, "stack": list(functions)})
         return found
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:

@@ -217,15 +217,15 @@ class Owners(Part):
 
     def _count_idle(self) -> None:
         layout = self._obj.struct("owner")
-        taken = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
-        for number in compress(range(1, len(taken) + 1), taken):
+        keys = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
+        for number in compress(range(1, len(keys) + 1), keys):
             counted = any(one.number in self.cells[one.table].changed for one in self._elements.get(number, ()))
             self._idle[number] = 0 if counted else self._idle.get(number, -1) + 1
 
     def _free(self) -> None:
         """Free those that were idle for longest, so that half of them stay."""
         idle = sorted(
-            (number for number, looks in self._idle.items() if looks and self.label(number) is not None),
+            (number for number, rounds in self._idle.items() if rounds and self.label(number) is not None),
             key=self._idle.__getitem__,
             reverse=True,
         )

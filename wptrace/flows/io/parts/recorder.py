@@ -120,7 +120,7 @@ class Recorder(Part):
         for cpu, area in enumerate(self._areas):
             words = heads[cpu * _HEAD_BYTES : (cpu + 1) * _HEAD_BYTES].cast("I")
             words[2], words[3] = area.first, area.room - 1
-        self._begun_ns = time.monotonic_ns()
+        self._start_ns = time.monotonic_ns()
 
     def notes(self, loaded: Loaded) -> list[str]:
         self._notes = [
@@ -143,7 +143,7 @@ class Recorder(Part):
         ends = memoryview(rows).cast("Q")[:: size // _WORD]
         oldest = [ends[one.runs[0][0]] for one in areas if one.wrapped and one.runs]
         now = time.monotonic_ns()
-        begin_ns = max(self._begun_ns, now - self._size.window_ns, *oldest)
+        begin_ns = max(self._start_ns, now - self._size.window_ns, *oldest)
         order, earlier = _ordered(ends, areas, begin_ns)
         names = self._names()
         offset = time.time_ns() - now

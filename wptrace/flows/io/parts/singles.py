@@ -102,7 +102,7 @@ class Singles(Part):
     def take(self, records: list[Record]) -> None:
         self._records += records
         self._stories.meet(records)
-        for one in self._stories.decode(self._stories.told(records)):
+        for one in self._stories.decode(self._stories.with_culprits(records)):
             self._in_the_way.add(one)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
@@ -112,8 +112,8 @@ class Singles(Part):
         return {} if self.ring is None else {FOREIGN: self.ring.foreign}
 
     def events(self, found: Sequence[Event]) -> Sequence[Event]:
-        taken, self._records = self._records, []
-        if not taken:
+        records, self._records = self._records, []
+        if not records:
             return found
-        rows = Rows(taken, self._stories)
+        rows = Rows(records, self._stories)
         return [*found, *rows] if found else rows
