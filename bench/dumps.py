@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dump of the flight recorder takes: the copy of a full recorder, its order, the file, and what reads it.
+"""The cost of a dump of the flight recorder: the copy of a full recorder, sorting it, the file, and reading it.
 
 The records are real ones, of reads and writes of a loop device, put into the recorder's own memory again and again
 until it is full; nothing is attached meanwhile.

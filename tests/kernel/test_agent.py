@@ -73,7 +73,7 @@ class Agent:
                 return ready.partition("STATUS=")[2]
 
     def stop(self) -> tuple[str, str]:
-        """What it wrote, and what it said."""
+        """Stop it; return its standard output and standard error."""
         self.process.send_signal(signal.SIGTERM)
         written, said = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, said

@@ -226,7 +226,7 @@ def _read_by_names(disk: Disk, go: int, done: int, names: int, batch: int) -> No
 
 
 class _Passed(NamedTuple):
-    """What was seen of owners that came and went."""
+    """Figures of owners that came and went."""
 
     found: Counter[str]
     """In all windows."""

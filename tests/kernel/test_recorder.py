@@ -255,7 +255,7 @@ def test_a_reader_that_was_stopped_has_all_of_it(disk: Disk, tmp_path: Path) -> 
 
 @pytest.mark.one_kernel
 def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) -> None:
-    """What has a number stays as it is, and only the newest may be missing: those that are being written."""
+    """A numbered record never changes, and only the newest ones, which are being written, may be missing."""
     flow = PathFlow(Options(devices=(disk.name,), recorder=RecorderSize(LONGEST_NS, 1 << 20)))
     try:
         flow.start(Reader())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trigger waits for: `io.read.total.p99 > 50ms for 30s`, checked against what is traced before it is traced."""
+"""Conditions of triggers, such as `io.read.total.p99 > 50ms for 30s`, checked against the flows before these start."""
 
 from __future__ import annotations
 

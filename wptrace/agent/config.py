@@ -114,7 +114,7 @@ def _daily(count: int) -> int:
 
 
 def _words(text: list[Any]) -> tuple[str, ...]:
-    """What is run: there is no shell that takes them apart."""
+    """Check a command and its arguments; no shell splits them."""
     if not all(isinstance(one, str) and "\0" not in one for one in text) or len(text) > _MOST_WORDS:
         raise UsageError(f'a list of up to {_MOST_WORDS} texts, such as ["logger", "slow"]')
     if text and not text[0]:
@@ -210,7 +210,7 @@ _ABOUT_ALWAYS = (
 
 
 class Always(NamedTuple):
-    """What a command traces."""
+    """A command of the configuration with its flows."""
 
     command: str
     settings: Settings

@@ -23,7 +23,7 @@ _CREDENTIALS = struct.Struct("3i")
 _YES, _NO = "+", "-"
 
 Answer = Callable[[str], str]
-"""What is said to who asks for a trigger; a WptraceError is why there is none."""
+"""Answers a request to fire a trigger; raises WptraceError if it is refused."""
 
 
 def _name(pid: int) -> str:
@@ -84,7 +84,7 @@ class Control:
 
 
 def ask(pid: int, words: str) -> str:
-    """What the agent with this process says."""
+    """Ask the agent with this pid and return its answer."""
     with _socket() as asking:
         asking.settimeout(_PATIENCE_S)
         # A name of the kernel's choice, for the answer.

@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[[str], Answer]
-"""What there is for somebody who accepts these types."""
+"""Makes the answer for a client that accepts these content types."""
 
 
 class _Connection:

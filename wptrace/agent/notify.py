@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd is told of a service (sd_notify(3)): that it is ready, how it is, and that it lives."""
+"""Notifications to systemd (sd_notify(3)): ready, status and watchdog."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an owner is called in labels: a unit of systemd, or the namespace, the pod and the container."""
+"""Names of owners in labels: a systemd unit, or namespace, pod and container."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of another configuration a running trace can take over, and what takes a new start."""
+"""Which changes of a configuration a running trace can apply, and which need a restart."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Aim(NamedTuple):
 
 class Plan(NamedTuple):
     config: Config
-    """What is in force then."""
+    """The configuration that is then in force."""
     aims: Sequence[Aim]
     changed: Sequence[str]
     """By the names of their tables."""
     left: Sequence[str]
-    """What takes a new start, and stays as it was."""
+    """Settings that need a restart and stay as they were."""
 
     def __str__(self) -> str:
         words = f"read {self.config.file} again: {', '.join(self.changed) or 'nothing'} changed"

@@ -110,7 +110,7 @@ def _prepared(config: Config, before: Config | None) -> socket | None:
 
 
 class Agent:
-    """What the file asks for beside the traces themselves. All of it may change while they run."""
+    """Everything the configuration asks for besides the traces themselves; all of it may change while they run."""
 
     def __init__(self, config: Config, session: Session, listening: socket | None, now: float) -> None:
         self._config, self._session = config, session
@@ -167,7 +167,7 @@ class Agent:
         raise UsageError(f"there is no trigger {name}{did_you_mean(name, names)}; there is {', '.join([*names, HAND])}")
 
     def reload(self, again: Callable[[], Config], attached: dict[str, frozenset[str]]) -> str:
-        """What came of it, in words. What is wrong leaves all as it was."""
+        """Apply a changed configuration and describe the result. An invalid one changes nothing."""
         before = self._config
         try:
             plan = reload.plan(before, again(), attached)

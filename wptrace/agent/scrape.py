@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scraper gets: all counters of the session, read when it asks."""
+"""The metrics that a scraper gets: all counters of the session, read on demand."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _MOST_MISSING = 4
 
 
 def words(traces: Sequence[Trace], metrics: str = "") -> str:
-    """What is traced, and where its metrics are; `degraded` where hooks are missing, with why."""
+    """Describe the flows and where their metrics are; `degraded` if hooks are missing, with the reason."""
     flows = ", ".join(_name(trace) for trace in traces)
     missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
     where = f"; metrics at {metrics}" if metrics else ""

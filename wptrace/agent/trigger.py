@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens when a condition has held for its time: a line with the verdict, a dump of the recorder, a command."""
+"""The actions of a trigger whose condition has held: a line with the verdict, a dump of the recorder, a command."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Actions:
         self.after(now, HAND, ())
 
     def end(self) -> None:
-        """What was due soon is done now."""
+        """Run the pending actions now."""
         self.turn(math.inf)
 
 
@@ -351,7 +351,7 @@ class _State:
 
 
 class _Baseline:
-    """What is usual: the mean of logarithms, in which an hour ago counts a third as much as now."""
+    """The usual value: a mean of logarithms in which an hour-old sample has a third of the weight of a new one."""
 
     def __init__(self) -> None:
         self._mean, self._seconds = 0.0, 0.0

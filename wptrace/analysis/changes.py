@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changed between two recordings of a kind: each figure with its noise, and the change of means split."""
+"""Changes between two recordings of a kind: each figure with its noise, and the change of means split."""
 
 from __future__ import annotations
 

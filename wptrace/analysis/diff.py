@@ -33,7 +33,7 @@ class Side(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """What both have of one row; None where there is nothing."""
+    """A row on both sides; None where a side does not have it."""
 
     kind: Kind
     values: tuple[str, ...]

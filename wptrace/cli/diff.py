@@ -140,7 +140,7 @@ class Against:
     """A trace that goes on is compared with a capture, when it is over."""
 
     def __init__(self, file: str) -> None:
-        """What is wrong with the file is found out before anything is traced."""
+        """Read the file now, so that an error in it is found before tracing starts."""
         from wptrace.capture.reader import Capture
         from wptrace.tools.diff import Following, Wanted, read
 

@@ -31,9 +31,9 @@ _OWN = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_
 class Command(NamedTuple):
     words: Sequence[str]
     what: str
-    """What it is for, in a message."""
+    """Its purpose, for messages."""
     done: str = ""
-    """What is said when it went well. Then nothing of its output is shown, but the first line of why it failed."""
+    """The message on success. With it, the command's output is hidden, except for the first line of an error."""
     variables: Mapping[str, str] = {}
 
 
@@ -129,7 +129,7 @@ class Children:
         self._say(f"{running.command.what} {why}")
 
     def end(self) -> None:
-        """What was begun may go on to its end, what waits does not begin."""
+        """Drop commands that have not started; let running ones finish."""
         self._waiting.clear()
 
     def finish(self) -> None:

@@ -40,7 +40,7 @@ class DumpOptions(NamedTuple):
     """Whether somebody asked for one since the last call, by a key."""
     say: Callable[[str], None] = _print
     page: Callable[[Path], Command] | None = None
-    """What makes the page of a dump; None: none is wanted."""
+    """Makes the command that writes the page of a dump; None if no page is wanted."""
 
 
 class Dumps:
@@ -49,7 +49,7 @@ class Dumps:
     def __init__(self, trace: Trace, recorder: FlightRecorder, options: DumpOptions) -> None:
         self._trace, self._recorder, self._options, self._say = trace, recorder, options, options.say
         self._done_ns = 0
-        """What was slow up to then is in a dump, or was left out."""
+        """The time up to which slow events are in a dump or were left out."""
         self._made: deque[float] = deque(maxlen=options.hourly)
         self._pages = Children(options.say)
         self._look = time.monotonic() + _LOOKED_S if options.on_slow else math.inf
@@ -116,6 +116,6 @@ def _created(folder: Path) -> Path:
 
 
 def page(dump: Path) -> Command:
-    """What makes the page of a dump."""
+    """Return the command that writes the page of a dump."""
     made = dump.with_suffix(".html")
     return Command(itself("report", str(dump), "-o", str(made)), f"the page of {dump}", f"its page is {made}")

@@ -61,7 +61,7 @@ class Shedder(Protocol):
 
 
 class Dumped(Protocol):
-    """What was written of a flight recorder."""
+    """A written dump of a flight recorder."""
 
     @property
     def path(self) -> Path: ...
@@ -76,7 +76,7 @@ class Dumped(Protocol):
 
 
 class FlightRecorder(Protocol):
-    """What ended of late, each one, in the kernel's memory."""
+    """The most recent events, each kept in the kernel's memory."""
 
     @property
     def slow_seen_ns(self) -> int:

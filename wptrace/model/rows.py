@@ -56,10 +56,10 @@ class Part(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What rows have in common, as code about a row `r`."""
+    """The fields that rows share, as code about a row `r`."""
 
     variables: tuple[str, ...]
-    """What the code knows besides, for some rows at a time."""
+    """Further names that the code uses, set for some rows at a time."""
     constants: Mapping[str, Any]
     usual: str
     """Whether a row is one of those that are many. Others become events."""

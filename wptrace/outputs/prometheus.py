@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was counted so far as text that Prometheus scrapes: families of metrics by the declarations of kinds.
+"""Counters as text for Prometheus: families of metrics by the declarations of kinds.
 
 Names of pids, commands and paths are no labels, whatever the rows are of: each new one would be a series for ever.
 """

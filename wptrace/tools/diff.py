@@ -177,7 +177,7 @@ class _Reading:
                 self._singles.drain()
 
     def _cut(self, ts_ns: int, duration_ns: int) -> None:
-        """What came of single ones since the interval before."""
+        """Close a stretch with the single operations since the previous interval."""
         found = {} if self._singles is None else self._singles.drain()
         for name, stretches in self._single.items():
             if duration_ns or name in found:

@@ -77,7 +77,7 @@ class Options(NamedTuple):
     filter: Filter = Filter()
     """Whose requests; needs times of its own."""
     recorder: RecorderSize | None = None
-    """What ended of late is kept in the kernel's memory."""
+    """Keep the most recent requests in the kernel's memory."""
     recorder_slow_ns: int | None = None
     """Who dumps the recorder hears of requests that took as long."""
     times: str = AUTO

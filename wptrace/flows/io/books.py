@@ -224,7 +224,7 @@ class Unseen:
 
 
 class Starts(NamedTuple):
-    """What is read before the ends, so that what begins and ends in between is not taken for being in flight."""
+    """Starts, read before the ends: an object that starts and ends in between must not seem to be in flight."""
 
     requests: int
     held: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs all system calls of the machine to have operations found by them (bpf_src/block/calls.bpf.c).
+"""The cost to every system call of the machine of finding operations by them (bpf_src/block/calls.bpf.c).
 
 With anything at a tracepoint of system calls each call of each task takes the kernel's slow path, at both ends. The
 kernel counts the run time of programs alone, so that path is timed here, by a call that does next to nothing.

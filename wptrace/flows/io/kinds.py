@@ -273,7 +273,7 @@ REQUEST_EVENTS = (
         " (`/sys/block/*/stat`, iostat) counts each as a write",
     ),
 )
-"""What else happened to requests on their way (`struct event_counts` of bpf_src/lib/block.h)."""
+"""Other events on the way of a request (`struct event_counts` of bpf_src/lib/block.h)."""
 
 OPERATION = Kind(
     "operation",

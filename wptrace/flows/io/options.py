@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace io` can be asked for: also what the command line needs to know of it, which imports no more."""
+"""Options of `wptrace io`, with all that the command line needs to know of them and no further imports."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Options(NamedTuple):
     children: bool = False
     """With --pid: what that process started as well."""
     command: tuple[str, ...] = ()
-    """What is run to be followed: it is --pid."""
+    """The command to run and follow; its process becomes --pid."""
     waits_ns: int | None = WAITS_NS
     """Sleeps of at least so long inside of an operation have a reason; None: none has."""
     interference: bool = False
@@ -100,7 +100,7 @@ class Options(NamedTuple):
     guest: Guest | None = None
     """Told are those of the images of its disks alone."""
     recorder: RecorderSize | None = None
-    """What ended of late is kept in the kernel's memory: for so long, or in so many bytes."""
+    """Keep the most recent operations in the kernel's memory, for so long or in so many bytes."""
     recorder_slow_ns: int | None = None
     """Who dumps the recorder hears of operations that took as long."""
     kicks: bool = False

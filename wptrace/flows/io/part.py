@@ -55,7 +55,7 @@ class Part:
 
     def __init__(self) -> None:
         self.cells: dict[str, Cells] = {}
-        """What the programs count for it, by the name of the table; made at the start."""
+        """The cells that programs count for this part, by name of the table; filled at the start."""
 
     # --- The start ------------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class Part:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What the user chose, for the first line of a trace."""
+        """Settings that the user chose, for the first line of a trace."""
         return {}
 
     def notes(self, loaded: Loaded) -> list[str]:
@@ -115,7 +115,7 @@ class Part:
                 found.setdefault(group, Counter()).update(counts)
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        """What costs neither an operation nor a request."""
+        """Losses that cost neither an operation nor a request."""
         return {}
 
     @property

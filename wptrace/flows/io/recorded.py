@@ -47,7 +47,7 @@ RECORDED = Raw(
 
 
 class Names(NamedTuple):
-    """What records have numbers for."""
+    """Names that records refer to by number."""
 
     tasks: Mapping[int, tuple[int, str, str]] = {}
     """By thread: process, cgroup, name."""

@@ -38,7 +38,7 @@ several that had the device, the next one is named with the one before it if it 
 LARGE = 1 << 20
 """Operations of so many bytes in the mean take their time to be prepared."""
 MOST_OF_STAGE = 0.4
-"""What took this share of a stage has the advice."""
+"""The share of a stage from which on a wait supplies the advice."""
 _MIXED = 0.05
 """A system call with this part of the operations makes them a mixture."""
 
@@ -82,7 +82,7 @@ def largest(case: Case) -> Finding | None:
 
 
 def _with_waits(case: Case, found: Finding) -> Finding:
-    """What it waited for, and what to do about the most of that."""
+    """Add the waits of the stage, and the advice for the largest of them."""
     group = found.group
     if group is None:
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page of a report draws over time: columns of intervals, finer ones of events, and places on the device."""
+"""Data that a report draws over time: columns of intervals, finer ones of events, and places on the device."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _both(one: _Column, other: _Column) -> _Column:
 
 
 def _with_sums(cells: _Stages) -> _Stages:
-    """What is of one device, and the sums over devices as well."""
+    """Add sums over devices to cells by device."""
     found: _Stages = {}
     for group, stages in cells.items():
         for one in {group, sums.whole(group)} if isinstance(group, Group) else {group}:
@@ -286,7 +286,7 @@ def _with_sums(cells: _Stages) -> _Stages:
 
 
 def _owner(group: Group, whose: Hashable) -> Hashable:
-    """What an owner did on all devices."""
+    """The key of an owner's cells on all devices."""
     return group.kind.noun, *group.values[1:], whose
 
 

@@ -293,7 +293,7 @@ def chance(difference: Difference) -> str:
 
 
 def outcome(one: Outcome) -> str:
-    """What came of a condition."""
+    """Describe the outcome of a condition."""
     words = one.condition.text
     if one.figure is None:
         return f"fail-if {words}: cannot be answered: {one.why}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an option adds to the path flow: a module for each, in the shape of wptrace/flows/io/part.py."""
+"""The options of the path flow: a module for each, in the shape of wptrace/flows/io/part.py."""
 
 from __future__ import annotations
 

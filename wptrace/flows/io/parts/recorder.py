@@ -80,7 +80,7 @@ class Whole(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What a dump has."""
+    """A written dump."""
 
     path: Path
     records: int

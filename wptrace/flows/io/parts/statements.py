@@ -39,7 +39,7 @@ class Statements(Owners):
         self._how = how
         self._found: list[Program] = []
         self._texts: OrderedDict[tuple[int, int], Any] = OrderedDict()
-        """What has a hash, also of those that made room: what one made dirty is written when its text is gone."""
+        """Texts by hash, kept after their owner was evicted: pages that a statement dirtied are written back later."""
         self._sharing: Counter[Any] = Counter()
         """How many owners have a label; 0: those that had it made room for others."""
 
@@ -117,7 +117,7 @@ class Statements(Owners):
     # --- Owners that are gone ---------------------------------------------------------------------------------------
 
     def _rest_of(self, group: Group) -> Group:
-        """What was counted of a variant stays in the row of all of them, as long as there are not too many rows."""
+        """Keep the counts of a variant in the row that all variants share, unless there are too many rows."""
         label = group.values[-1]
         few = 2 * len(self._sharing) <= self._obj.length("owners")
         return group if few or self._sharing[label] > 1 else super()._rest_of(group)
