@@ -213,7 +213,7 @@ class Captured:
             place = self.file.with_suffix(f".{form}")
             words = ["replay", str(self.file), "--to", form, "-o", str(place)]
             if form == "speedscope" and summary["rows"] and "stack" not in summary["rows"][0]:
-                with pytest.raises(UsageError, match="speedscope files are of stacks"):
+                with pytest.raises(UsageError, match="speedscope files hold stacks"):
                     main(words)
                 continue
             assert main(words) == 0

@@ -436,7 +436,7 @@ def test_wrong_wishes_are_one_sentence(tmp_path: Path) -> None:
         (["--recorder=1K"], "between 1M and 4G"),
         (["--recorder=soon"], "soon"),
         (["--on-slow=1ms"], "--on-slow needs --recorder"),
-        (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is no folder"),
+        (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is not a folder"),
         (["--level=block", "--on-slow=1ms"], "--on-slow needs --recorder"),
     ):
         done = wptrace("io", *words)

@@ -159,29 +159,29 @@ def parse(text: str, flows: Sequence[Flow]) -> Condition:
     if words[0] == VERDICT:
         flow = _flow(name, flows)
         if sign is not None:
-            raise UsageError(f"a finding is there or not: {name}.{VERDICT}.RULE for TIME, without a value")
+            raise UsageError(f"a finding has no value: write {name}.{VERDICT}.RULE for TIME")
         rule = _rule(flows[flow], words[1:])
         return Condition(text, flow, None, "", rule, "", operator.ge, 1.0, for_s or _VERDICT_S, VERDICT)
     if sign is None:
-        raise UsageError(f"{path} is compared with a value: {_HOW}")
+        raise UsageError(f"{path} needs a value to compare with: {_HOW}")
     compare = _COMPARISONS[sign]
     if name == PRESSURE:
         what = _pressure(words)
         limit = parse_share(value)
         if sign not in (">", ">=") or limit is None or limit >= 1:
-            raise UsageError(f"pressure is above a share of the time, such as {name}.io.some > 10%")
+            raise UsageError(f"pressure is compared with a share of the time by >, such as {name}.io.some > 10%")
         return Condition(text, 0, None, "", what, "", compare, limit, for_s, PRESSURE)
     flow = _flow(name, flows)
     if words == [STUCK]:
         if sign not in (">", ">="):
-            raise UsageError(f"what is stuck has been in flight for longer than a time: {name}.{STUCK} > 30s")
+            raise UsageError(f"stuck is compared with a time in flight by >, such as {name}.{STUCK} > 30s")
         if type(flows[flow]).in_flight is Flow.in_flight:
-            raise UsageError(f"{name} does not know what is in flight: of io the levels path and request do")
+            raise UsageError(f"{name} does not track what is in flight; io does, at the levels path and request")
         return Condition(text, flow, None, "", STUCK, "", compare, float(parse_duration(value)), for_s, STUCK)
     kind, operation, what, statistic = _what(flows[flow], words)
     times = _TIMES.fullmatch(value)
     if times is not None and sign not in (">", ">="):
-        raise UsageError(f"{value} what is usual is something to be above, not {sign}")
+        raise UsageError(f"a multiple of the usual value is compared by >, not {sign}")
     limit = _limit(value, kind, what, statistic) if times is None else float(times.group(1))
     return Condition(text, flow, kind, operation, what, statistic, compare, limit, for_s, "", times is not None)
 
@@ -200,7 +200,7 @@ def _rule(flow: Flow, words: Sequence[str]) -> str:
         raise UsageError(f"{flow.name} has no verdict")
     if len(words) != 1 or words[0] not in names:
         odd = ".".join(words)
-        raise UsageError(f"the verdict has no finding {odd}{did_you_mean(odd, names)}; there is {', '.join(names)}")
+        raise UsageError(f"the verdict has no finding {odd}{did_you_mean(odd, names)}; it has {', '.join(names)}")
     return words[0]
 
 
@@ -215,14 +215,14 @@ def _pressure(words: Sequence[str]) -> str:
 
 def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]:
     if len(words) < 2:
-        raise UsageError(f"{flow.name} is followed by what is measured and a statistic: {_HOW}")
+        raise UsageError(f"{flow.name} needs a metric and a statistic: {_HOW}")
     *before, what, statistic = words
     if statistic not in _STATISTICS:
         hint = did_you_mean(statistic, _STATISTICS)
         raise UsageError(f"there is no statistic {statistic}{hint}; there are {', '.join(_STATISTICS)}")
     if not before and what in _BOOKS:
         if statistic != RATE:
-            raise UsageError(f"{flow.name}.{what} is a count, of which there is {flow.name}.{what}.rate")
+            raise UsageError(f"{flow.name}.{what} is a count: use {flow.name}.{what}.rate")
         return None, "", what, statistic
     # Their rows are those of others, by owner.
     kinds = [kind for kind in flow.kinds if owners.place(kind) is None]
@@ -234,7 +234,7 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
     if len(before) > 1 or (operation and operation not in OPERATIONS):
         words_there = (*by_name, *OPERATIONS)
         odd = before[-1]
-        raise UsageError(f"{flow.name} has no kind and no operation {odd}{did_you_mean(odd, words_there)}")
+        raise UsageError(f"{flow.name} has no kind or operation {odd}{did_you_mean(odd, words_there)}")
     if operation:
         kinds = [kind for kind in kinds if _operation_at(kind) >= 0]
     for kind in kinds:
@@ -242,9 +242,9 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
         if what in kind or (what in counters and statistic == RATE):
             return kind, operation, what, statistic
         if what in counters:
-            raise UsageError(f"{what} is a count, of which there is the rate: {what}.rate")
+            raise UsageError(f"{what} is a count: use {what}.rate")
     there = list(dict.fromkeys(name for kind in kinds for name in (*(row.name for row in kind.rows), *_names(kind))))
-    raise UsageError(f"{flow.name} measures no {what}{did_you_mean(what, there)}; there is {', '.join(there)}")
+    raise UsageError(f"{flow.name} has no metric {what}{did_you_mean(what, there)}; it has {', '.join(there)}")
 
 
 def _names(kind: Kind) -> list[str]:
@@ -266,5 +266,5 @@ def _limit(text: str, kind: Kind | None, what: str, statistic: str) -> float:
 def _seconds(text: str) -> float:
     found = parse_duration(text) / NS_PER["s"]
     if not 1 <= found <= _LONGEST_S:
-        raise UsageError(f"a condition holds for 1s to 24h, as windows are of 1 s, not {text}")
+        raise UsageError(f"a condition holds for 1s to 24h, not {text}")
     return found

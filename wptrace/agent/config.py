@@ -116,14 +116,14 @@ def _daily(count: int) -> int:
 def _words(text: list[Any]) -> tuple[str, ...]:
     """Check a command and its arguments; no shell splits them."""
     if not all(isinstance(one, str) and "\0" not in one for one in text) or len(text) > _MOST_WORDS:
-        raise UsageError(f'a list of up to {_MOST_WORDS} texts, such as ["logger", "slow"]')
+        raise UsageError(f'a list of up to {_MOST_WORDS} strings, such as ["logger", "slow"]')
     if text and not text[0]:
-        raise UsageError("a list of which the first one is a program")
+        raise UsageError("a list that begins with a program")
     return tuple(text)
 
 
 Value = Union[str, int, list[str]]
-_KINDS = {str: "a text in quotes", int: "a whole number", list: "a list of texts"}
+_KINDS = {str: "a string in quotes", int: "a whole number", list: "a list of strings"}
 
 
 class Key(NamedTuple):
@@ -131,7 +131,7 @@ class Key(NamedTuple):
     about: str
     default: Value
     read: Callable[[Any], Any]
-    """Of a value of the same type, or raise a UsageError that goes on behind `is`."""
+    """Of a value of the same type, or raise a UsageError that continues `NAME must be`."""
     needed: bool = False
     """The default is an example."""
 
@@ -284,14 +284,14 @@ class _Reader:
             and prometheus["owners"]
             and not any(of_cgroups(kind) for one in found.flows for kind in one.kinds)
         ):
-            self._wrong('owners takes rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
+            self._wrong('owners needs rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
         return found._replace(triggers=self._triggers(found.flows))
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:
             return None
         if found is not None and not isinstance(found, dict):
-            self._wrong(f"{'.'.join(way)} is a table: [{'.'.join(way)}]", *way)
+            self._wrong(f"{'.'.join(way)} must be a table: [{'.'.join(way)}]", *way)
             return None
         given = found or {}
         by_name = {key.name: key for key in table.keys}
@@ -305,18 +305,18 @@ class _Reader:
 
     def _value(self, key: Key, value: Any, *way: str) -> Any:
         if type(value) is not type(key.default):
-            self._wrong(f"{key.name} is {_KINDS[type(key.default)]}, such as {key.shown}", *way, key.name)
+            self._wrong(f"{key.name} must be {_KINDS[type(key.default)]}, such as {key.shown}", *way, key.name)
             return None
         try:
             return key.read(value)
         except UsageError as error:
-            self._wrong(f"{key.name} is {error.message}", *way, key.name)
+            self._wrong(f"{key.name} must be {error.message}", *way, key.name)
             return None
 
     def _triggers(self, flows: Sequence[Flow]) -> list[Trigger]:
         tables, found = self._tables.get(_TRIGGER, {}), []
         if not isinstance(tables, dict):
-            self._wrong(f"{_TRIGGER} is a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
+            self._wrong(f"{_TRIGGER} must be a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
             return []
         if len(tables) > _MOST_TRIGGERS:
             self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
@@ -342,7 +342,7 @@ class _Reader:
     def _always(self) -> list[Always]:
         always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)
         if not isinstance(always, dict) and always is not _DEFAULT_FLOWS:
-            self._wrong(f"{_ALWAYS} is a table of tables: [{_ALWAYS}.io]", _ALWAYS)
+            self._wrong(f"{_ALWAYS} must be a table of tables: [{_ALWAYS}.io]", _ALWAYS)
             return []
         if not always:
             self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
@@ -360,14 +360,16 @@ class _Reader:
 
     def _of_command(self, command: str, settings: Any) -> Sequence[Flow]:
         if not isinstance(settings, dict):
-            self._wrong(f"{_shown(command)} is a table of options: [{_ALWAYS}.{_shown(command)}]", _ALWAYS, command)
+            self._wrong(
+                f"{_shown(command)} must be a table of options: [{_ALWAYS}.{_shown(command)}]", _ALWAYS, command
+            )
             return []
         before = len(self.faults)
         for name, value in settings.items():
             if not isinstance(value, list):
                 self._scalar(name, value, _ALWAYS, command, name)
             elif len(value) > _MOST_VALUES:
-                self._wrong(f"{name} has {len(value)} values; there is room for {_MOST_VALUES}", _ALWAYS, command, name)
+                self._wrong(f"{name} has {len(value)} values; the maximum is {_MOST_VALUES}", _ALWAYS, command, name)
             else:
                 for number, one in enumerate(value):
                     self._scalar(name, one, _ALWAYS, command, name, number)
@@ -382,7 +384,7 @@ class _Reader:
 
     def _scalar(self, name: str, value: Any, *way: str | int) -> None:
         if not isinstance(value, (str, bool, int, float)):
-            self._wrong(f"{_shown(name)} is a text, a number, true or false, or a list of such", *way)
+            self._wrong(f"{_shown(name)} must be a string, a number, true or false, or a list of these", *way)
 
 
 def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:

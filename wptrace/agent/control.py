@@ -72,7 +72,7 @@ class Control:
                 return
             try:
                 if uid not in (0, os.geteuid()):
-                    raise NotPermittedError("only root and the user of the agent may ask it for something")
+                    raise NotPermittedError("only root and the user of the agent may send it requests")
                 said = _YES + self._answer(asked)
             except WptraceError as error:
                 said = _NO + error.message
@@ -96,11 +96,11 @@ def ask(pid: int, words: str) -> str:
                 if by == pid:
                     break
         except TimeoutError:
-            raise WptraceError(f"the agent with process {pid} does not answer") from None
+            raise WptraceError(f"the agent with pid {pid} does not answer") from None
         except OSError as error:
             raise WptraceError(
-                f"the agent with process {pid} cannot be asked: {error.strerror}",
-                "it may be in another network namespace, or an earlier version; wptrace dump asks by a signal",
+                f"the agent with pid {pid} cannot be reached: {error.strerror}",
+                "it may be in another network namespace, or an earlier version; wptrace dump uses a signal",
             ) from None
     if said[:1] != _YES:
         raise WptraceError(said[1:])

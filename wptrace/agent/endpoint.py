@@ -71,7 +71,7 @@ def at(listening: socket.socket) -> Address:
 
 def _refused(address: Address, error: Exception) -> WptraceError:
     said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
+    return WptraceError(f"cannot listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
 
 
 class Endpoint:

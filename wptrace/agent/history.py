@@ -134,5 +134,5 @@ def _free(folder: Path) -> Path:
     numbers = [one.stem.rpartition("-")[2] for one in folder.glob(f"{stem}-*.wpt")]
     number = max((int(one) + 1 for one in numbers if one.isdecimal()), default=0)
     if number >= _MOST_OF_A_NAME:
-        raise WptraceError(f"{folder} has {_MOST_OF_A_NAME} files of this second")
+        raise WptraceError(f"{folder} already has {_MOST_OF_A_NAME} files for this second")
     return folder / f"{stem}-{number:02}.wpt"

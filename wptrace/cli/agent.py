@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.trigger is not None:
         return _trigger(options.trigger, options.pid)
     if options.pid is not None:
-        raise UsageError("--pid names the agent that --trigger asks")
+        raise UsageError("--pid needs --trigger: it names the agent to ask")
     if options.config is None:
         raise UsageError("name the configuration", hint="wptrace agent --print-defaults > agent.toml")
     if options.check:
@@ -121,7 +121,7 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
     accepted = _accepted(parser)
     for name in settings:
         if name not in accepted:
-            raise UsageError(f"--{name} is no option of what {command} traces{did_you_mean(name, accepted)}")
+            raise UsageError(f"{command} in the agent has no option --{name}{did_you_mean(name, accepted)}")
     definition = [str(settings["definition"])] if "definition" in settings else []
     others = {name: value for name, value in settings.items() if name != "definition"}
     options = parser.parse_args([*words(others), *definition])

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         )
     forms = [name for name in ("json", "to", "folded") if getattr(options, name)]
     if len(forms) > 1:
-        raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same: choose one")
+        raise UsageError(f"--{forms[0]} and --{forms[1]} are two output formats: choose one")
     conditions = [condition.parse(text) for text in options.fail_if]
     if options.to == "html":
         if options.output is None:

@@ -132,7 +132,7 @@ def _require(options: argparse.Namespace) -> common.EventOptions:
     from wptrace.flows.io.options import STATEMENT
 
     if options.statement_text is not None and options.by != STATEMENT and options.level == "path":
-        raise UsageError("--statement-text needs --by statement: it says what is shown of one")
+        raise UsageError("--statement-text needs --by statement: it says how statements are shown")
     return path.require(options)
 
 
@@ -247,13 +247,13 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
     if options.recorder is None:
         for name, value in wanted.items():
             if value:
-                raise UsageError(f"{name} needs --recorder: it is about what that keeps", hint="--recorder 30s")
+                raise UsageError(f"{name} needs --recorder", hint="--recorder 30s")
         return None
     from wptrace.engine.dumps import DumpOptions, page
 
     folder = Path(options.dump_dir or ".")
     if not folder.is_dir():
-        raise UsageError(f"--dump-dir names {folder}, which is no folder")
+        raise UsageError(f"--dump-dir names {folder}, which is not a folder")
     made = page if options.dump_page else None
     return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=made)
 
@@ -269,9 +269,11 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
     if options.top is not None and not by:
         raise UsageError("--top needs --by: it says how many owners are shown")
     if options.neighbours and by == DEVICE:
-        raise UsageError("--neighbours shows who had a device: --by device is no owner", hint="--by cgroup or process")
+        raise UsageError(
+            "--neighbours shows who had a device, and --by device names no owner", hint="--by cgroup or process"
+        )
     if options.children and options.pid is None:
-        raise UsageError("--children needs --pid: it is about what that process started")
+        raise UsageError("--children needs --pid: it adds the children of that process")
     if options.level == "request":
         for name, what in _NEED_OPERATIONS.items():
             if getattr(options, name):

@@ -54,11 +54,11 @@ def require(options: argparse.Namespace) -> common.EventOptions:
         raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
     events = common.event_options(options)
     if options.segments and events.slow_ns is None and not events.sample:
-        raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
+        raise UsageError("--segments shows parts of events: it needs --slow, --each or --sample", hint="--slow 5ms")
     common.budget(options)
     common.exports(options)
     if getattr(options, "against", None) is not None and (options.line or options.csv):
-        raise UsageError("--against ends with what is different, and --line and --csv have lines alone: choose one")
+        raise UsageError("--against ends with a comparison, which --line and --csv cannot show: choose one")
     return events
 
 

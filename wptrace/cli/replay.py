@@ -174,16 +174,16 @@ def _require_one_form(options: argparse.Namespace) -> None:
     if options.live:
         for name in ("json", "line", "csv", "folded", "to"):
             if getattr(options, name):
-                raise UsageError(f"--live shows a screen, and --{name} has none: choose one")
+                raise UsageError(f"--live shows a screen, which --{name} does not: choose one")
     if options.summary and options.sample is not None:
-        raise UsageError("--summary shows no events, and --sample some: choose one")
+        raise UsageError("--summary shows no events, but --sample does: choose one")
     if options.to is None:
         return
     if options.output is None:
         raise UsageError(f"--to {options.to} needs the name of a file: -o FILE")
     for name in ("json", "line", "csv", "folded"):
         if getattr(options, name):
-            raise UsageError(f"--to {options.to} shows nothing, and --{name} something: choose one")
+            raise UsageError(f"--to {options.to} shows nothing, but --{name} does: choose one")
 
 
 def _file(options: argparse.Namespace, head: Head) -> Output:

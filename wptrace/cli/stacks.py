@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     seconds, count = common.interval(options)
     if options.folded and options.json:
-        raise UsageError("--folded and --json are two forms of the same: choose one")
+        raise UsageError("--folded and --json are two output formats: choose one")
     if options.top is not None and not re.fullmatch(r"[0-9]{1,9}", options.top):
         raise UsageError(f"{options.top!r} is not a number of stacks")
     min_ns = 0 if options.min is None else parse_duration(options.min)

@@ -136,7 +136,7 @@ class Cells:
         # The slots are what a stage ends with.
         first = end - (len(places) - 1 + slots)
         if slots != SLOTS or len(self._changes.zeros) < first + len(stages) * (end - first):
-            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+            raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
         self._hists = {
             name: ([places[f"stages[0].{field}"] + at for field in _HIST], places["stages[0].slots"] + at)
             for name, at in zip(stages, itertools.count(0, end - first))

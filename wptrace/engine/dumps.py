@@ -112,7 +112,7 @@ def _created(folder: Path) -> Path:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             return path
-    raise WptraceError(f"{folder} has {_MOST_OF_A_NAME:,} dumps of this second", "remove some of them")
+    raise WptraceError(f"{folder} already has {_MOST_OF_A_NAME:,} dumps for this second", "remove some of them")
 
 
 def page(dump: Path) -> Command:

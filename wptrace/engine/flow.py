@@ -189,7 +189,7 @@ class Flow:
 
     def watch(self, wanted: Sequence[str]) -> None:
         """From now on these devices, without a new start. Others keep what was counted of them."""
-        raise WptraceError(f"{self.name} follows what it does from its start on")
+        raise WptraceError(f"{self.name} cannot change its devices while it runs")
 
     @property
     def needed_hooks(self) -> tuple[Hook, ...]:

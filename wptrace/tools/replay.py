@@ -77,7 +77,7 @@ def replay(
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise WptraceError(
             f"{capture.head.start.file} has something that cannot be shown ({words})",
-            "where wptrace itself wrote the file, this is a fault of wptrace: please report it",
+            "if wptrace wrote the file itself, this is a bug in wptrace: please report it",
         ) from error
 
 

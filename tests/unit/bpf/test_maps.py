@@ -169,7 +169,7 @@ def test_per_cpu_values_are_lists(monkeypatch: pytest.MonkeyPatch, kind: int, si
     assert raw is not None
     assert len(raw) == 3 * ((size + 7) & ~7)
     for wrong in ([], values[:2], [*values, values[0]]):
-        with pytest.raises(UsageError, match="map table takes a list of 3 values, one a CPU"):
+        with pytest.raises(UsageError, match="map table takes a list of 3 values, one per CPU"):
             found[key(1)] = wrong
 
 

@@ -159,7 +159,7 @@ def test_traces_that_follow_different_things_are_refused(
     data = write(obj, tmp_path / "one.wpt").read_bytes()
     monkeypatch.setattr(made, "START", made.START._replace(flow="host"))
     other = write(obj, tmp_path / "other.wpt").read_bytes()
-    with pytest.raises(WptraceError, match="is of traces that follow different things"):
+    with pytest.raises(WptraceError, match="has traces of different flows"):
         Capture(joined(tmp_path / "both.wpt", data, other))
     monkeypatch.setattr(made, "START", made.START._replace(flow="io", filters={"dev": ["sdb"]}))
     third = write(obj, tmp_path / "third.wpt").read_bytes()

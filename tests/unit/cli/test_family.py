@@ -24,7 +24,7 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
     found = run(WPTRACE, *words)
     assert found.returncode == 3
     assert found.stdout == ""
-    assert sentence(found.stderr) == "tracing takes CAP_BPF and CAP_PERFMON, which are missing"
+    assert sentence(found.stderr) == "tracing needs CAP_BPF and CAP_PERFMON, which are missing"
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_doctor_watches_neither_for_no_time_nor_for_ever(watched: str) -> None:
 
 def test_doctor_watches_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wptrace.kernel.privileges.effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
-    with pytest.raises(NotPermittedError, match="--watch takes CAP_SYS_ADMIN"):
+    with pytest.raises(NotPermittedError, match="--watch needs CAP_SYS_ADMIN"):
         main(["doctor", "--watch", "1s"])
 
 

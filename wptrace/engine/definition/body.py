@@ -46,7 +46,7 @@ def key_register(body: bytes, marks: Mapping[str, int]) -> int:
     """In which it wants the key."""
     first, second = _parsed(body)[:2]
     if first.code != asm.WIDE or second.number != marks["key"]:
-        raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
     return first.to
 
 

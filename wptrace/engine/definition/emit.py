@@ -123,7 +123,7 @@ class _Front:
         self._compared = self._args - TEXT_BYTES
         self._scratch = self._args - _SCRATCH
         if -self._scratch > _STACK - _FOR_SUBPROGRAMS:
-            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+            raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
         self._code = Code()
 
     def emit(self) -> bytes:

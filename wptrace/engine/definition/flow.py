@@ -118,9 +118,9 @@ class DefinedFlow(Flow):
         self._groups: dict[int, Group] = {}
         self._stopped = False
         if options.slots & (options.slots - 1) or not 16 <= options.slots <= MOST_SLOTS:
-            raise UsageError(f"{options.slots} slots are not possible: a power of two from 16 to {MOST_SLOTS:,} is")
+            raise UsageError(f"--slots takes a power of two from 16 to {MOST_SLOTS:,}, not {options.slots}")
         if not 1 <= options.rows <= MOST_ROWS:
-            raise UsageError(f"{options.rows} rows are not possible: from 1 to {MOST_ROWS:,} are")
+            raise UsageError(f"--rows takes a number from 1 to {MOST_ROWS:,}, not {options.rows}")
 
     # --- Start and end ------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class DefinedFlow(Flow):
         except LibbpfError as error:
             # All slots are one value of a map, and 5.10 has no larger ones.
             if error.errno == errno.E2BIG and options.slots > SLOTS_OF_OLD_KERNELS:
-                most = f"up to {SLOTS_OF_OLD_KERNELS:,} are"
+                most = f"the limit is {SLOTS_OF_OLD_KERNELS:,}"
                 raise UsageError(f"{options.slots:,} slots are not possible on this kernel: {most}") from None
             raise
         self._table = Slots(obj)
@@ -179,7 +179,7 @@ class DefinedFlow(Flow):
         whole = cells.value_size * cells.max_entries * libbpf().cpus
         if whole > MEMORY:
             raise UsageError(
-                f"{rows} rows would take {whole >> 20} MiB on {libbpf().cpus} CPUs: up to {MEMORY >> 20} are"
+                f"{rows} rows would take {whole >> 20} MiB on {libbpf().cpus} CPUs: the limit is {MEMORY >> 20} MiB"
             )
         obj.maps["rows"].max_entries = rows + 1
         for name in ("row_numbers", "taken"):

@@ -94,7 +94,7 @@ def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
     if target.name in kernel.symbols:
         module = kernel.modules_of.get(target.name, "")
         if module and kernel.module(module) is not None:
-            return Missing(f"{target.name} is a function of a module", f': say module = "{module}"')
+            return Missing(f"{target.name} is a function of a module", f': write module = "{module}"')
         return Hook(target, kernel.types, (), typed=False)
     return Missing(f"there is no function {target.name}", renamed(target.name, kernel))
 

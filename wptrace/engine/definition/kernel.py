@@ -130,7 +130,7 @@ class RunningKernel(Kernel):
     def cgroup(self, path: str) -> tuple[int, int]:
         found = cgroups.resolve(path)
         if found.level is None or found.controller is not None:
-            raise UsageError(f"the cgroup {path} is none of v2 whose level is known here")
+            raise UsageError(f"the cgroup {path} is not in cgroup v2, or its level is unknown")
         return found.id, found.level
 
 
@@ -152,7 +152,7 @@ def from_file(path: Path) -> Kernel:
     """A kernel by its BTF: a copy of /sys/kernel/btf/vmlinux."""
     data = source.plain(path, _MAX_BTF + 1)
     if len(data) > _MAX_BTF:
-        raise UsageError(f"{path} has more than {_MAX_BTF >> 20} MiB, and is no BTF of a kernel")
+        raise UsageError(f"{path} is larger than {_MAX_BTF >> 20} MiB: it is not the BTF of a kernel")
     try:
         return Kernel(path.name, Btf.parse(data))
     except WptraceError as error:

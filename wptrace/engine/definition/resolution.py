@@ -231,7 +231,7 @@ class _Resolver:
     def _one_test(self, walker: Walker, hook: Hook, comparison: Comparison) -> Test:
         texts = isinstance(comparison.right[0], str)
         if _is_cgroup(comparison) and texts:
-            raise _PointError(Fault("a cgroup can be a filter and nothing else", comparison.place))
+            raise _PointError(Fault("a cgroup can only be a filter", comparison.place))
         found = _value(walker, comparison.left, texts)
         right: list[int | bytes] = []
         for literal in comparison.right:
@@ -252,7 +252,7 @@ class _Resolver:
             room = min(found.recipe.size, TEXT_SIZE) - 1
             raise _PointError(Fault(f"{comparison.left} has at most {room} bytes to compare", comparison.place))
         if comparison.operator == "in" and len(comparison.right) == 1 and "[" not in comparison.text:
-            raise _PointError(Fault("in compares with a list in brackets, or a cgroup", comparison.place))
+            raise _PointError(Fault("in needs a list in brackets, or a cgroup", comparison.place))
         return data
 
     def _cgroup(self, walker: Walker, comparison: Comparison, path: str) -> Iterator[Test]:

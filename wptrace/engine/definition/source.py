@@ -36,7 +36,7 @@ def read(path: Path, what: str = "definition of a flow") -> str:
     """The text of a file that is meant to be this."""
     data = plain(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
-        raise UsageError(f"{path} has more than {MAX_SIZE // 1024} KiB, and is no {what}")
+        raise UsageError(f"{path} is larger than {MAX_SIZE // 1024} KiB: it is not a {what}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -54,7 +54,7 @@ def tables(text: str, file: str) -> dict[str, Any]:
             import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
         except ImportError:
             raise UnsupportedError(
-                "it is TOML, which Python reads from 3.11 on", hint="install tomli (python3-tomli)"
+                "reading TOML needs Python 3.11 or newer", hint="install tomli (python3-tomli)"
             ) from None
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > MAX_LINE:

@@ -76,7 +76,7 @@ class Walker:
         """With `text` a text is taken where there is one. Raises Fault's content as WalkError."""
         found = [self._choice(choice, text) for choice in expression.choices]
         if len(found) > 1 and any(one.recipe.text for one in found):
-            raise WalkError("a text has no || behind it or before", expression.choices[1][0].at)
+            raise WalkError("a text cannot be combined with ||", expression.choices[1][0].at)
         recipe = found[-1].recipe
         for one in reversed(found[:-1]):
             recipe = one.recipe._replace(otherwise=recipe)
@@ -170,12 +170,14 @@ class Walker:
         if name.startswith("arg") and name[3:].isdecimal() and len(name) <= 5:
             return int(name[3:])
         if not self._hook.typed:
-            raise WalkError(f"nobody knows the types of {self._hook.target} here: say arg0, arg1 and so on", at)
+            raise WalkError(
+                f"the argument types of {self._hook.target} are unknown here: write arg0, arg1 and so on", at
+            )
         by_type = [number for number, each in enumerate(arguments) if self._points_to(each.type) == name]
         by_name = [number for number, each in enumerate(arguments) if each.name == name]
         if len(by_type) > 1 and not by_name:
             names = " or ".join(arguments[number].name or f"arg{number}" for number in by_type)
-            raise WalkError(f"{self._hook.target} has {len(by_type)} arguments of the type {name}: say {names}", at)
+            raise WalkError(f"{self._hook.target} has {len(by_type)} arguments of the type {name}: write {names}", at)
         found = dict.fromkeys([*by_type, *by_name])
         if len(by_type) == 1 and len(found) > 1:
             raise WalkError(f"{name} is the type of one argument of {self._hook.target} and the name of another", at)
@@ -258,7 +260,7 @@ class Walker:
         if start.struct is not None:
             return start.struct, start._replace(offset=0, struct=None)
         if start.type < 0:
-            raise WalkError("nobody knows the type of this: say (struct NAME *) before it", step.at)
+            raise WalkError("the type of this is unknown: write (struct NAME *) before it", step.at)
         entry = self._types.resolve(start.type)
         if isinstance(entry, Composite):
             return entry, start
@@ -270,7 +272,7 @@ class Walker:
             start = start._replace(known=False)
         if not isinstance(target, Composite):
             what = self._types.describe(start.type)
-            raise WalkError(f"{what} leads to no struct: say (struct NAME *) before it", step.at)
+            raise WalkError(f"{what} does not point to a struct: write (struct NAME *) before it", step.at)
         start = self._loaded(start, step.at)
         return target, start._replace(offset=0, inside_union=isinstance(target, Union))
 
@@ -288,7 +290,7 @@ class Walker:
         target = entry.element if isinstance(entry, Array) else entry.type
         offset = (place.offset or 0) + index * self._types.size(target)
         if offset > 1 << 20:
-            raise WalkError("so far behind nothing is looked at", step.at)
+            raise WalkError("the offset is too large", step.at)
         return place._replace(type=target, offset=offset)
 
     def _member(
@@ -342,7 +344,7 @@ class Walker:
             return Found(Recipe(r.ARGUMENT, found.number, text=True, size=size, located=found.located), None)
         if found.type < 0:
             if path.bits:
-                raise WalkError("nobody knows how many bits it has", path.at)
+                raise WalkError("its number of bits is unknown", path.at)
             return Found(self._plain(found, path), None)
         entry = self._types.resolve(found.type)
         if found.offset is not None:
@@ -360,7 +362,7 @@ class Walker:
             raise WalkError(hint, end)
         recipe = self._number_at(found, entry, end)
         if path.swap and recipe.size * 8 != path.swap:
-            raise WalkError(f"it has {recipe.size} bytes, and {path.swap // 8} would be swapped", path.at)
+            raise WalkError(f"it has {recipe.size} bytes, but the swap is of {path.swap // 8}", path.at)
         if path.bits:
             if recipe.pointer or path.bits >= (recipe.bits or 8 * recipe.size):
                 raise WalkError(f"it is an address, or has no more than {path.bits} bits", path.at)
@@ -376,7 +378,7 @@ class Walker:
         if self._hook.fields is not None and found.bits:
             return Recipe(r.ARGUMENT, found.number, size=found.bits, signed=found.signed, swap=path.swap)
         if path.swap:
-            raise WalkError("nobody knows how many bytes it has", path.at)
+            raise WalkError("its size is unknown", path.at)
         # Of what has no type it is not known whether it is an address; where functions and raw tracepoints are called
         # with numbers, such a key is just as good with bit 63 set.
         return Recipe(found.source, found.number, found.loads, pointer=found.struct is not None)
@@ -428,7 +430,7 @@ class Walker:
         else:
             raise WalkError(f"{self._what(found.type)} is not a number", at)
         if size not in _INTEGERS:
-            raise WalkError(f"{self._what(found.type)} has {size} bytes, and 8 are the most", at)
+            raise WalkError(f"{self._what(found.type)} has {size} bytes; 8 is the maximum", at)
         if found.offset is None:
             return Recipe(found.source, found.number, found.loads, signed, size, pointer=pointer)
         if not found.bits:
@@ -441,7 +443,7 @@ class Walker:
             if shift + found.bits <= 8 * width:
                 loads = (*found.loads, Load(start, width, found.known))
                 return Recipe(found.source, found.number, loads, signed, width, shift, found.bits)
-        raise WalkError("this bit field lies across 8 bytes", at)
+        raise WalkError("this bit field crosses an 8-byte boundary", at)
 
 
 def fault(error: WalkError, expression: Expression) -> Fault:

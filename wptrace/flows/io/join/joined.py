@@ -208,14 +208,14 @@ class Join:
         self._images = _images(host)
         if not self._images:
             raise WptraceError(
-                f"{host.path} has nothing of any raw image: {'; '.join(formats(host)) or 'wptrace host writes it'}",
+                f"{host.path} has no requests to a raw image: {'; '.join(formats(host)) or 'wptrace host writes it'}",
                 hint="wptrace host --pid PID --each --capture HOST",
             )
         self._disks = [self._disk(*one) for one in _matched(_asked(guest), self._images, named)]
         offset = guests.alignment([disk.both for disk in self._disks])
         if offset is None:
             raise WptraceError(
-                f"no request of {guest.path} is found in {host.path}: they are not of one guest, or of other times"
+                f"no request of {guest.path} is found in {host.path}: they are of different guests or different times"
             )
         self.offset, self._agree, self._contradict = anchors.narrowed(
             offset, anchors.bounds(guest.anchors, host.anchors)
@@ -449,9 +449,7 @@ def whose(event: Event) -> str:
 
 def _require_same_boot(recorded: Recorded, host: Recorded) -> None:
     if recorded.boot and host.boot and recorded.boot != host.boot:
-        raise WptraceError(
-            f"{recorded.path} is of another machine than {host.path}, or of another time that it was started"
-        )
+        raise WptraceError(f"{recorded.path} is not of the same machine and boot as {host.path}")
 
 
 def known(offset: Offset, count: int) -> str:
