@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where somebody on this machine asks a running agent for something: datagrams to a name that has its process.
+"""Requests to a running agent on this machine: datagrams to an abstract socket with the agent's pid in its name.
 
-Names without a file may be taken by anybody, so each side looks at what the kernel says of the other one: the agent
-listens to root and to its own user alone, and who asks takes an answer from that process alone.
+Anybody may bind an abstract name, so both sides check the credentials that the kernel passes along: the agent accepts
+requests of root and its own user only, and a client accepts an answer from that process only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wptrace.errors import NotPermittedError, WptraceError
 
 _LONGEST = 512
 _MOST = 16
-"""So many at a time; the others wait."""
+"""Requests that are queued at a time."""
 _PATIENCE_S = 10.0
 _CREDENTIALS = struct.Struct("3i")
 _YES, _NO = "+", "-"
@@ -37,7 +37,7 @@ def _socket() -> socket.socket:
 
 
 def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes]:
-    """The text, the process and the user who sent it, and the address for an answer; -1: the kernel says nothing."""
+    """Return text, pid and uid of the sender, and the address for an answer; -1 if the kernel does not say."""
     data, more, _, address = from_.recvmsg(_LONGEST, socket.CMSG_SPACE(_CREDENTIALS.size))
     pid = uid = -1
     for level, kind, found in more:
@@ -47,10 +47,10 @@ def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes]:
 
 
 class Control:
-    """Answers what was asked. Nobody is waited for: an answer that cannot be sent at once is not sent."""
+    """Answers requests. It never blocks: an answer that cannot be sent at once is dropped."""
 
     def __init__(self, answer: Answer) -> None:
-        """Raises OSError where somebody else has the name."""
+        """Raise OSError if the name is already in use."""
         self._answer = answer
         self._socket = _socket()
         self._socket.setblocking(False)
@@ -87,7 +87,7 @@ def ask(pid: int, words: str) -> str:
     """Ask the agent with this pid and return its answer."""
     with _socket() as asking:
         asking.settimeout(_PATIENCE_S)
-        # A name of the kernel's choice, for the answer.
+        # Let the kernel choose a name for the answer.
         asking.bind("")
         try:
             asking.sendto(words.encode()[:_LONGEST], _name(pid))

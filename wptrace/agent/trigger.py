@@ -25,12 +25,12 @@ from wptrace.outputs.text import verdict
 
 WINDOW_S = 1.0
 _DAY_S = 86_400.0
-# Of what is usual: so long it is learned before anything is compared with it, and so far back it goes.
+# How long the usual value is learned before it is compared with, and its time constant.
 _LEARNED_S, _USUAL_S = 300.0, 3600.0
 _MOST_PLACES = 4096
 Say = Callable[[str], None]
 HAND = "hand"
-"""The name of what somebody asks for by a signal."""
+"""The trigger for dumps that are requested by a signal."""
 
 
 class Trigger(NamedTuple):
@@ -43,7 +43,7 @@ class Trigger(NamedTuple):
 
 
 class Actions:
-    """A consumer that does what is due: dumps some time after their triggers."""
+    """A consumer that runs pending actions: dumps are written some time after their trigger fires."""
 
     def __init__(self, traces: Sequence[Trace], room: Room, daily: Daily, children: Children, say: Say) -> None:
         self._children, self._say = children, say
@@ -78,7 +78,7 @@ class Actions:
                 self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
                 self._run(name, command, ())
                 continue
-            # Several at once have the same files.
+            # Triggers that fire at the same time share their dumps.
             files = self._dump(now) if files is None else files
             self._run(name, command, files)
         self.due = min((due for due, _, _ in self._pending), default=math.inf)
@@ -101,7 +101,7 @@ class Actions:
             self._children.add(Command([*command, *map(str, files)], what, variables=variables))
 
     def by_hand(self, now: float) -> None:
-        """Somebody asks for the recorders."""
+        """Dump the recorders on request."""
         if not self._dumps:
             self._say("nothing is written: no flow has a recorder")
         self.after(now, HAND, ())
@@ -112,7 +112,7 @@ class Actions:
 
 
 class Watch:
-    """A consumer that looks at the conditions of one trace, once a second."""
+    """A consumer that checks the conditions of one trace, once a second."""
 
     def __init__(
         self, trace: Trace, triggers: Sequence[Trigger], actions: Actions, now: float, say: Callable[[str], None]
@@ -123,7 +123,7 @@ class Watch:
         self.due = now + WINDOW_S if triggers else math.inf
 
     def arm(self, triggers: Sequence[Trigger], now: float) -> None:
-        """These from now on. One that is as before goes on; what was counted of another of its name stays."""
+        """Replace the triggers. An unchanged one goes on; a changed one keeps its counts."""
         before = {one.trigger.name: one for one in self._states}
         if not self._states:
             self._last, self.due = self._trace.snapshot(), now + WINDOW_S
@@ -163,7 +163,7 @@ class Watch:
             if not state.since:
                 state.start = None
             elif not held:
-                # Counters and books of now are near enough.
+                # Current counters and books are close enough.
                 state.start = self._trace.snapshot()
                 if self._figures:
                     state.start = state.start._replace(at_ns=last.at_ns, cells=last.cells)
@@ -196,7 +196,7 @@ class Watch:
         self._do(state, f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}{usual}", now)
 
     def pull(self, name: str, now: float) -> bool:
-        """Somebody fires it by hand, whatever limits it has; False: it is none of these."""
+        """Fire it by hand, regardless of its limits; false if there is no such trigger."""
         state = next((one for one in self._states if one.trigger.name == name), None)
         if state is not None:
             state.count(now)
@@ -215,7 +215,7 @@ class Watch:
 
 
 class PressureWatch(Watch):
-    """Sleeps until the kernel says that tasks wait, and then looks once a second until they do not."""
+    """Sleeps until the kernel reports waiting tasks, then checks once a second until they stop waiting."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class PressureWatch(Watch):
         self._sleep()
 
     def _wake(self) -> None:
-        """The kernel says so."""
+        """Handle a notification of the kernel."""
         now = time.monotonic()
         if self.due == math.inf:
             for one in self._pressures.values():
@@ -284,14 +284,14 @@ class _State:
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self.since: dict[str, float] = {}
-        """Since when it holds, by place."""
+        """By place: since when the condition holds."""
         self.start: Snapshot | None = None
         """The snapshot from before the condition held; for a verdict, that of the previous one."""
         self.verdict_s = 0.0
         self.fired = self.suppressed = 0
         self._times: deque[float] = deque(maxlen=trigger.daily)
         self._known: set[str] = set()
-        """Places that it has fired or been held back for since it began to hold there."""
+        """Places where it has fired, or was suppressed, since the condition began to hold there."""
         self._baselines: OrderedDict[str, _Baseline] = OrderedDict()
 
     @classmethod
@@ -304,13 +304,13 @@ class _State:
         return made
 
     def look(self, values: Mapping[str, float], seconds: float, now: float) -> str | None:
-        """The place for which it fires now, by the values of a window of so many seconds."""
+        """Return the place for which it fires now, given the values of a window of this length."""
         when = self.trigger.when
         holds = [place for place, value in values.items() if self._holds(place, value, seconds)]
         began = now - seconds
         self.since = {place: self.since.get(place, began) for place in holds}
         self._known &= set(holds)
-        # A window may be shorter than a second by a little.
+        # A window may be slightly shorter than a second.
         ripe = [place for place, since in self.since.items() if now - since >= when.for_s - WINDOW_S / 2]
         found = None
         for place in ripe:
@@ -328,7 +328,7 @@ class _State:
         if len(self._baselines) > _MOST_PLACES:
             self._baselines.popitem(last=False)
         if usual.known and self.trigger.when.holds(value, usual.value):
-            # What is not usual is not learned, however long it is so.
+            # Unusual values are not learned, however long they last.
             return True
         usual.learn(value, seconds)
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads expressions and comparisons; whatever the text is, it raises an error with the place, or nothing at all."""
+"""Parses expressions and comparisons; on any error it raises a TextError with the place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wptrace.errors import UsageError
 
 MAX_LENGTH = 256
 MAX_DEPTH = 4
-"""Of parentheses and casts,"""
+"""The limit for nested parentheses and casts."""
 MAX_STEPS = 12
 MAX_CHOICES = 4
 MAX_LITERALS = 8
@@ -33,7 +33,7 @@ _MINIMUM, _MAXIMUM = -(1 << 63), (1 << 64) - 1
 
 
 class TextError(UsageError):
-    """A mistake at a character of the text; the caller, who knows the file, shows it."""
+    """An error at a character of the text; the caller, who knows the file, reports it."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ class _Reader:
 
     @property
     def last_end(self) -> int:
-        """The character behind what was taken last."""
+        """The position after the last token."""
         last = self._tokens[self._next - 1]
         return last.at + len(last.text)
 
