@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wptrace.agent.config import Config, Settings
     from wptrace.engine.flow import Flow
 
-SUMMARY = "stay on and trace what a file says: for systemd, for weeks"
+SUMMARY = "trace what a configuration file says until stopped, for use with systemd"
 
 # Commands that it traces as, each with a function `flows`.
 COMMANDS = ("io", "size", "irqoff", "cpu", "flow")
@@ -27,7 +27,7 @@ _NOT = ("duration", "help")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE.toml", help="what to trace, and for whom")
+    parser.add_argument("-c", "--config", metavar="FILE.toml", help="the configuration file")
     parser.add_argument("--pid", metavar="PID", help="with --trigger: the process of the agent, where several run")
     look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
     look.add_argument("--check", action="store_true", help="say what is wrong with the file, and where")

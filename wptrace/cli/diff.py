@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="end with 5 if it holds and is no chance: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
+        help="exit with 5 if true and significant: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
         " repeatable",
     )
     show.add_argument(

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level",
         choices=LEVELS,
         help="what to follow: the path from the system call on; requests alone, with their owners and who sleeps for "
-        "them; or the block layer alone, the cheapest (default: path, or request where path would be dear)",
+        "them; or the block layer alone, the cheapest (default: path, or request where path would cost too much)",
     )
     common.add_devices(which, ", or a path on NFS, FUSE and the like")
     common.add_filters(which, FILTERS)
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-slow", metavar="DURATION", help="write a dump a second after an operation that took at least this long"
     )
     recorder.add_argument("--dump-dir", metavar="DIR", help="where dumps are written (default: the current directory)")
-    recorder.add_argument("--dump-page", action="store_true", help="a page for any browser beside each dump")
+    recorder.add_argument("--dump-page", action="store_true", help="also write a page for any browser with each dump")
     parser.set_defaults(workload=None)
     parser.epilog = (
         "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="N", help=f"this many stacks, by their time; 0 shows all (default: {_TOP}, all as JSON)"
     )
     show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs: ns or I/Os")
-    show.add_argument("-D", "--per-device", action="store_true", help="stacks of each device apart")
+    show.add_argument("-D", "--per-device", action="store_true", help="separate stacks for each device")
     common.add_capture(show)
     common.add_exports(show)
     common.add_output(show)

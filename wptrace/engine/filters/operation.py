@@ -49,7 +49,7 @@ def _describe_sizes(wanted: Sizes) -> dict[str, Any]:
 # The two share a switch whose test checks both, so a flow has both or neither.
 OP = Predicate(
     "op",
-    "only reads (page faults and swap-ins are some), only writes (and syncs), or one of the others alone",
+    "only reads (with page faults and swap-ins), only writes (with syncs), or only one of the others",
     str,
     _set_ops,
     _SWITCH,
