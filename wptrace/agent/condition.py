@@ -23,7 +23,7 @@ OPERATIONS = (
     *("read", "write", "sync", "pagefault", "swapin"),
     *("flush", "discard", "zeroes", "zone", "other"),
 )
-"""Names of files and devices end here."""
+"""Operations on files, and on devices."""
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 MEAN, MOST, RATE = "mean", "max", "rate"
 _STATISTICS = (*_PERCENTILES, MEAN, MOST, RATE)

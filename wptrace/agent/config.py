@@ -131,7 +131,7 @@ class Key(NamedTuple):
     about: str
     default: Value
     read: Callable[[Any], Any]
-    """Of a value of the same type, or raise a UsageError that continues `NAME must be`."""
+    """Reads a value of the same type, or raises a UsageError that continues `NAME must be`."""
     needed: bool = False
     """The setting is required; its default is an example."""
 

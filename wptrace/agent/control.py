@@ -17,7 +17,7 @@ from wptrace.errors import NotPermittedError, WptraceError
 
 _LONGEST = 512
 _MOST = 16
-"""Requests that are queued at a time."""
+"""Requests to handle at a time; others wait."""
 _PATIENCE_S = 10.0
 _CREDENTIALS = struct.Struct("3i")
 _YES, _NO = "+", "-"
